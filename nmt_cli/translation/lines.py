@@ -34,7 +34,7 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
     chunk, size = list[str](), 0
     for line in lines:
         chunk.append(line)
-        size += len(line) + 1
+        size += len(line) + 1 if isinstance(line, str) else 1  # the segmenter refuses others
         if size >= CHUNK_CHARACTERS:
             yield chunk
             chunk, size = [], 0

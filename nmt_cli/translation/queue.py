@@ -215,6 +215,8 @@ class WorkerQueue:
                 rows -= segment.options.beam
                 tokens -= len(segment.ids)
                 batch -= len(segment.ids)
+            if taken:
+                queue.changed.notify_all()  # more segments may be submitted
         return taken
 
     def finish(self, segments: Iterable[Segment]) -> None:

@@ -239,8 +239,10 @@ class Stream:
         try:
             for chunk in chunks_of(lines):
                 self._add(chunk)
-                while self._pending and (self._full or self._pending[0].finished):
-                    yield self._next()
+                while self._next_is_finished or self._full:
+                    self._queue.wait_for(lambda: self._next_is_finished or not self._full)
+                    if self._next_is_finished:
+                        yield self._next()
             while self._pending:
                 yield self._next()
         finally:
@@ -251,7 +253,7 @@ class Stream:
         threading.Thread(target=self._read, args=[chunks], name="reader", daemon=True).start()
         try:
             while True:
-                self._queue.wait_for(lambda: self._ended or bool(self._pending and self._pending[0].finished))
+                self._queue.wait_for(lambda: self._ended or self._next_is_finished)
                 if self._error:
                     raise self._error
                 if not self._pending:
@@ -274,6 +276,10 @@ class Stream:
             self._queue.changed.notify_all()
 
     @property
+    def _next_is_finished(self) -> bool:
+        return bool(self._pending) and self._pending[0].finished
+
+    @property
     def _full(self) -> bool:
         """Whether enough segments wait in the queue for its workers."""
         return self._queue.waiting >= READ_AHEAD * len(self._translator.backend.searches)
@@ -284,9 +290,10 @@ class Stream:
         segments = list[Segment]()
         for line in lines:
             number = next(self._numbers)
-            prefix = next(self._prefixes, None)
-            if prefix is None:
-                raise DataError(f"there are fewer prefixes than lines: none for line {number:,}")
+            try:
+                prefix = next(self._prefixes)
+            except StopIteration:
+                raise DataError(f"there are fewer prefixes than lines: none for line {number:,}") from None
             pending = Pending(self._queue, self._options, self._translator)
             segments += self._translator.segmenter.cut(pending, line, prefix, number=number)
             texts.append(pending)

@@ -1,5 +1,6 @@
 """Whole files of HTML, Markdown and gettext, marked-up lines, and the alignment of a real model."""
 
+import itertools
 import os
 import re
 from collections import Counter
@@ -24,6 +25,7 @@ from nmt_cli.documents.po_syntax import read
 from nmt_cli.documents.segment import render, segments_of
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.translate import TranslateOptions
 
 ROOT = Path(__file__).parents[2]
@@ -248,7 +250,7 @@ def run(translator: Translator, data: bytes, kind: str, tags: str | None = None,
 def test_a_models_alignment_is_of_words_of_the_text(translator: Translator) -> None:
     """Also of text that the model sees in another spelling, or cut in two."""
     texts = ["der Hund", "die  Katze \u00a0 ist e\u0301in", "das Haus . " * 30, "", "\u2581 rot 日本"]
-    results = list(translate_aligned(translator, texts))
+    results = list(translate_aligned(translator, [texts], SearchOptions()))
     assert [aligned.text for aligned in results] == [each.text for each in translator.translate(texts)]
     for text, aligned in zip(texts, results, strict=True):
         ends = [end for end, _ in aligned.links]
@@ -265,7 +267,7 @@ def test_tokens_are_linked_by_their_places_also_of_two_vocabularies_and_of_parts
 
     tokenizer = SimpleNamespace(decode=decoding(source), target=SimpleNamespace(decode=decoding(target)))
     parts = [([1, 2, 0], [3, 2], [1, 0]), ([3, 0], [1], [0])]
-    hypotheses = [([ids, SimpleNamespace(ids=said, looked=looked)]) for ids, said, looked in parts]
+    hypotheses = [([ids, SimpleNamespace(ids=said, source_positions=looked)]) for ids, said, looked in parts]
     result: Any = SimpleNamespace(
         copy=None, parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")]
     )
@@ -283,7 +285,7 @@ def test_tokens_that_are_bytes_of_a_character_begin_where_it_begins() -> None:
     tokenizer = SimpleNamespace(decode=decode)
     tokenizer.target = tokenizer
     ids = [0, 1, 1, 1, 1]
-    parts = [([*ids, 2], SimpleNamespace(ids=ids, looked=[4, 3, 2, 1, 0]))]
+    parts = [([*ids, 2], SimpleNamespace(ids=ids, source_positions=[4, 3, 2, 1, 0]))]
     result: Any = SimpleNamespace(parts=lambda _: parts, hypotheses=[SimpleNamespace(text="a😀")], copy=None)
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
     links = alignment.aligned(translator, result, "a😀", 0).links
@@ -339,17 +341,17 @@ def test_options_of_the_search_arrive_and_progress_is_counted(
     """A file that fails has nothing done: none of it is written."""
     given, fail = list[Any](), False
 
-    def search(_: Any, texts: Any, **options: Any) -> Any:
+    def search(_: Any, chunks: Any, options: SearchOptions) -> Any:
         given.append(options)
-        for text in texts:
+        for text in itertools.chain.from_iterable(chunks):
             yield same(text)
             if fail:
                 raise DataError("no")
 
     recipe = SimpleNamespace(corpus=SimpleNamespace(tgt="de"))
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, recipe=recipe)
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, recipe=recipe)
     monkeypatch.setattr(module, "translate_aligned", search)
-    data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search={"beam": 3}, strict=True)
+    data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search=SearchOptions(beam=3), strict=True)
     with Progress("translating", None, "lines") as progress:
         target = memory_file()
         module.runner(kind, tags, None, [])(translator, options, memory_file(data), target, progress)
@@ -363,7 +365,7 @@ def test_options_of_the_search_arrive_and_progress_is_counted(
     assert (content(target), progress.done) == ((b"", 0) if kind == "html" else (b"<p>der\n", 1))
     with Progress("translating", None, "lines") as progress, pytest.raises(DataError, match="UTF-8"):
         module.runner(kind, tags, None, [])(translator, options, memory_file(b"\xff\n"), memory_file(), progress)
-    assert given == [{"beam": 3}] * len(given)
+    assert given == [SearchOptions(beam=3)] * len(given)
 
 
 def test_the_suffix_says_what_a_file_is() -> None:

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -411,8 +412,8 @@ def test_a_catalogue_that_is_complete_keeps_its_header() -> None:
 
 def test_the_target_language_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = SimpleNamespace(corpus=SimpleNamespace(tgt="ru"))
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, recipe=recipe)
-    monkeypatch.setattr(module, "translate_aligned", lambda _, texts, **__: map(same, texts))
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, recipe=recipe)
+    monkeypatch.setattr(module, "translate_aligned", lambda _, chunks, __: map(same, chain.from_iterable(chunks)))
     source, target = memory_file(TEMPLATE.encode()), memory_file()
     with Progress("translating", None, "lines") as progress:
         module.runner("po", None, None, [])(translator, TranslateOptions(), source, target, progress)

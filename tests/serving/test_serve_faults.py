@@ -23,7 +23,6 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from nmt_cli.engine.search import Search
 from nmt_cli.serving import connections, fields
 from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.fields import Refusal
@@ -31,6 +30,7 @@ from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import _Countdown, while_connected
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system.errors import DivergedError, UsageError
+from nmt_cli.translation.engine_backend import EngineSearch
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -501,14 +501,14 @@ def test_memory_that_runs_out_makes_smaller_batches(
 ) -> None:
     with service_of(model) as service, TestClient(create_app(service)) as client:
         expected = client.post("/translate", json={"q": TEXTS, **PAIR}).json()
-        real, failures = Search.enter, [MemoryError(), MemoryError()]
+        real, failures = EngineSearch.enter, [MemoryError(), MemoryError()]
 
-        def enter(self: Search, sentences: Any) -> list[int]:
+        def enter(self: EngineSearch, sentences: Any) -> None:
             if failures:
                 raise failures.pop()
             return real(self, sentences)
 
-        monkeypatch.setattr(Search, "enter", enter)
+        monkeypatch.setattr(EngineSearch, "enter", enter)
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).json() == expected
     assert not failures
     assert "out of memory: going on with" in capfd.readouterr().err

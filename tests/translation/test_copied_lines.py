@@ -15,7 +15,8 @@ from nmt_cli.recipe import schema
 from nmt_cli.storage.stored import load
 from nmt_cli.system.console import Progress
 from nmt_cli.transformer.weights import load_model, save_model
-from nmt_cli.translation import segments
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.segmenter import split_line
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
 
 WORDLESS = [
@@ -49,7 +50,9 @@ def run(translator: Translator, lines: list[str], form: str = "text", **options:
     """The lines that `nmt translate` writes."""
     source, target = memory_file("".join(f"{line}\n" for line in lines).encode()), memory_file()
     with Progress("translating", None, "lines") as progress:
-        translate_lines(translator, TranslateOptions(format=form, **options), source, target, progress)
+        translate_lines(
+            translator, TranslateOptions(format=form, search=SearchOptions(**options)), source, target, progress
+        )
     return content(target).decode().split("\n")[:-1]
 
 
@@ -87,7 +90,7 @@ def test_the_command_counts_copies_and_marks_them(translator: Translator, capsys
     assert "copied" not in second
     assert third["hypotheses"][0]["alignment"] == "0-0 1-1"
     assert "\n3 lines without letters copied\n4 lines, " in "\n" + capsys.readouterr().err
-    assert run(translator, ["12 - 3"], n := "text", search={"n_best": 2}) == ["0 ||| 12 - 3 ||| 0"] * 2, n
+    assert run(translator, ["12 - 3"], n := "text", n_best=2) == ["0 ||| 12 - 3 ||| 0"] * 2, n
     translator.counts.clear()
     run(translator, ["12 - 3"])
     assert "1 line without letters copied\n" in capsys.readouterr().err
@@ -170,6 +173,6 @@ def test_a_sentence_without_letters_is_searched_with_its_neighbour(model: Path) 
     """A long line is cut at its sentence ends, but never to a part without a letter."""
     tokenizer = spm.Tokenizer(model / "tokenizer.model")
     line = "12. der Hund geht! 3.14? die Katze ist rot. 17! 18! das Haus. 5!"
-    parts = [tokenizer.decode([ids[:-1]])[0] for ids in segments.split_line(tokenizer, line, 5, 100)]
+    parts = [tokenizer.decode([ids[:-1]])[0] for ids in split_line(tokenizer, line, 5, 100)]
     assert parts == ["12. der Hund geht! 3.14?", "die Katze ist rot. 17! 18!", "das Haus. 5!"]
     assert all(map(spm.has_letter, parts))

@@ -10,102 +10,68 @@ import itertools
 import math
 import re
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from reference import batch_of, random_model, random_pairs, tiny
+from reference import batch_of, random_model, tiny
+from searching import (
+    DOUBLE,
+    V,
+    by_engine,
+    by_torch,
+    engine_model,
+    model_of,
+    options,
+    search_all,
+    searched,
+    sources_of,
+)
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
-from nmt_cli.engine.model import SIGNATURES, Model
-from nmt_cli.engine.search import Search
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.model import SIGNATURES
 from nmt_cli.system.errors import DivergedError, StorageError
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
 from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Transformer
-from nmt_cli.translation import candidates, engine_search
+from nmt_cli.translation import candidates, engine_backend
 from nmt_cli.translation import search as torch_search
 from nmt_cli.translation.constraints import Constraints
-from nmt_cli.translation.search import _Slots, score_targets, search, search_with_oom_retry
-from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment, length_penalty
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.options import Sampling, SearchOptions
+from nmt_cli.translation.queue import SegmentQueue
+from nmt_cli.translation.search import Slots, score_targets
+from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-DOUBLE = torch.float64
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+NO_QUEUE: Any = SimpleNamespace(take=lambda *_, **__: [])
 READS = {"cpu", "tolist", "item", "__bool__", "__int__", "__float__", "__index__", "nonzero", "masked_select"}
 READS |= {"_local_scalar_dense", "equal", "is_nonzero", "unique", "_unique2"}
-V = 30
 
 
-def model_of(
-    seed: int = 0,
-    vocabulary: int = V,
-    dtype: torch.dtype = DOUBLE,
-    eos: float = 1,
-    device: str = "cpu",
-    **changes: object,
-) -> Transformer:
-    model = random_model(tiny(**changes), vocabulary, seed)
-    with torch.no_grad():  # sharper choices; with a larger `eos` many sentences end by themselves
-        model.embedding.weight *= 2
-        model.embedding.weight[EOS] *= eos
-    return for_inference(model.to(device, dtype), dtype)
-
-
-def sources_of(count: int, seed: int = 0, vocabulary: int = V, longest: int = 9) -> list[list[int]]:
-    lengths = torch.randint(2, longest, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return [pair[0] for pair in random_pairs(seed, vocabulary, [(n, 2) for n in lengths])]
-
-
-def engine_model(model: Transformer, *, int8: bool = False) -> Model:
-    engine = library.load(SIGNATURES)
-    assert engine
-    state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
-    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
-    return Model(engine, model.settings, tensors, state, int8=int8)
-
-
-def searched(
-    models: list[Transformer],
-    sources: list[list[int]],
-    how: SearchSettings,
-    dtype: torch.dtype = DOUBLE,
-    *,
-    engine: bool = False,
-    rows: int | None = None,
-    prefixes: Sequence[list[int]] = (),
-) -> list[list[Hypothesis]]:
-    prefixes = prefixes or [[]] * len(sources)
-    segments = [Segment(ids, how, prefix, (i,)) for i, (ids, prefix) in enumerate(zip(sources, prefixes, strict=True))]
-    if engine:
-        results = engine_search._search([engine_model(model) for model in models], iter(segments), rows or 384)
-    else:
-        results = search(models, dtype, iter(segments), how, rows)
-    done = list(itertools.chain.from_iterable(results))
-    assert sorted(map(id, done)) == sorted(map(id, segments))
-    return [segment.hypotheses for segment in segments]
-
-
-def test_a_segment_that_is_given_up_leaves_its_slot() -> None:
-    first, second = (Segment(sources_of(1)[0], SearchSettings(extra_length=9), [5] * 60) for _ in range(2))
-
-    def feed() -> Any:
-        yield first
-        yield None
-        first.cancelled = True
-        yield second
-
-    steps = list(search([model_of(2, max_length=200)], DOUBLE, feed(), first.settings, 8))
-    assert first in itertools.chain.from_iterable(steps[:5])
-    assert second in itertools.chain.from_iterable(steps[60:])
-    assert (first.hypotheses, bool(second.hypotheses)) == ([], True)
+@pytest.mark.parametrize("engine", [False, True])
+def test_a_cancelled_segment_leaves_the_search(engine: bool) -> None:
+    model = model_of(2, eos=0, max_length=400)
+    first, second = (Segment(sources_of(1)[0], options(extra_length=9), [5] * length) for length in (380, 20))
+    search = by_engine([engine_model(model)], 8) if engine else by_torch([model], rows=8)
+    done = list[Segment]()
+    queue = SegmentQueue([search], done.append)
+    queue.submit([first, second])
+    queue.wait_for(lambda: bool(done), 60)  # the short one
+    first.cancelled = True
+    queue.wait_for(lambda: len(done) == 2, 60)
+    queue.close()
+    assert done == [second, first]
+    assert second.hypotheses
+    assert not first.hypotheses
 
 
 def test_the_engine_is_there() -> None:
@@ -123,7 +89,7 @@ def log_probabilities(model: Transformer, source: list[int], prefixes: list[list
     return torch.log_softmax(logits[ends], -1)
 
 
-def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tuple[list[int], float, int]:
+def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tuple[list[int], float, int]:
     """Return the best translation by the search that search.py describes, one sentence and one step at a time, with
     its score and the steps it took."""
     limit = min(len(source) + how.extra_length, model.settings.max_length)
@@ -161,7 +127,7 @@ def test_full_width_beam_search_is_brute_force(engine: bool, tolerance: float) -
     for seed in range(200):
         model = model_of(seed, vocabulary=5)
         source = sources_of(1, seed, vocabulary=5, longest=3)[0]
-        how = SearchSettings(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), best=best)
+        how = options(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), n_best=best)
         forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
         scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
         ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
@@ -173,7 +139,7 @@ def test_full_width_beam_search_is_brute_force(engine: bool, tolerance: float) -
 @pytest.mark.parametrize(("beam", "alpha", "eos"), [(1, 4.0, 2), (4, 0.6, 2), (3, 0.0, 2), (5, 1.5, 2), (5, 4.0, 4)])
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, engine: bool, tolerance: float) -> None:
-    how = SearchSettings(beam=beam, alpha=alpha, extra_length=5)
+    how = options(beam=beam, alpha=alpha, extra_length=5)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
         model, sources = model_of(seed, eos=eos, **changes), sources_of(15, seed)
         for source, (best,) in zip(sources, searched([model], sources, how, engine=engine, rows=5 * beam), strict=True):
@@ -188,11 +154,11 @@ def test_search_stops_when_nothing_can_win_soon(
     seed: int, eos: float, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Were the longest length what counts, it would take 35 and 44 steps where these take 24 and 40."""
-    model, how, step, taken = model_of(seed, eos=eos, max_length=64), SearchSettings(), _Slots.step, list[int]()
-    monkeypatch.setattr(_Slots, "step", lambda slots: taken.append(1) or step(slots))
-    run = Search.run
-    monkeypatch.setattr(Search, "run", lambda search, steps: taken.extend(search._sentences) or run(search, steps))
-    monkeypatch.setattr(engine_search, "STEPS", 1)
+    model, how, step, taken = model_of(seed, eos=eos, max_length=64), options(), Slots.step, list[int]()
+    monkeypatch.setattr(Slots, "step", lambda slots: taken.append(1) or step(slots))
+    run = EngineSearch.run
+    monkeypatch.setattr(EngineSearch, "run", lambda search, steps: taken.extend(search.segments) or run(search, steps))
+    monkeypatch.setattr(engine_backend, "STEPS", 1)
     for source, count in zip(sources_of(5, 2), steps, strict=True):
         taken.clear()
         ((best,),) = searched([model], [source], how, engine=engine)
@@ -205,7 +171,7 @@ def test_search_stops_when_nothing_can_win_soon(
 def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, tolerance: float, ties: int) -> None:
     """Alone, in batches of 64, in any order; what differs in float32 differs by a tie within rounding."""
     model, sources = model_of(3, dtype=dtype, eos=2), sources_of(300, 3, longest=14)
-    how = SearchSettings(extra_length=8)
+    how = options(extra_length=8)
     alone = searched([model], sources, how, dtype, rows=4)
     together = searched([model], sources, how, dtype, rows=256)
     reverse = searched([model], sources[::-1], how, dtype, rows=100)[::-1]
@@ -281,9 +247,9 @@ class HostReads(TorchFunctionMode):
 def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int, members: int) -> None:
     """Steps in caches of one size do the same with the same memory, and nothing in them waits for the device."""
     models = [model_of(seed, device=device) for seed in range(members)]
-    how = SearchSettings(beam, extra_length=40)
+    how = options(beam, extra_length=40)
     segments = [Segment(ids, how, [5] * (i % 2)) for i, ids in enumerate(sources_of(6, longest=14))]
-    slots = _Slots(models, DOUBLE, iter(segments), how)
+    slots = Slots(models, DOUBLE, how, constrained=False, rows=1024)
     slots.cache.captured, slots.cache.round, steps, compute = True, 64, [], slots._best
 
     def recorded(*inputs: torch.Tensor) -> torch.Tensor:
@@ -293,7 +259,8 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
         return output
 
     slots._best = recorded
-    slots.fill()
+    slots.encode(segments)
+    slots.fill(NO_QUEUE)
     for _ in range(1 + 8 // beam):  # then the caches are of the new size
         slots.step()
     steps.clear()
@@ -309,7 +276,7 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_where_steps_are_captured_their_size_changes_seldom(captured: bool) -> None:
-    slots = _Slots([model_of(1)], DOUBLE, iter([]), SearchSettings(4))
+    slots = Slots([model_of(1)], DOUBLE, options(4), constrained=False, rows=1024)
     slots.cache.captured, sizes = captured, []
     for count in (8, 5, 4, 3, 2, 4, 5):
         slots._resize(range(min(count, len(slots.segments))), count)
@@ -320,8 +287,9 @@ def test_where_steps_are_captured_their_size_changes_seldom(captured: bool) -> N
 @torch.inference_mode()
 def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
     """Else the search that starts again with fewer rows, for want of memory, finds it still taken."""
-    slots = _Slots([model_of(1)], DOUBLE, iter([Segment([5, EOS])]), SearchSettings(4))
-    slots.fill()
+    slots = Slots([model_of(1)], DOUBLE, options(4), constrained=False, rows=1024)
+    slots.encode([Segment([5, EOS], slots.options)])
+    slots.fill(NO_QUEUE)
     slots.step()
     alive = weakref.ref(slots.cache)
     gc.disable()
@@ -334,11 +302,9 @@ def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "how", [SearchSettings(extra_length=8), SearchSettings(1, extra_length=8, sampling=Sampling())]
-)
+@pytest.mark.parametrize("how", [options(extra_length=8), options(1, extra_length=8, sampling=Sampling())])
 def test_replayed_steps_are_the_steps(
-    device: str, dtype: torch.dtype, how: SearchSettings, monkeypatch: pytest.MonkeyPatch
+    device: str, dtype: torch.dtype, how: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sources = model_of(3, device=device, dtype=dtype, eos=2, d_k=16, d_v=16), sources_of(300, 3, longest=14)
     replayed = searched([model], sources, how, dtype)
@@ -351,7 +317,7 @@ def test_replayed_steps_are_the_steps(
 def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: float) -> None:
     """Every printed number is what forced scoring gives; an ensemble averages probabilities."""
     models, sources = [model_of(seed) for seed in range(members)], sources_of(40, 5)
-    how = SearchSettings(beam=4, extra_length=6, best=3)
+    how = options(beam=4, extra_length=6, n_best=3)
     for source, hypotheses in zip(sources, searched(models, sources, how, engine=engine, rows=32), strict=True):
         pairs = [(source, [*h.ids, EOS]) for h in hypotheses]
         forced = score_targets(models, DOUBLE, pairs)
@@ -372,21 +338,21 @@ def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_co
         model.output.weight[EOS] = 0  # it hardly ever ends by itself
         model.own_embeddings["output"].weight[EOS] = 0
     prefixes = [[5] * (i % 3) for i in range(60)]
-    found = searched([model], sources, SearchSettings(extra_length=3), engine=engine, prefixes=prefixes)
+    found = searched([model], sources, options(extra_length=3), engine=engine, prefixes=prefixes)
     spare = [
         min(len(source) + len(prefix) + 3, 16) - len(best.ids) - 1
         for source, prefix, (best,) in zip(sources, prefixes, found, strict=True)
     ]
     assert min(spare) == 0
     assert spare.count(0) > 30
-    longest = searched([model], sources, SearchSettings(extra_length=50), engine=engine)
+    longest = searched([model], sources, options(extra_length=50), engine=engine)
     assert max(len(best.ids) for (best,) in longest) == 15
 
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_prefixes_are_kept_and_scored(engine: bool, tolerance: float) -> None:
     model, sources = model_of(4), sources_of(30, 4)
-    prefixes, how = [[5, 6, 7][: i % 4] for i in range(30)], SearchSettings(extra_length=6)
+    prefixes, how = [[5, 6, 7][: i % 4] for i in range(30)], options(extra_length=6)
     found = searched([model], sources, how, rows=16, prefixes=prefixes, engine=engine)
     free = searched([model], sources, how, engine=engine)
     for source, prefix, (best,), (other,) in zip(sources, prefixes, found, free, strict=True):
@@ -400,20 +366,20 @@ def test_a_long_source_does_not_widen_the_grids_of_short_ones(monkeypatch: pytes
     model, layouts, encode = model_of(max_length=99), list[Any](), DecoderCache.encode
     monkeypatch.setattr(DecoderCache, "encode", lambda self, ids, src: layouts.append(src) or encode(self, ids, src))
     sources = [*sources_of(1, longest=3), [3] * 63 + [EOS], *sources_of(20, 1)]
-    together = searched([model], sources, SearchSettings(beam=1, extra_length=3))
+    together = searched([model], sources, options(beam=1, extra_length=3))
     assert sum(count * width**2 for count, width in layouts[0].blocks) < 4 * 64**2, "not 22 times 64 x 64"
     for source, (best,) in zip(sources, together, strict=True):
-        assert searched([model], [source], SearchSettings(beam=1, extra_length=3))[0][0].ids == best.ids
+        assert searched([model], [source], options(beam=1, extra_length=3))[0][0].ids == best.ids
 
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_samples_depend_on_the_seed_and_the_key_alone(engine: bool, tolerance: float) -> None:
     model, sources = model_of(5), sources_of(60, 5)
     draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)
-    ways = [(1, draw), (50, draw), (None, replace(draw, seed=8)), (None, Sampling(top_k=1)), (None, None)]
+    ways = [(1, draw), (50, draw), (384, replace(draw, seed=8)), (384, Sampling(top_k=1)), (384, None)]
     found = []
     for rows, sampling in ways:
-        how = SearchSettings(beam=1, extra_length=5, sampling=sampling)
+        how = options(beam=1, extra_length=5, sampling=sampling)
         found.append([best for (best,) in searched([model], sources, how, rows=rows, engine=engine)])
     one, many, other, best, greedy = ([h.ids for h in each] for each in found)
     assert one == many
@@ -463,9 +429,9 @@ def test_scores_that_are_no_numbers_end_the_search(constrained: bool) -> None:
     model = model_of(1)
     model.output.weight.data[7, 0] = math.nan
     constraints = Constraints([[[5]]], bytes([1] * V)) if constrained else None
-    segment = Segment(sources_of(1)[0], SearchSettings(constrained=constrained), constraints=constraints)
+    segment = Segment(sources_of(1)[0], options(), constraints=constraints)
     with pytest.raises(DivergedError, match="not finite"):
-        list(search([model], DOUBLE, iter([segment]), segment.settings))
+        search_all(by_torch([model]), [segment])
     model.embedding.weight.data[7, 0] = math.nan
     with pytest.raises(DivergedError, match="not finite"):
         score_targets([model], DOUBLE, [([5, EOS], [6, EOS])])
@@ -476,15 +442,10 @@ def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
     """At the longest length EOS is said, whatever else the prefix wants."""
     model = model_of(2, max_length=8)
     for length in (6, 7, 9):
-        ((best,),) = searched([model], [[5, EOS]], SearchSettings(), engine=engine, prefixes=[[6, 7, 8] * 3][:1])
+        ((best,),) = searched([model], [[5, EOS]], options(), engine=engine, prefixes=[[6, 7, 8] * 3][:1])
         assert best.ids == ([6, 7, 8] * 3)[:7]
-        segment = Segment([5, EOS], SearchSettings(), [6, 7, 8] * 3, most=length)
-        feed = iter([segment])
-        list(
-            engine_search._search([engine_model(model)], feed, 8)
-            if engine
-            else search([model], DOUBLE, feed, segment.settings)
-        )
+        segment = Segment([5, EOS], options(), [6, 7, 8] * 3, max_tokens=length)
+        search_all(by_engine([engine_model(model)]) if engine else by_torch([model]), [segment])
         assert [h.ids for h in segment.hypotheses] == [([6, 7, 8] * 3)[: min(length, 8) - 1]]
 
 
@@ -493,7 +454,7 @@ def test_a_search_that_begins_again_forgets_what_it_had_found(
 ) -> None:
     """For want of memory, in the midst of a sentence; down to so many rows as the beam has, and then no more."""
     model, step, tried = model_of(3, eos=2), DecoderCache.step, list[int]()
-    sources, how = sources_of(6, 3), SearchSettings(beam=4, extra_length=9, best=4)
+    sources, how = sources_of(6, 3), options(beam=4, extra_length=9, n_best=4)
     expected = searched([model], sources, how)
 
     def limited(self: DecoderCache, ids: Any, positions: Any, *rest: Any) -> Any:
@@ -506,12 +467,12 @@ def test_a_search_that_begins_again_forgets_what_it_had_found(
     monkeypatch.setattr(torch_search, "rows_at_once", lambda _: 16)
     for most in (8, 0):
         left = Hypothesis([9], 0.0, 0.0, [0.0])  # by the search before, and better than any
-        segments, tried = [Segment(ids, how, hypotheses=[left]) for ids in sources], []
+        segments = [Segment(ids, how, hypotheses=[left]) for ids in sources]
         with pytest.raises(StorageError) if not most else contextlib.nullcontext():
-            list(search_with_oom_retry([model], DOUBLE, iter(segments), how))
+            search_all(partial(torch_search.search, [model], DOUBLE), segments)
             assert [[h.ids for h in each.hypotheses] for each in segments] == [[h.ids for h in e] for e in expected]
     assert min(tried) == 4
-    assert re.findall(r"going on with (\d+)", capsys.readouterr().err) == ["8", "8", "4"]
+    assert re.findall(r"continuing with (\d+)", capsys.readouterr().err)[:3] == ["8", "8", "4"]
 
 
 def test_what_is_prepared_for_search_leaves_the_model_as_it_was() -> None:

@@ -20,11 +20,13 @@ from tiny_model import WORDS, make_model
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.system.errors import DivergedError, UsageError
-from nmt_cli.translation import backends, engine_search
-from nmt_cli.translation import pending as pending_module
-from nmt_cli.translation import translator as module
-from nmt_cli.translation.segments import Feed, Results, Sampling
-from nmt_cli.translation.translator import NOT_YET, Options, Pending
+from nmt_cli.translation import assembler, backends, engine_backend
+from nmt_cli.translation import lines as lines_module
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.options import Sampling, SearchOptions
+from nmt_cli.translation.pending import Pending
+from nmt_cli.translation.queue import Backend
+from nmt_cli.translation.segments import Segment
 
 LONG = "der Hund geht. " * 200
 
@@ -103,7 +105,7 @@ def test_any_thread_may_translate_with_options_of_its_own(model: Path) -> None:
 
         def one_by_one(task: tuple[list[str], dict[str, Any]]) -> list[Any]:
             ready.wait(60)
-            pending = [shared.submit(line, Options(**task[1])) for line in task[0]]
+            pending = [shared.submit(line, SearchOptions(**task[1])) for line in task[0]]
             return [each.result().hypotheses for each in pending]
 
         assert list(pool.map(together, tasks)) == expected
@@ -135,22 +137,22 @@ def test_a_text_tells_when_it_is_translated(model: Path) -> None:
 
 def test_lines_come_when_they_are_whole(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when their last segment is found, before it is joined."""
-    lines, join = lines_of(4), pending_module.join
+    lines, join = lines_of(4), assembler.join
     with Translator(model, workers=1) as translator:
         expected = [each.text for each in translator.translate(lines)]
 
-        def join_late(*arguments: Any) -> None:
+        def join_late(*arguments: Any) -> Any:
             time.sleep(0.05)
-            join(*arguments)
+            return join(*arguments)
 
-        monkeypatch.setattr(pending_module, "join", join_late)
+        monkeypatch.setattr(assembler, "join", join_late)
         assert [each.text for each in translator.translate(lines)] == expected
 
 
 @pytest.mark.parametrize("number", [0, 1001])
 def test_nobody_gets_too_many_hypotheses(model: Path, number: int) -> None:
     with Translator(model) as translator:
-        for options in (Options(n_best=number), Options(n_best=number, sampling=Sampling())):
+        for options in (SearchOptions(n_best=number), SearchOptions(n_best=number, sampling=Sampling())):
             with pytest.raises(UsageError, match=f"n_best must be from 1 to 1,000, not {number:,}"):
                 translator.submit("rot", options)
 
@@ -181,65 +183,54 @@ def test_whoever_waits_may_wait_for_a_time(model: Path, gate: Gate) -> None:
     assert pending.result(0) == expected, "it is there after the end of what made it"
 
 
-def test_segments_are_queued_by_their_places_in_the_larger_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halves of one that failed have its place."""
-    with Translator(model, workers=1, later=3) as translator:
-        assert translator._scheduler._most_later == 3
-        submit, queued = translator._scheduler.submit, list[tuple[int, int]]()
-
-        def noted(segments: Any) -> None:
-            those = list(segments)
-            queued.extend((place, segment.depth) for place, segment in those)
-            submit(those)
-
-        monkeypatch.setattr(translator._scheduler, "submit", noted)
-        monkeypatch.setattr(translator, "seen_tokens", 6)
+def test_segments_are_queued_by_their_positions_in_the_larger_text(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Halves of a segment that failed have its position, and its time of waiting."""
+    with Translator(model, workers=1, background_limit=3) as translator:
+        assert translator.queue.background_limit == 3
+        translator.segmenter.seen_tokens = 6
         text = "der Hund geht. die Katze ist rot. das Haus."
-        assert len(translator.submit(text, place=2).result().segments) == 3
-        assert queued == [(2, 0), (3, 0), (4, 0)]
-        queued.clear()
-        assert len(next(iter(translator.translate([text]))).segments) == 3
-        assert sorted(queued) == [(0, 0), (1, 0), (2, 0)]
-        queued.clear()
-        monkeypatch.setattr(pending_module, "MAX_RETRIES", 1)
-        monkeypatch.setattr(pending_module.segments, "looping", lambda ids: ids[-1] != EOS)  # all fail once
+        assert [segment.position for segment in translator.submit(text, position=2).result().segments] == [2, 3, 4]
+        assert [segment.position for segment in next(translator.translate([text])).segments] == [0, 1, 2]
+        monkeypatch.setattr(assembler, "MAX_HALVINGS", 1)
+        monkeypatch.setattr(assembler, "looping", lambda ids: ids[-1] != EOS)  # all fail once
         halves = translator.submit(text).result().segments
-        assert [segment.depth for segment in halves] == [1, 1, 1, 1, 0]
+        assert [(segment.position, segment.depth) for segment in halves] == [(0, 1), (0, 1), (1, 1), (1, 1), (2, 0)]
         starts = [segment.started for segment in halves]
-        assert starts[0] == starts[1] < starts[2] == starts[3], "what they stand for had waited, they had not"
-        assert sorted(queued) == [(place, depth) for place in range(3) for depth in ([0, 1, 1] if place < 2 else [0])]
+        assert starts[0] == starts[1] < starts[2] == starts[3]
 
 
 def test_the_load_is_what_waits_and_what_is_searched(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Translator(model, workers=1) as translator, monkeypatch.context() as patch:
-        patch.setattr(type(translator._scheduler), "waiting", 3)
-        patch.setattr(type(translator._scheduler), "searching", 5)
+        patch.setattr(type(translator.queue), "waiting", 3)
+        patch.setattr(type(translator.queue), "searching", 5)
         assert translator.load == (3, 5)
 
 
 def test_what_goes_wrong_while_a_text_is_joined_is_its_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first thing that went wrong is what is told; other texts have their translations."""
-    join = pending_module.join
+    join = assembler.join
 
-    def failing(tokenizer: Any, pending: Pending) -> None:
-        if pending.split:
-            raise KeyError("split")
-        join(tokenizer, pending)
+    def failing(tokenizer: Any, parts: Any, alpha: float) -> Any:
+        if alpha == 1:
+            raise KeyError("alpha")
+        return join(tokenizer, parts, alpha)
 
-    monkeypatch.setattr(pending_module, "join", failing)
+    monkeypatch.setattr(assembler, "join", failing)
     with Translator(model, workers=1) as translator:
-        wrong, right = (translator.submit("der Hund", Options(split=split)) for split in (True, False))
-        with pytest.raises(KeyError, match="split"):
+        wrong, right = (translator.submit("der Hund", SearchOptions(alpha=alpha)) for alpha in (1, 2))
+        with pytest.raises(KeyError, match="alpha"):
             wrong.result(60)
         assert right.result(60).text is not None
         wrong.fail(ValueError())
-        with pytest.raises(KeyError, match="split"):
+        with pytest.raises(KeyError, match="alpha"):
             wrong.translation()
 
 
 def test_what_searches_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = list[int]()
-    backend = backends.Backend([lambda _: iter([])], "a test's", close=lambda: closed.append(1))
+    backend = Backend([lambda _: None], "a test's", close=lambda: closed.append(1))
     monkeypatch.setattr(backends, "choose", lambda *_: backend)
     with Translator(model) as translator:
         assert not closed
@@ -256,18 +247,18 @@ def test_what_is_given_up_is_not_searched(model: Path, gate: Gate) -> None:
         first = translator.submit("der Hund")
         long, last = translator.submit(LONG * 20), translator.submit("rot")
         long.cancel()
-        with pytest.raises(UsageError, match="given up"):
+        with pytest.raises(UsageError, match="cancelled"):
             long.result()
         gate.opened.set()
         assert first.result().text is not None
         assert last.result().text is not None
-        translator.wait(lambda: not translator._scheduler.unfinished, 60)
+        translator.queue.wait_for(lambda: not translator.queue.unfinished, 60)
         assert len(gate.entered) < len(long.drafts[0]) / 2
         results = translator.translate(lines_of(3000))
         next(results)
         before = len(gate.entered)
         results.close()  # a call that is not taken to its end
-        translator.wait(lambda: not translator._scheduler.unfinished, 60)
+        translator.queue.wait_for(lambda: not translator.queue.unfinished, 60)
         assert len(gate.entered) - before < 1000
 
 
@@ -291,10 +282,10 @@ def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Ga
     waiting = [
         wait(pending.result),
         wait(lambda: list(translator.translate(lines_of(50)))),
-        wait(lambda: list(translator.translate(iter(lambda: NOT_YET, None)))),
+        wait(lambda: list(translator.translate_chunks(iter(lambda: gate.opened.wait(60) or [], None)))),
         wait(lambda: list(translator.score([("der Hund", "rot")]))),
     ]
-    while len(translator._calls) < 2 or not gate.entered:
+    while translator.queue.unfinished < 52:
         threading.Event().wait(0.01)
     assert len(searching() - before) == 2
     gate.opened.set()
@@ -328,7 +319,7 @@ def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_transla
     callers = [threading.Thread(target=translate, args=[i]) for i in range(6)]
     for thread in callers:
         thread.start()
-    while translator._scheduler.unfinished < 63:
+    while translator.queue.unfinished < 63:
         threading.Event().wait(0.01)
     gate.error = DivergedError("scores are not finite")
     gate.opened.set()
@@ -352,23 +343,21 @@ def test_of_a_text_that_failed_nothing_more_is_searched(model: Path, gate: Gate)
 
 def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Searched together: one always fails, the others have the translations that they have alone; all are told once."""
-    lines = lines_of(30, seed=3)
+    texts = lines_of(30, seed=3)
     with Translator(model, precision="fp32", workers=1) as alone:
-        expected = [each.hypotheses for each in alone.translate(lines)]
+        expected = [each.hypotheses for each in alone.translate(texts)]
         poison = alone.tokenizer.encode(["Katze Katze Katze"])[0]
-    real = engine_search.search
 
-    def search(models: Any, feed: Feed) -> Results:
-        taken: list[Any] = []
-        for results in real(models, (taken.append(each) or each for each in feed)):
-            if any(each and each.ids[:-1] == poison for each in taken):
+    class Poisoned(EngineSearch):
+        def run(self, steps: int) -> list[Segment]:
+            if any(segment.ids[:-1] == poison for segment in self.segments.values()):
                 raise DivergedError("not finite")
-            yield results
+            return super().run(steps)
 
-    monkeypatch.setattr(backends.engine_search, "search", search)
+    monkeypatch.setattr(engine_backend, "EngineSearch", Poisoned)
     told = list[Pending]()
     with Translator(model, precision="fp32", workers=2) as translator:
-        pending = [translator.submit(line, done=told.append) for line in [*lines[:9], "Katze Katze Katze", *lines[9:]]]
+        pending = [translator.submit(line, done=told.append) for line in [*texts[:9], "Katze Katze Katze", *texts[9:]]]
         with pytest.raises(DivergedError):
             pending.pop(9).result()
         assert [each.result().hypotheses for each in pending] == expected
@@ -416,7 +405,7 @@ def test_counts_are_right_whoever_counts(model: Path) -> None:
 
 def test_a_forgotten_translator_ends_its_threads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where translations are not taken to their end, and where a text is still being translated."""
-    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 10_000)
+    monkeypatch.setattr(lines_module, "CHUNK_CHARACTERS", 10_000)
     before = searching()
 
     def begin() -> weakref.ref[Translator]:

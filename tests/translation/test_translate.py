@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import threading
+import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -31,36 +32,18 @@ from nmt_cli.system.errors import DataError, MissingError, OutputError, StorageE
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.weights import load_model, read_tensors, save_model, save_tensors
-from nmt_cli.translation import backends, segments
+from nmt_cli.translation import assembler, backends
+from nmt_cli.translation import lines as lines_module
 from nmt_cli.translation import translator as module
-from nmt_cli.translation.scheduler import Search
+from nmt_cli.translation.assembler import join
+from nmt_cli.translation.lines import count_lines, read_lines
+from nmt_cli.translation.options import Sampling, SearchOptions
+from nmt_cli.translation.queue import Backend, Search, WorkerQueue
 from nmt_cli.translation.search import score_targets
-from nmt_cli.translation.segments import (
-    Feed,
-    Hypothesis,
-    Results,
-    Sampling,
-    SearchSettings,
-    Segment,
-    halves,
-    join,
-    looping,
-    sentences_of,
-    split_line,
-)
-from nmt_cli.translation.translate import (
-    TranslateOptions,
-    _output_file,
-    alignment,
-    choose_models,
-    count_lines,
-    read_lines,
-    report,
-    translate,
-    translate_lines,
-    write_line,
-)
-from nmt_cli.translation.translator import NOT_YET
+from nmt_cli.translation.segmenter import halves, looping, sentences_of, split_line
+from nmt_cli.translation.segments import Hypothesis, Segment
+from nmt_cli.translation.translate import TranslateOptions, choose_models, translate, translate_lines
+from nmt_cli.translation.writer import alignment, report, write_line
 
 FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -79,22 +62,29 @@ def translator(model: Path) -> Iterator[Translator]:
 def translator_by(model: Path, search: Search) -> Translator:
     """Return a Translator that searches otherwise."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backends, "choose", lambda *_: backends.Backend([search], "a test's"))
+        patch.setattr(backends, "choose", lambda *_: Backend([search], "a test's"))
         return Translator(model)
 
 
-def one_at_a_time(found: Callable[[Segment], list[int]]) -> Search:
-    """Return a search that finds this for each segment, at a log-probability of -1 for each token."""
+def one_by_one(find: Callable[[Segment], list[Hypothesis]]) -> Search:
+    """Return a search that finds these hypotheses for each segment."""
 
-    def search(feed: Feed) -> Results:
-        for segment in feed:
-            if segment:
-                ids = found(segment)
-                steps = [-1.0] * (len(ids) + 1)
-                segment.hypotheses = [Hypothesis(ids, sum(steps), -1.0, steps)]
-            yield [segment] if segment else []
+    def search(queue: WorkerQueue) -> None:
+        while taken := queue.take(0, 0, 1):
+            taken[0].hypotheses = find(taken[0])
+            queue.finish(taken)
 
     return search
+
+
+def one_at_a_time(found: Callable[[Segment], list[int]]) -> Search:
+    """Return a search that finds these ids for each segment, at a log-probability of -1 for each token."""
+
+    def find(segment: Segment) -> list[Hypothesis]:
+        steps = [-1.0] * (len(ids := found(segment)) + 1)
+        return [Hypothesis(ids, sum(steps), -1.0, steps)]
+
+    return one_by_one(find)
 
 
 @pytest.fixture
@@ -113,9 +103,9 @@ def run(translator: Translator, data: bytes, **options: Any) -> bytes:
     """Return what the command writes for these bytes."""
     source, target = memory_file(data), memory_file()
     translator.counts.clear()
-    own = {name: options.pop(name) for name in ("prefix", "format", "strict", "alignments") if name in options}
+    own = {name: options.pop(name) for name in ("prefix", "format", "strict") if name in options}
     with Progress("translating", None, "lines") as progress:
-        translate_lines(translator, TranslateOptions(search=options, **own), source, target, progress)
+        translate_lines(translator, TranslateOptions(search=SearchOptions(**options), **own), source, target, progress)
     os.close(source)
     return content(target)
 
@@ -181,7 +171,7 @@ def test_bytes_that_are_no_text_are_told_or_refused(translator: Translator, caps
 def test_lines_are_not_read_far_ahead(model: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
     """Nor where the first line has several segments: those after it do not keep it waiting, though there are always
     some to search."""
-    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(lines_module, "CHUNK_CHARACTERS", 100)
     monkeypatch.setattr(module, "READ_AHEAD", 40)
     read, enough = list[int](), threading.Event()
 
@@ -192,12 +182,12 @@ def test_lines_are_not_read_far_ahead(model: Path, monkeypatch: pytest.MonkeyPat
         enough.set()
 
     def echoed_slowly(segment: Segment) -> list[int]:
-        while slow._scheduler.waiting < 20 and not enough.wait(0.001):
+        while slow.queue.waiting < 20 and not enough.wait(0.001):
             pass
         return segment.ids[:-1]
 
     slow = translator_by(model, one_at_a_time(echoed_slowly))
-    monkeypatch.setattr(slow, "seen_tokens", 8)
+    monkeypatch.setattr(slow.segmenter, "seen_tokens", 8)
     results = slow.translate(endless())
     assert [next(results).text for _ in range(3)] == [first, "rot 1", "rot 2"]
     assert len(read) <= 300
@@ -207,47 +197,33 @@ def test_lines_are_not_read_far_ahead(model: Path, monkeypatch: pytest.MonkeyPat
     assert slow.counts["split"] == (first != "der Hund")
 
 
-def test_nothing_is_read_before_what_was_read_is_given_back(echo: Translator) -> None:
-    """While a Translator is idle its reader may wait: whoever sends lines may wait for their translations first."""
-    given: list[str] = []
+def test_lines_that_have_arrived_are_translated_while_others_are_awaited(echo: Translator) -> None:
+    """The reader may wait for translations itself, and the thread that translates sleeps meanwhile."""
+    given, answered = list[str](), threading.Semaphore(0)
 
-    def lines() -> Iterator[Any]:
-        for i in range(60):
-            if i % 3 == 0:  # three lines come at once
-                while not echo.idle:
-                    yield NOT_YET
-                assert len(given) == i
-            yield f"der Hund {i}"
+    def chunks() -> Iterator[list[str]]:
+        for i in range(20):
+            yield [f"der Hund {j}" for j in range(3 * i, 3 * i + 3)]
+            for _ in range(3):
+                assert answered.acquire(timeout=60)
+            assert len(given) == 3 * i + 3
 
-    for translation in echo.translate(lines()):
-        assert not echo.idle or len(given) % 3 == 2
+    for translation in echo.translate_chunks(chunks()):
         given.append(translation.text)
-    assert len(given) == 60
-    assert echo.idle
+        answered.release()
+    assert given == [f"der Hund {i}" for i in range(60)]
 
 
-def test_waiting_for_lines_takes_no_time_of_the_cpu(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two looks for a line it sleeps, whether others are being translated or none."""
-    condition, sleeps = echo._scheduler.changed, list[float]()
-    real = condition.wait
-    monkeypatch.setattr(condition, "wait", lambda seconds=None: sleeps.append(seconds) or real(seconds))
-    lines = [NOT_YET, "rot", *[NOT_YET] * 20, "blau"]
-    assert [translation.text for translation in echo.translate(lines)] == ["rot", "blau"]
-    assert len([seconds for seconds in sleeps if seconds]) >= 20, "threads that search sleep until they are told"
-
-
-def test_options_reach_the_search_and_none_is_the_recipes(model: Path) -> None:
-    """An alpha of 0 is a choice, not the recipe's; n hypotheses take a beam of n; samples take none."""
+def test_options_reach_the_search_and_none_is_the_models(model: Path) -> None:
+    """An alpha of 0 is a choice, not the model's; n hypotheses take a beam of n; samples take none."""
     seen = list[Segment]()
 
-    def search(feed: Feed) -> Results:
-        for segment in filter(None, feed):
-            seen.append(segment)
-            segment.hypotheses = [Hypothesis([5], -1.0, -1.0, [-1.0])]
-            yield [segment]
+    def find(segment: Segment) -> list[Hypothesis]:
+        seen.append(segment)
+        return [Hypothesis([5], -1.0, -1.0, [-1.0])]
 
-    own, draw = SearchSettings(beam=2, alpha=0.6, extra_length=6), Sampling(top_k=3)
-    with translator_by(model, search) as translator:
+    own, draw = SearchOptions(2, 0.6, 6, True, copy_wordless=True), Sampling(top_k=3)
+    with translator_by(model, one_by_one(find)) as translator:
         for options, expected in (
             ({}, own),
             ({"beam": 3}, replace(own, beam=3)),
@@ -255,14 +231,16 @@ def test_options_reach_the_search_and_none_is_the_recipes(model: Path) -> None:
             ({"alpha": 0.0}, replace(own, alpha=0.0)),
             ({"alpha": 1.5}, replace(own, alpha=1.5)),
             ({"extra_length": 1}, replace(own, extra_length=1)),
-            ({"n_best": 3}, replace(own, beam=3, best=3)),
-            ({"n_best": 2, "beam": 5, "alignments": True}, replace(own, beam=5, best=2, align=True)),
+            ({"n_best": 3}, replace(own, beam=3, n_best=3)),
+            ({"n_best": 2, "beam": 5, "alignments": True}, replace(own, beam=5, n_best=2, alignments=True)),
             ({"n_best": 2, "beam": 1, "sampling": draw}, replace(own, beam=1, sampling=draw)),
         ):
             seen.clear()
             (translation,) = translator.translate(["der Hund"], **options)
-            assert {segment.settings for segment in seen} == {expected}, options
+            assert {segment.options for segment in seen} == {expected}, options
             assert len(translation.hypotheses) == options.get("n_best", 1)
+            (same,) = translator.translate_chunks([["der Hund"]], SearchOptions(**options))
+            assert same.hypotheses == translation.hypotheses
 
 
 def test_an_error_while_lines_are_read_is_no_end(translator: Translator) -> None:
@@ -275,14 +253,15 @@ def test_an_error_while_lines_are_read_is_no_end(translator: Translator) -> None
 
         with pytest.raises(error):
             list(translator.translate(lines()))
+        with pytest.raises(error):
+            list(translator.translate_chunks(map(list, lines())))
     assert len(list(translator.translate(["der Hund"]))) == 1
-    assert translator.idle
 
 
 def test_a_model_in_memory_translates_as_its_directory_does(model: Path, translator: Translator) -> None:
     loaded = load_model(model)
     memory = Translator.of(loaded.model, translator.tokenizer, loaded.recipe, torch.float32, 12)
-    assert memory.seen_tokens == 12
+    assert memory.segmenter.seen_tokens == 12
     lines = ["der Hund", "", "die Katze ist rot"]
     expected = list(translator.translate(lines, n_best=2))
     assert [each.hypotheses for each in memory.translate(lines, n_best=2)] == [each.hypotheses for each in expected]
@@ -322,14 +301,14 @@ def test_a_huge_line_is_never_held_whole() -> None:
 @pytest.mark.parametrize("data", [b"", b"a\n\nf\xc3\xbcr\xff\xfe \xf0\x9f\x98\x80 \xc3\nb", b"\n\xe2\x82\n\n"])
 def test_lines_are_the_same_however_they_arrive(data: bytes, size: int) -> None:
     out, into = os.pipe()
-    reader = read_lines(out, Counter(), wait=lambda: False)
-    lines: list[str] = []
+    lines = list[str]()
+    reader = threading.Thread(target=lambda: lines.extend(read_lines(out, Counter())))
+    reader.start()
     for start in range(0, len(data), size):
         os.write(into, data[start : start + size])
-        while (line := next(reader)) is not NOT_YET:
-            lines.append(line)
+        time.sleep(0.001)
     os.close(into)
-    lines += [line for line in reader if line is not NOT_YET]
+    reader.join(60)
     os.close(out)
     expected = data.removesuffix(b"\n").split(b"\n") if data else []
     assert lines == [re.sub("\ufffd+", "\ufffd", x.decode(errors="replace")) for x in expected]
@@ -380,21 +359,22 @@ def test_a_line_is_split_where_it_is_longer_than_those_of_training(
     echo: Translator, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their 99.9th percentile is in the manifest; a single sentence is cut only beyond the limit of the filter."""
-    assert echo.seen_tokens == echo.filter_tokens == echo.max_length == 128
-    assert Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=40")).seen_tokens == 40
+    assert echo.segmenter.seen_tokens == echo.segmenter.filter_tokens == echo.max_length == 128
+    assert Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=40")).segmenter.seen_tokens == 40
     manifest = shutil.copytree(model, tmp_path / "seen") / "manifest.json"
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seen_tokens": 12}))
-    assert Translator([model, manifest.parent]).seen_tokens == 12 == Translator([manifest.parent, model]).seen_tokens
+    for both in ([model, manifest.parent], [manifest.parent, model]):
+        assert Translator(both).segmenter.seen_tokens == 12
     other = shutil.copytree(manifest.parent, tmp_path / "more") / "manifest.json"
     other.write_text(other.read_text().replace('"seen_tokens": 12', '"seen_tokens": 20'))
-    assert Translator([other.parent, manifest.parent]).seen_tokens == 12
+    assert Translator([other.parent, manifest.parent]).segmenter.seen_tokens == 12
     two, one = "der Hund geht. die Katze ist rot.", "der Hund geht und die Katze ist rot"
     sizes = [len(ids) + 1 for ids in echo.tokenizer.encode([two, one])]
     most = sizes[1]
     for seen, limit, pieces in ((0, 128, (1, 1)), (-1, 128, (2, 1)), (-1, most, (2, 1)), (-1, most - 1, (2, 2))):
         for text, size, count in zip((two, one), sizes, pieces, strict=True):
-            monkeypatch.setattr(echo, "seen_tokens", size + seen)
-            monkeypatch.setattr(echo, "filter_tokens", limit)
+            monkeypatch.setattr(echo.segmenter, "seen_tokens", size + seen)
+            monkeypatch.setattr(echo.segmenter, "filter_tokens", limit)
             echo.counts.clear()
             (translation,) = echo.translate([text])
             assert len(translation.segments) == count
@@ -413,7 +393,7 @@ def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, mo
 
 
 def test_what_is_split_is_rejoined_as_it_was(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(echo, "seen_tokens", 8)
+    monkeypatch.setattr(echo.segmenter, "seen_tokens", 8)
     for source, limit, count in (
         ("你好。我去北京！他来吗？！是", 99, 4),
         ("他说。“好。”我去。「はい。」と", 99, 5),
@@ -422,7 +402,7 @@ def test_what_is_split_is_rejoined_as_it_was(echo: Translator, monkeypatch: pyte
         ("rot z. B. blau. am 3. rot J. R. R. Hund geht. rot", 99, 3),  # initials and abbreviations end no sentence
         ("das Haus geht. „die Katze!“ (steht sie?) “rot.” “und”", 99, 5),
     ):
-        monkeypatch.setattr(echo, "filter_tokens", limit)
+        monkeypatch.setattr(echo.segmenter, "filter_tokens", limit)
         (translation,) = echo.translate([source], prefixes=["rot"])  # begins the first one only
         assert len(translation.segments) == count
         assert translation.text == f"rot {source}"
@@ -460,7 +440,7 @@ def test_a_translation_that_loops_is_made_again_in_halves(echo: Translator, monk
     source = "der Hund geht, die Katze steht"
     (ids,) = echo.tokenizer.encode([source])
     for loops_too in (False, True):
-        monkeypatch.setattr(segments, "looping", lambda x, y=loops_too: len(x) > len(ids) and (y or x[-1] != EOS))
+        monkeypatch.setattr(assembler, "looping", lambda x, y=loops_too: len(x) > len(ids) and (y or x[-1] != EOS))
         echo.counts.clear()
         (translation,) = echo.translate([source], prefixes=["das Haus"])
         assert translation.text == f"das Haus {source}"
@@ -570,16 +550,13 @@ def test_what_the_search_with_terms_does_not_say_leaves_the_best_without(model: 
     """The first search's hypotheses stay, also where the second one finds some; the best one decides what is unsaid."""
     seen, words = list[Segment](), ["Katze", "Haus"]
 
-    def search(feed: Feed) -> Results:
-        for segment in filter(None, feed):
-            seen.append(segment)
-            texts = words if not segment.constraints else ["rot"]
-            found = translator.tokenizer.encode(texts)
-            segment.hypotheses = [Hypothesis(ids, -1.0, -1.0, [-1.0] * (len(ids) + 1)) for ids in found]
-            yield [segment]
+    def find(segment: Segment) -> list[Hypothesis]:
+        seen.append(segment)
+        found = translator.tokenizer.encode(words if not segment.constraints else ["rot"])
+        return [Hypothesis(ids, -1.0, -1.0, [-1.0] * (len(ids) + 1)) for ids in found]
 
     terms = Terms.parse(["Hund\tKatze"])
-    with translator_by(model, search) as translator:
+    with translator_by(model, one_by_one(find)) as translator:
         size = {word: len(translator.tokenizer.encode([word])[0]) for word in ("Katze", "Haus", "rot")}
         for best, beam, width in (("Katze", 3, 8), ("Haus", 20, 20)):
             seen.clear()
@@ -589,8 +566,8 @@ def test_what_the_search_with_terms_does_not_say_leaves_the_best_without(model: 
             assert [h.text for h in translation.hypotheses] == words
             assert translation.text == best
             first, second = seen
-            assert first.settings == SearchSettings(beam, 0.6, 6, 2)
-            assert second.settings == replace(first.settings, beam=width, constrained=True)
+            assert (first.options.beam, first.options.n_best, first.constraints) == (beam, 2, None)
+            assert second.options == replace(first.options, beam=width)
             assert second.ids == first.ids
             expected = {"lines": 1, "constrained": 1, "tokens": sum(size.values()), "unsaid": int(best == "Haus")}
             assert {name: count for name, count in translator.counts.items() if count} == {
@@ -601,16 +578,14 @@ def test_what_the_search_with_terms_does_not_say_leaves_the_best_without(model: 
 def test_fewer_hypotheses_than_were_asked_for_are_repeated(model: Path) -> None:
     """Of a segment, which has few: another one of the line has more."""
 
-    def search(feed: Feed) -> Results:
-        for segment in filter(None, feed):
-            few = 1 if segment.key[1] else 3
-            segment.hypotheses = [Hypothesis([*segment.ids[:-1]][: 9 - i], -i - 1.0, 0, [-i - 1.0]) for i in range(few)]
-            yield [segment]
+    def find(segment: Segment) -> list[Hypothesis]:
+        count = 1 if segment.position else 3
+        return [Hypothesis([*segment.ids[:-1]][: 9 - i], -i - 1.0, 0, [-i - 1.0]) for i in range(count)]
 
-    with translator_by(model, search) as translator:
+    with translator_by(model, one_by_one(find)) as translator:
         line = "der Hund geht auf. die Katze ist rot."
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(translator, "seen_tokens", 8)
+            patch.setattr(translator.segmenter, "seen_tokens", 8)
             (translation,) = translator.translate([line], n_best=3)
     assert len(translation.segments) == 2
     assert [h.log_probability for h in translation.hypotheses] == [-2.0, -3.0, -4.0]
@@ -644,7 +619,7 @@ def test_json_lines_and_n_best_lists_hold_what_adds_up(translator: Translator) -
     (record,) = records(run(translator, b"die Katze ist rot\n", format="jsonl", **how))
     (found,) = translator.translate(["die Katze ist rot"], **how)
     alignments = [h["alignment"] for h in record["hypotheses"]]
-    assert alignments == [alignment(translator, found.parts(rank)) for rank in range(9)]
+    assert alignments == [alignment(translator.tokenizer, found.parts(rank)) for rank in range(9)]
     assert len(set(alignments)) > 1, "each is of its own hypothesis"
     (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
     assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
@@ -670,8 +645,8 @@ def test_what_happened_to_lines_is_told_each_with_its_own_number(capsys: pytest.
         ("nmt: warning: 1,001 lines are not UTF-8 (first: line 2,007)", "invalid"),
         ("nmt: warning: 1,002 lines were over ", "huge"),
         ("nmt: warning: 1,003 lines or prefixes were longer than the model's 4,096 tokens", "cut"),
-        ("nmt: warning: 1,004 terms are not in their line's translation", "unsaid"),
-        ("1,005 segments did not say their terms", "constrained"),
+        ("nmt: warning: 1,004 terms are missing from their line's translation", "unsaid"),
+        ("1,005 segments lacked a term", "constrained"),
         ("1,006 lines longer than those of training were split", "split"),
         ("1,007 translations were empty or repeated themselves", "retried"),
     ]
@@ -693,7 +668,7 @@ def test_pairs_are_scored_without_search(
     (tmp_path / "in").write_text("\n".join(sources))
     (tmp_path / "out").write_text("\n".join(targets))
     options = TranslateOptions(
-        tmp_path / "in", tmp_path / "scores", (model,), {"alpha": 0.5}, precision="fp32", format="jsonl",
+        tmp_path / "in", tmp_path / "scores", (model,), SearchOptions(alpha=0.5), precision="fp32", format="jsonl",
         score_pairs=tmp_path / "out",
     )  # fmt: skip
     assert translate(options) == 0
@@ -762,7 +737,7 @@ def test_samples_do_not_depend_on_company_threads_or_what_was_drawn_before(
     one = run(translator, data, **options).decode()
     with Translator(model, precision="fp32", workers=2) as two:
         assert [run(two, data, **options).decode() for _ in range(2)] == [one, one]
-        first = two.submit("der Hund", module.Options(**options)).result()
+        first = two.submit("der Hund", SearchOptions(**options)).result()
         assert [hypothesis.text for hypothesis in first.hypotheses] == [
             x.split(" ||| ")[1] for x in one.split("\n")[:2]
         ]
@@ -771,7 +746,7 @@ def test_samples_do_not_depend_on_company_threads_or_what_was_drawn_before(
     assert len({h.text for h in many.hypotheses}) > 250  # every sample has random numbers of its own
     assert lines[0][4:] != lines[2][4:]  # the same source on another line has numbers of its own
     assert run(translator, data + b"rot\n" * 50, **options).decode().startswith(one)
-    monkeypatch.setattr(translator, "seen_tokens", 5)
+    monkeypatch.setattr(translator.segmenter, "seen_tokens", 5)
     (twice,) = translator.translate(["der Hund geht auf. der Hund geht auf."], sampling=Sampling())
     (source, first), (again, second) = parts_of(twice)
     assert source == again
@@ -804,11 +779,11 @@ def test_alignments_are_of_the_sharpest_attention(translator: Translator, model:
 def test_a_language_token_that_each_segment_repeats_is_word_0() -> None:
     target = SimpleNamespace(tokens=lambda ids: [["\u2581>>deu<<", "\u2581a", "\u2581b"][i] for i in ids])
     source = SimpleNamespace(tokens=target.tokens, language=lambda ids: [i for i in ids if not i], target=target)
-    hypothesis = Hypothesis([1, 2], -1.0, -1.0, [-1.0], looked=[0, 1])
+    hypothesis = Hypothesis([1, 2], -1.0, -1.0, [-1.0], source_positions=[0, 1])
     parts = [([0, 1, EOS], hypothesis), ([0, 2, EOS], hypothesis)]
-    assert alignment(SimpleNamespace(tokenizer=source), parts) == "0-0 0-2 1-1 2-3"
+    assert alignment(source, parts) == "0-0 0-2 1-1 2-3"
     parts.append(([0, 1, EOS], hypothesis))
-    assert alignment(SimpleNamespace(tokenizer=source), parts) == "0-0 0-2 0-4 1-1 2-3 3-5", "each after all before it"
+    assert alignment(source, parts) == "0-0 0-2 0-4 1-1 2-3 3-5", "each after all before it"
 
 
 # ---- the command
@@ -835,14 +810,16 @@ def test_the_model_is_named_or_the_newest(
 def test_a_command_searches_as_its_options_say(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     choose, asked = backends.choose, list[Any]()
 
-    def noted(models: Any, precision: str, workers: int | None, cores: int) -> backends.Backend:
+    def noted(models: Any, precision: str, workers: int | None, cores: int) -> Backend:
         asked.append(([each.directory for each in models], precision, workers, cores))
         return choose(models, precision, workers, cores)
 
     monkeypatch.setattr(backends, "choose", noted)
     monkeypatch.setattr(module, "usable_cores", lambda: 7)
     (tmp_path / "in").write_bytes(b"der Hund\n")
-    options = TranslateOptions(tmp_path / "in", tmp_path / "out", (model, model), {"n_best": 2}, "int8", workers=3)
+    options = TranslateOptions(
+        tmp_path / "in", tmp_path / "out", (model, model), SearchOptions(n_best=2), "int8", workers=3
+    )
     assert translate(options) == 0
     assert translate(replace(options, precision="fp32", workers=None, models=(model,))) == 0
     assert asked == [([model, model], "int8", 3, 7), ([model], "fp32", None, 7)]
@@ -869,7 +846,6 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     with pytest.raises(DataError, match="the input is not plain text, it looks like gzip"):
         translate(replace(options, input=tmp_path / "in.gz"))
     assert not list(tmp_path.glob("new/*.part")), "that would hold nothing"
-    assert _output_file(replace(options, output=Path("/dev/stdout"))) is None, "so that `>> FILE` appends"
     with pytest.raises(OutputError, match="new is a directory"):
         translate(replace(options, output=tmp_path / "new"))
 
@@ -917,13 +893,14 @@ def test_a_model_directory_has_all_that_a_model_is(model: Path, tmp_path: Path) 
 def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = TranslateOptions(Path("absent"), score_pairs=Path("absent"))
     for more in (
-        {"search": {"n_best": 2}}, {"search": {"sampling": Sampling()}}, {"search": {"terms": object()}},
-        {"prefix": Path("absent")}, {"alignments": True},
+        {"search": SearchOptions(n_best=2)}, {"search": SearchOptions(sampling=Sampling())},
+        {"search": SearchOptions(terms=Terms([]))}, {"search": SearchOptions(alignments=True)},
+        {"prefix": Path("absent")},
     ):  # fmt: skip
         with pytest.raises(UsageError, match="--score-pairs"):
             translate(replace(absent, **more))
     with pytest.raises((FileNotFoundError, MissingError)):
-        translate(replace(absent, search={"n_best": 1, "sampling": None, "terms": None, "alpha": 0.5, "beam": 3}))
+        translate(replace(absent, search=SearchOptions(alpha=0.5, beam=3)))
     with pytest.raises(MissingError, match="no file"):
         translate(TranslateOptions(tmp_path / "absent", tmp_path / "out", (Path("absent"),)))
     assert not list(tmp_path.iterdir())
@@ -943,6 +920,5 @@ def test_signs_that_nobody_sees_cut_no_word(echo: Translator, sign: str) -> None
 def test_alignments_of_several_segments_count_words_of_several_tokens() -> None:
     target = SimpleNamespace(tokens=lambda ids: [["", "\u2581a", "b"][each] for each in ids])
     source: Any = SimpleNamespace(tokens=target.tokens, language=lambda ids: [], target=target)
-    hypothesis = Hypothesis([1, 2], -1.0, -1.0, [-1.0], looked=[0, 1])
-    translator: Any = SimpleNamespace(tokenizer=source)
-    assert alignment(translator, [([1, 2, EOS], hypothesis)] * 2) == "0-0 1-1"
+    hypothesis = Hypothesis([1, 2], -1.0, -1.0, [-1.0], source_positions=[0, 1])
+    assert alignment(source, [([1, 2, EOS], hypothesis)] * 2) == "0-0 1-1"

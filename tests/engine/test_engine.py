@@ -6,7 +6,8 @@ import gc
 import itertools
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,19 @@ import numpy as np
 import pytest
 import torch
 from reference import random_pairs
-from test_search import V, engine_model, model_of, searched, sources_of
+from searching import V, by_engine, engine_model, engine_tensors, model_of, options, search_all, searched, sources_of
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library, weights
 from nmt_cli.engine.model import SIGNATURES, Model, expected_shapes
-from nmt_cli.engine.search import NO_MEMORY, Search, Sentence
 from nmt_cli.engine.weights import Tensor
 from nmt_cli.system.errors import DataError, DivergedError, StorageError
-from nmt_cli.translation import engine_search, retry
+from nmt_cli.translation import engine_backend, retry
 from nmt_cli.translation import search as torch_search
-from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.options import Sampling, SearchOptions
+from nmt_cli.translation.queue import Search, WorkerQueue
+from nmt_cli.translation.segments import Hypothesis, Segment
 
 SHAPES: list[dict[str, Any]] = [
     {},
@@ -38,13 +41,13 @@ SHAPES: list[dict[str, Any]] = [
     {"d_model": 18, "d_k": 2, "d_v": 70, "num_heads": 5, "d_ff": 7, "num_layers": 3},
 ]
 WAYS = [
-    SearchSettings(beam=4, extra_length=6, align=True),
-    SearchSettings(beam=1, extra_length=6, align=True),
-    SearchSettings(beam=5, alpha=1.3, extra_length=9, best=5, align=True),
-    SearchSettings(beam=40, alpha=0, extra_length=4, best=40),
-    SearchSettings(beam=1, extra_length=8, sampling=Sampling(1.4, 9, 0.9, 3)),
-    SearchSettings(beam=1, extra_length=8, sampling=Sampling(0.8)),
-    SearchSettings(beam=1, extra_length=8, sampling=Sampling(top_p=0.5)),
+    options(beam=4, extra_length=6, alignments=True),
+    options(beam=1, extra_length=6, alignments=True),
+    options(beam=5, alpha=1.3, extra_length=9, n_best=5, alignments=True),
+    options(beam=40, alpha=0, extra_length=4, n_best=40),
+    options(beam=1, extra_length=8, sampling=Sampling(1.4, 9, 0.9, 3)),
+    options(beam=1, extra_length=8, sampling=Sampling(0.8)),
+    options(beam=1, extra_length=8, sampling=Sampling(top_p=0.5)),
 ]
 
 
@@ -63,7 +66,7 @@ def assert_same(ours: Sequence[list[Hypothesis]], theirs: Sequence[list[Hypothes
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_is_searched_as_by_torch(shape: dict[str, Any], way: SearchSettings) -> None:
+def test_every_shape_is_searched_as_by_torch(shape: dict[str, Any], way: SearchOptions) -> None:
     for members in (1, 2):
         models = [model_of(seed, eos=1.5, vocabulary=77, **shape) for seed in range(members)]
         sources = sources_of(12, 4, vocabulary=39, longest=20)
@@ -72,8 +75,10 @@ def test_every_shape_is_searched_as_by_torch(shape: dict[str, Any], way: SearchS
         assert_same(ours, theirs)
         same = [(a, b) for pair in zip(ours, theirs, strict=True) for a, b in zip(*pair, strict=True) if a.ids == b.ids]
         assert len(same) > 0.9 * sum(map(len, ours))
-        assert all(a.looked == b.looked for a, b in same)
-        assert all(len(a.looked) == (len(a.ids) if way.align else 0) for a in itertools.chain(*ours, *theirs))
+        assert all(a.source_positions == b.source_positions for a, b in same)
+        assert all(
+            len(a.source_positions) == (len(a.ids) if way.alignments else 0) for a in itertools.chain(*ours, *theirs)
+        )
 
 
 def test_segments_of_all_settings_share_one_search() -> None:
@@ -82,10 +87,11 @@ def test_segments_of_all_settings_share_one_search() -> None:
     sources, draw = sources_of(80, 3, longest=40), random.Random(1)
     ways = [draw.choice(WAYS) for _ in sources]
     segments = [Segment(ids, way, [4] * (i % 3), (i,)) for i, (ids, way) in enumerate(zip(sources, ways, strict=True))]
-    list(engine_search.search([engine_model(model)], iter(segments)))
+    search = partial(engine_backend.search, [engine_model(model)])
+    search_all(search, segments)
     for i, segment in enumerate(segments):
-        alone = Segment(segment.ids, segment.settings, segment.prefix, (i,))
-        list(engine_search.search([engine_model(model)], iter([alone])))
+        alone = Segment(segment.ids, segment.options, segment.prefix, (i,))
+        search_all(search, [alone])
         assert segment.hypotheses == alone.hypotheses
 
 
@@ -93,10 +99,10 @@ def test_segments_of_all_settings_share_one_search() -> None:
 def test_rows_do_not_see_each_other(int8: bool) -> None:
     """In any company a sentence has the same hypotheses and scores, to the last bit."""
     model = engine_model(model_of(3, eos=2), int8=int8)
-    sources, how, found = sources_of(200, 3, longest=14), SearchSettings(best=2), []
+    sources, how, found = sources_of(200, 3, longest=14), options(n_best=2), []
     for order, rows in ((1, 4), (1, 384), (-1, 100)):
         segments = [Segment(ids, how) for ids in sources]
-        list(engine_search._search([model], iter(segments[::order]), rows))
+        search_all(by_engine([model], rows), segments[::order])
         found.append([segment.hypotheses for segment in segments])
     assert found[0] == found[1] == found[2]
 
@@ -108,8 +114,8 @@ def test_8_bits_are_nearly_float32(shape: dict[str, Any]) -> None:
     pairs = random_pairs(2, 39, [(9, 7)] * 40)
     scores = []
     for int8 in (False, True):
-        segments = [Segment(list(src), SearchSettings(1), list(tgt[:-1]), most=len(tgt)) for src, tgt in pairs]
-        list(engine_search.search([engine_model(model, int8=int8)], iter(segments)))
+        segments = [Segment(list(src), options(1), list(tgt[:-1]), max_tokens=len(tgt)) for src, tgt in pairs]
+        search_all(by_engine([engine_model(model, int8=int8)]), segments)
         assert [s.hypotheses[0].ids for s in segments] == [list(tgt[:-1]) for _, tgt in pairs]
         values = itertools.chain.from_iterable(s.hypotheses[0].token_log_probabilities for s in segments)
         scores.append(torch.tensor(list(values)))
@@ -131,153 +137,135 @@ def test_numbers_that_are_not_finite_end_the_search(bad: float, int8: bool) -> N
             if name == "embedding.weight":
                 model.output.weight[V - 1, -1] = bad
         with contextlib.suppress(DivergedError):
-            searched([model], sources_of(5), SearchSettings())
+            searched([model], sources_of(5), options())
             continue
         noticed += 1
-        segments = iter([Segment(ids, SearchSettings()) for ids in sources_of(5)])
+        segments = [Segment(ids, options()) for ids in sources_of(5)]
         with pytest.raises(DivergedError, match="not finite"):
-            list(engine_search.search([engine_model(model, int8=int8)], segments))
+            search_all(by_engine([engine_model(model, int8=int8)]), segments)
     assert noticed > 30
 
 
-def test_a_sentence_that_is_given_up_leaves_room() -> None:
-    model = engine_model(model_of(2, eos=0, max_length=200))
-    first, second = (Segment(sources_of(1)[0], SearchSettings(extra_length=9), [5] * 150) for _ in range(2))
-
-    def feed() -> Any:
-        yield first
-        for _ in range(3):
-            yield None
-        first.cancelled = True
-        yield second
-
-    results = engine_search._search([model], feed(), 8)
-    done = list(itertools.chain.from_iterable(results))
-    assert done == [first, second]
-    assert not first.hypotheses
-    assert second.hypotheses
-
-
-def test_patient_sentences_let_others_go_on() -> None:
-    """They take one call of `run` in four beside others, every call by themselves, and find what they always find."""
+def test_background_segments_let_others_run() -> None:
+    """Beside others they take one call of `run` in four, else every call, and their hypotheses do not change."""
     model = engine_model(model_of(2, eos=0, max_length=200))
     ids, limit = sources_of(1)[0], 24
 
-    def calls_until_done(*neighbours: bool) -> tuple[int, Any]:
-        search = Search([model], 4)
-        slots = search.enter([Sentence(ids, limit, width=2, patient=True)])
-        search.enter([Sentence(ids, 100, width=2, patient=patient) for patient in neighbours])
+    def calls_until_done(*neighbors: bool) -> tuple[int, Any]:
+        search = EngineSearch([model], 4)
+        first = Segment(ids, options(2), max_tokens=limit, background=True)
+        search.enter([first, *(Segment(ids, options(2), max_tokens=100, background=each) for each in neighbors)])
         for call in itertools.count(1):
-            if found := dict(search.run(1)).get(slots[0]):
-                return call, found
+            if first in search.run(1):
+                return call, first.hypotheses
 
-    alone, found = calls_until_done()
+    alone, hypotheses = calls_until_done()
     assert alone == limit
-    assert calls_until_done(True) == (limit, found)
+    assert calls_until_done(True) == (limit, hypotheses)
     calls, same = calls_until_done(False, True)
     assert 4 * (limit - 1) < calls <= 4 * limit
-    assert same == found
-    patient, other = (Segment(ids, SearchSettings(2), most=24, patient=patient) for patient in (True, False))
-    done = itertools.chain.from_iterable(engine_search._search([model], iter([patient, other]), 8))
-    assert [segment.patient for segment in done] == [False, True]
+    assert same == hypotheses
 
 
 def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    """A failed allocation starts the unfinished sentences again with fewer at once; with one it is an error."""
+    """A failed allocation starts the unfinished segments again with fewer at once; with one it is an error."""
     model, sources = engine_model(model_of(2)), sources_of(60)
-    expected = searched([model_of(2)], sources, SearchSettings(), engine=True)
-    enter, least = Search.enter, 100
+    expected = searched([model_of(2)], sources, options(), engine=True)
+    init, enter, least = EngineSearch.__init__, EngineSearch.enter, 100
+    slots = dict[EngineSearch, int]()
 
-    def limited(search: Search, sentences: Sequence[Sentence]) -> list[int]:
-        if len(search._free) > least:
+    def noted(search: EngineSearch, models: Any, count: int) -> None:
+        init(search, models, count)
+        slots[search] = count
+
+    def limited(search: EngineSearch, segments: Sequence[Segment]) -> None:
+        if slots[search] - len(search.segments) > least:
             raise MemoryError
-        return enter(search, sentences)
+        enter(search, segments)
 
-    monkeypatch.setattr(Search, "enter", limited)
-    segments = [Segment(ids, SearchSettings()) for ids in sources]
-    list(engine_search.search([model], iter(segments)))
+    monkeypatch.setattr(EngineSearch, "__init__", noted)
+    monkeypatch.setattr(EngineSearch, "enter", limited)
+    segments = [Segment(ids, options()) for ids in sources]
+    search = partial(engine_backend.search, [model])
+    search_all(search, segments)
     assert [segment.hypotheses for segment in segments] == expected
-    assert "going on with 96 hypotheses" in capfd.readouterr().err
+    assert "continuing with 96 hypotheses" in capfd.readouterr().err
     least = 0
     with pytest.raises(StorageError, match="too little memory"):
-        list(engine_search.search([model], iter([Segment(sources[0], SearchSettings())])))
+        search_all(search, [Segment(sources[0], options())])
+
+
+def limited_search(search: Callable[[WorkerQueue, int], None], rows: int = 8) -> Search:
+    return lambda queue: retry.search_within_memory(search, queue, rows)
 
 
 def test_rows_grow_again_after_a_want_of_memory(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    monkeypatch.setattr(retry, "AGAIN", 3)
+    monkeypatch.setattr(retry, "REDUCED_SEGMENTS", 3)
     failures, rows_of = [8, 4], list[int]()
 
-    def search(feed: Any, rows: int) -> Any:
-        for segment in feed:
+    def search(queue: WorkerQueue, rows: int) -> None:
+        while taken := queue.take(1, 1000, 1):
             rows_of.append(rows)
-            if failures and segment is segments[1] and rows == failures[0]:
+            if failures and taken == segments[1:2] and rows == failures[0]:
                 failures.pop(0)
                 raise MemoryError
-            yield [segment] if segment else []
+            queue.finish(taken)
 
-    segments = [Segment(ids) for ids in sources_of(9)]
-    feed = iter([*segments[:4], None, *segments[4:]])
-    assert list(itertools.chain.from_iterable(retry.retried(search, feed, 8, 1))) == segments
-    assert rows_of == [8, 8, 4, 2, 2, 2, 2, 2, 4, 4, 4, 8]
-    assert capfd.readouterr().err.count("out of memory: going on with") == 2
+    segments = [Segment(ids, options(1)) for ids in sources_of(9)]
+    assert search_all(limited_search(search), segments) == segments
+    assert rows_of == [8, 8, 4, 2, 2, 2, 2, 4, 4, 4, 8]
+    assert capfd.readouterr().err.count("out of memory: continuing with") == 2
 
 
-def test_what_was_not_finished_is_searched_again_in_its_order(capfd: Any) -> None:
-    segments, taken = [Segment([i, EOS]) for i in range(6)], list[list[int]]()
+def test_unfinished_segments_are_searched_again_in_their_order(capfd: Any) -> None:
+    segments, taken = [Segment([i, EOS], options(1)) for i in range(6)], list[list[int]]()
 
-    def search(feed: Any, _: int) -> Any:
-        taken.append(tried := [])
-        held = list[Segment]()
-        for segment in feed:
-            tried.append(segment.ids[0])
-            held.append(segment)
-            if len(taken) == 1 and len(tried) == 4:
-                yield [held.pop(1)]
-                raise MemoryError
-        yield held
+    def search(queue: WorkerQueue, _: int) -> None:
+        count = 4 if not taken else 6
+        given = queue.take(count, 1000, 1000)
+        taken.append([segment.ids[0] for segment in given])
+        if len(taken) == 1:
+            queue.finish([given[1]])
+            raise MemoryError
+        queue.finish(given)
 
-    done = list(itertools.chain.from_iterable(retry.retried(search, iter(segments), 8, 1)))
+    done = search_all(limited_search(search), segments)
     assert [segment.ids[0] for segment in done] == [1, 0, 2, 3, 4, 5]
     assert taken == [[0, 1, 2, 3], [0, 2, 3, 4, 5]]
-    assert capfd.readouterr().err.count("going on with 4 hypotheses at once") == 1
+    assert capfd.readouterr().err.count("continuing with 4 hypotheses at once") == 1
 
 
-def test_an_error_that_is_no_want_of_memory_is_not_tried_again() -> None:
+def test_an_error_other_than_a_want_of_memory_is_not_tried_with_fewer_rows() -> None:
     tried = list[int]()
 
-    def search(feed: Any, rows: int) -> Any:
+    def search(queue: WorkerQueue, rows: int) -> None:
         tried.append(rows)
-        yield [next(feed)]
+        queue.take(8, 1000, 1000)
         raise RuntimeError("sizes do not match")
 
     with pytest.raises(RuntimeError, match="sizes do not match"):
-        list(retry.retried(search, iter([Segment([EOS]), Segment([EOS])]), 8, 1))
-    assert tried == [8]
+        search_all(limited_search(search), [Segment([EOS], options(1))])
+    assert tried == [8, 8], "once more, alone"
 
 
-def test_room_grows_and_is_used_again() -> None:
-    """Long and short, wide and narrow sentences in turn through few slots: pages and buffers are handed on."""
-    model = model_of(4, eos=1.2, max_length=128)
-    search, found = Search([engine_model(model)], 3), []
+def test_slots_are_used_again() -> None:
+    """Long and short, wide and narrow segments in turn through few slots: pages and buffers are handed on."""
+    model = engine_model(model_of(4, eos=1.2, max_length=128))
     draw = random.Random(2)
     cases = [(draw.randint(1, 100), draw.choice([1, 2, 7, 33, 64])) for _ in range(60)]
-    sentences = [Sentence([*[3 + i % 20 for i in range(n)], EOS], min(n + 11, 128), width=w) for n, w in cases]
-    waiting, running = list(enumerate(sentences)), dict[int, int]()
-    results = dict[int, Any]()
-    while waiting or running:
-        while waiting and len(running) < 3:
-            number, sentence = waiting.pop()
-            (slot,) = search.enter([sentence])
-            running[slot] = number
-        for slot, hypotheses in search.run(5):
-            results[running.pop(slot)] = hypotheses
-    for number, sentence in enumerate(sentences):
-        alone = Search([engine_model(model)], 1)
-        alone.enter([sentence])
-        ((_, expected),) = alone.run(1000)
-        found.append(results[number] == expected)
-    assert all(found)
-    assert NO_MEMORY < 0
+    segments = [
+        Segment([*[3 + i % 20 for i in range(n)], EOS], options(w), max_tokens=min(n + 11, 128)) for n, w in cases
+    ]
+    search, waiting = EngineSearch([model], 3), list(segments)
+    while waiting or search.segments:
+        while waiting and len(search.segments) < 3:
+            search.enter([waiting.pop()])
+        search.run(5)
+    for segment in segments:
+        alone = EngineSearch([model], 1)
+        alone.enter([again := Segment(segment.ids, segment.options, max_tokens=segment.max_tokens)])
+        assert alone.run(1000) == [again]
+        assert again.hypotheses == segment.hypotheses
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -285,8 +273,7 @@ def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any])
     """By the name of the tensor that is missing or has another shape, before anything is read at its address."""
     model, engine = model_of(1, **shape), library.load(SIGNATURES)
     assert engine
-    state = {name: tensor.float().contiguous() for name, tensor in model.state_dict().items()}
-    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
+    tensors, state = engine_tensors(model)
     needed = [name for name, _ in model.named_parameters() if not name.startswith("output.")]
     assert set(needed) == set(expected_shapes(model.settings, V))
     for name in needed:
@@ -370,9 +357,9 @@ class Library:
         ({"model_new": 0}, StorageError),
         ({"search_new": 0}, MemoryError),
         ({"enter": -2}, MemoryError),
-        ({"enter": -1}, ArithmeticError),
+        ({"enter": -1}, DivergedError),
         ({"run": -2}, MemoryError),
-        ({"run": -1}, ArithmeticError),
+        ({"run": -1}, DivergedError),
     ],
 )
 def test_what_the_engine_cannot_do_is_an_error_and_all_is_freed(
@@ -380,12 +367,11 @@ def test_what_the_engine_cannot_do_is_an_error_and_all_is_freed(
 ) -> None:
     """Want of memory and numbers that are not finite are told apart."""
     model, fake = model_of(1), Library(**results)
-    state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
-    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
+    tensors, state = engine_tensors(model)
 
     def use() -> None:
-        search = Search([Model(fake, model.settings, tensors, state, int8=False)], 2)  # type: ignore[arg-type]
-        search.enter([Sentence([5, EOS], 5)])
+        search = EngineSearch([Model(fake, model.settings, tensors, state, int8=False)], 2)  # type: ignore[arg-type]
+        search.enter([Segment([5, EOS], options(), max_tokens=5)])
         search.run(1)
 
     with pytest.raises(error) as caught:
@@ -397,25 +383,13 @@ def test_what_the_engine_cannot_do_is_an_error_and_all_is_freed(
     assert freed == ["model_free", "search_free"][:made]
 
 
-def test_what_a_slot_held_goes_with_its_sentence() -> None:
-    search = Search([engine_model(model_of(2))], 2)
-    for _ in range(3):
-        slots = search.enter([Sentence([5, EOS], 4), Sentence([6, EOS], 4)])
-        assert (len(search._kept), len(search._sentences), search._free) == (2, 2, [])
-        search.leave(slots[0])
-        assert slots[0] in search._free
-        while search._sentences:
-            search.run(1)
-        assert (search._kept, search._sentences, sorted(search._free)) == ({}, {}, [0, 1])
-
-
 def test_members_of_an_ensemble_may_count_to_different_lengths() -> None:
     """No translation is longer than the least of them allows."""
     models = [model_of(seed, eos=0, max_length=length) for seed, length in ((1, 12), (2, 20))]
     for both in (models, models[::-1]):
-        assert Search([engine_model(model) for model in both], 1).longest == 12
+        assert EngineSearch([engine_model(model) for model in both], 1).longest == 12
         for engine in (True, False):
-            ((best,),) = searched(both, [[5, 6, EOS]], SearchSettings(beam=2), engine=engine)
+            ((best,),) = searched(both, [[5, 6, EOS]], options(beam=2), engine=engine)
             assert len(best.ids) == 11
 
 
@@ -423,23 +397,23 @@ def test_members_of_an_ensemble_may_count_to_different_lengths() -> None:
 def test_a_source_beyond_all_bounds_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As is a beam of more hypotheses than are computed at once. The others share what there is."""
     held = list[tuple[int, int]]()  # source tokens and rows in slots, after each round of entering
-    monkeypatch.setattr(engine_search, "MEMORY_TOKENS", 12)
+    monkeypatch.setattr(engine_backend, "MAX_SOURCE_TOKENS", 12)
     monkeypatch.setattr(torch_search, "MAX_SOURCE_TOKENS", 12)
-    run, step = Search.run, torch_search._Slots.step
+    run, step = EngineSearch.run, torch_search.Slots.step
 
-    def counted(search: Search, steps: int) -> Any:
-        inside = search._sentences.values()
-        held.append((sum(len(each.ids) for each in inside), sum(each.width for each in inside)))
+    def counted(search: EngineSearch, steps: int) -> Any:
+        inside = search.segments.values()
+        held.append((sum(len(each.ids) for each in inside), sum(each.options.beam for each in inside)))
         return run(search, steps)
 
     def counted_too(slots: Any) -> None:
         inside = [segment for segment in slots.segments if segment]
-        held.append((sum(len(each.ids) for each in inside), sum(each.settings.beam for each in inside)))
+        held.append((sum(len(each.ids) for each in inside), sum(each.options.beam for each in inside)))
         step(slots)
 
-    monkeypatch.setattr(Search, "run", counted)
-    monkeypatch.setattr(torch_search._Slots, "step", counted_too)
-    sources, how = [[*range(3, 3 + n), EOS] for n in (4, 5, 20, 3, 3, 3, 14, 2)], SearchSettings(beam=6, extra_length=4)
+    monkeypatch.setattr(EngineSearch, "run", counted)
+    monkeypatch.setattr(torch_search.Slots, "step", counted_too)
+    sources, how = [[*range(3, 3 + n), EOS] for n in (4, 5, 20, 3, 3, 3, 14, 2)], options(beam=6, extra_length=4)
     model = model_of(2)
     found = searched([model], sources, how, engine=engine, rows=4)
     assert max(rows for _, rows in held) == 6
