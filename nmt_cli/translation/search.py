@@ -1,17 +1,17 @@
 """Greedy and beam search, sampling, and the scores of given translations (section 6.1 of the paper), by torch.
 
-This is the search of GPUs, and what tests compare the CPU's with: that of engine.c, which has the same rules.
+GPUs use this search, and tests compare it with the one of engine.c, which follows the same rules.
 
-Shapes: S slots (segments being searched), W hypotheses per slot, R = S x W rows, C candidates per slot, T target
-positions, V vocabulary. A segment that is finished leaves its slot and the next one enters, at its own first position:
-its translation depends on its own source alone, up to rounding.
+Shapes: S slots (segments inside the search), W hypotheses per slot, R = S x W rows, C candidates per slot, T target
+positions, V vocabulary. A finished segment leaves its slot and the next one enters, at its own first position. The
+hypotheses of a segment depend on its own source alone, up to rounding.
 
-Of a slot's 2W best continuations those among the best W that end with EOS are finished; the best W that do not end live
-on. With W = 1 that is greedy search, and EOS ends it. A slot is done when no unfinished hypothesis can beat its n-th
-best finished one within 1 + 10 alpha tokens: log-probabilities only fall, and only a longer length raises a score. The
-longest length in place of these tokens takes up to 1.5 times as many steps and gave the same translations of 4,600
-sentences. Scores are log-probability / ((5 + length) / 6) ^ alpha with EOS counted in both (Wu et al. 2016, without
-coverage).
+Of a slot's 2W best continuations, those among the best W that end with EOS are finished; the best W that do not end
+survive. With W = 1 that is greedy search, which ends with EOS. A slot is done when no unfinished hypothesis can beat
+its n-th best finished one within 1 + 10 alpha more tokens: log-probabilities only fall, and only a greater length
+raises a score. With the longest length in the place of these tokens, search took up to 1.5 times as many steps and gave
+the same translations of 4,600 sentences. Scores are log-probability / ((5 + length) / 6) ^ alpha, EOS counted in both
+(Wu et al. 2016, without coverage).
 """
 
 import itertools
@@ -39,14 +39,14 @@ from nmt_cli.translation.queue import WorkerQueue
 from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, ahead of the slots they will fill
-LOOKAHEAD = 10  # times alpha: tokens within which an unfinished hypothesis must be able to win
+ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, before they have slots
+LOOKAHEAD = 10  # times alpha: more tokens within which an unfinished hypothesis must be able to win
 BATCH_TOKENS = 4096  # of pairs scored at once, on the longer side
-MAX_SOURCE_TOKENS = 1 << 16  # over all slots, without pads: bounds the memory of very long inputs
+MAX_SOURCE_TOKENS = 1 << 16  # over all slots, without padding: bounds the memory of very long sources
 
 Float64s = npt.NDArray[np.float64]
 Ids = Sequence[int]
-Models = Sequence[Transformer]  # as `for_inference` returns them
+Models = Sequence[Transformer]  # from `for_inference`
 
 
 def rows_at_once(device: torch.device) -> int:
@@ -120,8 +120,8 @@ class Slots:
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.options.beam - 1)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
-        """Keep these slots, in this order, with room for `count`; in few sizes, as kernels are kept for each. Where
-        steps are captured, half the room is not worth a new capture."""
+        """Keep these slots, in this order, with room for `count`. Sizes are few, since kernels are kept for each. Where
+        steps are captured, shrinking to half the room is not worth a new capture."""
         size, room = min(self.most, 1 << (count - 1).bit_length()), len(self.segments)
         if size == room or (self.cache.captured and room / 4 < size < room):
             return
@@ -157,7 +157,7 @@ class Slots:
         return continuations_of_each(self.cache.step(*rows), alive_SW, wanted_SWM)
 
     def _step_constrained(self, forced_S: Int64s, *rows: npt.NDArray[Any]) -> Int64s:
-        """Take the continuations that constraints.py says; return the parents of those hypotheses that live on."""
+        """Take the continuations that constraints.py chooses; return the parents of the survivors."""
         best = self.replayed(self._of_each, self.alive_SW, self._wanted(forced_S), *rows).cpu().numpy()
         if np.isnan(best).any():
             raise DivergedError(NOT_FINITE)
@@ -169,12 +169,12 @@ class Slots:
                 there_WC = sums_SWC[slot] > -math.inf
                 if forced_S[slot]:
                     there_WC &= ids_SWC[slot] == forced_S[slot]
-                places = list(zip(*there_WC.nonzero(), strict=True))
-                sums = {(row, int(ids_SWC[slot, row, c])): float(sums_SWC[slot, row, c]) for row, c in places}
+                pairs = list(zip(*there_WC.nonzero(), strict=True))
+                sums = {(row, int(ids_SWC[slot, row, c])): float(sums_SWC[slot, row, c]) for row, c in pairs}
                 candidates = [Candidate(total, int(row), token) for (row, token), total in sums.items()]
                 chosen = segment.constraints.choose(candidates, self.states[slot], self.options.beam)
-                for place, candidate in enumerate(chosen):
-                    best_3SC[:, slot, place] = candidate
+                for index, candidate in enumerate(chosen):
+                    best_3SC[:, slot, index] = candidate
         parents_SW = self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64))
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
@@ -184,7 +184,7 @@ class Slots:
         return parents_SW
 
     def _wanted(self, forced_S: Int64s) -> Int64s:
-        """Return the tokens that hypotheses must be able to go on with, S x W x M, PAD where there are fewer."""
+        """Return the tokens that hypotheses must be able to continue with, S x W x M, PAD where there are fewer."""
         wanted = dict[tuple[int, int], list[int]]()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
@@ -198,7 +198,7 @@ class Slots:
         return wanted_SWM
 
     def _forced(self) -> Int64s:
-        """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""
+        """Return each slot's forced next token, of its prefix or EOS at the longest length, else PAD."""
         forced_S = np.where((self.position_S + 1 >= self.limit_S) & (self.limit_S > 0), EOS, PAD)
         for slot, segment in enumerate(self.segments):
             if segment and self.position_S[slot] < len(segment.prefix) and not forced_S[slot]:
@@ -206,11 +206,11 @@ class Slots:
         return forced_S
 
     def _advance(self, sums_SC: Float64s, parents_SC: Int64s, ids_SC: Int64s) -> Int64s:
-        """Take the best continuations; return the parents of those hypotheses that live on."""
+        """Take the best continuations; return the parents of the survivors."""
         width, every_S1 = self.options.beam, np.arange(len(self.segments))[:, None]
         ends_SC = ids_SC == EOS
         self._finish(ends_SC[:, :width] & (sums_SC[:, :width] > -math.inf), parents_SC, sums_SC)
-        # With W = 1 the second best must not live on when the best has ended.
+        # With W = 1 the second best must not survive when the best has ended.
         alive_SC = np.where(ends_SC[:, :1] if width == 1 else ends_SC, -math.inf, sums_SC)
         chosen_SW = torch.from_numpy(alive_SC).topk(width, 1)[1].numpy()
         parents_SW: Int64s = parents_SC[every_S1, chosen_SW]
@@ -238,7 +238,7 @@ class Slots:
                 del segment.hypotheses[self.options.n_best :]
 
     def _ahead(self) -> Float64s:
-        """Return the log-probability of each slot's best unfinished hypothesis that may win."""
+        """Return the log-probability of each slot's best unfinished hypothesis that can win."""
         ahead_S = self.alive_SW[:, 0].copy()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints and len(segment.hypotheses) == self.options.n_best:
@@ -248,7 +248,7 @@ class Slots:
         return ahead_S
 
     def pop_done(self) -> list[Segment]:
-        """Return the segments in which no unfinished hypothesis can win any more, and free their slots."""
+        """Return the segments whose unfinished hypotheses cannot win any more, and free their slots."""
         lengths_S = np.minimum(self.position_S + 1 + LOOKAHEAD * self.options.alpha, self.limit_S)
         bounds_S = self._ahead() / length_penalty(lengths_S, self.options.alpha)
         bounds_S[self.position_S >= self.limit_S] = -math.inf
@@ -295,11 +295,12 @@ def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, row
 
 
 def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
-    """Return a segment whose hypotheses say, if wanted, which source token each of their tokens translates.
+    """Return a segment with the source token that each token of its hypotheses translates, if its options ask for it.
 
-    It is the one with the most attention of all heads of all layers, each weighted by how sharp it is there,
-    exp(-entropy), divided by what all tokens give to that source token, to the power of 0.75. On generated text with
-    known alignments 94 % of the words are right so, 72 % by the mean of the last layer but one (Garg et al. 2019).
+    That is the source token with the most attention from all heads of all layers, each weighted by its sharpness,
+    exp(-entropy), divided by the attention of all target tokens to that source token to the power of 0.75. On generated
+    text with known alignments 94 % of the words are right; by the mean of the last layer but one it is 72 % (Garg et
+    al. 2019).
     """
     if segment.options.alignments:
         aligned = []
@@ -316,7 +317,7 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
 
 
 def pair_batches(pairs: Sequence[Sequence[Ids]], device: torch.device) -> Iterator[tuple[list[int], Batch]]:
-    """Yield pairs of ids closed by EOS, those with short targets first, in batches with the indices of their pairs."""
+    """Yield batches of pairs of ids, each closed by EOS, with the indices of their pairs; short targets first."""
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     while order:
         count = 1

@@ -15,7 +15,19 @@ import numpy as np
 import pytest
 import torch
 from reference import random_pairs
-from searching import V, by_engine, engine_model, engine_tensors, model_of, options, search_all, searched, sources_of
+from searching import (
+    SHAPES,
+    V,
+    assert_same,
+    by_engine,
+    engine_model,
+    engine_tensors,
+    model_of,
+    options,
+    search_all,
+    searched,
+    sources_of,
+)
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library, weights
@@ -27,19 +39,8 @@ from nmt_cli.translation import search as torch_search
 from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.queue import Search, WorkerQueue
-from nmt_cli.translation.segments import Hypothesis, Segment
+from nmt_cli.translation.segments import Segment
 
-SHAPES: list[dict[str, Any]] = [
-    {},
-    {"norm": "pre"},
-    {"activation": "swish", "attention_bias": True},
-    {"activation": "gelu", "output_bias": True, "norm": "pre"},
-    {"positions": "learned", "d_model": 15, "tied_output": False},
-    {"source_vocabulary": 40, "attention_bias": True, "output_bias": True, "tied_output": False},
-    {"d_model": 32, "d_k": 16, "d_v": 16, "num_heads": 2, "d_ff": 64},
-    {"d_model": 48, "d_k": 33, "d_v": 50, "num_heads": 1, "d_ff": 100, "num_layers": 1},
-    {"d_model": 18, "d_k": 2, "d_v": 70, "num_heads": 5, "d_ff": 7, "num_layers": 3},
-]
 WAYS = [
     options(beam=4, extra_length=6, alignments=True),
     options(beam=1, extra_length=6, alignments=True),
@@ -49,19 +50,6 @@ WAYS = [
     options(beam=1, extra_length=8, sampling=Sampling(0.8)),
     options(beam=1, extra_length=8, sampling=Sampling(top_p=0.5)),
 ]
-
-
-def assert_same(ours: Sequence[list[Hypothesis]], theirs: Sequence[list[Hypothesis]], tolerance: float = 2e-4) -> None:
-    """The same hypotheses in the same order, but for ties: where they differ, scores are equal within rounding."""
-    for mine, other in zip(ours, theirs, strict=True):
-        assert [h.score for h in mine] == pytest.approx([h.score for h in other], abs=tolerance)
-        by_ids = {tuple(h.ids): h for h in other}
-        for h in mine:
-            if (same := by_ids.get(tuple(h.ids))) is None:
-                assert min(abs(h.score - o.score) for o in other) < tolerance
-                continue
-            assert h.token_log_probabilities == pytest.approx(same.token_log_probabilities, abs=tolerance)
-            assert h.log_probability == pytest.approx(same.log_probability, abs=tolerance)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from reference import random_model, random_pairs, tiny
 
@@ -20,6 +21,17 @@ from nmt_cli.translation.segments import Hypothesis, Segment
 
 DOUBLE = torch.float64
 V = 30
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre"},
+    {"activation": "swish", "attention_bias": True},
+    {"activation": "gelu", "output_bias": True, "norm": "pre"},
+    {"positions": "learned", "d_model": 15, "tied_output": False},
+    {"source_vocabulary": 40, "attention_bias": True, "output_bias": True, "tied_output": False},
+    {"d_model": 32, "d_k": 16, "d_v": 16, "num_heads": 2, "d_ff": 64},
+    {"d_model": 48, "d_k": 33, "d_v": 50, "num_heads": 1, "d_ff": 100, "num_layers": 1},
+    {"d_model": 18, "d_k": 2, "d_v": 70, "num_heads": 5, "d_ff": 7, "num_layers": 3},
+]
 
 
 def options(beam: int = 4, alpha: float = 0.6, extra_length: int = 50, **more: Any) -> SearchOptions:
@@ -99,3 +111,16 @@ def searched(
     search = by_engine([*map(engine_model, models)], rows) if engine else by_torch(models, dtype, rows)
     search_all(search, segments)
     return [segment.hypotheses for segment in segments]
+
+
+def assert_same(ours: Sequence[list[Hypothesis]], theirs: Sequence[list[Hypothesis]], tolerance: float = 2e-4) -> None:
+    """Compare hypotheses in their order; where they differ, their scores are equal within rounding."""
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [h.score for h in mine] == pytest.approx([h.score for h in other], abs=tolerance)
+        by_ids = {tuple(h.ids): h for h in other}
+        for h in mine:
+            if (same := by_ids.get(tuple(h.ids))) is None:
+                assert min(abs(h.score - o.score) for o in other) < tolerance
+                continue
+            assert h.token_log_probabilities == pytest.approx(same.token_log_probabilities, abs=tolerance)
+            assert h.log_probability == pytest.approx(same.log_probability, abs=tolerance)

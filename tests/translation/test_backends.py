@@ -250,7 +250,7 @@ def test_a_translation_on_a_cpu_imports_neither_torch_nor_numpy(model: Path, tmp
     (tmp_path / "in").write_text("der Hund\n\nrot und blau\n")
     (tmp_path / "tgt").write_text("der Hund\n\nrot und blau\n")
     code = (
-        "import sys\nfrom nmt_cli import cli\nsys.argv[0] = 'nmt'\n"
+        "import sys\nfrom nmt_cli.commands import app as cli\nsys.argv[0] = 'nmt'\n"
         f"code = cli.run()\nsys.exit(str((code, [name for name in {heavy} if name in sys.modules])))"
     )
     command = ["-c", code, "translate", tmp_path / "in", "--model", model]

@@ -5,15 +5,24 @@ import math
 import random
 
 import pytest
-from test_engine import SHAPES, assert_same
-from test_search import DOUBLE, engine_model, model_of, sources_of
+from searching import (
+    DOUBLE,
+    SHAPES,
+    assert_same,
+    by_engine,
+    by_torch,
+    engine_model,
+    model_of,
+    options,
+    search_all,
+    sources_of,
+)
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation import engine_search
 from nmt_cli.translation.constraints import START, Candidate, Constraints
-from nmt_cli.translation.search import score_targets, search
-from nmt_cli.translation.segments import Hypothesis, SearchSettings, Segment
+from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.segments import Hypothesis, Segment
 
 V = 77
 Forms = list[list[list[int]]]
@@ -43,15 +52,8 @@ def random_terms(draw: random.Random, vocabulary: int = V) -> tuple[Forms, bytes
     return [[form() for _ in range(draw.randint(1, 3))] for _ in range(draw.randint(1, 3))], begins
 
 
-def searched(
-    models: list[Transformer], segments: list[Segment], how: SearchSettings, *, engine: bool
-) -> list[list[Hypothesis]]:
-    if engine:
-        results = engine_search.search([engine_model(model) for model in models], iter(segments))
-    else:
-        results = search(models, DOUBLE, iter(segments), how)
-    done = list(itertools.chain.from_iterable(results))
-    assert sorted(map(id, done)) == sorted(map(id, segments))
+def searched(models: list[Transformer], segments: list[Segment], *, engine: bool) -> list[list[Hypothesis]]:
+    search_all(by_engine([*map(engine_model, models)]) if engine else by_torch(models), segments)
     return [segment.hypotheses for segment in segments]
 
 
@@ -65,7 +67,7 @@ def test_states_know_what_has_been_said() -> None:
         counts = [0]
         for token in ids:
             state = constraints.after(state, token)
-            counts.append(constraints.said(state))
+            counts.append(constraints.progress(state))
         ends = [ids[i:] for i in range(len(ids))]
         begun = [
             state.met >> t & 1 or any(form[: len(end)] == end for end in ends for form in forms)
@@ -110,13 +112,13 @@ def test_a_full_width_search_finds_all_that_say_the_terms(engine: bool, toleranc
             [[draw.randint(3, 4) for _ in range(draw.randint(1, 2))] for _ in range(2)] for _ in range(1 + seed % 2)
         ]
         model, source = model_of(seed, vocabulary=5), sources_of(1, seed, vocabulary=5, longest=3)[0]
-        how = SearchSettings(beam=128, extra_length=length - len(source), best=100, constrained=True)
+        how = options(beam=128, extra_length=length - len(source), n_best=100)
         forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
         scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
         ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
         wanted = [(score, s) for score, s in ranked if says(s, terms, begins)]
         segment = Segment(source, how, constraints=Constraints(terms, begins))
-        (hypotheses,) = searched([model], [segment], how, engine=engine)
+        (hypotheses,) = searched([model], [segment], engine=engine)
         assert [h.ids for h in hypotheses] == [s for _, s in wanted]
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in wanted], abs=tolerance)
         none += not wanted
@@ -131,7 +133,7 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
     for members in (1, 2):
         draw = random.Random(members)
         models = [model_of(seed, eos=1.5, vocabulary=V, **shape) for seed in range(members)]
-        how = SearchSettings(beam=16, extra_length=extra, best=best, align=True, constrained=True)
+        how = options(beam=16, extra_length=extra, n_best=best, alignments=True)
         cases = [(source, *random_terms(draw)) for source in sources_of(12, 4, vocabulary=39, longest=20)]
         found = []
         for engine in (True, False):
@@ -139,10 +141,12 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
                 Segment(source, how, [5, 6, 7][: i % 4], (i,), constraints=Constraints(terms, begins))
                 for i, (source, terms, begins) in enumerate(cases)
             ]
-            found.append(searched(models, segments, how, engine=engine))
+            found.append(searched(models, segments, engine=engine))
         assert_same(*found)
         assert [[h.ids for h in each] for each in found[0]] == [[h.ids for h in each] for each in found[1]]
-        assert [[h.looked for h in each] for each in found[0]] == [[h.looked for h in each] for each in found[1]]
+        assert [[h.source_positions for h in each] for each in found[0]] == [
+            [h.source_positions for h in each] for each in found[1]
+        ]
         for hypotheses, (_, terms, begins) in zip(found[0], cases, strict=True):
             assert all(says(h.ids, terms, begins) for h in hypotheses)
             none += not hypotheses
@@ -151,16 +155,12 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
 
 def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
     """By torch, in one slot, one after the other: what is found is what each sentence has alone."""
-    draw, model, how = (
-        random.Random(5),
-        model_of(2, eos=1.5, vocabulary=V),
-        SearchSettings(8, extra_length=6, constrained=True),
-    )
+    draw, model, how = random.Random(5), model_of(2, eos=1.5, vocabulary=V), options(8, extra_length=6)
     cases = [(source, Constraints(*random_terms(draw))) for source in sources_of(4, 5, vocabulary=V)]
     found = []
     for rows in (8, 384):
         segments = [Segment(source, how, constraints=constraints) for source, constraints in cases]
-        list(search([model], DOUBLE, iter(segments), how, rows))
+        search_all(by_torch([model], rows=rows), segments)
         found.append([[h.ids for h in segment.hypotheses] for segment in segments])
     assert found[0] == found[1]
     assert all(found[0])
@@ -169,11 +169,11 @@ def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
 def test_constrained_and_other_sentences_share_a_search() -> None:
     """Each is found as alone: the same bits."""
     draw, model = random.Random(3), model_of(3, eos=1.5, vocabulary=V, max_length=64)
-    plain, how = SearchSettings(), SearchSettings(beam=12, constrained=True)
+    plain, how = options(), options(beam=12)
     segments = []
     for i, source in enumerate(sources_of(40, 3, vocabulary=V, longest=30)):
         constraints = Constraints(*random_terms(draw)) if i % 2 else None
         segments.append(Segment(source, how if i % 2 else plain, constraints=constraints))
-    together = searched([model], segments, plain, engine=True)
+    together = searched([model], segments, engine=True)
     for segment, expected in zip(segments, together, strict=True):
-        assert searched([model], [segment], plain, engine=True) == [expected]
+        assert searched([model], [segment], engine=True) == [expected]
