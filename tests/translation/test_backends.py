@@ -10,7 +10,7 @@ import pytest
 import texts
 import torch
 from searching import options, search_all
-from tiny_model import WORDS, make_model
+from tiny_model import WORDS
 
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
@@ -24,11 +24,6 @@ from nmt_cli.translation.segments import Segment
 
 NO_QUEUE: Any = None
 LINES = [f"{a} {b}, {c} {a}" for a in WORDS[:6] for b in WORDS[3:9] for c in WORDS[9:12]]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Lines without letters are copied, in every way in; all others are searched as before."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +32,6 @@ WORDLESS = [
     "->",
 ]
 WITH_WORDS = ["der Hund 5", "3x", "三", "5 °C", "ª"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("copies"))
-
-
-@pytest.fixture(scope="module")
-def translator(model: Path) -> Iterator[Translator]:
-    with Translator(model, precision="fp32", workers=1) as one:
-        yield one
 
 
 def run(translator: Translator, lines: list[str], form: str = "text", **options: Any) -> list[str]:

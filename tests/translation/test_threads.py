@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from gate import Gate
-from tiny_model import WORDS, make_model
+from tiny_model import WORDS
 
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
@@ -29,11 +29,6 @@ from nmt_cli.translation.queue import Backend
 from nmt_cli.translation.segments import Segment
 
 LONG = "der Hund geht. " * 200
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("tiny"))
 
 
 def lines_of(number: int, seed: int = 0) -> list[str]:
