@@ -1,4 +1,4 @@
-"""The engine's search beside torch's: every shape of a model and every option; threads, levels, memory, bad numbers."""
+"""The engine's search compared with torch's, in every shape and with every option; its memory, errors and files."""
 
 import contextlib
 import ctypes
@@ -69,8 +69,8 @@ def test_every_shape_is_searched_as_by_torch(shape: dict[str, Any], way: SearchO
         )
 
 
-def test_segments_of_all_settings_share_one_search() -> None:
-    """Each is found as in a search of its own, whatever the settings and lengths beside it: the same bits."""
+def test_segments_of_all_options_share_one_search() -> None:
+    """With the same bits as in searches of their own."""
     model = model_of(3, eos=1.5, max_length=64)
     sources, draw = sources_of(80, 3, longest=40), random.Random(1)
     ways = [draw.choice(WAYS) for _ in sources]
@@ -85,7 +85,7 @@ def test_segments_of_all_settings_share_one_search() -> None:
 
 @pytest.mark.parametrize("int8", [False, True])
 def test_rows_do_not_see_each_other(int8: bool) -> None:
-    """In any company a sentence has the same hypotheses and scores, to the last bit."""
+    """A sentence has the same hypotheses and scores beside any others, to the last bit."""
     model = engine_model(model_of(3, eos=2), int8=int8)
     sources, how, found = sources_of(200, 3, longest=14), options(n_best=2), []
     for order, rows in ((1, 4), (1, 384), (-1, 100)):
@@ -116,7 +116,7 @@ NO_NUMBER = np.array([0x7FFFFFFF], np.uint32).view(np.float32).item()  # with al
 @pytest.mark.parametrize("bad", [float("nan"), NO_NUMBER, float("inf"), -float("inf")])
 @pytest.mark.parametrize("int8", [False, True])
 def test_numbers_that_are_not_finite_end_the_search(bad: float, int8: bool) -> None:
-    """In any weight that torch's search notices it in: neither a largest value nor bytes hide it."""
+    """In any weight where torch's search notices them, too: neither a maximum nor 8 bits hide them."""
     noticed = 0
     for name in (name for name, _ in model_of(1, norm="pre").named_parameters() if not name.startswith("output.")):
         model = model_of(1, norm="pre")
@@ -237,7 +237,7 @@ def test_an_error_other_than_a_want_of_memory_is_not_tried_with_fewer_rows() -> 
 
 
 def test_slots_are_used_again() -> None:
-    """Long and short, wide and narrow segments in turn through few slots: pages and buffers are handed on."""
+    """Long, short, wide and narrow segments share pages and buffers of few slots in turn."""
     model = engine_model(model_of(4, eos=1.2, max_length=128))
     draw = random.Random(2)
     cases = [(draw.randint(1, 100), draw.choice([1, 2, 7, 33, 64])) for _ in range(60)]
@@ -258,7 +258,7 @@ def test_slots_are_used_again() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any]) -> None:
-    """By the name of the tensor that is missing or has another shape, before anything is read at its address."""
+    """With the name of the tensor that is missing or has another shape, before its address is read."""
     model, engine = model_of(1, **shape), library.load(SIGNATURES)
     assert engine
     tensors, state = engine_tensors(model)
@@ -273,7 +273,7 @@ def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any])
 
 
 def weights_file(path: Path, header: dict[str, Any] | bytes, numbers: int = 6, size: int | None = None) -> Path:
-    """Write a safetensors file of so many numbers; `size` is what it says of its header."""
+    """Write a safetensors file of so many numbers; `size` is the header's size in it."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     data = np.arange(numbers, dtype=np.float32).tobytes()
     path.write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
@@ -284,7 +284,7 @@ def entry(first: int, last: int, *shape: int, dtype: str = "F32") -> dict[str, A
     return {"dtype": dtype, "shape": shape, "data_offsets": [first, last]}
 
 
-def test_weights_lie_where_the_header_says(tmp_path: Path) -> None:
+def test_weights_are_read_at_the_offsets_of_the_header(tmp_path: Path) -> None:
     header = {"__metadata__": {"a": "b"}, "one": entry(16, 24, 2), "two": entry(0, 16, 2, 2), "none": entry(24, 24, 0)}
     tensors, mapped = weights.read(weights_file(tmp_path / "w", header))
     assert {name: tensor.shape for name, tensor in tensors.items()} == {"one": (2,), "two": (2, 2), "none": (0,)}
@@ -299,7 +299,7 @@ def test_weights_lie_where_the_header_says(tmp_path: Path) -> None:
         ({"x": entry(0, 28, 7)}, None, "the bytes of x are not there"),  # beyond the file
         ({"x": entry(4, 28, 6)}, None, "the bytes of x are not there"),
         ({"x": entry(-4, 4, 2)}, None, "the bytes of x are not there"),  # before it
-        ({"x": entry(0, 8, 3)}, None, "the bytes of x are not there"),  # fewer than the shape says
+        ({"x": entry(0, 8, 3)}, None, "the bytes of x are not there"),  # fewer than the shape has
         ({"x": entry(0, 16, 3)}, None, "the bytes of x are not there"),  # more
         ({"x": entry(0, 24, -2, -3)}, None, "the bytes of x are not there"),
         ({"x": entry(0, 12, 6, dtype="BF16")}, None, "of another type than F32: x is BF16"),
@@ -314,7 +314,7 @@ def test_weights_lie_where_the_header_says(tmp_path: Path) -> None:
         (b"", 0, "is damaged"),
     ],
 )
-def test_a_damaged_file_of_weights_is_told_before_it_is_read(
+def test_a_damaged_file_of_weights_is_refused_before_it_is_read(
     tmp_path: Path, header: Any, size: int | None, words: str
 ) -> None:
     with pytest.raises(DataError, match=words) as caught:
@@ -329,7 +329,7 @@ def test_an_empty_file_holds_no_weights(tmp_path: Path) -> None:
 
 
 class Library:
-    """The engine, some of whose functions return something else."""
+    """The engine with other results of some functions."""
 
     def __init__(self, **results: int) -> None:
         self.engine, self.results, self.calls = library.load(SIGNATURES), results, list[str]()
@@ -350,10 +350,8 @@ class Library:
         ({"run": -1}, DivergedError),
     ],
 )
-def test_what_the_engine_cannot_do_is_an_error_and_all_is_freed(
-    results: dict[str, int], error: type[Exception]
-) -> None:
-    """Want of memory and numbers that are not finite are told apart."""
+def test_an_error_of_the_engine_is_raised_and_memory_is_freed(results: dict[str, int], error: type[Exception]) -> None:
+    """With one class for want of memory and another for numbers that are not finite."""
     model, fake = model_of(1), Library(**results)
     tensors, state = engine_tensors(model)
 
@@ -371,8 +369,8 @@ def test_what_the_engine_cannot_do_is_an_error_and_all_is_freed(
     assert freed == ["model_free", "search_free"][:made]
 
 
-def test_members_of_an_ensemble_may_count_to_different_lengths() -> None:
-    """No translation is longer than the least of them allows."""
+def test_members_of_an_ensemble_may_have_different_longest_lengths() -> None:
+    """The least of them is the limit."""
     models = [model_of(seed, eos=0, max_length=length) for seed, length in ((1, 12), (2, 20))]
     for both in (models, models[::-1]):
         assert EngineSearch([engine_model(model) for model in both], 1).longest == 12
@@ -382,8 +380,8 @@ def test_members_of_an_ensemble_may_count_to_different_lengths() -> None:
 
 
 @pytest.mark.parametrize("engine", [True, False])
-def test_a_source_beyond_all_bounds_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As is a beam of more hypotheses than are computed at once. The others share what there is."""
+def test_a_source_beyond_the_bound_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As is a beam of more hypotheses than are computed at once. The others share the room."""
     held = list[tuple[int, int]]()  # source tokens and rows in slots, after each round of entering
     monkeypatch.setattr(engine_backend, "MAX_SOURCE_TOKENS", 12)
     monkeypatch.setattr(torch_search, "MAX_SOURCE_TOKENS", 12)

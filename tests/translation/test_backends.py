@@ -1,4 +1,4 @@
-"""What computes a translation: the engine at any level, torch where there is none; and what is imported for it."""
+"""The choice of a backend, by precision, level and hardware, and its imports."""
 
 import copy
 import json
@@ -28,7 +28,7 @@ LINES = [f"{a} {b}, {c} {a}" for a in WORDS[:6] for b in WORDS[3:9] for c in WOR
 
 @pytest.fixture(scope="module")
 def levels() -> list[str]:
-    """The levels that run here."""
+    """Return the levels that run on this CPU."""
     with pytest.MonkeyPatch.context() as patch:
         runs = []
         for level in library.LEVELS:
@@ -49,7 +49,7 @@ def translations(model: Path, precision: str = "fp32") -> list[Any]:
 def test_every_level_gives_the_same_translations(
     model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32, as torch does; where there is no fused multiply-add, all but those that rounding decides."""
+    """In float32, as torch does; without fused multiply-add rounding decides a few."""
     found = {}
     for level in [*levels, "off"]:
         monkeypatch.setenv("NMT_ENGINE", level)
@@ -63,7 +63,7 @@ def test_every_level_gives_the_same_translations(
 
 
 def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` is float32 at levels without instructions for 8 bits; who asks for a precision gets it."""
+    """`auto` is float32 at levels without instructions for 8 bits."""
     opened = [open_model(model)]
     for level in levels:
         monkeypatch.setenv("NMT_ENGINE", level)
@@ -76,7 +76,7 @@ def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch:
 
 
 def test_8_bits_are_chosen_by_the_level() -> None:
-    """Of CPUs that are not here, too; a model in memory is computed in float32 at each."""
+    """Also for other CPUs than this one."""
     chosen = {level: engine_backend.best_precision(level) for level in library.LEVELS}
     assert chosen == {"amx": "int8", "avx512": "int8", "avxvnni": "int8", "avx2": "fp32", "base": "fp32"}
 
@@ -84,7 +84,7 @@ def test_8_bits_are_chosen_by_the_level() -> None:
 def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
     model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its own numbers are, and where 8 bits are faster."""
+    """For any type of its own numbers, and where 8 bits are faster."""
     monkeypatch.setattr(engine_backend, "FAST_INT8", levels)
     loaded = load_model(model).model
     segments = [Segment([5, 6, 7, EOS], options(n_best=2)) for _ in range(3)]
@@ -108,7 +108,7 @@ def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:
         assert len(backends.choose([open_model(model)], "fp32", workers, cores).searches) == threads
 
 
-def test_without_the_engine_torch_translates_and_one_warning_says_so(
+def test_without_the_engine_torch_translates_with_one_warning(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = translations(model)
@@ -126,7 +126,7 @@ def test_without_the_engine_torch_translates_and_one_warning_says_so(
     assert scored.token_log_probabilities == pytest.approx(exact.token_log_probabilities, abs=1e-5)
 
 
-def test_a_precision_that_is_not_here_is_a_usage_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_precision_is_a_usage_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for engine, precision, words in (
         ("", "fp16", "precision must be auto, fp32, bf16 or int8"),
         ("", "bf16", "bf16 needs a GPU"),
@@ -146,7 +146,7 @@ def test_a_precision_that_is_not_here_is_a_usage_error(model: Path, monkeypatch:
 def test_a_gpu_is_looked_for_only_where_there_may_be_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver's files say so; else torch is not imported to know."""
+    """Without files of a driver torch is not imported to find out."""
     asked = []
     monkeypatch.setattr(torch_backend, "has_gpu", lambda: asked.append(1) or True)
     monkeypatch.setattr(torch_backend, "on_gpus", lambda models, precision, workers: (precision, workers))
@@ -178,7 +178,7 @@ def test_a_gpu_is_looked_for_only_where_there_may_be_one(
 def test_forks_are_not_made_of_a_process_that_uses_cuda(
     model: Path, monkeypatch: pytest.MonkeyPatch, used: bool, launched: bool, forks: bool
 ) -> None:
-    """One for each GPU else; in a launched job each process has its own."""
+    """Otherwise each GPU has one; in a launched job each process has its own GPU."""
     searched, counts, asked = [], list[int](), list[Any]()
 
     class Processes:
@@ -214,7 +214,7 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
     assert searched == (["forks"] if forks else [device, device, "here"])
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     run(NO_QUEUE)
-    assert searched[-1] == ("forks" if forks else "here"), "those that have started go on"
+    assert searched[-1] == ("forks" if forks else "here"), "started ones continue"
     backend.close()
     assert searched[-1] == "closed"
     with pytest.raises(UsageError, match="int8 is for CPUs"):
@@ -240,7 +240,7 @@ def test_a_gpu_without_free_memory_is_named() -> None:
 
 
 def test_a_translation_on_a_cpu_imports_neither_torch_nor_numpy(model: Path, tmp_path: Path) -> None:
-    """Their imports take longer than a translation. Samples need NumPy's random numbers, nothing needs the rest."""
+    """Their imports take longer than a translation. Only samples need NumPy, for random numbers."""
     heavy = ("torch", "numpy", "datasets", "safetensors", "pyarrow", "accelerate", "sacrebleu", "transformers")
     (tmp_path / "in").write_text("der Hund\n\nrot und blau\n")
     (tmp_path / "tgt").write_text("der Hund\n\nrot und blau\n")

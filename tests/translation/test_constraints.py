@@ -1,4 +1,4 @@
-"""Search with constraints: against brute force, the engine beside torch, and what it does where nothing can be said."""
+"""Search with constraints compared with brute force, and the engine with torch."""
 
 import itertools
 import math
@@ -29,7 +29,7 @@ Forms = list[list[list[int]]]
 
 
 def says(ids: list[int], terms: Forms, begins: bytes) -> bool:
-    """Whether a sequence of tokens has a form of each term, with a new word after it."""
+    """Return whether tokens have a form of each term, followed by a new word."""
     closed = [*ids, EOS]
 
     def has(form: list[int]) -> bool:
@@ -40,7 +40,7 @@ def says(ids: list[int], terms: Forms, begins: bytes) -> bool:
 
 
 def random_terms(draw: random.Random, vocabulary: int = V) -> tuple[Forms, bytes]:
-    """Some terms of forms that share tokens, and which tokens begin words."""
+    """Return terms whose forms share tokens, and the tokens that begin words."""
     begins = bytes([1, 0, 1, *(draw.random() < 0.6 for _ in range(vocabulary - 3))])
     few = [draw.randint(3, vocabulary - 1) for _ in range(3)]
     starts = [token for token in range(3, vocabulary) if begins[token]] or few
@@ -57,8 +57,8 @@ def searched(models: list[Transformer], segments: list[Segment], *, engine: bool
     return [segment.hypotheses for segment in segments]
 
 
-def test_states_know_what_has_been_said() -> None:
-    """Of random sequences of few tokens and random forms, met is what a search for each form finds."""
+def test_states_know_the_terms_that_are_met() -> None:
+    """For random sequences and random forms, as a plain search for each form finds them."""
     draw, hits, some = random.Random(1), 0, 0
     for _ in range(3000):
         terms, begins = random_terms(draw, 6)
@@ -85,8 +85,8 @@ def test_states_know_what_has_been_said() -> None:
     assert some > 300
 
 
-def test_banks_live_in_turn() -> None:
-    """The best of each bank before the second best of any; of those that end only where all is said."""
+def test_banks_survive_in_turn() -> None:
+    """The best of each bank come before the second best of any; EOS follows all terms only."""
     constraints = Constraints([[[5, 6]]], bytes([1] * 9))
     begun, met = constraints.after(START, 5), constraints.after(constraints.after(START, 5), 6)
     states = [START, begun, met]
@@ -101,8 +101,8 @@ def test_banks_live_in_turn() -> None:
 
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
-def test_a_full_width_search_finds_all_that_say_the_terms(engine: bool, tolerance: float) -> None:
-    """Of all sequences that there are those that say the terms, ranked; none where none can."""
+def test_a_full_width_search_finds_all_sequences_with_the_terms(engine: bool, tolerance: float) -> None:
+    """Ranked by score; none where no sequence has them."""
     length, none = 4, 0
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
     for seed in range(60):
@@ -128,7 +128,7 @@ def test_a_full_width_search_finds_all_that_say_the_terms(engine: bool, toleranc
 @pytest.mark.parametrize("shape", SHAPES[:4])
 @pytest.mark.parametrize(("best", "extra"), [(1, 14), (3, 14), (1, 1)])
 def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, extra: int) -> None:
-    """And all of it says its terms, for which there may be too little room; prefixes, ensembles and alignments, too."""
+    """With terms in every hypothesis; also with prefixes, ensembles and alignments, and where terms have no room."""
     none = 0
     for members in (1, 2):
         draw = random.Random(members)
@@ -154,7 +154,7 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
 
 
 def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
-    """By torch, in one slot, one after the other: what is found is what each sentence has alone."""
+    """One after the other in one slot, sentences have the same hypotheses as in slots of their own."""
     draw, model, how = random.Random(5), model_of(2, eos=1.5, vocabulary=V), options(8, extra_length=6)
     cases = [(source, Constraints(*random_terms(draw))) for source in sources_of(4, 5, vocabulary=V)]
     found = []
@@ -167,7 +167,7 @@ def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
 
 
 def test_constrained_and_other_sentences_share_a_search() -> None:
-    """Each is found as alone: the same bits."""
+    """With the same bits as alone."""
     draw, model = random.Random(3), model_of(3, eos=1.5, vocabulary=V, max_length=64)
     plain, how = options(), options(beam=12)
     segments = []

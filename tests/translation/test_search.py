@@ -1,4 +1,4 @@
-"""Search against brute force, against a plain search without caches, alone against in company, and by force.
+"""Search compared with brute force, with a plain search without caches, alone and beside others, and with scores.
 
 Models are random. torch searches in float64 unless a test says otherwise: then equal means equal. The engine searches
 with the same weights in float32: then the same hypotheses, and scores within rounding.
@@ -74,14 +74,14 @@ def test_a_cancelled_segment_leaves_the_search(engine: bool) -> None:
     assert not first.hypotheses
 
 
-def test_the_engine_is_there() -> None:
-    """Else the tests of both searches would test one of them."""
+def test_the_engine_is_installed() -> None:
+    """Without it the tests of both searches would test torch alone."""
     assert library.describe() != "none"
     assert library.load(SIGNATURES)
 
 
 def log_probabilities(model: Transformer, source: list[int], prefixes: list[list[int]]) -> torch.Tensor:
-    """Return log-probabilities (prefixes x V) of what follows, by the whole model and no cache."""
+    """Return the log-probabilities of the next token (prefixes x V), by the whole model without a cache."""
     with torch.no_grad():
         batch = batch_of([(source, [*prefix, EOS]) for prefix in prefixes])
         logits = model.logits(model(batch))
@@ -90,8 +90,8 @@ def log_probabilities(model: Transformer, source: list[int], prefixes: list[list
 
 
 def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tuple[list[int], float, int]:
-    """Return the best translation by the search that search.py describes, one sentence and one step at a time, with
-    its score and the steps it took."""
+    """Return the best translation by the rules of search.py, one sentence and one step at a time, its score and its
+    number of steps."""
     limit = min(len(source) + how.extra_length, model.settings.max_length)
     alive: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
@@ -121,7 +121,7 @@ def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tup
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_full_width_beam_search_is_brute_force(engine: bool, tolerance: float) -> None:
-    """200 random models; a full-width search finds the n best of all sequences there are."""
+    """For 200 random models a full-width search finds the n best of all sequences."""
     length, best = 4, 5
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
     for seed in range(200):
@@ -153,7 +153,7 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, en
 def test_search_stops_when_nothing_can_win_soon(
     seed: int, eos: float, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were the longest length what counts, it would take 35 and 44 steps where these take 24 and 40."""
+    """A bound by the longest length would take 35 and 44 steps in the place of 24 and 40."""
     model, how, step, taken = model_of(seed, eos=eos, max_length=64), options(), Slots.step, list[int]()
     monkeypatch.setattr(Slots, "step", lambda slots: taken.append(1) or step(slots))
     run = EngineSearch.run
@@ -168,8 +168,8 @@ def test_search_stops_when_nothing_can_win_soon(
 
 
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
-def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, tolerance: float, ties: int) -> None:
-    """Alone, in batches of 64, in any order; what differs in float32 differs by a tie within rounding."""
+def test_a_sentence_is_translated_alike_beside_any_others(dtype: torch.dtype, tolerance: float, ties: int) -> None:
+    """Alone, in batches of 64, in any order; float32 may differ by a tie within rounding."""
     model, sources = model_of(3, dtype=dtype, eos=2), sources_of(300, 3, longest=14)
     how = options(extra_length=8)
     alone = searched([model], sources, how, dtype, rows=4)
@@ -183,7 +183,7 @@ def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, toler
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) -> None:
-    """40 steps in which hypotheses continue each other at random, so that entries are taken over many times."""
+    """Over 40 steps in which hypotheses continue each other at random, and take over entries many times."""
     model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
     sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
     decoder = DecoderCache([model], dtype, width)
@@ -208,8 +208,8 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 
 
 @torch.inference_mode()
-def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
-    """Hypotheses that all come from one ancestor need one entry a position; a slot that was left needs none."""
+def test_a_cache_does_not_grow_with_forgotten_hypotheses() -> None:
+    """Hypotheses of one ancestor need one entry for each position; an empty slot needs none."""
     width, batch = 4, batch_of([([3, EOS], [EOS])])
     decoder = DecoderCache([model_of(1, max_length=64)], DOUBLE, width)
     decoder.resize([], 2)
@@ -245,7 +245,7 @@ class HostReads(TorchFunctionMode):
 @pytest.mark.parametrize(("beam", "members"), [(1, 1), (4, 1), (4, 2)])
 @torch.inference_mode()
 def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int, members: int) -> None:
-    """Steps in caches of one size do the same with the same memory, and nothing in them waits for the device."""
+    """Steps in caches of one size make the same calls with the same memory, and do not wait for the device."""
     models = [model_of(seed, device=device) for seed in range(members)]
     how = options(beam, extra_length=40)
     segments = [Segment(ids, how, [5] * (i % 2)) for i, ids in enumerate(sources_of(6, longest=14))]
@@ -286,7 +286,7 @@ def test_where_steps_are_captured_their_size_changes_seldom(captured: bool) -> N
 
 @torch.inference_mode()
 def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
-    """Else the search that starts again with fewer rows, for want of memory, finds it still taken."""
+    """A search that starts again with fewer rows needs their memory."""
     slots = Slots([model_of(1)], DOUBLE, options(4), constrained=False, rows=1024)
     slots.encode([Segment([5, EOS], slots.options)])
     slots.fill(NO_QUEUE)
@@ -303,7 +303,7 @@ def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("how", [options(extra_length=8), options(1, extra_length=8, sampling=Sampling())])
-def test_replayed_steps_are_the_steps(
+def test_replayed_steps_give_the_same_hypotheses(
     device: str, dtype: torch.dtype, how: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sources = model_of(3, device=device, dtype=dtype, eos=2, d_k=16, d_v=16), sources_of(300, 3, longest=14)
@@ -315,7 +315,7 @@ def test_replayed_steps_are_the_steps(
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: float) -> None:
-    """Every printed number is what forced scoring gives; an ensemble averages probabilities."""
+    """Forced scoring gives the same numbers; an ensemble averages probabilities."""
     models, sources = [model_of(seed) for seed in range(members)], sources_of(40, 5)
     how = options(beam=4, extra_length=6, n_best=3)
     for source, hypotheses in zip(sources, searched(models, sources, how, engine=engine, rows=32), strict=True):
@@ -332,7 +332,7 @@ def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: floa
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_count(engine: bool) -> None:
+def test_no_translation_exceeds_the_limits_of_its_source_and_the_model(engine: bool) -> None:
     model, sources = model_of(2, max_length=16, tied_output=False), sources_of(60, 2, longest=16)
     with torch.no_grad():
         model.output.weight[EOS] = 0  # it hardly ever ends by itself
@@ -404,15 +404,15 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     assert torch.equal(ids[0::2], ids[1::2])
 
 
-def test_more_tokens_than_there_are_may_be_drawn_from() -> None:
-    """And the fewest: with top_p 0 it is the best one."""
+def test_top_k_may_exceed_the_vocabulary() -> None:
+    """And top_p may be 0, which leaves the best token."""
     scores, points = torch.tensor([[1.0, 2.0, 0.5, -1.0]] * 50), torch.arange(50)[:, None] / 50
     for two in ((Sampling(top_k=9), Sampling()), (Sampling(top_p=0.0), Sampling(top_k=1))):
         assert torch.equal(*(candidates._draw(scores, sampling, points)[1] for sampling in two))
 
 
 def test_an_ensembles_probabilities_are_not_rounded() -> None:
-    """Scores of fewer bits are widened before they are averaged; those that are not finite give no numbers."""
+    """Scores of fewer bits are widened before they are averaged; scores that are not finite give NaN."""
     logits = [torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in (1, 2)]
     alive, none = torch.tensor([[0.0, -1.0], [-0.5, -2.0]]), torch.zeros(0, dtype=torch.int64)
     best = candidates.best_continuations(logits, alive, none, None, torch.zeros(2, 1))
@@ -425,7 +425,7 @@ def test_an_ensembles_probabilities_are_not_rounded() -> None:
 
 
 @pytest.mark.parametrize("constrained", [False, True])
-def test_scores_that_are_no_numbers_end_the_search(constrained: bool) -> None:
+def test_scores_that_are_not_finite_end_the_search(constrained: bool) -> None:
     model = model_of(1)
     model.output.weight.data[7, 0] = math.nan
     constraints = Constraints([[[5]]], bytes([1] * V)) if constrained else None
@@ -439,7 +439,7 @@ def test_scores_that_are_no_numbers_end_the_search(constrained: bool) -> None:
 
 @pytest.mark.parametrize("engine", [False, True])
 def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
-    """At the longest length EOS is said, whatever else the prefix wants."""
+    """At the longest length EOS replaces the next token of the prefix."""
     model = model_of(2, max_length=8)
     for length in (6, 7, 9):
         ((best,),) = searched([model], [[5, EOS]], options(), engine=engine, prefixes=[[6, 7, 8] * 3][:1])
@@ -449,10 +449,10 @@ def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
         assert [h.ids for h in segment.hypotheses] == [([6, 7, 8] * 3)[: min(length, 8) - 1]]
 
 
-def test_a_search_that_begins_again_forgets_what_it_had_found(
+def test_a_repeated_search_forgets_its_hypotheses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For want of memory, in the midst of a sentence; down to so many rows as the beam has, and then no more."""
+    """Memory runs out amid a sentence; the search is repeated down to as many rows as the beam."""
     model, step, tried = model_of(3, eos=2), DecoderCache.step, list[int]()
     sources, how = sources_of(6, 3), options(beam=4, extra_length=9, n_best=4)
     expected = searched([model], sources, how)
@@ -475,7 +475,7 @@ def test_a_search_that_begins_again_forgets_what_it_had_found(
     assert re.findall(r"continuing with (\d+)", capsys.readouterr().err)[:3] == ["8", "8", "4"]
 
 
-def test_what_is_prepared_for_search_leaves_the_model_as_it_was() -> None:
+def test_preparing_a_model_for_search_does_not_change_it() -> None:
     model = random_model(tiny(output_bias=True), V)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     frozen = for_inference(model.train(), torch.float32)

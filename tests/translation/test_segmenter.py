@@ -19,7 +19,7 @@ from nmt_cli.translation.segmenter import halves, looping, sentences_of, split_l
 
 
 def characters() -> Any:
-    """A tokenizer that takes each character for a token, but for spaces and a language."""
+    """Return a tokenizer whose tokens are characters other than spaces, and a language."""
 
     def encode(texts: list[str]) -> list[list[str]]:
         return [re.findall(r">>\w+<<|\S", text) for text in texts]
@@ -29,7 +29,7 @@ def characters() -> Any:
 
 
 def cut(line: str, seen: int, limit: int, terms: Terms | None = None) -> list[str]:
-    """Return the characters of a line's sources, whose ends are checked."""
+    """Return the characters of a line's sources, and check their ends."""
     sources = split_line(characters(), line, seen, limit, terms)
     assert all(ids[-1] == EOS and len(ids) <= limit for ids in sources)
     return ["".join(ids[:-1]) for ids in sources]
@@ -81,7 +81,7 @@ def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, mo
         assert (echo.counts["cut"], echo.counts["split"]) == (2 * cut, 0)
 
 
-def test_loops_are_seen_and_sentences_are_not() -> None:
+def test_loops_are_recognized() -> None:
     for loop in ([5] * 12, [5, 6] * 6, [5, 6, 7] * 4, [*range(8)] * 4):
         assert looping([91, 92, *loop, 93])
         assert not looping([91, 92, *loop[1:], 93])
@@ -125,7 +125,7 @@ def test_lines_are_cut_at_every_mark_that_ends_a_sentence_or_a_clause() -> None:
 
 
 def test_pieces_are_as_long_as_there_is_room() -> None:
-    """EOS and the language, with which every source begins, need room, too."""
+    """EOS and the language token of every source need room, too."""
     assert cut("a, b, c, d, e, f", 1, 5) == ["a,b,", "c,d,", "e,f"]
     assert cut("a, b, c, d, e, f", 1, 6) == ["a,b,", "c,d,", "e,f"]
     assert cut("a, b, c, d, e, f", 1, 7) == ["a,b,c,", "d,e,f"]

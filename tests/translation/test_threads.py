@@ -1,5 +1,4 @@
-"""Many threads and one Translator: each translation depends on its line, the model and the options alone; the end of
-searches, threads and texts. On a CPU, by the engine."""
+"""One Translator and many threads: equal translations, errors, cancellation and the end. On a CPU, by the engine."""
 
 import contextlib
 import gc
@@ -44,7 +43,7 @@ def searching() -> set[threading.Thread]:
 
 @contextlib.contextmanager
 def load(threads: int) -> Iterator[None]:
-    """Keep cores busy with other threads' work while the block lasts, in bursts."""
+    """Keep the cores busy in bursts while the block lasts."""
     over, draw = threading.Event(), random.Random(1)
 
     def work() -> None:
@@ -64,7 +63,7 @@ def load(threads: int) -> Iterator[None]:
 
 
 def test_the_same_command_gives_the_same_translations(model: Path) -> None:
-    """300 lines by two threads in 8 bits, ten times under load: the same bytes, though others translate meanwhile."""
+    """300 lines by two threads in 8 bits, ten times under load, while others translate."""
     lines = [*lines_of(299), LONG[:300]]
     with Translator(model, precision="int8", workers=2) as two, load(3):
         expected = [each.hypotheses for each in two.translate(lines, n_best=2)]
@@ -77,7 +76,7 @@ def test_the_same_command_gives_the_same_translations(model: Path) -> None:
 
 
 def test_any_thread_may_translate_with_options_of_its_own(model: Path) -> None:
-    """Twelve threads at once: each translation is the one that it is alone, in its order."""
+    """Twelve threads at once get the same translations as each gets alone, in order."""
     ways: list[dict[str, Any]] = [
         {"beam": 1},
         {"beam": 5, "n_best": 3},
@@ -112,7 +111,7 @@ def test_any_thread_may_translate_with_options_of_its_own(model: Path) -> None:
             assert ours == alone
 
 
-def test_a_text_tells_when_it_is_translated(model: Path) -> None:
+def test_done_is_called_with_each_finished_text(model: Path) -> None:
     told, all_told = list[Pending](), threading.Event()
 
     def tell(pending: Pending) -> None:
@@ -130,8 +129,7 @@ def test_a_text_tells_when_it_is_translated(model: Path) -> None:
         assert begun.text.startswith("rot und")
 
 
-def test_lines_come_when_they_are_whole(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not when their last segment is found, before it is joined."""
+def test_a_line_is_returned_after_its_segments_are_joined(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, join = lines_of(4), assembler.join
     with Translator(model, workers=1) as translator:
         expected = [each.text for each in translator.translate(lines)]
@@ -145,14 +143,14 @@ def test_lines_come_when_they_are_whole(model: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("number", [0, 1001])
-def test_nobody_gets_too_many_hypotheses(model: Path, number: int) -> None:
+def test_n_best_is_limited(model: Path, number: int) -> None:
     with Translator(model) as translator:
         for options in (SearchOptions(n_best=number), SearchOptions(n_best=number, sampling=Sampling())):
             with pytest.raises(UsageError, match=f"n_best must be from 1 to 1,000, not {number:,}"):
                 translator.submit("rot", options)
 
 
-def test_a_short_text_is_there_before_a_long_one_that_was_sent_first(model: Path) -> None:
+def test_a_short_text_is_finished_before_an_earlier_long_one(model: Path) -> None:
     told: list[str] = []
     with Translator(model, workers=1) as translator:
         long = translator.submit(LONG * 5, done=lambda _: told.append("long"))
@@ -167,7 +165,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(monkeypatch)
 
 
-def test_whoever_waits_may_wait_for_a_time(model: Path, gate: Gate) -> None:
+def test_a_result_may_be_awaited_with_a_timeout(model: Path, gate: Gate) -> None:
     with Translator(model, workers=1) as translator:
         pending = translator.submit("der Hund")
         with pytest.raises(TimeoutError):
@@ -175,13 +173,13 @@ def test_whoever_waits_may_wait_for_a_time(model: Path, gate: Gate) -> None:
         gate.opened.set()
         assert pending.result(60).text is not None
         expected = pending.result(0)
-    assert pending.result(0) == expected, "it is there after the end of what made it"
+    assert pending.result(0) == expected, "also after the Translator is closed"
 
 
 def test_segments_are_queued_by_their_positions_in_the_larger_text(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Halves of a segment that failed have its position, and its time of waiting."""
+    """Halves of a failed segment inherit its position and its start."""
     with Translator(model, workers=1, background_limit=3) as translator:
         assert translator.queue.background_limit == 3
         translator.segmenter.seen_tokens = 6
@@ -196,15 +194,15 @@ def test_segments_are_queued_by_their_positions_in_the_larger_text(
         assert starts[0] == starts[1] < starts[2] == starts[3]
 
 
-def test_the_load_is_what_waits_and_what_is_searched(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_load_counts_waiting_and_searched_segments(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Translator(model, workers=1) as translator, monkeypatch.context() as patch:
         patch.setattr(type(translator.queue), "waiting", 3)
         patch.setattr(type(translator.queue), "searching", 5)
         assert translator.load == (3, 5)
 
 
-def test_what_goes_wrong_while_a_text_is_joined_is_its_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first thing that went wrong is what is told; other texts have their translations."""
+def test_an_error_while_joining_belongs_to_its_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first error is raised; other texts have their translations."""
     join = assembler.join
 
     def failing(tokenizer: Any, parts: Any, alpha: float) -> Any:
@@ -223,7 +221,7 @@ def test_what_goes_wrong_while_a_text_is_joined_is_its_error(model: Path, monkey
             wrong.translation()
 
 
-def test_what_searches_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backend_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = list[int]()
     backend = Backend([lambda _: None], "a test's", close=lambda: closed.append(1))
     monkeypatch.setattr(backends, "choose", lambda *_: backend)
@@ -237,7 +235,7 @@ def test_what_searches_is_closed_with_its_translator(model: Path, monkeypatch: p
     assert closed == [1, 1]
 
 
-def test_what_is_given_up_is_not_searched(model: Path, gate: Gate) -> None:
+def test_a_cancelled_text_is_not_searched(model: Path, gate: Gate) -> None:
     with Translator(model, workers=1) as translator:
         first = translator.submit("der Hund")
         long, last = translator.submit(LONG * 20), translator.submit("rot")
@@ -257,11 +255,11 @@ def test_what_is_given_up_is_not_searched(model: Path, gate: Gate) -> None:
         assert len(gate.entered) - before < 1000
 
 
-def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Gate) -> None:
-    """For everybody who waits, and for whoever comes later."""
+def test_close_raises_one_error_in_all_waiting_calls(model: Path, gate: Gate) -> None:
+    """And in later calls."""
     before, errors = searching(), list[Exception]()
     translator = Translator(model, workers=2)
-    assert searching() == before, "threads begin with the first text"
+    assert searching() == before, "the first text starts the threads"
 
     def wait(work: Callable[[], object]) -> threading.Thread:
         def run() -> None:
@@ -298,11 +296,11 @@ def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Ga
     for use in uses:
         with pytest.raises(UsageError, match="closed"):
             use()
-    assert 2 <= len(errors) <= 4, "what was translated before the end may be there"
+    assert 2 <= len(errors) <= 4, "some may have been translated before"
     assert all("closed" in str(error) for error in errors)
 
 
-def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_translated(model: Path, gate: Gate) -> None:
+def test_an_error_of_all_searches_reaches_all_callers_and_the_next_text_is_translated(model: Path, gate: Gate) -> None:
     seen = list[Exception]()
     translator = Translator(model, workers=2)
 
@@ -326,7 +324,7 @@ def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_transla
         assert translator.submit("rot").result().text is not None
 
 
-def test_of_a_text_that_failed_nothing_more_is_searched(model: Path, gate: Gate) -> None:
+def test_the_rest_of_a_failed_text_is_not_searched(model: Path, gate: Gate) -> None:
     gate.error = DivergedError("scores are not finite")
     gate.opened.set()
     with Translator(model, workers=1) as translator:
@@ -337,7 +335,7 @@ def test_of_a_text_that_failed_nothing_more_is_searched(model: Path, gate: Gate)
 
 
 def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searched together: one always fails, the others have the translations that they have alone; all are told once."""
+    """The texts searched beside it have the same translations as alone; `done` is called once for each."""
     texts = lines_of(30, seed=3)
     with Translator(model, precision="fp32", workers=1) as alone:
         expected = [each.hypotheses for each in alone.translate(texts)]
@@ -361,7 +359,7 @@ def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.Monke
 
 
 def test_done_is_called_once_whatever_happens(model: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """Also for texts that are given up, that `close` finds, and that have no words; one that raises stops no other."""
+    """Also for cancelled, empty and closed texts, and although it raises an error each time."""
     told = list[Pending]()
 
     def tell(pending: Pending) -> None:
@@ -389,7 +387,7 @@ def test_done_is_called_once_whatever_happens(model: Path, gate: Gate, caplog: p
             pending.result()
 
 
-def test_counts_are_right_whoever_counts(model: Path) -> None:
+def test_counts_are_right_with_many_threads(model: Path) -> None:
     with Translator(model, workers=2) as translator, ThreadPoolExecutor(8) as pool:
         texts = [line for i in range(8) for line in lines_of(200, seed=i)]
         results = list(pool.map(lambda text: translator.submit(text).result(), texts))
@@ -399,7 +397,7 @@ def test_counts_are_right_whoever_counts(model: Path) -> None:
 
 
 def test_a_forgotten_translator_ends_its_threads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where translations are not taken to their end, and where a text is still being translated."""
+    """Also with an unfinished iterator and an unfinished text."""
     monkeypatch.setattr(lines_module, "CHUNK_CHARACTERS", 10_000)
     before = searching()
 
@@ -420,8 +418,8 @@ def test_a_forgotten_translator_ends_its_threads(model: Path, monkeypatch: pytes
     assert searching() == before
 
 
-def test_what_is_no_text_is_a_type_error(model: Path) -> None:
-    """A call that is wrong harms no other."""
+def test_a_line_that_is_not_text_is_a_type_error(model: Path) -> None:
+    """Other calls continue."""
     with Translator(model, workers=1) as translator:
         pending = translator.submit("der Hund")
         for wrong in ([None], [1], [b"rot"], ["rot", ["blau"]]):
