@@ -18,7 +18,7 @@ _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
-    """Return a line's hypothesis from those of its segments; an empty one for a line without segments.
+    """Join the hypotheses of a line's segments; without segments the result is empty.
 
     Texts are joined by a space, unless both sides of a joint are Chinese or Japanese.
     """
@@ -97,7 +97,7 @@ class Assembler:
         draft[index : index + 1] = others
 
     def _search(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
-        """Search others in the place of a segment."""
+        """Search others instead of a segment."""
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
         pending.queue.submit(others)
         pending.open += len(others)
@@ -123,7 +123,7 @@ class Assembler:
             self.counts["constrained"] += 1
 
     def _halve(self, segment: Segment, pending: Pending) -> bool:
-        """Search the halves of a segment in its place, and return whether it has any."""
+        """Search the halves of a segment instead, and return whether it has any."""
         parts = [
             replace(
                 segment,

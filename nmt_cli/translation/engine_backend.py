@@ -40,12 +40,12 @@ def on_engine(
 
 
 def search(models: Sequence[Model], queue: WorkerQueue) -> None:
-    """Search the segments of a queue with an ensemble, whatever their options."""
+    """Search the segments of a queue, of any options, with an ensemble."""
     search_within_memory(partial(search_with_rows, models), queue, ROWS)
 
 
 def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int) -> None:
-    """Search with at most `rows` hypotheses at once, or those of one segment."""
+    """Search with at most `rows` hypotheses at once; a segment with a wider beam is searched alone."""
     search = EngineSearch(models, rows)
     while True:
         inside = search.segments.values()

@@ -42,7 +42,7 @@ class SearchOptions:
     copy_wordless: Any = None  # bool: copy lines without letters
 
     def resolved(self, decoding: Any) -> "SearchOptions":
-        """Return these options with the model's own values, from its section `decoding`, in the place of None.
+        """Return these options with None replaced by the values of a model's section `decoding`.
 
         The beam becomes 1 for samples, else at least `n_best`. UsageError for values that are out of range or
         contradict each other.

@@ -42,7 +42,7 @@ class SegmentQueue:
     `done` is called in a worker's thread with each segment that has hypotheses, an error, or was cancelled, one at a
     time; it must not raise.
 
-    The first segments of texts come first, in the order submitted. The second segment of a text is due after
+    The first segments of texts are taken first, in the order submitted. The second segment of a text is due after
     BACKGROUND_INTERVAL others, the third after twice as many, and so on, or as soon as no other waits. So a short text
     does not wait for the rest of a long one, nor a long one for the end of many short ones.
 
@@ -126,8 +126,10 @@ class SegmentQueue:
                 thread.join()
 
     def heap_for(self, held: dict[Segment, bool]) -> list[tuple[int, int, Segment]] | None:
-        """Return the heap whose head comes next for a worker that holds these segments, if there is one; drop cancelled
-        heads. No worker takes more than its share while others could search the rest."""
+        """Return the heap with the next segment for a worker that holds these, or None; remove cancelled segments.
+
+        No worker takes more than its share while others could search the rest.
+        """
         while len(held) < -(-self.unfinished // len(self._workers)):
             heaps = [self._first] if self._first else []
             if self._background and self._admits_background(held):
@@ -183,11 +185,10 @@ class WorkerQueue:
         self._alone = False
 
     def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
-        """Return the next segments, which have room in `rows` hypotheses and `tokens` source tokens; the last of them
-        reaches `batch` tokens.
+        """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens; stop at `batch` tokens.
 
-        A search without a segment waits for one, and gets it also where it has no room; it gets none where it has to
-        return. With `alike`, all segments inside the search have the same options. Closed after the queue's `close`.
+        A search that has no segment waits for one, and takes it even if it does not fit; an empty list then ends the
+        search. With `alike`, all segments inside the search have the same options. Closed after the queue's `close`.
         """
         queue, taken = self._queue, list[Segment]()
         with queue.changed:

@@ -267,7 +267,7 @@ class Slots:
 
 
 def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
-    """Return the next segments to encode, all with the options of those inside the search."""
+    """Return the next segments to encode; they have the same options as the segments inside the search."""
     return queue.take(math.inf, math.inf, ENCODE_TOKENS[device.type], alike=True)
 
 
@@ -280,7 +280,7 @@ def search(models: Models, dtype: torch.dtype, queue: WorkerQueue) -> None:
 
 @torch.inference_mode()
 def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, rows: int) -> None:
-    """Search with at most `rows` hypotheses at once, or those of one segment."""
+    """Search with at most `rows` hypotheses at once; a segment with a wider beam is searched alone."""
     slots: Slots | None = None
     while segments := take(queue, models[0].embedding.weight.device):
         if not (slots and slots.takes(segments[0])):

@@ -40,7 +40,7 @@ class Segmenter:
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
         """Cut a line into the segments of a pending text, and return these; none for a line that is copied or empty.
 
-        The line's `number` decides, with its words, its samples. `position` segments of the same text come before.
+        The line's `number` and words determine its samples. `position` segments of the same text precede it.
         TypeError where the line or its prefix is not text.
         """
         for value in (line, prefix):

@@ -46,8 +46,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     On a CPU it searches in one thread per core (at most 16, or `workers`), which share the weights; else on all GPUs.
     The models of an ensemble need the same tokenizer. Any number of threads may translate at the same time: the same
-    text, model and options always give the same translation, whatever else is translated meanwhile. The threads end
-    when the Translator is closed or garbage. `counts` has numbers of lines that were split, cut, copied and so on.
+    text, model and options always give the same translation, whatever else is in the batch. The search threads end when
+    the Translator is closed or garbage. `counts` has the numbers of lines that were split, cut, copied and so on.
     `background_limit` is the SegmentQueue's: short texts are then translated sooner, long ones later.
 
     TypeError for lines that are not text, UsageError for wrong options and after `close`, DataError and MissingError
@@ -106,7 +106,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         seen_tokens: float = math.inf,
     ) -> "Translator":
         """Return a Translator of a model in memory, with one thread, which splits lines of more than `seen_tokens`. On
-        a CPU it computes in float32, whatever `dtype` is."""
+        a CPU it computes in float32 and ignores `dtype`."""
         from nmt_cli.translation.torch_backend import of_memory
 
         translator = cls.__new__(cls)
@@ -115,7 +115,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @property
     def load(self) -> tuple[int, int]:
-        """The numbers of segments that wait and of those that are being searched."""
+        """The number of waiting segments, and of segments being searched."""
         return self.queue.waiting, self.queue.searching
 
     def close(self) -> None:
@@ -184,7 +184,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return pending
 
     def resolved(self, options: SearchOptions) -> SearchOptions:
-        """Return options with the model's own values in the place of None; UsageError for wrong ones."""
+        """Return options with None replaced by the model's own values; UsageError for wrong options."""
         self.queue.check_open()
         resolved = options.resolved(self.recipe.decoding)
         parses = self.recipe.corpus.format == "trees"  # the translation of a line without letters is a tree, too

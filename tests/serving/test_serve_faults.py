@@ -511,7 +511,7 @@ def test_memory_that_runs_out_makes_smaller_batches(
         monkeypatch.setattr(EngineSearch, "enter", enter)
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).json() == expected
     assert not failures
-    assert "out of memory: going on with" in capfd.readouterr().err
+    assert "out of memory: continuing with" in capfd.readouterr().err
 
 
 def test_a_bug_is_one_sentence_of_json(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
