@@ -20,7 +20,8 @@ from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.work import SHORT_TEXT, Workers
 from nmt_cli.system.errors import NmtError, UsageError, from_os_error
 from nmt_cli.translation.backends import may_have_gpu
-from nmt_cli.translation.pending import Options, Pending, Translation
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Pending, Translation
 from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
@@ -42,9 +43,9 @@ class ServedModel:
     target: str
     prefix: str = ""  # of every source, to select one of the model's target languages
 
-    def submit(self, position: int, unit: str, options: Options, done: Callable[[Pending], None]) -> Pending:
+    def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
         """Start to translate a text's unit; later positions give way to the first units of other texts."""
-        return self.translator.submit(self.prefix + unit, options, done=done, place=position)
+        return self.translator.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
         """Return a unit's translation of this rank, or the last one, aligned with the unit."""
@@ -128,7 +129,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
 
     @contextlib.contextmanager
-    def admit(self, texts: Sequence[str], options: Options) -> Iterator[None]:
+    def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
         """Count texts within the block; 429 if too many others are pending, 400 if they cost too much."""
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
@@ -146,7 +147,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         return self.costs.reserve(cost)
 
     async def translate(
-        self, model: ServedModel, texts: Sequence[Sequence[str]], options: Options
+        self, model: ServedModel, texts: Sequence[Sequence[str]], options: SearchOptions
     ) -> list[list[Translation]]:
         """Translate the units of texts. Cancellation cancels their translation."""
         units = list(chain.from_iterable(texts))
@@ -160,7 +161,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             raise Refusal(500, str(text)) from error
         return [[next(results) for _ in text] for text in texts]
 
-    async def _finished(self, model: ServedModel, units: Sequence[str], options: Options) -> list[Pending]:
+    async def _finished(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Pending]:
         """Translate units, and return them when all are finished."""
         characters = sum(map(len, units))
         completion = Completion(len(units))
@@ -245,8 +246,8 @@ class Completion:
 
 def load(directory: Path, precision: str, workers: int | None) -> list[ServedModel]:
     """Load a model, run it once, and return it for each of its target languages."""
-    later = None if may_have_gpu() else BACKGROUND_SEGMENTS
-    translator = Translator(directory, precision=precision, workers=workers, later=later)
+    background = None if may_have_gpu() else BACKGROUND_SEGMENTS
+    translator = Translator(directory, precision=precision, workers=workers, background_limit=background)
     source = translator.config.src
     target = translator.config.tgt
     pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))

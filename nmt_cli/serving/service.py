@@ -22,7 +22,8 @@ from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
 from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.serving.work import SHORT_TEXT
 from nmt_cli.system.errors import DataError
-from nmt_cli.translation.pending import Options, Translation
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Translation
 
 BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
 BYTES_PER_TEXT = 64  # for the syntax around it
@@ -126,13 +127,13 @@ class Service:
             return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
         text_format = replace(text_format, language=model.target)
-        options = Options(n_best=alternatives + 1, alignments=text_format.marked, terms=terms)
+        options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms)
         with self.pool.admit(texts, options):
             translations = await while_connected(request, self._translate(model, texts, text_format, options))
         return Answer(translations, model.source, confidence)
 
     async def _translate(
-        self, model: ServedModel, texts: Sequence[str], text_format: TextFormat, options: Options
+        self, model: ServedModel, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
     ) -> list[list[str]]:
         short = sum(map(len, texts)) <= SHORT_TEXT
         workers = self.pool.workers
@@ -159,7 +160,7 @@ class Service:
         model: ServedModel,
         units: Sequence[Sequence[str]],
         translations: Sequence[Sequence[Translation]],
-        options: Options,
+        options: SearchOptions,
     ) -> list[list[tuple[Aligned, ...]]]:
         """Return for each text a list by rank (best first) of the translations of all its units."""
         ranks = range(options.n_best)

@@ -22,7 +22,6 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from nmt_cli.engine.search import Search
 from nmt_cli.serving import connections, fields
 from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.fields import Refusal
@@ -30,6 +29,7 @@ from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import Completion, while_connected
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system.errors import DivergedError, UsageError
+from nmt_cli.translation.engine_backend import EngineSearch
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -493,17 +493,17 @@ def test_lack_of_memory_makes_smaller_batches(
 ) -> None:
     with service_of(model) as service, TestClient(create_app(service)) as client:
         expected = client.post("/translate", json={"q": TEXTS, **PAIR}).json()
-        real, failures = Search.enter, [MemoryError(), MemoryError()]
+        real, failures = EngineSearch.enter, [MemoryError(), MemoryError()]
 
-        def enter(self: Search, sentences: Any) -> list[int]:
+        def enter(self: EngineSearch, sentences: Any) -> None:
             if failures:
                 raise failures.pop()
             return real(self, sentences)
 
-        monkeypatch.setattr(Search, "enter", enter)
+        monkeypatch.setattr(EngineSearch, "enter", enter)
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).json() == expected
     assert not failures
-    assert "out of memory: going on with" in capfd.readouterr().err
+    assert "out of memory: continuing with" in capfd.readouterr().err
 
 
 def test_a_bug_is_answered_with_one_sentence(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
