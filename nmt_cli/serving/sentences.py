@@ -59,7 +59,9 @@ class Hypothesis(NamedTuple):
     alignment: list[tuple[int, int]]
 
 
-async def _translate(pool: ModelPool, model: ServedModel, units: list[str], options: SearchOptions) -> list[list[Hypothesis]]:
+async def _translate(
+    pool: ModelPool, model: ServedModel, units: list[str], options: SearchOptions
+) -> list[list[Hypothesis]]:
     [results] = await pool.translate(model, [units], options)
     return await pool.workers.map_in_thread(partial(_hypotheses, model), units, results)
 

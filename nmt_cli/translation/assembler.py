@@ -104,7 +104,7 @@ class Assembler:
 
     def _has_terms(self, segment: Segment) -> bool:
         texts = self.tokenizer.target.decode([hypothesis.ids for hypothesis in segment.hypotheses])
-        return all(term.said(text) is not None for term in segment.terms for text in texts)
+        return all(term.form_in(text) is not None for term in segment.terms for text in texts)
 
     def _constrain(self, segment: Segment, pending: Pending) -> None:
         if not segment.terms or self._has_terms(segment):

@@ -41,7 +41,7 @@ class Translation:
     @property
     def missing_terms(self) -> list[Term]:
         """The terms that the best translation does not contain."""
-        return [term for term in self.terms if term.said(self.text) is None]
+        return [term for term in self.terms if term.form_in(self.text) is None]
 
     def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
         """Return the source ids and the hypothesis of each segment that the hypothesis of this rank is joined from."""

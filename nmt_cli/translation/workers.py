@@ -49,7 +49,7 @@ class _Worker:
         return list(results)
 
 
-def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> None:
+def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent: int) -> None:
     """Search the numbered segments that arrive, and send their hypotheses or the first error; end with the parent."""
     results: queues.SimpleQueue[Any] = queues.SimpleQueue()
     numbers = dict[Segment, int]()
@@ -70,7 +70,6 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device) -> No
                 numbered = connection.recv()
                 numbers.update((segment, number) for number, segment in numbered)
                 segments.submit(segment for _, segment in numbered)
-        os._exit(0)
 
     try:
         end_with_parent(parent, thread_lasts=False)
@@ -129,12 +128,13 @@ class Workers:
     def _start(self) -> None:
         for device in self._devices[len(self._workers) :]:
             ours, theirs = Pipe()
+            parent = os.getpid()
             pid = os.fork()
             if not pid:
                 ours.close()
                 for worker in self._workers:  # else siblings would not notice the end of their parent
                     worker.connection.close()
-                _serve(theirs, self._prepare, device)
+                _serve(theirs, self._prepare, device, parent)
             theirs.close()
             self._workers.append(_Worker(ours, pid))
 

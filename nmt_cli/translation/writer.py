@@ -36,7 +36,7 @@ def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None
             record["alignment"] = words
         for record, hypothesis in zip(records, hypotheses, strict=True):
             if translation.terms:
-                record["terms"] = {term.source: term.said(hypothesis.text) for term in translation.terms}
+                record["terms"] = {term.source: term.form_in(hypothesis.text) for term in translation.terms}
         mark = {"copied": True} if translation.copy else {}
         yield json.dumps({"line": number, **mark, "hypotheses": records}, ensure_ascii=False)
         return

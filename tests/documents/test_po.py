@@ -8,7 +8,6 @@ import random
 import re
 import subprocess
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 from typing import Any
 

@@ -1,5 +1,6 @@
 """Segments of long lines, and halves of failed ones."""
 
+import dataclasses
 import json
 import random
 import re
@@ -74,7 +75,8 @@ def test_a_line_is_split_where_it_is_longer_than_those_of_training(
 def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     (ids,) = echo.tokenizer.encode(["rot " * 127])
     assert len(ids) == 127
-    monkeypatch.setattr(echo.recipe.decoding, "split", False)
+    whole = dataclasses.replace(echo.config.decoding, split=False)
+    monkeypatch.setattr(echo, "config", dataclasses.replace(echo.config, decoding=whole))
     for words, cut in ((127, 0), (128, 1)):
         (translation,) = echo.translate(["rot " * words], prefixes=["rot " * words])
         assert parts_of(translation) == [([*ids, EOS], [*ids, *ids, EOS])]  # the prefix and the line

@@ -1,6 +1,5 @@
 """The translate command: models, files, prefixes, scores, contradictory options."""
 
-import dataclasses
 import gzip
 import json
 import math
