@@ -194,13 +194,6 @@ def test_segments_are_queued_by_their_positions_in_the_larger_text(
         assert starts[0] == starts[1] < starts[2] == starts[3]
 
 
-def test_the_load_counts_waiting_and_searched_segments(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Translator(model, workers=1) as translator, monkeypatch.context() as patch:
-        patch.setattr(type(translator.queue), "waiting", 3)
-        patch.setattr(type(translator.queue), "searching", 5)
-        assert translator.load == (3, 5)
-
-
 def test_an_error_while_joining_belongs_to_its_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first error is raised; other texts have their translations."""
     join = assembler.join
