@@ -62,6 +62,8 @@ class SearchOptions:
 
     def for_segments(self) -> "SearchOptions":
         """Return the options of a line's segments: each sample has a segment of its own, the glossary is the line's."""
+        if not (self.sampling or self.terms):
+            return self
         return replace(self, n_best=1 if self.sampling else self.n_best, terms=None)
 
 

@@ -125,8 +125,8 @@ class SegmentQueue:
             for thread in self._threads:
                 thread.join()
 
-    def heap_for(self, held: dict[Segment, bool]) -> list[tuple[int, int, Segment]] | None:
-        """Return the heap with the next segment for a worker that holds these, or None; remove cancelled segments.
+    def peek(self, held: dict[Segment, bool]) -> Segment | None:
+        """Return the next segment for a worker that holds these, if there is one; remove cancelled segments.
 
         No worker takes more than its share while others could search the rest.
         """
@@ -136,23 +136,21 @@ class SegmentQueue:
                 heaps.append(self._background)
             if not heaps:
                 break
-            heap = min(heaps)  # by when they are due
+            heap = min(heaps)  # by when their heads are due
             segment = heap[0][-1]
             if not segment.cancelled:
-                return heap
+                return segment
             heapq.heappop(heap)
             self.done(segment)
             self.changed.notify_all()
         return None
 
-    def pop(self, heap: list[tuple[int, int, Segment]]) -> tuple[Segment, bool]:
-        """Remove a heap's head, and return it and whether it is a background segment."""
-        _, _, segment = heapq.heappop(heap)
-        background = heap is self._background
-        segment.background = background and self.background_limit is not None
+    def pop(self, segment: Segment) -> None:
+        """Remove a segment that `peek` has returned."""
+        heapq.heappop(self._background if segment.position else self._first)
+        segment.background = bool(segment.position) and self.background_limit is not None
         segment.started = segment.started or time.monotonic()
         self._taken += 1
-        return segment, background
 
     def _admits_background(self, held: dict[Segment, bool]) -> bool:
         """Return whether a worker that holds these segments may take the next background segment."""
@@ -190,35 +188,44 @@ class WorkerQueue:
         A search that has no segment waits for one, and takes it even if it does not fit; an empty list then ends the
         search. With `alike`, all segments inside the search have the same options. Closed after the queue's `close`.
         """
-        queue, taken = self._queue, list[Segment]()
-        with queue.changed:
-            while batch > 0:
-                if queue.closed:
-                    raise Closed
-                heap = queue.heap_for(self.held) if self.allowance > 0 and not self._alone else None
-                if not (self._again or heap):
-                    if self._inside or self._alone or self.allowance <= 0:
+        taken = list[Segment]()
+        with self._queue.changed:
+            while batch > 0 and (segment := self._peek()):
+                if self._inside:
+                    fits = segment.options.beam <= rows and len(segment.ids) <= tokens
+                    if not fits or (alike and not _alike(segment, next(iter(self._inside)))):
                         break
-                    queue.changed.wait()
-                    continue
-                segment = self._again[0] if self._again else heap[0][-1] if heap else None
-                assert segment
-                fits = segment.options.beam <= rows and len(segment.ids) <= tokens
-                if self._inside and not (fits and (not alike or _alike(segment, next(iter(self._inside))))):
-                    break
-                if self._again:
-                    self._again.popleft()
-                elif heap:
-                    self._hold(heap)
-                    self.allowance -= 1
-                self._inside[segment] = None
+                self._accept(segment)
                 taken.append(segment)
                 rows -= segment.options.beam
                 tokens -= len(segment.ids)
                 batch -= len(segment.ids)
             if taken:
-                queue.changed.notify_all()  # more segments may be submitted
+                self._queue.changed.notify_all()  # readers may submit more segments
         return taken
+
+    def _peek(self) -> Segment | None:
+        """Return the next segment; a search that has none waits for one, unless it has to end."""
+        while True:
+            if self._queue.closed:
+                raise Closed
+            if self._again:
+                return self._again[0]
+            open_ = self.allowance > 0 and not self._alone
+            if open_ and (segment := self._queue.peek(self.held)):
+                return segment
+            if self._inside or not open_:
+                return None
+            self._queue.changed.wait()
+
+    def _accept(self, segment: Segment) -> None:
+        if self._again:
+            self._again.popleft()
+        else:
+            self._queue.pop(segment)
+            self.held[segment] = bool(segment.position)
+            self.allowance -= 1
+        self._inside[segment] = None
 
     def finish(self, segments: Iterable[Segment]) -> None:
         """Hand over segments that have hypotheses or an error, or were cancelled; Closed after the queue's `close`."""
@@ -287,10 +294,6 @@ class WorkerQueue:
             self._alone = False
         if segment in self.held:
             self.finish([segment])
-
-    def _hold(self, heap: list[tuple[int, int, Segment]]) -> None:
-        segment, background = self._queue.pop(heap)
-        self.held[segment] = background
 
 
 def _alike(one: Segment, other: Segment) -> bool:

@@ -53,13 +53,13 @@ class Segmenter:
         if options.copy_wordless and not (forced or pending.terms):
             pending.copy = self._copy(line, text)
         sources = [] if pending.copy else self._sources(pending, text, forced)
-        segments = []
+        segments, segment_options = [], options.for_segments()
         for offset, source in enumerate(sources):
             terms = pending.terms if len(sources) == 1 else terms_of(source, self.tokenizer, options.terms)
             for sample, draft in enumerate(pending.drafts):
                 segment = Segment(
                     source,
-                    options.for_segments(),
+                    segment_options,
                     prefix=[] if offset else forced[: self.max_length - 1],
                     random_key=(number, offset, sample),
                     position=position + offset,

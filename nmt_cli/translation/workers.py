@@ -118,14 +118,15 @@ class Workers:
         """Search the segments of a queue. An error or the end of the queue ends the processes, which still have
         segments."""
         try:
-            self._start()
+            self.start()
             self._search(queue)
         except BaseException:
             _close(self._workers, os.getpid())
             self._workers.clear()
             raise
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Fork the processes that do not run yet."""
         for device in self._devices[len(self._workers) :]:
             ours, theirs = Pipe()
             parent = os.getpid()

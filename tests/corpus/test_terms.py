@@ -167,11 +167,11 @@ def test_forms_with_unknown_tokens_are_no_constraints(model: Path, monkeypatch: 
     assert found is not None
     assert found.sizes == [len(encode([form])[0]) for form in ("rot", "der Hund")]
     assert constraints_of(terms[1:2], tokenizer) is None
-    monkeypatch.setattr(constraints, "MOST_TOKENS", sum(found.sizes) - 1)
+    monkeypatch.setattr(constraints, "MAX_TOKENS", sum(found.sizes) - 1)
     fewer = constraints_of(terms, tokenizer)
     assert fewer is not None
     assert fewer.sizes == found.sizes[:1], "the bound is on all of them together"
-    monkeypatch.setattr(constraints, "MOST_TOKENS", 1)
+    monkeypatch.setattr(constraints, "MAX_TOKENS", 1)
     assert constraints_of([terms[2]], tokenizer) is None
 
 

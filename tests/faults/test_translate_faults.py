@@ -389,7 +389,7 @@ def test_processes_end_with_their_owner() -> None:
             assert again not in started
     assert gone(list(set(children(os.getpid())) - ours))
     forgotten = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
-    forgotten._start()
+    forgotten.start()
     started = set(children(os.getpid())) - ours
     assert len(started) == 2
     del forgotten

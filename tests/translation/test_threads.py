@@ -194,13 +194,6 @@ def test_segments_are_queued_by_their_positions_in_the_larger_text(
         assert starts[0] == starts[1] < starts[2] == starts[3]
 
 
-def test_the_load_counts_waiting_and_searched_segments(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Translator(model, workers=1) as translator, monkeypatch.context() as patch:
-        patch.setattr(type(translator.queue), "waiting", 3)
-        patch.setattr(type(translator.queue), "searching", 5)
-        assert translator.load == (3, 5)
-
-
 def test_an_error_while_joining_belongs_to_its_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first error is raised; other texts have their translations."""
     join = assembler.join
@@ -257,7 +250,7 @@ def test_a_cancelled_text_is_not_searched(model: Path, gate: Gate) -> None:
 
 def test_close_raises_one_error_in_all_waiting_calls(model: Path, gate: Gate) -> None:
     """And in later calls."""
-    before, errors = searching(), list[Exception]()
+    before, errors, silent = searching(), list[Exception](), threading.Event()
     translator = Translator(model, workers=2)
     assert searching() == before, "the first text starts the threads"
 
@@ -275,7 +268,7 @@ def test_close_raises_one_error_in_all_waiting_calls(model: Path, gate: Gate) ->
     waiting = [
         wait(pending.result),
         wait(lambda: list(translator.translate(lines_of(50)))),
-        wait(lambda: list(translator.translate_chunks(iter(lambda: gate.opened.wait(60) or [], None)))),
+        wait(lambda: list(translator.translate_chunks([[]] for _ in range(1) if silent.wait(60)))),
         wait(lambda: list(translator.score([("der Hund", "rot")]))),
     ]
     while translator.queue.unfinished < 52:
@@ -287,6 +280,7 @@ def test_close_raises_one_error_in_all_waiting_calls(model: Path, gate: Gate) ->
     assert searching() == before
     for thread in waiting:
         thread.join(60)
+    silent.set()
     uses: list[Callable[[], object]] = [
         lambda: translator.translate(["rot"]),
         lambda: translator.submit("rot"),
