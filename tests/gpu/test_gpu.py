@@ -153,7 +153,7 @@ def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, par
     run = start_trainer(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
     run.take_step(1, run.step_batch(0))
     batch = run.step_batch(1)
-    batch.wait(run.streams.current_stream())
+    batch.wait(run.device_module.current_stream())
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     with HostReads() if device.type == "cpu" else contextlib.nullcontext():  # on CUDA it would disable compiled code

@@ -383,7 +383,7 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     for file in files_of(tmp_path / "model" / "tokenizer.model"):
         content = file.read_bytes()
         file.write_bytes(content + b"\x00")
-        with pytest.raises(OutputError, match=f"{file.name} is another file"):
+        with pytest.raises(OutputError, match=f"{file.name} is a different file"):
             prepare(settings.corpus, corpus.directory, PrepareOptions(workers=1))
         file.write_bytes(content)
     wrong = settings.model_copy(update={"model": shape.model_copy(update={"source_vocabulary": 7})})
