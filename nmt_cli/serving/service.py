@@ -25,9 +25,9 @@ from nmt_cli.system.errors import DataError
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
 
-BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
+BYTES_PER_CHARACTER = 12  # the most that a character takes, escaped in JSON or a form
 BYTES_PER_TEXT = 64  # for the syntax around it
-OTHER_FIELDS = 50  # fields of a form that are no texts
+OTHER_FIELDS = 50  # fields of a form that are not texts
 MAX_ALTERNATIVES = 10
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
 
@@ -55,7 +55,7 @@ class Answer:
 
 @dataclass
 class Service:
-    """Everything that routes share; one per application."""
+    """Everything that routes share; one instance per application."""
 
     pool: ModelPool
     metrics: Metrics
@@ -87,14 +87,15 @@ class Service:
         if scheme.lower() not in KEY_SCHEMES:
             key = fields.text(*names, default="") if names else ""
         if not key:
-            where = " or ".join([*(f"as {name}" for name in names[:1]), "in the header Authorization"])
+            where = " or ".join([*(f"as {name}" for name in names[:1]), "in the Authorization header"])
             raise Refusal(missing, f"An API key is needed, {where}")
-        equal = [hmac.compare_digest(key.strip().encode(), each) for each in self.keys]  # always all, for constant time
+        # Compare all keys, so that the time tells nothing about them.
+        equal = [hmac.compare_digest(key.strip().encode(), each) for each in self.keys]
         if not any(equal):
             raise Refusal(403, "Invalid API key")
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
-        """Count and return the texts of a request, and whether they were a list."""
+        """Count the texts of a request, and return them and whether they were a list."""
         texts, several = fields.texts(name, self.limits.texts)
         self.count(request, texts)
         return texts, several
@@ -162,7 +163,7 @@ class Service:
         translations: Sequence[Sequence[Translation]],
         options: SearchOptions,
     ) -> list[list[tuple[Aligned, ...]]]:
-        """Return for each text a list by rank (best first) of the translations of all its units."""
+        """Return, for each text and then for each rank (best first), the translations of all its units."""
         ranks = range(options.n_best)
 
         def aligned(unit: str, translation: Translation) -> list[Aligned]:
@@ -180,7 +181,7 @@ class Service:
     async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
         """Return the source language, and the confidence in percent if "auto" asks to detect it.
 
-        400 if the detected language is certain and no model has it.
+        400 if the text is surely in a language that no model has.
         """
         if source.lower() != "auto":
             return source, None

@@ -288,10 +288,10 @@ def test_keys_are_checked_on_every_translation_route(model: Path) -> None:
         for header in ("Bearer one", "bearer  one ", "DEEPL-AUTH-KEY one"):
             assert client.post("/translate", json=body, headers={"Authorization": header}).status_code == 200, header
         other = {"Authorization": "Basic one"}  # perhaps from a proxy; the key is in the field
-        message = "An API key is needed, as api_key or in the header Authorization"
+        message = "An API key is needed, as api_key or in the Authorization header"
         assert client.post("/translate", json=body, headers=other).json() == {"error": message}
         assert client.post("/translate", json={**body, "api_key": "one"}, headers=other).status_code == 200
-        message = "An API key is needed, in the header Authorization"
+        message = "An API key is needed, in the Authorization header"
         assert client.get("/metrics", params={"api_key": "one"}).json() == {"error": message}
         assert client.post("/translate", json={**body, "api_key": ["one"]}).status_code == 400
         refused(client.post("/v2/translate", json={"text": ["rot"], "target_lang": "DE"}), 403, "needed", "message")
@@ -510,7 +510,7 @@ def test_a_bug_is_answered_with_one_sentence(model: Path, monkeypatch: pytest.Mo
     with service_of(model) as service:
         monkeypatch.setattr(service.pool, "find", None)
         with TestClient(create_app(service), raise_server_exceptions=False) as client:
-            refused(client.post("/translate", json={"q": "rot", **PAIR}), 500, "a bug of nmt serve")
+            refused(client.post("/translate", json={"q": "rot", **PAIR}), 500, "a bug in nmt serve")
 
 
 def test_two_models_of_one_pair_are_refused(model: Path) -> None:
