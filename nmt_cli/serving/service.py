@@ -1,7 +1,6 @@
 """The service behind the routes: limits, API keys, language detection and translation."""
 
 import asyncio
-import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -17,6 +16,7 @@ from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import SURE, Detector
 from nmt_cli.serving.fields import BodyMemory, Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries
+from nmt_cli.serving.keys import is_accepted
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
 from nmt_cli.serving.texts import TextFormat, assemble, units_of
@@ -89,9 +89,7 @@ class Service:
         if not key:
             where = " or ".join([*(f"as {name}" for name in names[:1]), "in the Authorization header"])
             raise Refusal(missing, f"An API key is needed, {where}")
-        # Compare all keys, so that the time tells nothing about them.
-        equal = [hmac.compare_digest(key.strip().encode(), each) for each in self.keys]
-        if not any(equal):
+        if not is_accepted(key.strip().encode(), self.keys):
             raise Refusal(403, "Invalid API key")
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:

@@ -1,4 +1,4 @@
-"""When training stops: signals, and the reasons for a run to end."""
+"""Why training stops: signals, and the reasons for a run to end, which train.reason_to_stop checks after each step."""
 
 import contextlib
 import enum

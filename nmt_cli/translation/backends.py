@@ -4,8 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from nmt_cli.engine import library
-from nmt_cli.engine import weights as weights_file
+from nmt_cli.engine import library, safetensors_file
 from nmt_cli.engine.model import SIGNATURES
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
@@ -37,7 +36,9 @@ def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None
     if precision == "bf16":
         raise UsageError("--precision bf16 needs a GPU. Leave it out: a CPU computes in int8 or fp32")
     if engine := library.load(SIGNATURES):
-        weights = [(each.config.architecture, *weights_file.read_tensors(each.directory / WEIGHTS)) for each in models]
+        weights = [
+            (each.config.architecture, *safetensors_file.read_tensors(each.directory / WEIGHTS)) for each in models
+        ]
         return engine_backend.on_engine(engine, weights, precision, threads)
     if precision == "int8":
         raise UsageError("--precision int8 needs the engine, which is not installed (see nmt env). Leave it out")

@@ -10,7 +10,7 @@ from typing import Any
 
 from nmt_cli.engine import library
 from nmt_cli.engine.model import Model, Request
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.system.errors import NOT_FINITE, DivergedError
 from nmt_cli.translation.queue import Backend, WorkerQueue
 from nmt_cli.translation.retry import search_within_memory

@@ -10,7 +10,7 @@ import torch
 
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.system.console import counted
 from nmt_cli.system.errors import StorageError, UsageError, is_out_of_memory
 from nmt_cli.transformer.cache import for_inference

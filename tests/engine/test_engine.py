@@ -30,10 +30,10 @@ from searching import (
 )
 
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.engine import library, weights
+from nmt_cli.engine import library, safetensors_file
 from nmt_cli.engine.layout import tensor_shapes
 from nmt_cli.engine.model import SIGNATURES, Model
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.system.errors import DataError, DivergedError, StorageError
 from nmt_cli.translation import engine_backend, retry
 from nmt_cli.translation import search as torch_search
@@ -287,7 +287,7 @@ def entry(first: int, last: int, *shape: int, dtype: str = "F32") -> dict[str, A
 
 def test_weights_are_read_at_the_offsets_of_the_header(tmp_path: Path) -> None:
     header = {"__metadata__": {"a": "b"}, "one": entry(16, 24, 2), "two": entry(0, 16, 2, 2), "none": entry(24, 24, 0)}
-    tensors, mapped = weights.read_tensors(weights_file(tmp_path / "w", header))
+    tensors, mapped = safetensors_file.read_tensors(weights_file(tmp_path / "w", header))
     assert {name: tensor.shape for name, tensor in tensors.items()} == {"one": (2,), "two": (2, 2), "none": (0,)}
     for name, numbers in (("one", [4.0, 5.0]), ("two", [0.0, 1.0, 2.0, 3.0])):
         assert list((ctypes.c_float * len(numbers)).from_address(tensors[name].address)) == numbers
@@ -319,14 +319,14 @@ def test_a_damaged_file_of_weights_is_refused_before_it_is_read(
     tmp_path: Path, header: Any, size: int | None, words: str
 ) -> None:
     with pytest.raises(DataError, match=words) as caught:
-        weights.read_tensors(weights_file(tmp_path / "w", header, size=size))
+        safetensors_file.read_tensors(weights_file(tmp_path / "w", header, size=size))
     assert str(tmp_path / "w") in str(caught.value)
 
 
 def test_an_empty_file_holds_no_weights(tmp_path: Path) -> None:
     (tmp_path / "w").touch()
     with pytest.raises(DataError, match="is damaged"):
-        weights.read_tensors(tmp_path / "w")
+        safetensors_file.read_tensors(tmp_path / "w")
 
 
 class Library:

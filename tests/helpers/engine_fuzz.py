@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.translation.constraints import Constraints
 from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.options import Sampling, SearchOptions

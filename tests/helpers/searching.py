@@ -10,7 +10,7 @@ from reference import random_model, random_pairs, tiny
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation import engine_backend
