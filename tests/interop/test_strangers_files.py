@@ -179,7 +179,7 @@ def test_only_embeddings_stay_in_memory_once_weights_are_packed(tmp_path: Path) 
     text = json.dumps(header).encode()
     (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text + b"\1" * start)
     tensors, memory = safetensors_file.read_tensors(tmp_path / "w")
-    weights.release(memory, [tensors["embedding"], tensors["embedding"]])
+    safetensors_file.release(memory, [tensors["embedding"], tensors["embedding"]])
     first, last = 12 * 4096, 20 * 4096
     assert memory[first:last] == b"\1" * (last - first)
     assert memory[:first].count(1) + memory[last:].count(1) == 0
