@@ -121,8 +121,8 @@ def prepare(
     from nmt_cli.corpus.sources import choose
 
     files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
-    what = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
-    settings = choose(corpus, what, out, set_ or [])
+    given = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
+    settings = choose(corpus, given, out, set_ or [])
     out = out or settings.directory
     options = command.PrepareOptions(
         mirror=mirror,
@@ -228,9 +228,9 @@ def translate(
         raise UsageError("the input file is given twice. Leave out --input")
     plain = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
     run = documents.choose(format, input or file, markup, protect, [name for name, used in plain.items() if used])
-    draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    if not sample and (typed := [name for name, value in draws.items() if value is not None]):
-        raise UsageError(f"--{typed[0].replace('_', '-')} requires --sample")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    if not sample and (given := [name for name, value in sampling.items() if value is not None]):
+        raise UsageError(f"--{given[0].replace('_', '-')} requires --sample")
     if sample and (beam is not None or terms):
         raise UsageError(f"--sample replaces the search. Leave out {'--terms' if terms else '--beam'}")
     from nmt_cli.corpus.terms import Terms
@@ -243,7 +243,7 @@ def translate(
         extra_length=extra_length,
         split=None if split == "auto" else False,
         n_best=n_best,
-        sampling=_build(Sampling, draws) if sample else None,
+        sampling=_build(Sampling, sampling) if sample else None,
         alignments=alignments,
         terms=Terms.read(terms) if terms else None,
         copy_wordless=copy_wordless,
@@ -323,7 +323,7 @@ def doctor(
 ) -> None:
     """Find out why a run's BLEU is low.
 
-    Lists problems, the most serious first, and how to fix them. The exit code is 0 even so.
+    Lists problems, the most serious first, and how to fix them. The exit code is 0 even if there are any.
     """
     from nmt_cli.reporting import doctor as command
 
@@ -356,7 +356,7 @@ def export(
     model: Annotated[Path, typer.Argument(help="Model directory, or run such as runs/base")],
     to: Annotated[Literal["hf", "ctranslate2"], option("Target toolkit; hf is transformers")],
     out: Annotated[Path, directory_option("Output directory")],
-    quantization: Annotated[Quantization | None, option("Weights for ctranslate2", default="float32")] = None,
+    quantization: Annotated[Quantization | None, option("Weight type for ctranslate2", default="float32")] = None,
     lines: Annotated[Path | None, file_option("Sentences to verify with", default="the corpus's dev set")] = None,
 ) -> int:
     """Export a model to another toolkit and verify it.

@@ -46,7 +46,7 @@ def error_of(nmt: Nmt, *words: str) -> tuple[int, str]:
         (["translate", "Why was she tired?"], 66, "echo 'Why was she tired?' | nmt translate"),
         (["translate", "it's 5 o'clock"], 66, """echo 'it'"'"'s 5 o'"'"'clock' | nmt translate"""),
         (["translate", "nothere.en"], 66, "no file 'nothere.en'. Check the path"),
-        (["translate", "Why", "was", "she"], 2, "To translate a text itself: echo TEXT | nmt translate"),
+        (["translate", "Why", "was", "she"], 2, "To translate text from the command line: echo TEXT | nmt translate"),
         (["prepare", "a.en", "a.de"], 2, "nmt prepare --src a.en --tgt a.de. See"),
         (["prepare", "my file.en", "a.de"], 2, "nmt prepare --src 'my file.en' --tgt a.de. See"),
         (["prepare", "a.en"], 2, "To prepare your own text: nmt prepare --src a.en --tgt FILE"),
