@@ -53,7 +53,7 @@ from nmt_cli.commands.options import (
     sampling_option,
     search_option,
 )
-from nmt_cli.interop import hub
+from nmt_cli.interop.named_models import model_directories
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import MissingError, UsageError
@@ -221,7 +221,7 @@ def translate(
     search["sampling"] = _build(Sampling, draws) if sample else None
     search["terms"] = Terms.read(terms) if terms else None
     options = command.TranslateOptions(
-        input=input or file, output=output, models=hub.directories(models or []), search=search, precision=precision,
+        input=input or file, output=output, models=model_directories(models or []), search=search, precision=precision,
         format=format or "text", strict=strict, prefix=prefix, score_pairs=score_pairs, alignments=alignments,
         workers=workers,
     )  # fmt: skip
@@ -345,7 +345,7 @@ def attend(
     """Show where each head looks: all on a page, one in the terminal."""
     from nmt_cli.reporting.attend import attend as go
 
-    models = hub.directories([model] if model else [])
+    models = model_directories([model] if model else [])
     return go(text, models[0] if models else None, output, role, layer, head, translation)
 
 
@@ -372,9 +372,9 @@ def import_(
     out: Annotated[Path | None, directory_option("The new model directory", default="models/NAME")] = None,
 ) -> None:
     """Bring a Marian model here, from transformers or from its own files."""
-    from nmt_cli.interop.import_ import import_marian
+    from nmt_cli.interop.importing import import_model
 
-    import_marian(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
+    import_model(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
 
 
 @command("help")
@@ -392,7 +392,7 @@ def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> Non
 
 
 def _translated(model: Path, lines: list[str]) -> list[str]:
-    with nmt_cli.Translator(hub.directories([model])) as translator:
+    with nmt_cli.Translator(model_directories([model])) as translator:
         return [translation.text for translation in translator.translate(lines)]
 
 

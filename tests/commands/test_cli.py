@@ -184,7 +184,7 @@ def test_a_model_of_the_hub_is_imported_unless_its_owner_is_a_directory(
 ) -> None:
     """`--model OWNER/NAME` with or without a revision; a misspelt path of something here is not asked of the hub."""
     imported, asked = Mock(side_effect=lambda name: tmp_path / "imported"), Mock(return_value=0)
-    monkeypatch.setattr("nmt_cli.interop.import_.cached", imported)
+    monkeypatch.setattr("nmt_cli.interop.importing.import_cached", imported)
     monkeypatch.setattr("nmt_cli.translation.translate.translate", asked)
     (tmp_path / "runs" / "toy").mkdir(parents=True)
     words = ["runs/toy", "runs/tyo", "a/b/c", "absent", "Helsinki-NLP/opus-mt-en-de", "owner/name@v1"]
@@ -201,7 +201,7 @@ def test_whoever_takes_a_model_takes_one_of_the_hub(
     """By --model, and where a command does without it by $NMT_MODEL, which is said; --model wins."""
     place = tmp_path / "imported"
     asked = {"translate": Mock(return_value=0), "attend": Mock(return_value=0)}
-    monkeypatch.setattr("nmt_cli.interop.import_.cached", Mock(side_effect={"owner/name": place}.get))
+    monkeypatch.setattr("nmt_cli.interop.importing.import_cached", Mock(side_effect={"owner/name": place}.get))
     monkeypatch.setattr("nmt_cli.translation.translate.translate", asked["translate"])
     monkeypatch.setattr("nmt_cli.reporting.attend.attend", asked["attend"])
     monkeypatch.setenv("NMT_MODEL", "elsewhere" if named else "owner/name")
@@ -219,7 +219,7 @@ def test_score_translates_with_a_model_of_the_hub(nmt: Nmt, tmp_path: Path, monk
     translator = MagicMock()
     translator.return_value.__enter__.return_value.translate.return_value = [Mock(text="ein Hund")]
     monkeypatch.setattr(nmt_cli, "Translator", translator, raising=False)
-    monkeypatch.setattr("nmt_cli.interop.import_.cached", Mock(return_value=tmp_path / "imported"))
+    monkeypatch.setattr("nmt_cli.interop.importing.import_cached", Mock(return_value=tmp_path / "imported"))
     words = ["score", "--model", "owner/name", "--source", "src", "--reference", "ref", "--metric", "chrf"]
     code, out, _ = nmt(*words)
     assert (code, "100.0" in out) == (0, True)

@@ -70,7 +70,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("attend a b --model m --translation x --output o --role cross --layer 2 --head 3", "reporting.attend.attend",
      [["a", "b"], m, o, "cross", 2, 3, "x"]),
     ("export m --to hf --out o --quantization int8 --lines i", "interop.export.export", [m, "hf", o, "int8", i]),
-    ("import i --out o", "interop.import_.import_marian", ["i", o]),
+    ("import i --out o", "interop.importing.import_model", ["i", o]),
     ("serve m", "serving.server.serve",
      [ServeOptions((m,), "127.0.0.1", 5000, None, None, "auto", 100_000, 1000, 5000, 60.0, (), None, (), None)]),
     ("serve m x --host h --port 7 --api-key-file i --workers 4 --precision bf16 --char-limit 5 --batch-limit 6 "
