@@ -17,8 +17,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
-from nmt_cli.interop.foreign import IdMaps, import_package
-from nmt_cli.interop.vocabulary import UNNAMED_PREFIX, ForeignIds
+from nmt_cli.interop.packages import import_package
+from nmt_cli.interop.vocabulary import UNNAMED_PREFIX, ForeignIds, IdMaps
 from nmt_cli.system.errors import DataError
 
 BATCH = 32  # sentences

@@ -11,7 +11,7 @@ from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalise
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
-from nmt_cli.interop.foreign import import_package
+from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.transformers_marian import MAX_OUTPUT, write_transformers
 from nmt_cli.interop.verification import compare
 from nmt_cli.recipe import loading, schema

@@ -43,11 +43,11 @@ def download(name: str) -> Path:
         reason = str(error).strip().partition("\n")[0]
         reason = f"{reason}. {models_here()}".rstrip()
         raise DownloadError(f"no directory {name} here, and it cannot be downloaded from the hub: {reason}") from None
-    say(f"{repository} at commit {directory.name}, licence: {licence(directory)}")
+    say(f"{repository} at commit {directory.name}, license: {license_of(directory)}")
     return directory
 
 
-def licence(directory: Path) -> str:
+def license_of(directory: Path) -> str:
     """Return the license named in the model card (README.md) of a repository."""
     from nmt_cli.recipe import yaml_file  # imports PyYAML
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from nmt_cli.interop import transformers_marian as marian
 from nmt_cli.interop.adapters import OFFLINE, Transformers
-from nmt_cli.interop.foreign import ForeignModel, foreign_recipe, import_package
+from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
+from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.vocabulary import ForeignIds, convert_tokenizers, in_our_order
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError

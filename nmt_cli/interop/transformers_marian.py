@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, PAD, UNK, Tokenizer, target_file
-from nmt_cli.interop.foreign import IdMaps, import_package
+from nmt_cli.interop.packages import import_package
+from nmt_cli.interop.vocabulary import IdMaps
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError
 from nmt_cli.transformer.model import sinusoids

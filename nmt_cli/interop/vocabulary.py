@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.corpus.tokenizer import LANGUAGE
-from nmt_cli.interop.foreign import import_package
+from nmt_cli.interop.packages import import_package
 from nmt_cli.system.errors import DataError
 
 ForeignIds = dict[str, int]  # the foreign id of each token, in our order
+IdMaps = list[list[int]]  # for source and target: the foreign id of each of our tokens
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of SentencePiece tokens
 UNIGRAM = 1  # a type of SentencePiece models
 UNNAMED_PREFIX = "<unused "  # of the names that we give to ids without a token

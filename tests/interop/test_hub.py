@@ -117,7 +117,7 @@ def test_a_downloaded_model_needs_no_network(tmp_path, saved, monkeypatch, capsy
     capsys.readouterr()
     assert same(load_model(import_model("owner/opus", tmp_path / "again")), imported)
     cached = import_cached("owner/opus")
-    assert capsys.readouterr().err.count("licence: cc-by-4.0") == 2
+    assert capsys.readouterr().err.count("license: cc-by-4.0") == 2
     assert same(load_model(cached), imported)
     shutil.rmtree(tmp_path / "cache")
     assert import_cached("owner/opus") == cached
@@ -139,7 +139,7 @@ def test_a_downloaded_model_needs_no_network(tmp_path, saved, monkeypatch, capsy
 def test_the_license_of_a_model_card(tmp_path, card, expected):
     if card is not None:
         (tmp_path / "README.md").write_text(card)
-    assert hub.licence(tmp_path) == expected
+    assert hub.license_of(tmp_path) == expected
 
 
 def test_only_the_preferred_weights_are_downloaded(tmp_path, monkeypatch):

@@ -186,7 +186,7 @@ def test_settings_follow_from_the_configuration_and_the_weights():
     values |= {"decoder_attention_heads": 2, "max_position_embeddings": 16, "activation_function": "silu"}
     values |= {"encoder_layers": 3, "decoder_layers": 3, "model_type": "marian"}
     vocabularies = [{"<pad>": 3, "<unk>": 1, "</s>": 0, "a": 2}] * 2
-    bias = torch.tensor([[0.0, 0, 0, marian.NO_LOGIT]])  # of the pad alone
+    bias = torch.tensor([[0.0, 0, 0, marian.NO_LOGIT]])  # only PAD has a bias
     ours = sinusoids(16, 8, "sinusoidal")[:, marian.sines_first(8)]
     tensors = {**dict.fromkeys(marian.EMBEDDINGS.values(), torch.ones(4, 8)), marian.OUTPUT_BIAS: bias}
     tensors |= {marian.POSITIONS[0]: ours, "model.encoder.layers.0.self_attn.q_proj.bias": torch.zeros(8)}

@@ -55,7 +55,7 @@ def test_a_header_of_weights_must_describe_the_bytes(tmp_path: Path, header: byt
 def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "w").open("wb") as file:
         file.write((1 << 32).to_bytes(8, "little"))
-        file.truncate(1 << 33)  # it takes no room
+        file.truncate(1 << 33)  # sparse, so it takes no space
     with pytest.raises(DataError, match="header would have more than"):
         weights.shapes(tmp_path / "w")
 

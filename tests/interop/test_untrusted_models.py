@@ -224,8 +224,8 @@ def test_expensive_yaml_in_marian_options_and_model_cards(tmp_path: Path) -> Non
                 marian_files.check_options(options, "model.npz")
             except DataError as error:
                 message = str(error)
-            licence = hub.licence(directory)
-            print(0 < len(message) < 500, len(licence) < 500, time.process_time() - start < 20, highest() < 1024)
+            license = hub.license_of(directory)
+            print(0 < len(message) < 500, len(license) < 500, time.process_time() - start < 20, highest() < 1024)
     """
     program = HIGHEST + textwrap.dedent(code)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
