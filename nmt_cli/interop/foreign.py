@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model with tensors named as transformers names them, whichever toolkit it comes from."""
+    """A model of any toolkit, with tensors named as transformers names them."""
 
     tensors: dict[str, Tensor]
     recipe: schema.Recipe

@@ -146,7 +146,7 @@ def _read_tokenizer_config(directory: Path) -> Any:
 
 
 def _positions(theirs: Tensor) -> str:
-    """Return our name of the positional encodings. A file may hold those of Marian itself, with other wavelengths."""
+    """Return our name of the positional encodings. A file may have the encodings of Marian itself instead."""
     length, d_model = theirs.shape
     ours = sinusoids(length, d_model, "marian")[:, marian.sines_first(d_model)]
     return "marian" if torch.allclose(theirs, ours, atol=1e-4) else "sinusoidal"
