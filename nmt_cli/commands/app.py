@@ -51,7 +51,7 @@ from nmt_cli.commands.options import (
     search_option,
 )
 from nmt_cli.commands.usage_errors import usage_error
-from nmt_cli.interop import hub
+from nmt_cli.interop.named_models import model_directories
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import MissingError, UsageError
@@ -249,7 +249,7 @@ def translate(
         copy_wordless=copy_wordless,
     )
     options = command.TranslateOptions(
-        input=input or file, output=output, models=hub.directories(models or []), search=search, precision=precision,
+        input=input or file, output=output, models=model_directories(models or []), search=search, precision=precision,
         format=format or "text", strict=strict, prefix=prefix, score_pairs=score_pairs, workers=workers,
     )  # fmt: skip
     return command.translate(options, run)
@@ -345,7 +345,7 @@ def attend(
     """Show attention: every head on a page, one in the terminal."""
     from nmt_cli.reporting.attend import attend as write_page
 
-    models = hub.directories([model] if model else [])
+    models = model_directories([model] if model else [])
     return write_page(
         text, models[0] if models else None, output, role=role, layer=layer, head=head, translation=translation
     )
@@ -374,9 +374,9 @@ def import_(
     out: Annotated[Path | None, directory_option("Output directory", default="models/NAME")] = None,
 ) -> None:
     """Import a Marian model, such as OPUS-MT, and verify it."""
-    from nmt_cli.interop.import_ import import_marian
+    from nmt_cli.interop.importing import import_model
 
-    import_marian(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
+    import_model(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
 
 
 @command("help")

@@ -16,7 +16,7 @@ from texts import ROOT
 from tiny_model import make_model
 
 from nmt_cli import __version__, documents
-from nmt_cli.interop import import_
+from nmt_cli.interop import importing
 from nmt_cli.recipe.named import NAMED_CORPORA
 from nmt_cli.system.errors import UsageError, meant
 
@@ -240,7 +240,7 @@ def test_import_writes_to_models_by_default(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     given = list[Any]()
-    monkeypatch.setattr(import_, "import_marian", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr(importing, "import_model", lambda *arguments: given.append(arguments))
     assert nmt("import", source)[0] == 0
     assert nmt("import", source, "--out", "x")[0] == 0
     assert given == [(source, Path("models") / out), (source, Path("x"))]
