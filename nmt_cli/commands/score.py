@@ -16,7 +16,7 @@ from nmt_cli.commands.options import (
     option,
     references_option,
 )
-from nmt_cli.interop import hub
+from nmt_cli.interop.named_models import model_directories
 
 
 def score(
@@ -91,7 +91,7 @@ def score(
     )
 
     def translate(lines: list[str]) -> list[str]:
-        with nmt_cli.Translator(hub.directories([model])) as translator:  # type: ignore[list-item]
+        with nmt_cli.Translator(model_directories([model])) as translator:
             return [translation.text for translation in translator.translate(lines)]
 
     evaluate = parsing.evaluate if parsing.wanted(options) else scoring.evaluate

@@ -118,7 +118,7 @@ def _bleu_change(
     before_lines, after_lines = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in (ours, theirs))
     name = "BLEU" if references else "BLEU against the float32 output"
     before, after = (
-        corpus_bleu(lines, references or before_lines, language=recipe.corpus.tgt, tokenised=recipe.corpus.moses)[0]
+        corpus_bleu(lines, references or before_lines, language=recipe.corpus.tgt, tokenized=recipe.corpus.moses)[0]
         for lines in (before_lines, after_lines)
     )
     return f"{name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."

@@ -113,7 +113,7 @@ def parse_yaml(data: bytes, source: Path) -> Any:
     if len(data) > MAX_YAML_BYTES:
         raise DataError(f"{source} is too large for YAML: {MAX_YAML_BYTES:,} bytes at most")
     try:
-        return yaml_file.mapping(data, source, MAX_YAML_VALUES)
+        return yaml_file.parse_mapping(data, source, MAX_YAML_VALUES)
     except UsageError as error:
         raise DataError(str(error)) from None
 

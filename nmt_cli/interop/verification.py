@@ -34,7 +34,7 @@ def compare(
 
     With `exact`, raises DataError if they differ by more than rounding, and prints the lines that differ.
     """
-    decoding = translator.recipe.decoding
+    decoding = translator.config.decoding
     beam = adapter.beam or decoding.beam
     translations = translator.translate(lines.values(), beam=beam, alpha=0.0, split=False, copy_wordless=False)
     segments = [translation.segments[0] for translation in translations]
