@@ -5,7 +5,7 @@ import os
 TYPE_CHECKING = False  # type checkers know the name; the import of typing would delay the handling of signals
 if TYPE_CHECKING:
     from nmt_cli.corpus.terms import Terms
-    from nmt_cli.translation.segments import Sampling
+    from nmt_cli.translation.options import Sampling
     from nmt_cli.translation.translator import Translator
 
 __version__ = "0.1.0"

@@ -235,17 +235,22 @@ def translate(
         raise UsageError(f"--sample replaces the search. Leave out {'--terms' if terms else '--beam'}")
     from nmt_cli.corpus.terms import Terms
     from nmt_cli.translation import translate as command
-    from nmt_cli.translation.segments import Sampling
+    from nmt_cli.translation.options import Sampling, SearchOptions
 
-    search: dict[str, Any] = {"beam": beam, "alpha": alpha, "extra_length": extra_length, "n_best": n_best}
-    search["split"] = None if split == "auto" else False
-    search["copy_wordless"] = copy_wordless
-    search["sampling"] = _build(Sampling, draws) if sample else None
-    search["terms"] = Terms.read(terms) if terms else None
+    search = SearchOptions(
+        beam=beam,
+        alpha=alpha,
+        extra_length=extra_length,
+        split=None if split == "auto" else False,
+        n_best=n_best,
+        sampling=_build(Sampling, draws) if sample else None,
+        alignments=alignments,
+        terms=Terms.read(terms) if terms else None,
+        copy_wordless=copy_wordless,
+    )
     options = command.TranslateOptions(
         input=input or file, output=output, models=hub.directories(models or []), search=search, precision=precision,
-        format=format or "text", strict=strict, prefix=prefix, score_pairs=score_pairs, alignments=alignments,
-        workers=workers,
+        format=format or "text", strict=strict, prefix=prefix, score_pairs=score_pairs, workers=workers,
     )  # fmt: skip
     return command.translate(options, run)
 

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and how to declare one."""
+"""Options that several commands share or that take many lines, and how to declare one; the others are in app.py."""
 
 from functools import partial
 from pathlib import Path

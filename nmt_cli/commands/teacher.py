@@ -6,7 +6,7 @@ from pathlib import Path
 
 def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:
     """Yield a translation of each line by the model in a directory."""
-    from nmt_cli.translation.segments import Sampling
+    from nmt_cli.translation.options import Sampling
     from nmt_cli.translation.translator import Translator
 
     with Translator(model) as translator:

@@ -52,8 +52,8 @@ _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for lan
 
 
 def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
-    """Return a 16-byte hash of a pair. Among 40 million pairs, two collide with a probability of 1 in 10^23."""
-    salt = repetition.to_bytes(8, "little")  # so a file that is listed twice gives no duplicates; 0: no salt
+    """Return a 16-byte hash of a pair. The probability that two of 40 million pairs collide is 1 in 10^23."""
+    salt = repetition.to_bytes(8, "little")  # so that a file listed twice gives no duplicates; 0 is no salt
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16, salt=salt).digest()
 
 
@@ -73,7 +73,7 @@ class CleaningStats:
             examples.append((src[:200], tgt[:200]))
 
     def add(self, other: "CleaningStats") -> None:
-        """Add the counts of the pairs that follow."""
+        """Add the counts of the next pairs of the same text."""
         for problem, line in other.first_line.items():
             self.first_line.setdefault(problem, self.read + line)
         self.read += other.read
@@ -93,7 +93,7 @@ class CleaningStats:
 
 def repair(line: str, settings: schema.Cleaning) -> str:
     """Return the normalized line, with HTML entities replaced if the settings ask for it."""
-    if settings.unescape and "&" in line:  # once: "&amp;lt;" becomes "&lt;"
+    if settings.unescape and "&" in line:  # replace once: "&amp;lt;" becomes "&lt;"
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
     return normalise(line)
 
@@ -163,7 +163,7 @@ def clean_chunk(
 
 
 def shifted(src: list[str], tgt: list[str]) -> bool:
-    """Whether line lengths correlate better with those of neighboring lines on the other side than with their own."""
+    """Whether lengths of lines correlate better with neighbors of their translations than with the translations."""
     if len(src) < 500:
         return False
     x, y = (np.fromiter(map(len, side), np.float64) for side in (src, tgt))

@@ -25,9 +25,9 @@ Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
 SHARE = 20  # a set is at most 1/20 of its text
-# For each set, the text it is taken from (0: the user's, 1: the general text), and the phase of its first pair.
+# For each set: the text it is taken from (0: the user's, 1: the general text), and its phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-LARGEST = 10  # pairs in a held-out group, or 1/20 of the set: similar pairs measure little
+LARGEST = 10  # pairs in a held-out group, or 1/20 of the set if more: a set of similar pairs measures little
 
 
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:
@@ -48,7 +48,8 @@ def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
     for i, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
         if pair := _cleaned(raw, corpus):
-            folded = (" ".join(near_duplicates.fold(line)) or line for line in pair)  # lines of signs have no words
+            # A line of punctuation alone has no words.
+            folded = (" ".join(near_duplicates.fold(line)) or line for line in pair)
             hashes[i] = (*map(_hash, folded), _hash("\n".join(pair)))
     return hashes
 
@@ -69,10 +70,10 @@ def groups(src: Hashes, tgt: Hashes) -> Ints:
 
 
 def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArray[np.bool_]) -> None:
-    """Mark groups as taken, evenly spread over the candidate pairs, with at most `wanted` pairs together.
+    """Mark groups as taken, evenly spread over the candidate pairs, with at most `wanted` pairs in total.
 
-    `group` has the group of each pair; `sizes` and `taken` are indexed by group. `phase`, from 0 to 1, shifts the
-    first pair.
+    `group` has the group of each pair; `sizes` and `taken` are indexed by group. `phase`, from 0 to 1, is the
+    place of the first pair in its interval.
     """
     count = 0
     starts = ((np.arange(wanted + 1) + phase) * len(group) / wanted).astype(int)
@@ -134,15 +135,15 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tup
         wanted = min(corpus.hold_out, len(lines[text]) // SHARE)
         if not wanted:
             continue
-        own_group = group[text_of == text]  # of each pair of this text
-        pure = np.bincount(own_group, minlength=len(group)) == sizes  # groups without pairs of another text
-        candidates = own_group[pure[own_group] & (sizes[own_group] <= max(LARGEST, wanted // SHARE))]
+        text_group = group[text_of == text]  # the group of each pair of this text
+        pure = np.bincount(text_group, minlength=len(group)) == sizes  # groups without pairs of another text
+        candidates = text_group[pure[text_group] & (sizes[text_group] <= max(LARGEST, wanted // SHARE))]
         before = taken.copy()
         spread(candidates, sizes, wanted, phase, taken)
-        held_out[split] = list(pairs_at(read(text), lines[text][(taken & ~before)[own_group]]))
+        held_out[split] = list(pairs_at(read(text), lines[text][(taken & ~before)[text_group]]))
         listed = ", ".join(itertools.chain(*texts[text]))
         if not held_out[split]:
-            reason = "each shares its source or its target with too many others, or with other text"
+            reason = "each shares its source or its target with too many other pairs, or with another text"
             raise DataError(f"{listed}: no pair can be held out for {split}: {reason}. Name a {split} set")
         say(f"no {split} set is named: held out {counted(len(held_out[split]), 'pair')} of {listed}")
     return held_out

@@ -1,10 +1,11 @@
 """Near-duplicates of held-out lines in the training text.
 
-Lines are compared after folding: words without case and punctuation, each number 0, each Chinese or Japanese character
-one word. Two lines are near-duplicates if the Jaccard index of their word sets, shared words over all words, is at
-least 0.6. Prefix filtering (Bayardo, Ma and Srikant 2007) finds them exactly: two such sets share one of the rarest
-words of each. Held-out lines are indexed and training lines are looked up, so memory does not grow with the training
-text. Time grows with the matches: in text made from a few templates, each line has thousands.
+Lines are compared after folding: case and punctuation are removed, each number becomes 0, and each Chinese or Japanese
+character becomes a word. Two lines are near-duplicates if the Jaccard index of their word sets (shared words divided by
+all words) is at least 0.6. Prefix filtering (Bayardo, Ma and Srikant 2007) finds exactly these: two such sets share
+a word that is among the rarest of both. Held-out lines are indexed and training lines are looked up, so memory does not
+grow with the training text. Time grows with the number of matches: in text made from a few templates, each line has
+thousands of them.
 """
 
 import bisect
@@ -26,7 +27,7 @@ from nmt_cli.recipe import schema
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
 LABELS = "labels"  # target language of recipes/parsing.yaml; its lines are all similar
 SEVERAL_ZEROS = re.compile("0+")
-Flags = npt.NDArray[np.uint8]  # for each held-out line its matches in training, as the bits above
+Flags = npt.NDArray[np.uint8]  # a byte of the bits above for each held-out line: its matches in training
 
 
 class _Folding(dict[int, str]):
@@ -55,7 +56,7 @@ def fold(line: str) -> list[str]:
 
 
 def _needed(size: int) -> int:
-    """Return how many words a set of `size` shares with a near-duplicate at least: 0.6 of them, rounded up."""
+    """Return the least number of words that a set of `size` shares with a near-duplicate: 0.6 of them, rounded up."""
     return -(-3 * size // 5)
 
 
@@ -68,9 +69,9 @@ class Index:
         self._rank = {word: rank for rank, word in enumerate(sorted(count, key=lambda word: (count[word], word)))}
         self._sets = [frozenset(self._rank[word] for word in words) for words in folded]
         self._equal = defaultdict[str, list[int]](list)  # folded text -> lines
-        # Rank of a word -> lines that have it among their rarest words, sorted by the size of their sets; these sizes.
+        # Rank of a word -> lines that have it among their rarest words, sorted by the size of their word sets.
         self._lines = defaultdict[int, list[int]](list)
-        self._sizes = defaultdict[int, list[int]](list)
+        self._sizes = defaultdict[int, list[int]](list)  # the sizes of these sets
         for line in sorted(range(len(folded)), key=lambda i: len(self._sets[i])):
             words = self._sets[line]
             if words:
@@ -88,15 +89,16 @@ class Index:
         if not known or len(known) < needed:
             return (), set()
         candidates = set[int]()
-        unknown = size - len(known)  # words that no held-out line has count as the rarest
+        unknown = size - len(known)  # words of no held-out line; they count as the rarest
         for rarer, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
-                # A set that shares none of the rarer words shares at most size - rarer. That bounds its own size.
+                # A set without any of the rarer words shares at most size - rarer words, and that bounds its own size.
                 most = 8 * (size - rarer) // 3 - size
                 first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
         sets = self._sets
-        near = {i for i in candidates if 8 * len(sets[i] & known) >= 3 * (size + len(sets[i]))}  # exact in integers
+        # Those with a Jaccard index of at least 0.6, computed in integers.
+        near = {i for i in candidates if 8 * len(sets[i] & known) >= 3 * (size + len(sets[i]))}
         return self._equal.get(" ".join(folded), ()) if near else (), near
 
 
@@ -139,7 +141,7 @@ def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
 
 
 def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
-    """Return counts of duplicates and near-duplicates by split, and the numbers (from 1) of the lines with any."""
+    """Return counts of duplicates and near-duplicates by split, and the numbers (from 1) of these lines."""
     found, start = dict[str, dict[str, Any]](), 0
     for split in HELD_OUT if len(flags) else ():
         count = len(read_lines(directory / f"{split}.src"))
@@ -148,11 +150,11 @@ def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
         if not count:
             continue
 
-        def lines(bits: int, split_flags: Flags = split_flags) -> int:
+        def flagged(bits: int, split_flags: Flags = split_flags) -> int:
             return int(np.count_nonzero(split_flags & bits))
 
-        equal = {"source": lines(EQUAL_SOURCE), "target": lines(EQUAL_TARGET), "both": lines(EQUAL_PAIR)}
-        near = {"source": lines(NEAR_SOURCE), "target": lines(NEAR_TARGET), "both": lines(NEAR_PAIR)}
+        equal = {"source": flagged(EQUAL_SOURCE), "target": flagged(EQUAL_TARGET), "both": flagged(EQUAL_PAIR)}
+        near = {"source": flagged(NEAR_SOURCE), "target": flagged(NEAR_TARGET), "both": flagged(NEAR_PAIR)}
         numbers = (np.flatnonzero(split_flags & (NEAR_SOURCE | NEAR_TARGET)) + 1).tolist()
         found[split] = {"lines": count, "equal": equal, "near": near, "near_lines": numbers}
     return found

@@ -1,4 +1,4 @@
-"""The command `nmt prepare`: raw text in, training ids out. One rename of a work directory commits the corpus."""
+"""The command `nmt prepare`: turn raw text into training ids. A corpus appears complete, in one rename, or never."""
 
 import itertools
 import shutil
@@ -35,11 +35,11 @@ BYTES_PER_PAIR = 250  # of news text, both sides
 class PrepareOptions:
     """How to prepare a corpus. No option changes a byte of the result."""
 
-    mirror: Path | None = None  # directory with the files of a named corpus, instead of the network
+    mirror: Path | None = None  # directory to read a named corpus from, instead of downloading it
     workers: int | None = None  # processes; None: one per core this process may use
     overwrite: bool = False
     dry_run: bool = False
-    strict: bool = False  # errors instead of warnings: lines that are not UTF-8, sides that look shifted
+    strict: bool = False  # raise instead of warning of lines that are not UTF-8 or sides that look shifted
     translate: synthetic.Translate | None = None  # required for corpus.synthetic
 
     @property
@@ -48,7 +48,7 @@ class PrepareOptions:
 
 
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
-    """Prepare `corpus` in `out` and return `out`. A finished corpus is verified. An error leaves nothing behind."""
+    """Prepare `corpus` in `out`, or verify a finished one; return `out`. An error leaves nothing behind."""
     source = sources.source_of(corpus, options.mirror)
     if options.dry_run:
         _dry_run(source, out, options)
@@ -58,7 +58,7 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
         artefact.restore(out)
         if work.exists() and not artefact.was_locked(work):
             raise OutputError(f"{work} is in the way, and nmt did not make it. Move it away")
-        # A kill just after the commit leaves a finished corpus beside its work directory, which is removed below.
+        # If nmt was killed just after the commit, `out` is complete but `work` still exists. Go on, to remove it below.
         if out.exists() and not work.exists() and _finished(source, out, options):
             console.say(f"{out} is already prepared and complete")
             return out
@@ -76,7 +76,10 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
 
 
 def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
-    """Whether `out` holds this very corpus. False if it may be replaced; OutputError or DataError if not."""
+    """Return whether `out` holds this very corpus. False also means that it may be replaced.
+
+    Raises OutputError or DataError if it must not be replaced.
+    """
     if not (out / artefact.MANIFEST).is_file() or artefact.read_json(out / artefact.MANIFEST).get("kind") != store.KIND:
         raise OutputError(f"{out} exists and is not a prepared corpus. Choose another --out")
     if options.overwrite:
@@ -86,18 +89,18 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     except DataError as error:
         raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
     corpus = source.corpus
-    # Settings that an older version did not have had their defaults.
+    # A setting that an older version did not store had its default value.
     before = loading.merge(schema.Corpus().model_dump(), manifest.get("recipe", {}))
     differences = loading.differences(before, corpus.model_dump())
     hashes = {file["sha256"] for file in manifest["sources"]}
     reused = _reused_tokenizer(corpus)
     files = source.local_files() + reused + synthetic.files_of(corpus)
-    differences += [f"{file.name} is another file" for file in files if artefact.sha256(file) not in hashes]
+    differences += [f"{file.name} is a different file" for file in files if artefact.sha256(file) not in hashes]
     if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
-        differences.append(f"{reused[0]} has or had a separate target model")
+        differences.append(f"{reused[0]} gained or lost a separate target model")
     if differences:
-        found = f"{out} exists with other inputs ({'; '.join(differences)[:500]})"
-        raise OutputError(f"{found}. Run nmt prepare with --overwrite, or choose another --out (reproduce: --data)")
+        found = f"{out} was prepared from other inputs ({'; '.join(differences)[:500]})"
+        raise OutputError(f"{found}. Run nmt prepare with --overwrite, or choose another --out (for reproduce: --data)")
     return True
 
 
@@ -135,14 +138,14 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
                 tokenizer.copy(reused[0], model)
             else:
                 artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
-            tokens, drops, duplicates = stages.encode(work / "cleaned", repeated, model, corpus, pool)
+            tokens, drops, near = stages.encode(work / "cleaned", repeated, model, corpus, pool)
             stats.add(drops)
     stats.add(synthetic_drops)
     pairs = _remaining_pairs(stats, text)
-    for split, counts in duplicates.items():
+    for split, counts in near.items():
         console.say(near_duplicates.sentence(split, counts))
 
-    report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats), "twins": duplicates}
+    report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats), "twins": near}
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = _manifest(source, text, pairs, tokens, model)
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
@@ -155,7 +158,7 @@ def _make_room(source: Source, out: Path, work: Path) -> None:
     """Check the free disk space and create empty work directories."""
     needed, free = _disk_megabytes(source) or 0, artefact.free_megabytes(out)
     if free < needed:
-        raise StorageError(f"{out} needs about {needed:,} MB of disk, {free:,} MB are free. Choose another --out")
+        raise StorageError(f"{out} needs about {needed:,} MB of disk, but {free:,} MB are free. Choose another --out")
     for name in ("input", "cleaned", "corpus"):
         shutil.rmtree(work / name, ignore_errors=True)
         (work / name).mkdir()
@@ -182,7 +185,7 @@ def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> 
 
 
 def held_out_set(text: RawText, split: str) -> list[tuple[str, str]]:
-    """Return the pairs of a named held-out set, without cleaning. Only a leading BOM and CRs at line ends go."""
+    """Return the pairs of a named held-out set, uncleaned except for a leading BOM and the CR of line ends."""
     pairs, source = list[tuple[str, str]](), text.splits[split]
     for raw in (raw for chunk in checked_chunks(text, split) for raw in zip(chunk.src, chunk.tgt, strict=True)):
         try:
@@ -198,13 +201,13 @@ def held_out_set(text: RawText, split: str) -> list[tuple[str, str]]:
 
 
 def checked_chunks(text: RawText, split: str) -> Iterator[Chunk]:
-    """Yield the pairs of a split, then check their number. A wrong number is an error for text with advice."""
+    """Yield the pairs of a split, then check their number. A wrong number is an error if `text` has advice for it."""
     rows, expected = 0, text.splits[split].rows
     for chunk in text.splits[split].chunks:
         yield chunk
         rows += len(chunk.src)
     if expected not in (None, rows):
-        message = f"{split} has {rows:,} pairs, {expected:,} are expected ({text.origin})"
+        message = f"{split} has {rows:,} pairs, but {expected:,} are expected ({text.origin})"
         if text.advice is not None:
             accept = f", or accept it with corpus.rows={rows}" if split == "train" else ""
             raise DataError(f"{message}. {text.advice}{accept}")
@@ -212,7 +215,7 @@ def checked_chunks(text: RawText, split: str) -> Iterator[Chunk]:
 
 
 def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
-    """Yield the first `limit` training pairs, or all of them with a check of their number."""
+    """Yield the first `limit` training pairs, or all of them and then check their number."""
     rows = 0
     for chunk in checked_chunks(text, "train"):
         if limit and rows + len(chunk.src) >= limit:
@@ -229,7 +232,7 @@ def _write_held_out(directory: Path, held_out: dict[str, list[tuple[str, str]]])
 
 
 def _warn(stats: cleaning.CleaningStats, text: RawText, strict: bool) -> list[str]:
-    """Print and return warnings about wrong files. DataError if `strict`, or if over 1 % of pairs are not UTF-8."""
+    """Print and return warnings about wrong files. Raise DataError if `strict` or over 1 % is not UTF-8."""
     warnings = stats.warnings()
     if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
         name = text.splits["train"].name[:150]
@@ -266,7 +269,7 @@ def _report(stats: cleaning.CleaningStats) -> dict[str, dict[str, Any]]:
 
 
 def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int], model: Path) -> dict[str, Any]:
-    corpus, both = source.corpus, tokenizer.Tokenizer(model)
+    corpus, loaded = source.corpus, tokenizer.Tokenizer(model)
     return {
         "name": corpus.name,
         "src": corpus.src,
@@ -279,8 +282,8 @@ def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int],
             for file in dict.fromkeys(text.files)
         ],
         "pairs": pairs,
-        "source_vocabulary_size": both.vocabulary_size,
-        "vocabulary_size": both.target.vocabulary_size,
+        "source_vocabulary_size": loaded.vocabulary_size,
+        "vocabulary_size": loaded.target.vocabulary_size,
         "tokens": tokens,
     }
 
@@ -295,10 +298,10 @@ def _dry_run(source: Source, out: Path, options: PrepareOptions) -> None:
     corpus, size, counted = source.corpus, source.size(), source.count_pairs()
     pairs = counted or size.pairs or (size.text_bytes and size.text_bytes // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)
-    # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, WMT news text. The second term is
-    # the training of the tokenizer.
+    # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text. The second
+    # term is for training the tokenizer.
     seconds = pairs and pairs / (4000 * options.processes) + 60 * min(1.0, pairs / 1e6)
-    memory = max(1300, 150 + 100 * options.processes)  # training the tokenizer; the workers
+    memory = max(1300, 150 + 100 * options.processes)  # the larger of tokenizer training and the workers
 
     def show(count: float | None, unit: str = " MB") -> str:
         return "unknown" if count is None else f"{count:,.0f}{unit}"

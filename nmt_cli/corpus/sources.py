@@ -25,7 +25,7 @@ SOURCES: dict[str, type[Source]] = {
 def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
     """Return the source of a corpus section's text.
 
-    Raises UsageError if the corpus is unknown or its settings conflict, MissingError if `mirror` is no directory.
+    Raises UsageError if the corpus is unknown or its settings conflict, MissingError if `mirror` is not a directory.
     """
     name = corpus.name or ""
     named = name in NAMED_CORPORA or name.startswith("hub:")
@@ -49,12 +49,13 @@ def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> schema.Corpus:
     """Return the corpus section for the arguments of `nmt prepare`.
 
-    `name` is a named corpus, a hub data set or a recipe; `typed` holds options by their names in the section.
+    `name` is a named corpus, a hub data set or a recipe; `typed` holds the options of the command line
+    by their names in the section.
     """
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:
         values["tokenizer"] = {"file": str(values["tokenizer"])}
-    src, tgt = values.pop("src", None), values.pop("tgt", None)  # files; of hub data one language each
+    src, tgt = values.pop("src", None), values.pop("tgt", None)  # files, or the two languages of a hub data set
     if bool(src) != bool(tgt):
         raise UsageError("give both sides: --src FILE --tgt FILE")
     if name and name.startswith("hub:"):
@@ -89,7 +90,7 @@ def _section_of_recipe(name: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _language_of(file: str) -> str | None:
-    """Return the language code that ends a file name, without its country: news.de.gz, news.zh-CN."""
+    """Return the language code at the end of a file name, without a country: zh for news.zh-CN.gz."""
     stem = re.sub(r"(?<!\.gz)(?<!\.txt)(\.gz|\.txt)+$", "", file)
     code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", stem)
     return code and code[1]

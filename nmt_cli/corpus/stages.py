@@ -43,7 +43,7 @@ def _serve(link: Any, parent: int) -> None:
     end_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
-    with contextlib.suppress(EOFError, OSError):  # of the pipe
+    with contextlib.suppress(EOFError, OSError):  # the pipe was closed
         while True:
             function, job = link.recv()
             result = failure = None
@@ -165,7 +165,7 @@ def _chunks(directory: Path, repeated: Repeated) -> Iterator[TextChunk]:
 
 
 def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
-    """Yield both sides of about SAMPLE_PAIRS random pairs without repeated ones; of all pairs if there are fewer."""
+    """Yield both sides of about SAMPLE_PAIRS random pairs that repeat no earlier one, or of all if they are fewer."""
     rng = np.random.default_rng(seed)
     share = SAMPLE_PAIRS / max(1, int((~repeated).sum()))
     for src, tgt, repeats in _chunks(directory, repeated):
@@ -181,8 +181,8 @@ def _train(directory: Path, repeated: Repeated, corpus: schema.Corpus, collect: 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: schema.Corpus, pool: Pool) -> bytes:
     """Train a tokenizer on the cleaned text and return its file."""
-    # A signal that arrives while SentencePiece runs a Python iterator becomes its error. So a worker does long
-    # trainings, and short ones get a list.
+    # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece reports an error of its own. So
+    # long training runs in a worker, and short training reads a list.
     if len(repeated) > LONG_TRAINING:
         return next(pool.calls(functools.partial(_train, directory, repeated), [corpus]))
     return _train(directory, repeated, corpus, list)

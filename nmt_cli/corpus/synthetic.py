@@ -32,11 +32,11 @@ from nmt_cli.system.errors import DataError, MissingError
 Pairs = list[tuple[str, str]]
 # Translates lines with the model in a directory: (model, lines, beam, sampling) -> translations in order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
-FLUSH_LINES = 100  # translations that a kill may lose
+FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
 LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")  # up to six words, four times or more in a row
 SMOOTHING = 10  # characters added to both lengths, because the ratio of short lines varies
 MOST_DEVIATIONS = 5.0  # of the log length ratio from its median
-LEAST_SPREAD = 0.1
+LEAST_SPREAD = 0.1  # smallest spread of log length ratios that is assumed
 
 
 def files_of(corpus: schema.Corpus) -> list[Path]:
@@ -80,7 +80,7 @@ def _model(entry: schema.Synthetic) -> Path:
 
 
 def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
-    """Raise DataError if the model of an entry translates between other languages than it should."""
+    """Raise DataError if the model of an entry translates between the wrong languages."""
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
     unknown = ("src", "tgt")  # an imported model without language codes

@@ -25,8 +25,9 @@ _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # start of a token that continues a word
 # Includes lone surrogates, which SentencePiece does not accept. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
-# Invisible characters that allow or forbid a line break. Scripts without spaces separate words by U+200B: keep it.
+# Scripts without spaces. They separate words by U+200B, so it stays there.
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
+# Invisible characters that allow or forbid a line break.
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
 MOST_MARKS = 30  # combining marks in a row; no language uses more (UAX 15, Stream-Safe Text Format)
 _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches symbols and punctuation
@@ -50,7 +51,7 @@ _NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-
 
 
 def normalise(line: str) -> str:
-    """Return a line as the model reads it: NFC, single spaces for control characters and separators, stripped.
+    """Return a line as the model reads it: in NFC, stripped, with single spaces for control characters and separators.
 
     At most 30 combining marks in a row remain. Idempotent.
     """
@@ -64,7 +65,7 @@ def normalise(line: str) -> str:
 
 
 def writable(line: str) -> str:
-    """Return a line with spaces for control characters, stripped. Tabs and repeated spaces stay. Idempotent."""
+    """Return a line, stripped, with spaces instead of control characters. Tabs and repeated spaces stay. Idempotent."""
     return _NOT_WRITTEN.sub(" ", line).strip()
 
 
@@ -110,7 +111,8 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
         if allowed := re.search(r"<= (\d+)", fix):
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
         elif "required_chars" in fix:
-            fix = "it has more characters. Raise corpus.tokenizer.vocabulary_size, or name the language zh, ja or ko"
+            advice = "Raise corpus.tokenizer.vocabulary_size, or name the language zh, ja or ko"
+            fix = f"the text has more characters. {advice}"
         raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:200]}") from None
     return model.getvalue()
 
@@ -136,7 +138,7 @@ class Tokenizer:
     """A loaded SentencePiece model with the special tokens of this package: PAD 0, UNK 1, EOS 2, no BOS.
 
     `target` encodes and decodes target text. It is this object unless there is a separate target model. Raises
-    DataError for other models.
+    DataError for a model with other special tokens.
     """
 
     def __init__(self, file: Path) -> None:

@@ -3,32 +3,31 @@
 import itertools
 import re
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
-from typing import Any
 
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.documents.placement import Aligned
+from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
-from nmt_cli.translation.translator import NOT_YET, Translator
+from nmt_cli.translation.translator import Translator
 
 _MOST_PAIRS = 100_000  # pairs of equal characters, or words, to compare; time grows with their number
 
 
-def translate_aligned(translator: Translator, texts: Iterable[Any], **options: Any) -> Iterator[Aligned]:
-    """Yield the translation of every text, in order, with its links.
-
-    Texts may be NOT_YET while the next one is not available. `options` are those of Translator.translate.
-    """
+def translate_aligned(
+    translator: Translator, chunks: Iterable[Sequence[str]], options: SearchOptions
+) -> Iterator[Aligned]:
+    """Yield the translation of every text in `chunks`, in order; a thread of its own reads the chunks."""
     sent = deque[str]()
 
-    def lines() -> Iterator[Any]:
-        for text in texts:
-            if text is not NOT_YET:
-                sent.append(text)
-            yield text
+    def noted() -> Iterator[Sequence[str]]:
+        for chunk in chunks:
+            sent.extend(chunk)
+            yield chunk
 
-    for translation in translator.translate(lines(), alignments=True, **options):
+    for translation in translator.translate_chunks(noted(), replace(options, alignments=True)):
         yield align(translator, translation, sent.popleft())
 
 
@@ -54,7 +53,7 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
         target_text, target_offsets = _decoded(translator.tokenizer.target, hypothesis.ids)
         ends = [len(target) + offset for offset in target_offsets[1:]]
         starts = [len(source) + offset for offset in source_offsets]
-        pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.looked, strict=False)]
+        pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.source_positions, strict=False)]
         source += f"{source_text} "
         target += f"{target_text} "
     in_source = offsets_in(source, text)

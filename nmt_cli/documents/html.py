@@ -1,7 +1,7 @@
 """HTML: cut a text into tags and text, and group these into segments.
 
 HTML parsers change quotes, entities, the case of names, and broken markup when they write. This module only cuts the
-text, by the tokenizer's rules of the HTML standard (section 13.2.5), and builds no tree. Everything but text comes out
+text, by the tokenizer rules in the HTML standard (section 13.2.5), and builds no tree. Everything but text comes out
 as it was, and means to a browser what it meant before.
 """
 
@@ -44,7 +44,7 @@ BLOCKS = set(_NAMES.split())
 TRANSLATED = {"alt", "title", "placeholder", "aria-label"}  # attributes
 _UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes that Google Translate knows
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*")
-# Limits of a footnote mark, power or index: the number of tokens, of characters, and of characters with letters.
+# Limits of a footnote mark, exponent or subscript: its tokens, its characters, and its characters if some are letters.
 _NOTE_TOKENS = 5
 _NOTE_CHARACTERS = 12
 _NOTE_LETTERS = 3
@@ -213,7 +213,7 @@ def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[
     blocks, end = list[int](), 0
     for index, token in enumerate(tokens):
         if index >= end and token.name in BLOCKS:
-            blocks.append(index)  # the title inside an SVG image is none
+            blocks.append(index)  # but not the title inside an SVG image
         end = max(end, copied.get(index, 0))
     # Their end tags may have been left out, as HTML allows for paragraphs: they end at the next block.
     unclosed = {index for index in begins if index not in copied and tokens[index].name not in names}
@@ -276,7 +276,7 @@ def _is_note_element(tokens: list[_Token], start: int, end: int) -> bool:
 
 
 def is_note(name: str, before: str, inner: str, after: str) -> bool:
-    """Return whether an element between two texts is a footnote mark, a power or an index on the word before it."""
+    """Return whether an element between two texts is a footnote mark, exponent or subscript on the word before it."""
     text = unescape("".join(token.source for token in _tokens(inner) if token.kind == "text"))
     last = before[-1:] or " "
     letters = any(map(str.isalpha, text))
@@ -284,7 +284,7 @@ def is_note(name: str, before: str, inner: str, after: str) -> bool:
         return False
     if name == "a":
         return last.isalpha() and not letters and any(map(str.isdigit, text)) and not after[:1].isalnum()
-    if letters:  # but no part of a longer word
+    if letters:  # but not part of a longer word
         return last.isalnum() and not after[:1].isalnum()
     return not last.isspace() if name == "sup" else last.isalnum() or last in ")]"
 

@@ -55,7 +55,7 @@ def lay_out(
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
     """Sort the marks of a gap: marks in the elements on the left come first, marks in those on the right last.
 
-    If that would change the order of ordered marks, these leave the elements that are not on both sides.
+    If that would change the order of ordered marks, they are moved out of the elements that are not on both sides.
     """
 
     def by_path(each: MarkInGap) -> tuple[int, int]:
@@ -74,10 +74,10 @@ def _common_length(one: list[int], other: list[int]) -> int:
 
 
 def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
-    """Return the white space before each mark of a gap, and after the last. `space` is between the units beside it."""
+    """Return the white space before each mark of a gap, and after the last. `space` separates the units around them."""
     if not marks:
         return [space if space.strip() or (left and right) else ""]
-    if left and right and not space and all(mark.joins for mark in marks):  # within a word, as "d'autres"
+    if left and right and not space and all(mark.joins for mark in marks):  # within a word, as in "d'autres"
         return [""] * (len(marks) + 1)
     first, last = marks[0].before, marks[-1].after
     between = [bool(a.after or b.before) for a, b in pairwise(marks)]
@@ -85,7 +85,7 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
     free = space != "" or not left or right[:1].isalnum() or right[:1] in _OPENING
     after = bool(right) and _is_apart(last, right[0], space) and free
     apart = [before, *between, after]
-    if space.strip():  # text of no token
+    if space.strip():  # text that belongs to no unit
         return [space, *(" " if each else "" for each in apart[1:])]
     as_in_source = first.isalnum() and last.isalnum() and not all(mark.joins for mark in marks)
     if space and left and right and not any(apart) and not as_in_source:
@@ -96,7 +96,7 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
     """Return whether a space separates a mark from a character, given the mark's neighbor in the source.
 
-    Punctuation stays attached to a mark only where it is the same.
+    Punctuation stays attached to a mark only where it is the same as in the source.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "
@@ -105,7 +105,7 @@ def _is_apart(neighbor: str, character: str, space: str) -> bool:
 
 def _joined(segment: MarkedSegment, items: list[_Item]) -> Parts:
     """Join the items, with the tags of their elements opened and closed where paths differ."""
-    pieces, path = list[tuple[bool, Part]](), list[int]()  # with whether it is text of the translation
+    pieces, path = list[tuple[bool, Part]](), list[int]()  # each with whether it is translated text
     for item in items:
         common = _common_length(path, item.path)
         for number in reversed(path[common:]):

@@ -4,8 +4,8 @@ For each block, the library reports the lines and the content. For syntax inside
 its inline rules are wrapped to record where each of them matched. Everything but text is copied.
 
 The library's time may grow with the square of a text's length: every bracket is searched for its partner to the end of
-its paragraph, and the rows of a table are filled up to the width of its head. Both are counted; a text with too much
-of them is refused.
+its paragraph, and the rows of a table are filled up to the width of its header. The steps of both are counted, and a
+text that needs too many is refused.
 """
 
 import bisect
@@ -94,7 +94,7 @@ def _parser() -> MarkdownIt:
 def _count(env: MutableMapping[str, Any], steps: int) -> None:
     env[_STEPS_LEFT] -= steps
     if env[_STEPS_LEFT] < 0:
-        wrong = "this Markdown has too many open brackets, or rows far shorter than the heads of their tables"
+        wrong = "this Markdown has too many open brackets, or rows far shorter than the headers of their tables"
         raise DataError(f"{wrong}. Divide it")
 
 
@@ -201,7 +201,7 @@ class _BlockReader:
         self.builder = SegmentBuilder(self.spelling.escape, self.protection)
 
     def slice(self, start: int, stop: int) -> str:
-        """Return a part of the source as in the document, with the prefixes of its lines there."""
+        """Return a part of the source as it is in the document, where its lines may have prefixes such as "> "."""
         return self.body[self.offsets[start] : self.offsets[stop]]
 
     def parts(self) -> Parts:

@@ -1,12 +1,12 @@
-"""Rules for markdown-it-py that copy the lines of Markdown's dialects that are syntax.
+"""Rules for markdown-it-py that copy lines of syntax from the dialects of Markdown.
 
 CommonMark reads these lines as text and joins them with their neighbors. Titles on them, and the text between them, are
 still read as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus, VitePress, Python-Markdown with PyMdown,
 kramdown, Hugo, Liquid and MDX. mdit-py-plugins knows some of it, but its rules search the rest of the text at every
 marker, so their time grows with the square of the length.
 
-A rule that looks for the end of a region stops at a blank line or at the next beginning, or takes the rest of the text,
-so that its time grows linearly.
+So that its time grows linearly, a rule that looks for the end of a region stops at a blank line or where another region
+begins, or it takes the rest of the text.
 """
 
 import re
@@ -30,7 +30,7 @@ _LINES = [  # lines without text
     r"\{(?:/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # comments and values of JSX
     r"(?i:\[\[?_?toc_?\]?\]|@\[toc\]|\$\{toc\})",
     r"\([\w:.-]++\)=|\+\+\+[ \t]++\{.*\}",  # a target and a break of MyST
-    r"<<<[ \t]++\S.*+|-+8<-+.*+|!include\s.*+|@import\s++[\"'].*+",  # other files
+    r"<<<[ \t]++\S.*+|-+8<-+.*+|!include\s.*+|@import\s++[\"'].*+",  # included files
     r":::?[\w-]++:::?|/{3,}+(?:[ \t]++[\w-]++)?+",  # of Microsoft Learn and PyMdown
     r"\\(?!begin\b)[a-zA-Z]++(?:\{[^{}\n]*+\}|\[[^\[\]\n]*+\])*+",  # a command of TeX
     r"([:+/?%@!$;,.])\1\1++",
@@ -85,7 +85,7 @@ _SPAN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _TEX, _LONG_WORD = re.compile(r"[\\^_={}+<>|\d]"), re.compile(r"[^\W\d_]{3}")
-# After an element, or at the end of a block.
+# Attributes after an element, or at the end of a block
 ATTRIBUTES = re.compile(r"\{(?::|[ \t]*+(?=[.#][\w:-]|[\w:-]++=))[^{}\n]*+\}")
 _END_ATTRIBUTES = re.compile(rf"\s*+(?:{ATTRIBUTES.pattern}|\{{/\*.*\*/\}})\s*+")
 
@@ -97,7 +97,7 @@ def add_rules(parser: MarkdownIt) -> None:
 
 
 def end_attributes(source: str) -> int:
-    """Return where a block's attributes begin at the end of its text, with the white space before them."""
+    """Return the offset of the attributes at the end of a block, and of the white space before them."""
     offset = source.rfind("{")
     while offset > 0 and source[offset - 1].isspace():
         offset -= 1
@@ -171,7 +171,7 @@ def _line(state: StateBlock, number: int, start: int) -> str:
 
 
 def _end_of_listing(state: StateBlock, number: int, end: int, rest: str, close: re.Pattern[str]) -> int:
-    """Return the line after the one that `close` matches, or the end of the block. `rest` is of the first line."""
+    """Return the line after the one that `close` matches, or the end of the block. `rest` is the rest of its line."""
     start = number
     while not close.search(rest):
         number += 1
@@ -192,7 +192,7 @@ def _end_of_paragraph(
 ) -> int:
     """Return the line after the one that ends with `close` and `label`, or 0.
 
-    The search ends with the paragraph, and at another beginning, which `again` matches.
+    The search ends with the paragraph, or where `again` matches another beginning.
     """
     start = number
     while True:
@@ -204,7 +204,7 @@ def _end_of_paragraph(
 
 
 def _fence(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Find the fences around a directive with text. Its name tells the opening fence, the length the closing one."""
+    """Find the fences around a directive with text. The opening one is known by its name, the other by its length."""
     match = _FENCE.match(line)
     if not match:
         return False

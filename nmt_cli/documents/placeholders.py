@@ -46,8 +46,8 @@ class Protection:
         return Protection(strict=self.once, flags=flags)
 
     def pieces(self, text: str) -> Iterator[Piece]:
-        end = 0
         """Cut a text into plain text, placeholders, tags and brackets."""
+        end = 0
         for start, stop, piece in _joined(text, self._found(text)):
             yield from self._between(text[end:start])
             yield piece
@@ -104,7 +104,7 @@ def _forms(flags: frozenset[str]) -> tuple[str, ...]:
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
     """Return a pattern with a group for each form, and the `others`.
 
-    Inside a word only URLs and forms that begin with a sign are tried: trying all would take most of the time.
+    Inside a word, only URLs and forms that begin with punctuation are tried: most time would go into trying all.
     """
     forms = "|".join([*(f"(?P<{name}>{FORMS[name].pattern})" for name in names), others])
     return re.compile(rf"(?:(?=[^\w\s]|[_hfw])|(?<![\w.+-]))(?:{forms})", re.DOTALL)

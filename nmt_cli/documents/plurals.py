@@ -54,13 +54,13 @@ GERMANIC = PluralForms(2, 0, True)  # gettext's rule for a catalog without a hea
 
 
 def parse(field: str) -> PluralForms | None:
-    """Return the forms of a Plural-Forms field, or None if it has no number."""
+    """Return the forms of a Plural-Forms field, or None if it does not give their number."""
     number = re.search(r"nplurals\s*=\s*([0-9]+)", field)
     if not number:
         return None
     if len(number[1]) > len(str(MOST_FORMS)) or not 1 <= int(number[1]) <= MOST_FORMS:
         named = printable(f"nplurals={number[1]}", 40)
-        raise DataError(f"{named} in the catalog's header: give Plural-Forms from 1 to {MOST_FORMS} forms")
+        raise DataError(f"{named} in the catalog's Plural-Forms must be from 1 to {MOST_FORMS}")
     count = int(number[1])
     expression = re.search(r"\bplural\s*=([^;]*)", field)
     try:

@@ -24,7 +24,7 @@ def read(text: str, options: ReadOptions) -> Document:
 
 @dataclass
 class _OpenMessage:
-    """A message to fill. The singular fits other numbers, too, if it has all placeholders of the plural."""
+    """A message to fill. The singular can serve for other numbers if it has all placeholders of the plural."""
 
     message: Message
     singular: Parts
@@ -89,7 +89,7 @@ class Catalog(Document):
 
 
 def _parts_of(text: str, protection: Protection | None) -> Parts:
-    """Return a message's text in parts, line by line, so that the number of lines stays. Text with tags is HTML."""
+    """Return a message's text in parts, line by line, to keep the number of lines. Text with tags is HTML."""
     parse = html.parse if html.has_tags(text, protection) else plain_parts
     return [part for line in _NEW_LINE.split(text) for part in parse(line, protection)]
 

@@ -9,7 +9,7 @@ from nmt_cli.documents import plurals
 from nmt_cli.documents.po_syntax import Edit, Field, Message, edited
 
 _CODE = re.compile(r"[a-z]{2,3}(?:_[A-Za-z]{2,4})?")
-# Fields with a template's values, in the escaped strings of the file: a line ends with the escape \n.
+# Fields that may still have a template's value. In the file's strings, a line ends with a backslash and an n.
 _LINE = r"(?:\A|(?<=\\n)){}:[ \t]*+"
 _CHARSET = re.compile(_LINE.format("Content-Type") + r"[^\\]*?\bcharset=(?P<value>[^\\;\s]*+)", re.IGNORECASE)
 _ENCODING = re.compile(_LINE.format("Content-Transfer-Encoding") + r"(?P<value>ENCODING|)(?=\\n|\s*\Z)")
@@ -35,7 +35,7 @@ def plural_field(header: Message | None, language: str) -> str:
 def header_edits(header: Message, language: str, new_line: str, *, has_plurals: bool) -> list[Edit]:
     """Return edits that set the charset to UTF-8, and the language and plural forms if the template left them open.
 
-    If no value of the template is left, they also remove the header's fuzzy flag.
+    If none of the template's values is left, they also remove the header's fuzzy flag.
     """
     raw = _raw(header.forms[0])
     charset = _CHARSET.search(raw)

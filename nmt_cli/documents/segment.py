@@ -12,8 +12,9 @@ from nmt_cli.corpus.tokenizer import normalise, visible
 from nmt_cli.documents.placeholders import Piece, Protection
 
 _WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
-# A segment with this many characters or marks ends with its sentence, one with twice as many ends at once: the time to
-# place marks grows with the product of the two, and the sentences of long lines are translated one by one anyway.
+# A segment with this many characters or marks ends after its current sentence, one with twice as many immediately. The
+# time to place marks grows with the product of both numbers. Cutting between sentences changes no translation: those of
+# a long line are translated one by one anyway.
 _LONG_TEXT = 1000
 _MANY_MARKS = 25
 _LONG_TAG = 500
@@ -62,7 +63,7 @@ class MarkedSegment:
     standalone: list[Mark]
     escape: Callable[[str], str]  # from plain text to the document's spelling
     forbidden: re.Pattern[str] | None  # a translation must not match this more often than the text
-    outer_space: tuple[str, str]  # white space before and after the text that stands inside tags
+    outer_space: tuple[str, str]  # white space that begins and ends the segment, inside tags
     result: Parts  # the source as it is, until the translation replaces it
 
 
@@ -93,7 +94,7 @@ def plain_parts(
     escape: Callable[[str], str] = str,
     unescape: Callable[[str], str] = str,
 ) -> Parts:
-    """Return a text without markup, except for protected placeholders, in parts."""
+    """Return the parts of a text that has no markup. Placeholders in it are protected."""
     builder = SegmentBuilder(escape, protection)
     builder.add_source(text, unescape)
     return builder.build()
@@ -165,7 +166,7 @@ class SegmentBuilder:
         self._add(Mark(parts, len(self.text), name=name, kind=kind, once=once, may_be_empty=may_be_empty))
 
     def add_standalone(self, parts: Parts, *, ordered: bool = False, joins: bool = False) -> None:
-        """Add a mark that is no tag. It separates the words beside it unless it `joins` them."""
+        """Add a mark that is not a tag. It separates the words beside it unless it `joins` them."""
         self._add(Mark(parts, len(self.text), ordered=ordered, joins=joins))
         self._separated = self._separated or not joins
 
@@ -276,8 +277,8 @@ def _short_parts(source: str) -> Iterator[str]:
 def _matched(marks: list[Mark]) -> tuple[list[Element], list[Mark]]:
     """Return pairs of tags, outer ones first, and all other marks.
 
-    A tag without a partner becomes a standalone mark that keeps its order among such tags: its scope may begin or end
-    outside the segment. So does a tag that is still open where an outer element closes.
+    A tag without a partner becomes a standalone mark that keeps its order among such tags, because its scope may begin
+    or end outside the segment. A tag that is still open where an outer element closes is treated in the same way.
     """
     partners: dict[int, Mark] = {}
     open_marks, names = list[Mark](), Counter[str]()

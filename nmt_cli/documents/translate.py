@@ -4,7 +4,6 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
 
 from nmt_cli.corpus.readers import check_plain
 from nmt_cli.documents import html
@@ -16,8 +15,10 @@ from nmt_cli.documents.placement import place_marks
 from nmt_cli.documents.segment import MarkedSegment, plain_parts
 from nmt_cli.system.console import Progress, counted, say
 from nmt_cli.system.errors import DataError, UsageError
-from nmt_cli.translation.translate import Run, TranslateOptions, read_lines, report, write_line
-from nmt_cli.translation.translator import NOT_YET, Translator
+from nmt_cli.translation.lines import chunks_of, read_chunks
+from nmt_cli.translation.translate import Run, TranslateOptions
+from nmt_cli.translation.translator import Translator
+from nmt_cli.translation.writer import report, write_line
 
 READ_BYTES = 1 << 20
 
@@ -62,9 +63,8 @@ def translate_file(
     progress.total, progress.unit = len(document.segments), "segments"
     texts = (segment.text for segment in document.segments)
     try:
-        for segment, aligned in zip(
-            document.segments, translate_aligned(translator, texts, **options.search), strict=True
-        ):
+        results = translate_aligned(translator, chunks_of(texts), options.search)
+        for segment, aligned in zip(document.segments, results, strict=True):
             segment.result = place_marks(segment, aligned)
             progress.advance()
     except BaseException:
@@ -88,20 +88,19 @@ def translate_lines(
     protection: Protection | None,
 ) -> None:
     """Translate lines, each with its own markup; one line out for every line in."""
-    lines = read_lines(source, translator.counts, strict=options.strict, wait=lambda: translator.idle)
     waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines with their segments that are not translated yet
 
-    def texts() -> Iterator[Any]:
-        for line in lines:
-            if line is NOT_YET:
-                yield line
-                continue
-            document = Document(html.parse(line, protection) if is_html else plain_parts(line, protection))
-            waiting.append((document, deque(document.segments)))
-            # A line without segments sends an empty text, to be written in its turn.
-            yield from [segment.text for segment in document.segments] or [""]
+    def chunks() -> Iterator[list[str]]:
+        for lines in read_chunks(source, translator.counts, strict=options.strict):
+            texts = list[str]()
+            for line in lines:
+                document = Document(html.parse(line, protection) if is_html else plain_parts(line, protection))
+                waiting.append((document, deque(document.segments)))
+                # A line without segments sends an empty text, to be written in its turn.
+                texts += [segment.text for segment in document.segments] or [""]
+            yield texts
 
-    for aligned in translate_aligned(translator, texts(), **options.search):
+    for aligned in translate_aligned(translator, chunks(), options.search):
         document, segments = waiting[0]
         if segments:
             segment = segments.popleft()

@@ -1,4 +1,4 @@
-"""XML, documents and fragments: cut by the rules of XML 1.0 into tags and text, and these grouped into segments.
+"""XML documents and fragments: cut a text into tags and text by the rules of XML 1.0, and group these into segments.
 
 No entity is expanded: references to entities that the document declares are copied. Element names have no meaning. As
 DeepL documents it, segments end at the elements that a client names, and at those whose parent has no text of its own.
@@ -22,9 +22,9 @@ _TOKEN = re.compile(
     |<(?P<start>[^\s<>/=!?"'&\d.-][^\s<>/="']*+)(?:[^<>"'/]|"[^"<]*+"|'[^'<]*+'|/(?!>))*+(?P<empty>/?)>""",
     re.DOTALL | re.VERBOSE,
 )
-_QUOTED, _SILENT = r"\"[^\"]*+\"|'[^']*+'", r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)"
-_PROLOG = re.compile(rf"(?:\s++|{_SILENT})*+", re.DOTALL)
-_DOCTYPE = re.compile(rf"<!DOCTYPE\b(?:[^\[>\"']|{_QUOTED}|\[(?:[^\]\"'<]|{_QUOTED}|{_SILENT}|<)*+\])*+>", re.DOTALL)
+_QUOTED, _COMMENT = r"\"[^\"]*+\"|'[^']*+'", r"<!--.*?(?:-->|\Z)|<\?.*?(?:\?>|\Z)"
+_PROLOG = re.compile(rf"(?:\s++|{_COMMENT})*+", re.DOTALL)
+_DOCTYPE = re.compile(rf"<!DOCTYPE\b(?:[^\[>\"']|{_QUOTED}|\[(?:[^\]\"'<]|{_QUOTED}|{_COMMENT}|<)*+\])*+>", re.DOTALL)
 _REFERENCE = re.compile(
     r"&(?:#(?P<decimal>[0-9]{1,7})|#x(?P<hex>[0-9a-fA-F]{1,6})|(?P<name>amp|lt|gt|quot|apos));|[&>\"']"
 )
@@ -140,7 +140,7 @@ def _cut(text: str) -> list[_Token]:
 
 
 def _tree(tokens: list[_Token]) -> tuple[dict[int, int], list[int]]:
-    """Return the index of the end tag by that of its start tag, and the start tag around each token."""
+    """Return the index of each start tag's end tag, and for each token the index of the start tag around it."""
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
     for index, token in enumerate(tokens):

@@ -10,6 +10,7 @@ which of them this CPU can run, `library.py` opens one. ctypes releases the GIL:
 each has a search of its own.
 
 It computes what `transformer/model.py` computes, and searches as `translation/search.py` describes: tests compare the
-two on every shape of a model and every option. `model.py` maps weights and checks their shapes, `search.py` is one
-thread's search, `engine.c` the rest, in this order: vectors, products, attention, encoder and decoder, search, models.
+two on every shape of a model and every option. `model.py` maps weights and checks their shapes, `engine.c` has the
+rest, in this order: vectors, products, attention, encoder and decoder, search, models. `translation/engine_backend.py`
+calls its search.
 """

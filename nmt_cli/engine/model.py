@@ -7,7 +7,7 @@ from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 
 from nmt_cli.engine import library
 from nmt_cli.engine.layout import MATRICES, Settings, depths, differences, norms, tensor_shapes
-from nmt_cli.engine.weights import Tensor, release
+from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
 ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers in engine.c

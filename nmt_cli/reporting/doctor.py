@@ -16,7 +16,7 @@ from nmt_cli.system.console import counted
 from nmt_cli.system.errors import MissingError, OutputError, printable
 from nmt_cli.training.metrics_log import MIN_IMPROVEMENT, worse_than_expected
 from nmt_cli.training.run import RunFiles, read_run
-from nmt_cli.translation.segments import looping
+from nmt_cli.translation.segmenter import looping
 
 WRONG = "wrong"  # the score is meaningless
 COSTLY = "costly"  # the score is lower than necessary

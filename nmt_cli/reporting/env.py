@@ -11,7 +11,8 @@ from nmt_cli import __version__
 from nmt_cli.engine import library
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
-from nmt_cli.translation.backends import MAX_THREADS, best_precision
+from nmt_cli.translation.backends import MAX_THREADS
+from nmt_cli.translation.engine_backend import best_precision
 
 PACKAGES = "torch numpy sentencepiece accelerate datasets huggingface-hub sacrebleu transformers ctranslate2"
 FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8"  # CPU features that change a default

@@ -37,17 +37,17 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             warn(warning)
         scores = [report.scores for report in reports]
         _warn_of_low_scores(run, split, scores)
-        for systems_scores in zip(*scores, strict=True):
-            name = systems_scores[0].name
-            expected = _expected(run, split, systems_scores[0].metric)
-            rows.append([f"{split} {name}", expected, *(each.shown() for each in systems_scores)])
+        for by_system in zip(*scores, strict=True):
+            name = by_system[0].name
+            expected = _expected(run, split, by_system[0].metric)
+            rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
             if split != "general":  # so that the counts shown are those of the test set
-                signatures[name] = f"{systems_scores[-1].signature} {systems_scores[-1].verbose}"
+                signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
     sources, references = run.corpus.lines("test")
     translations = hypotheses.get("test", [])
     if generated and run.settings.corpus.src == "en":
         right, total = pronoun_accuracy(sources, translations, references)
-        rows.append(["pronouns of antecedents never seen together", "", f"{right} of {total}"])
+        rows.append(["correct pronouns (pairs of nouns unseen in training)", "", f"{right} of {total}"])
     say("5/5 score", *(f"{name}: {text}" for name, text in signatures.items()))
     if not sources:
         say("There is no test set, so no test score. Name one by corpus.test_src and test_tgt, or set corpus.hold_out")
@@ -74,11 +74,12 @@ def _perplexity_row(run: RunFiles, blanks: int) -> list[str]:
 
 
 def _warn_of_low_scores(run: RunFiles, split: str, scores: Sequence[Sequence[Score]]) -> None:
-    """Warn where fine-tuning lowered the first metric, and where test BLEU is below the expected range."""
+    """Warn if fine-tuning lowered the first metric, and if test BLEU is below the expected range."""
     before, after = scores[0][0], scores[-1][0]
     if after.score < before.score:
         fell = f"{split} {after.name} fell from {before.score:.2f} to {after.score:.2f}"
-        warn(f"{fell}: the model it started from is better here. Lower training.rate_factor, or give more text")
+        advice = "Lower training.rate_factor, or give more text"
+        warn(f"{fell}: the model that training started from is better here. {advice}")
     expected = run.settings.expect.bleu if split == "test" else []
     if expected and after.score < expected[0]:
         low = f"test BLEU {after.score:.2f} is below the expected {expected[0]:g}"
@@ -86,7 +87,7 @@ def _warn_of_low_scores(run: RunFiles, split: str, scores: Sequence[Sequence[Sco
 
 
 def _expected(run: RunFiles, split: str, metric: str) -> str:
-    """Return the score that the recipe expects for a metric, or the paper's; "" where neither is known."""
+    """Return the score that the recipe expects for a metric, or else the paper's; "" if neither is known."""
     expect = run.settings.expect
     assert run.corpus
     closest_to_paper = "paper-bleu-quotes" if run.corpus.manifest["tgt"] == "de" else "paper-bleu"

@@ -1,4 +1,4 @@
-"""The gain from synthetic text: a table of the models trained with it, without it, and of the teacher."""
+"""The gain from synthetic text: a table of the models trained with it and without it, and of the teacher."""
 
 import time
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ def _teacher(run: RunFiles, model: Path) -> _Candidate:
 def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
     """Return the words per second over all lines, and the mean milliseconds of a line alone, in one process.
 
-    Each time is the shortest of several, because other work on the machine only adds to them.
+    Each time is the shortest of several, because other work on the machine only makes it longer.
     """
     options = decoding.model_dump()
     single_lines = lines[:20]

@@ -25,7 +25,7 @@ from nmt_cli.system.errors import printable
 PAGE = Path(__file__).parent / "page"
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that went away
 PAGE_HEADERS = {
-    "Cache-Control": "no-cache",  # browsers load the page anew after an upgrade
+    "Cache-Control": "no-cache",  # so that browsers fetch the new page after an upgrade
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
     "'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
     "X-Content-Type-Options": "nosniff",
@@ -36,7 +36,7 @@ ANY_HOST = Access()
 
 
 class PageFiles(StaticFiles):
-    """Serves the files of `page/` with headers that forbid inline scripts and foreign resources."""
+    """Serves the files in `page/` with headers that forbid inline scripts and resources of other hosts."""
 
     def file_response(self, *arguments: object, **options: object) -> Response:
         response = super().file_response(*arguments, **options)  # type: ignore[arg-type]
@@ -103,11 +103,11 @@ async def _disconnected(request: Request, error: ClientDisconnect) -> Response:
 
 
 async def _failure(request: Request, error: Exception) -> Response:
-    return _error(request, 500, "The server failed: this is a bug of nmt serve")
+    return _error(request, 500, "The server failed: this is a bug in nmt serve")
 
 
 class AccessCheck:
-    """Middleware that refuses foreign host names and foreign web pages."""
+    """Middleware that refuses requests for unknown host names, and from web pages of other origins."""
 
     def __init__(self, app: ASGIApp, service: Service, access: Access) -> None:
         self.app = app
@@ -117,9 +117,9 @@ class AccessCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None
         if scope["type"] == "http":
-            refusal = self.access.refuse(scope["method"], Headers(scope=scope), bool(self.service.keys))
+            refusal = self.access.refusal(scope["method"], Headers(scope=scope), bool(self.service.keys))
         if refusal:
-            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body stays unread
+            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body was not read
             await response(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -140,14 +140,14 @@ class RequestLog:
         begun = time.monotonic()
         status = CLIENT_CLOSED_REQUEST
 
-        async def watched(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self.app(scope, receive, watched)
+            await self.app(scope, receive, send_and_note)
         except Exception:
             status = 500
             raise

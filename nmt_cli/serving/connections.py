@@ -32,7 +32,7 @@ GRACE_SECONDS = 1  # an idle connection can be closed for a new one after this t
 DEFAULT_CONNECTIONS = 512
 SPARE_FILES = 32  # file descriptors for everything but connections
 BACKLOG = 128
-RETRY_SECONDS = 1  # after the system had no file descriptor for a connection
+RETRY_SECONDS = 1  # pause when the system has no file descriptor for a connection
 WARN_SECONDS = 60  # between two warnings
 
 
@@ -65,10 +65,10 @@ class Protocol(HttpToolsProtocol):
 
     _discarding = False  # ignore further data
     _refused = False
-    _head_bytes = 0  # of this request, without its body
+    _head_bytes = 0  # of this request, without its body; after a refusal, of all data
     _in_head = False
     _refusal: tuple[int, str] | None = None
-    waiting_since = 0.0  # when it last began to wait for the client
+    waiting_since = 0.0  # when the connection last began to wait for its client
     on_lost: Callable[["Protocol"], None] | None = None
 
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ class Protocol(HttpToolsProtocol):
             self._head_bytes += len(piece)
             super().data_received(piece)
             if self._head_bytes > MAX_HEAD_BYTES:
-                self._refusal = 431, f"The headers of a request may have {MAX_HEAD_BYTES:,} bytes"
+                self._refusal = 431, f"The headers of a request may have at most {MAX_HEAD_BYTES:,} bytes"
                 self.send_400_response("")
         self._update_header_timer()
 
@@ -109,10 +109,10 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:  # a trailer; no route uses them
+        if not self._in_head:  # a trailer, which no route uses
             return
         if len(self.headers) >= MAX_HEADERS:
-            self._refusal = 431, f"A request may have {MAX_HEADERS} headers"
+            self._refusal = 431, f"A request may have at most {MAX_HEADERS} headers"
             raise StopParsing
         super().on_header(name, value)
 
@@ -202,20 +202,21 @@ class Protocol(HttpToolsProtocol):
 class Listener:
     """Accepts up to `limit` connections from a socket.
 
-    Further ones wait in the socket's backlog. Each replaces the connection that has waited longest for its client.
+    Further ones wait in the socket's backlog. Each takes the place of the connection that has waited longest for
+    its client.
     """
 
-    def __init__(self, port: socket.socket, limit: int, make: Callable[[], Protocol]) -> None:
-        self.port = port
+    def __init__(self, server_socket: socket.socket, limit: int, make_protocol: Callable[[], Protocol]) -> None:
+        self.server_socket = server_socket
         self._limit = limit
-        self._make = make
+        self._make_protocol = make_protocol
         self._loop = asyncio.get_running_loop()
         self._open = set[Protocol]()
         self._tasks = set[asyncio.Task[None]]()
         self._timer = _Timer()
         self._warned = -float(WARN_SECONDS)
-        port.setblocking(False)
-        port.listen(BACKLOG)
+        server_socket.setblocking(False)
+        server_socket.listen(BACKLOG)
         self._listen()
 
     @property
@@ -227,16 +228,16 @@ class Listener:
         """Accept the connections in the backlog, then stop listening."""
         self._accept()
         self._stop()
-        self.port.close()
+        self.server_socket.close()
 
     def _listen(self) -> None:
         self._timer.stop()
-        if self.port.fileno() >= 0:
-            self._loop.add_reader(self.port, self._accept)
+        if self.server_socket.fileno() >= 0:
+            self._loop.add_reader(self.server_socket, self._accept)
 
     def _stop(self, seconds: float | None = None) -> None:
         """Accept no connection for some seconds, or until an open one ends."""
-        self._loop.remove_reader(self.port)
+        self._loop.remove_reader(self.server_socket)
         self._timer.stop()
         if seconds is not None:
             self._timer.start(seconds, self._listen)
@@ -246,7 +247,7 @@ class Listener:
             self._close_oldest()
         for _ in range(self._limit - len(self._open)):
             try:
-                connection, _ = self.port.accept()
+                connection, _ = self.server_socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -256,7 +257,7 @@ class Listener:
                 self._stop(RETRY_SECONDS)
                 return
             connection.setblocking(False)
-            protocol = self._make()
+            protocol = self._make_protocol()
             protocol.on_lost = self._lost
             self._open.add(protocol)
             task = self._loop.create_task(self._connect(protocol, connection))
@@ -273,13 +274,13 @@ class Listener:
         oldest = min(waiting, key=lambda each: each.waiting_since, default=None)
         if oldest and time.monotonic() - oldest.waiting_since >= GRACE_SECONDS:
             oldest.transport.abort()
-            self._stop()  # until _lost
+            self._stop()  # until `_lost` is called
         else:
             self._stop(GRACE_SECONDS / 4)
 
     def _lost(self, protocol: Protocol) -> None:
         self._open.discard(protocol)
-        self._loop.call_soon(self._listen)  # only then is the file descriptor free
+        self._loop.call_soon(self._listen)  # the file descriptor is free after this callback
 
     def _warn(self, text: str) -> None:
         if time.monotonic() - self._warned >= WARN_SECONDS:
@@ -288,7 +289,7 @@ class Listener:
 
 
 def connection_limit(wanted: int | None) -> int:
-    """Return the number of connections to allow; UsageError if too few files may be open for `wanted` of them."""
+    """Return the number of connections to allow; UsageError if the limit on open files is too low for `wanted`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return wanted or DEFAULT_CONNECTIONS

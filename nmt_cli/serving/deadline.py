@@ -25,12 +25,12 @@ class Deadline:
             return
         begun = False
 
-        async def noting(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
-        if await self._in_time(self.app(scope, receive, noting)) or begun:
+        if await self._in_time(self.app(scope, receive, send_and_note)) or begun:
             return
         text = f"The request took longer than {self.seconds:g} seconds. Send less text at once, or try again later"
         await self.refuse(Request(scope), 504, text)(scope, receive, send)

@@ -79,7 +79,7 @@ async def _terms(service: Service, fields: Fields, source: str, target: str) -> 
 
 
 def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
-    """Return the names in a field, which is a list or a text with commas."""
+    """Return the names in a field, which is a list or separated by commas."""
     if not fields.has(name):
         return ()
     texts, _ = fields.texts(name, limit)

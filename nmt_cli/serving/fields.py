@@ -17,8 +17,8 @@ from starlette.requests import Request
 
 YES = ("1", "true", "yes", "on")
 NO = ("0", "false", "no", "off", "none", "null", "")
-SMALL_BODY = 1 << 16  # bytes; smaller bodies are read however many large ones are being read
-MAX_BODY_BYTES = 1 << 25  # of all larger bodies that are being read
+SMALL_BODY = 1 << 16  # bytes; bodies up to this size are always read
+MAX_BODY_MEMORY = 1 << 25  # bytes of all larger bodies that are being read
 RETRY_SECONDS = 1
 LARGE_FIELDS = {"q", "text", "entries"}  # fields with limits of their own
 MAX_FIELD_CHARACTERS = 10_000  # of any other field
@@ -28,7 +28,10 @@ MultiPartParser.spool_max_size = 1 << 24  # keep uploads in memory; the limit on
 
 
 class Refusal(Exception):
-    """An error response with a status of 4xx or 5xx and a message of one sentence."""
+    """An error response with a status of 4xx or 5xx and a message of one sentence.
+
+    In docstrings of this package, "400 if" means that a function raises a refusal with this status.
+    """
 
     def __init__(self, status: int, text: str, *, retry_after: int | None = None, close: bool = False) -> None:
         """`close` closes the connection, because the rest of the body stays unread."""
@@ -48,7 +51,7 @@ class BodyMemory:
 
     def add(self, count: int) -> None:
         """Count more bytes; 503 if there are too many."""
-        if self.bytes + count > MAX_BODY_BYTES:
+        if self.bytes + count > MAX_BODY_MEMORY:
             text = "Too many large requests at once: try again later"
             raise Refusal(503, text, retry_after=RETRY_SECONDS, close=True)
         self.bytes += count
@@ -101,7 +104,10 @@ class Fields:
         return bool(found)
 
     def choice(self, name: str, words: tuple[str, ...]) -> str:
-        """Return one of the words in lower case; the first if the field is missing. "1" and "0" match any flag."""
+        """Return one of the words in lower case; the first if the field is missing.
+
+        If "0" is one of them, a flag in any form counts as "1" or "0".
+        """
         value = self._values.get(name)
         if "0" in words and (found := _flag(value)) is not None and value != "":
             return str(int(found))
@@ -120,7 +126,7 @@ class Fields:
 
 
 def _flag(value: Any) -> bool | None:
-    """Return the value as a flag; None if it is none."""
+    """Return the value as a flag; None if it is not a flag."""
     word = str(value).strip().lower() if isinstance(value, str | int) else "?"
     if word in YES:
         return True
@@ -161,7 +167,7 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
 
 
 def _bounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields, which stay in memory until the response; 400 if a field without its own limit is too long."""
+    """Return the fields; 400 if one without a limit of its own is too long: they stay in memory until the response."""
     values.pop("context", None)  # DeepL allows any length; it has no effect here
     for name, value in values.items():
         texts = value if isinstance(value, list) else [value]

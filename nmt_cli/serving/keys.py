@@ -1,6 +1,11 @@
-"""Reads the file of API keys: one key per line; empty lines and lines that begin with # are ignored."""
+"""Reads the file of API keys, one per line, and compares a key with them.
 
+Empty lines and lines that begin with # are ignored.
+"""
+
+import hmac
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from nmt_cli.system.console import warn
@@ -29,3 +34,9 @@ def read_keys(path: Path) -> list[bytes]:
     if path.stat().st_mode & stat.S_IROTH:
         warn(f"{path} can be read by every user of this machine. Change that: chmod o-r {path}")
     return keys
+
+
+def is_accepted(key: bytes, accepted: Sequence[bytes]) -> bool:
+    """Return whether a key is accepted. Comparing it with every key keeps the time independent of them."""
+    equal = [hmac.compare_digest(key, each) for each in accepted]
+    return any(equal)

@@ -27,22 +27,22 @@ class Access:
     addresses: bool = False  # accept every IP address as a host name
     origins: tuple[str, ...] = ()
 
-    def refuse(self, method: str, headers: Headers, keys: bool) -> tuple[int, str] | None:
-        """Return the status and message for a request to refuse; None to accept it."""
+    def refusal(self, method: str, headers: Headers, has_keys: bool) -> tuple[int, str] | None:
+        """Return the status and message with which to refuse a request; None to accept it."""
         hosts = headers.getlist("Host")
         for host in hosts:
             if not self.has_host(host):
                 shown = printable(host, 100)
                 advice = f"If it should be, start nmt serve with --allow-host {shown}"
-                return 421, f"{shown} is no name of this server. {advice}"
+                return 421, f"{shown} is not a name of this server. {advice}"
         origin = headers.get("Origin")
-        if keys or origin is None or method in _SAFE_METHODS or ANY in self.origins or origin in self.origins:
+        if has_keys or origin is None or method in _SAFE_METHODS or ANY in self.origins or origin in self.origins:
             return None
         if any(_is_same(origin, host) for host in hosts):
             return None
         shown = printable(origin, 100)
         advice = f". To allow them, start nmt serve with --cors {shown}" if _ORIGIN.fullmatch(origin) else ""
-        return 403, f"Pages of {shown} must not use this server{advice}"
+        return 403, f"Pages from {shown} may not use this server{advice}"
 
     def has_host(self, host: str) -> bool:
         """Return whether a Host header names this server."""
@@ -74,11 +74,14 @@ def access_for(host: str, names: Sequence[str], origins: Sequence[str]) -> Acces
     for name in names:
         found = _AUTHORITY.fullmatch(name)
         if name != ANY and (not found or found[2]):
-            raise UsageError(f"--allow-host {printable(name, 100)} is no host name. Give example.org, without a port")
+            raise UsageError(
+                f"--allow-host {printable(name, 100)} is not a host name. Give one such as example.org, without a port"
+            )
     for origin in origins:
         if origin != ANY and not _ORIGIN.fullmatch(origin):
             raise UsageError(
-                f"--cors {printable(origin, 100)} is no origin. Give https://example.org, with a port if it has one"
+                f"--cors {printable(origin, 100)} is not an origin. "
+                "Give one such as https://example.org or http://localhost:3000"
             )
     own = {"localhost", host.lower(), f"[{host.lower()}]"}
     if not is_loopback(host):

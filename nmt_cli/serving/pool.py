@@ -1,4 +1,4 @@
-"""The models by language pair, and the translation of all requests' texts with them."""
+"""The models, one for each language pair. They translate the texts of all requests."""
 
 import asyncio
 import contextlib
@@ -20,17 +20,18 @@ from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.work import SHORT_TEXT, Workers
 from nmt_cli.system.errors import NmtError, UsageError, from_os_error
 from nmt_cli.translation.backends import may_have_gpu
-from nmt_cli.translation.pending import Options, Pending, Translation
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Pending, Translation
 from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
 WARM_UP = "Hello."
-# How many segments of long texts a CPU thread searches at once beside other texts; more would slow those down.
+# How many segments of long texts a CPU thread searches while it also searches other texts; more would slow those down.
 BACKGROUND_SEGMENTS = 1
-# The cost of texts in characters, for the memory that they take and the time that Python's garbage collection takes
-COST_PER_UNIT = 50  # of a line or sentence, added to its own characters
-COST_FACTOR = 4  # a request may cost this many times its limit of characters
-SMALL_COST = 2500  # requests of this cost are always admitted
+# The cost of a text, in characters, estimates the memory and the garbage collection time that it takes.
+COST_PER_UNIT = 50  # added to the characters of each line or sentence
+COST_FACTOR = 4  # a request may cost this many times its character limit
+SMALL_COST = 2500  # requests of up to this cost are always admitted
 
 
 @dataclass(frozen=True)
@@ -40,14 +41,14 @@ class ServedModel:
     translator: Translator
     source: str  # language codes
     target: str
-    prefix: str = ""  # of every source, to select one of the model's target languages
+    prefix: str = ""  # put before every source to select one of the model's target languages
 
-    def submit(self, position: int, unit: str, options: Options, done: Callable[[Pending], None]) -> Pending:
-        """Start to translate a text's unit; later positions give way to the first units of other texts."""
-        return self.translator.submit(self.prefix + unit, options, done=done, place=position)
+    def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
+        """Start translating a unit of a text. Units at later positions let the first units of other texts go first."""
+        return self.translator.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
-        """Return a unit's translation of this rank, or the last one, aligned with the unit."""
+        """Return the translation of this rank, or the last one if there are fewer, aligned with its unit."""
         result = align(self.translator, translation, self.prefix + unit, rank)
         skip = len(self.prefix)
         return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])
@@ -128,8 +129,8 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
 
     @contextlib.contextmanager
-    def admit(self, texts: Sequence[str], options: Options) -> Iterator[None]:
-        """Count texts within the block; 429 if too many others are pending, 400 if they cost too much."""
+    def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
+        """Count texts as pending within the block; 429 if too many others are, 400 if the texts cost too much."""
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
         self.texts += len(texts)
@@ -140,13 +141,13 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             self.texts -= len(texts)
 
     def _reserve(self, cost: int, reserved: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Reserve a cost; 400 if it is too high for one request, with the cost that the request has `reserved`."""
+        """Reserve a cost; 400 if the request would cost too much, including what it has already `reserved`."""
         if cost + reserved > self.max_cost:
-            raise Refusal(400, "Invalid request: its lines, sentences and alternatives are too many. Divide the text")
+            raise Refusal(400, "Invalid request: too many lines, sentences and alternatives. Divide the text")
         return self.costs.reserve(cost)
 
     async def translate(
-        self, model: ServedModel, texts: Sequence[Sequence[str]], options: Options
+        self, model: ServedModel, texts: Sequence[Sequence[str]], options: SearchOptions
     ) -> list[list[Translation]]:
         """Translate the units of texts. Cancellation cancels their translation."""
         units = list(chain.from_iterable(texts))
@@ -160,8 +161,8 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             raise Refusal(500, str(text)) from error
         return [[next(results) for _ in text] for text in texts]
 
-    async def _finished(self, model: ServedModel, units: Sequence[str], options: Options) -> list[Pending]:
-        """Translate units, and return them when all are finished."""
+    async def _finished(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Pending]:
+        """Translate units, and return the results when all are finished."""
         characters = sum(map(len, units))
         completion = Completion(len(units))
         begun = time.monotonic()
@@ -170,7 +171,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
 
         def submit(position: int, unit: str) -> None:
             pending.append(model.submit(position, unit, options, completion.count_down))
-            if ended:  # meanwhile, while this call ran in another thread
+            if ended:  # the request ended while this call ran in another thread
                 pending[-1].cancel()
 
         def cost(segments: int) -> int:
@@ -239,14 +240,14 @@ class Completion:
 
     def _count_down(self) -> None:
         self.remaining -= 1
-        if not self.remaining and not self.future.done():  # a cancelled request has cancelled it
+        if not self.remaining and not self.future.done():  # it was cancelled with its request
             self.future.set_result(None)
 
 
 def load(directory: Path, precision: str, workers: int | None) -> list[ServedModel]:
     """Load a model, run it once, and return it for each of its target languages."""
-    later = None if may_have_gpu() else BACKGROUND_SEGMENTS
-    translator = Translator(directory, precision=precision, workers=workers, later=later)
+    background = None if may_have_gpu() else BACKGROUND_SEGMENTS
+    translator = Translator(directory, precision=precision, workers=workers, background_limit=background)
     source = translator.config.src
     target = translator.config.tgt
     pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))

@@ -11,8 +11,9 @@ from starlette.routing import Route
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
 from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
-from nmt_cli.translation.pending import Options, Translation
-from nmt_cli.translation.segments import sentences_of
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Translation
+from nmt_cli.translation.segmenter import sentences_of
 
 MAX_SENTENCES = 10_000
 
@@ -37,7 +38,7 @@ async def sentences(request: Request) -> Response:
     units = [text[start:stop] for start, stop in spans]
     if not service.needs_no_translation(source, fields.text("target")):
         model = service.pool.find(source, fields.text("target"))
-        options = Options(n_best=alternatives + 1, alignments=True)
+        options = SearchOptions(n_best=alternatives + 1, alignments=True)
         with service.pool.admit([text], options):
             translated = await while_connected(request, _translate(service.pool, model, units, options))
     else:
@@ -58,7 +59,9 @@ class Hypothesis(NamedTuple):
     alignment: list[tuple[int, int]]
 
 
-async def _translate(pool: ModelPool, model: ServedModel, units: list[str], options: Options) -> list[list[Hypothesis]]:
+async def _translate(
+    pool: ModelPool, model: ServedModel, units: list[str], options: SearchOptions
+) -> list[list[Hypothesis]]:
     [results] = await pool.translate(model, [units], options)
     return await pool.workers.map_in_thread(partial(_hypotheses, model), units, results)
 

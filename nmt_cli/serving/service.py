@@ -1,7 +1,6 @@
 """The service behind the routes: limits, API keys, language detection and translation."""
 
 import asyncio
-import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -17,16 +16,18 @@ from nmt_cli.serving import fields as reader
 from nmt_cli.serving.detect import SURE, Detector
 from nmt_cli.serving.fields import BodyMemory, Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries
+from nmt_cli.serving.keys import is_accepted
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
 from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.serving.work import SHORT_TEXT
 from nmt_cli.system.errors import DataError
-from nmt_cli.translation.pending import Options, Translation
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Translation
 
-BYTES_PER_CHARACTER = 12  # of a character that JSON or a form escapes
+BYTES_PER_CHARACTER = 12  # the most that a character takes, escaped in JSON or a form
 BYTES_PER_TEXT = 64  # for the syntax around it
-OTHER_FIELDS = 50  # fields of a form that are no texts
+OTHER_FIELDS = 50  # fields of a form that are not texts
 MAX_ALTERNATIVES = 10
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
 
@@ -54,7 +55,7 @@ class Answer:
 
 @dataclass
 class Service:
-    """Everything that routes share; one per application."""
+    """Everything that routes share; one instance per application."""
 
     pool: ModelPool
     metrics: Metrics
@@ -86,14 +87,13 @@ class Service:
         if scheme.lower() not in KEY_SCHEMES:
             key = fields.text(*names, default="") if names else ""
         if not key:
-            where = " or ".join([*(f"as {name}" for name in names[:1]), "in the header Authorization"])
+            where = " or ".join([*(f"as {name}" for name in names[:1]), "in the Authorization header"])
             raise Refusal(missing, f"An API key is needed, {where}")
-        equal = [hmac.compare_digest(key.strip().encode(), each) for each in self.keys]  # always all, for constant time
-        if not any(equal):
+        if not is_accepted(key.strip().encode(), self.keys):
             raise Refusal(403, "Invalid API key")
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
-        """Count and return the texts of a request, and whether they were a list."""
+        """Count the texts of a request, and return them and whether they were a list."""
         texts, several = fields.texts(name, self.limits.texts)
         self.count(request, texts)
         return texts, several
@@ -126,13 +126,13 @@ class Service:
             return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
         text_format = replace(text_format, language=model.target)
-        options = Options(n_best=alternatives + 1, alignments=text_format.marked, terms=terms)
+        options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms)
         with self.pool.admit(texts, options):
             translations = await while_connected(request, self._translate(model, texts, text_format, options))
         return Answer(translations, model.source, confidence)
 
     async def _translate(
-        self, model: ServedModel, texts: Sequence[str], text_format: TextFormat, options: Options
+        self, model: ServedModel, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
     ) -> list[list[str]]:
         short = sum(map(len, texts)) <= SHORT_TEXT
         workers = self.pool.workers
@@ -159,9 +159,9 @@ class Service:
         model: ServedModel,
         units: Sequence[Sequence[str]],
         translations: Sequence[Sequence[Translation]],
-        options: Options,
+        options: SearchOptions,
     ) -> list[list[tuple[Aligned, ...]]]:
-        """Return for each text a list by rank (best first) of the translations of all its units."""
+        """Return, for each text and then for each rank (best first), the translations of all its units."""
         ranks = range(options.n_best)
 
         def aligned(unit: str, translation: Translation) -> list[Aligned]:
@@ -179,7 +179,7 @@ class Service:
     async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
         """Return the source language, and the confidence in percent if "auto" asks to detect it.
 
-        400 if the detected language is certain and no model has it.
+        400 if the text is surely in a language that no model has.
         """
         if source.lower() != "auto":
             return source, None

@@ -73,7 +73,7 @@ class MarkedText:
         self.units = [segment.text for segment in document.segments]
 
     def translated(self, results: Sequence[Aligned]) -> str:
-        """Return the translated text, given the translations of its units; empty ones leave the source."""
+        """Return the translated text, given the translations of its units. Where one is empty, the source stays."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source
             segment.result = place_marks(segment, result)
@@ -90,7 +90,7 @@ def assemble(
 ) -> list[list[str]]:
     """Return the distinct translations of each text, best first.
 
-    `results` has for each text a list by rank (best first) of the translations of all its units.
+    `results` has, for each text and then for each rank (best first), the translations of all its units.
     """
     translations = list[list[str]]()
     for text, ranks in zip(texts, results, strict=True):
@@ -100,7 +100,7 @@ def assemble(
 
 
 def _with_space_of(source: str, text: str) -> str:
-    """Return a text with the white space around the source."""
+    """Return a text between the white space that begins and ends the source."""
     if not source.strip():
         return source
     return source[: len(source) - len(source.lstrip())] + text + source[len(source.rstrip()) :]

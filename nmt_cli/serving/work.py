@@ -1,6 +1,6 @@
 """Runs the work of requests so that the event loop stays free and every request ends at its deadline.
 
-Short plain text is processed in the event loop, which takes less time than a change of threads. Other short texts, and
+Short plain text is processed in the event loop, which takes less time than switching threads. Other short texts, and
 loops over many items, run in threads; a cancelled loop stops at the next item. A regular expression cannot be
 interrupted, so long texts with markup are parsed and assembled in processes, which are killed on cancellation.
 """
@@ -64,7 +64,7 @@ class Workers:
             cancelled.set()
 
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
-        """Return `units_of` the texts, or with `results` what `assemble` returns, from a process.
+        """Run `units_of`, or `assemble` if there are `results`, in a process, and return what it returns.
 
         Cancellation kills the process. DataError if a text does not have the format.
         """

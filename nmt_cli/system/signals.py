@@ -1,5 +1,7 @@
 """Handles SIGINT and SIGTERM from the start of a command, which then ends with code 130 or 143 and one line.
 
+Training replaces these handlers by its own, training/stopping.py, to finish its step first.
+
 No signal is handled while this module loads, so it imports nothing slow.
 """
 

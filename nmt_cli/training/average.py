@@ -1,7 +1,7 @@
 """The average-checkpoints command: the mean of the last checkpoints' weights (section 6.1 of the paper).
 
-After fine-tuning, it can interpolate the best checkpoint with the model that training started from, to keep more of
-that model's abilities (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+After fine-tuning, it can interpolate the best checkpoint with the model that training started from, "the start", to
+keep more of its abilities (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 """
 
 from pathlib import Path
@@ -21,8 +21,8 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
-LINES = 500  # of each set on which the share of the start is chosen
-MAX_BLEU_LOSS = 0.5  # BLEU that a mixture may lose: against the start on general text, or against the best share on dev
+LINES = 500  # of each set, translated to choose the share of the start
+MAX_BLEU_LOSS = 0.5  # that a mixture may lose, see `choose_share`
 
 
 def mean_of(paths: list[Path]) -> Weights:
@@ -59,7 +59,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
             break
         except (NmtError, OSError):
             if all(checkpoints.directory_of(run, step).exists() for step in steps):
-                raise  # else training has removed one meanwhile: try again
+                raise  # otherwise training has just removed one: try again
     hashes = [each["files"][checkpoints.MODEL]["sha256"] for each in manifests]
     manifest = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     manifest |= {"steps": steps, "checkpoints": hashes}
@@ -76,7 +76,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         tensors = mixture(tensors, start, manifest["with_start"])
     target = out or run / "model"
     save_model(target, tensors, settings, run / TOKENIZER, manifest)
-    say(f"{target} is the mean of {counted(len(steps), 'checkpoint')}, of step {', '.join(map(str, steps))}")
+    say(f"{target} is the mean of {counted(len(steps), 'checkpoint')} (step {', '.join(map(str, steps))})")
     return target, steps
 
 
@@ -121,7 +121,7 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
     device = choose_device()
     dtype = choose_dtype(settings.training.precision, device)
     sets = [DevSet(corpus, settings, split) for split in splits]
-    translated = settings.model_copy(update={"training": settings.training.model_copy(update={"validate_bleu": LINES})})
+    with_bleu = settings.model_copy(update={"training": settings.training.model_copy(update={"validate_bleu": LINES})})
     scores = dict[float, list[float]]()
     shares = sorted({*settings.averaging.with_start, 1.0})
     lines = sum(min(LINES, len(each.lines)) for each in sets)
@@ -129,7 +129,7 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
     for share in shares:
         load_into(model, mixture(end, start, share), corpus.directory)
         model.to(device).eval()
-        scores[share] = [validate(model, dtype, each, translated)["dev_bleu"] for each in sets]
+        scores[share] = [validate(model, dtype, each, with_bleu)["dev_bleu"] for each in sets]
     chosen = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
     rows = [[f"{share:g}", *(f"{bleu:.2f}" for bleu in bleus)] for share, bleus in scores.items()]
     title = f"BLEU of the first {LINES} lines in {dtype} by the share of the start's weights".replace("torch.", "")
@@ -138,7 +138,7 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
 
 
 def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
-    """Choose a share of the start by BLEU on dev and general text, given for each share and for the start alone.
+    """Choose a share of the start by the BLEU of each share, and of the start alone, on dev and general text.
 
     Return the best share on dev that loses at most MAX_BLEU_LOSS on general text, or else the share that loses least.
     Without general text, return the largest share that loses at most MAX_BLEU_LOSS on dev against the best one.

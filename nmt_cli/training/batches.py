@@ -19,7 +19,7 @@ from nmt_cli.system.processors import usable_memory
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds
 
 SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
-MIN_PADDING = 16  # sentences of PAD in a padded batch, at least; so none is longer than LONGEST_PADDING tokens
+MIN_PADDING = 16  # least sentences of PAD in a padded batch, so that none exceeds LONGEST_PADDING tokens
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
 
 
@@ -48,7 +48,7 @@ def cut_evenly(costs: Lengths, parts: int) -> list[int]:
 
 
 def without_empty_parts(bounds: list[int]) -> list[int]:
-    """Move the bounds as little as necessary for no part to be empty. There must be as many items as parts."""
+    """Move the bounds as little as necessary so that no part is empty. There must be as many items as parts."""
     parts = np.arange(len(bounds))
     rising = np.maximum.accumulate(np.array(bounds) - parts) + parts
     return [int(bound) for bound in np.minimum(rising, bounds[-1] - parts[::-1])]
@@ -91,7 +91,7 @@ class BatchPlan:
         return [chosen[a:b] for a, b in itertools.pairwise(cut_evenly(self._costs[chosen], self.micro_batches))]
 
     def tokens(self, sentences: Lengths) -> tuple[int, int]:
-        """Return the source and the target tokens of these sentences."""
+        """Return the numbers of source and target tokens of these sentences."""
         return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
 
     def batch(
@@ -132,7 +132,7 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
     """Return how many tokens of one side fit into memory.
 
-    It counts all memory, whether it is free or not: a resumed run must add gradients in the same order.
+    All memory counts, free or not, because a resumed run must add gradients in the same order.
     """
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
     bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # activations of one token of each side

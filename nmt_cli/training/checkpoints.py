@@ -45,7 +45,7 @@ def directory_of(run: Path, step: int) -> Path:
 def steps_in(run: Path) -> list[int]:
     """Return the steps that have a checkpoint, in order."""
     directory = run / "checkpoints"
-    for old in directory.glob(".old-step-*"):  # left where the replacement of a checkpoint was interrupted
+    for old in directory.glob(".old-step-*"):  # left behind if replacing a checkpoint was interrupted
         artefact.restore(directory / old.name.removeprefix(".old-"))
     entries = directory.glob("step-*")
     return sorted(int(e.name[5:]) for e in entries if e.name[5:].isdecimal() and e.is_dir())
@@ -57,7 +57,7 @@ def regular(steps: list[int], every: int) -> list[int]:
 
 
 def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], fields: dict[str, Any]) -> None:
-    """Commit the checkpoint of a step with these fields in its manifest, replacing a damaged one.
+    """Commit the checkpoint of a step, with `fields` in its manifest, replacing a damaged one.
 
     Raise DivergedError if a weight is not finite.
     """
@@ -93,7 +93,7 @@ class Writer:
         self._newest.set_result(None)
 
     def begin(self, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], is_last: bool) -> None:
-        """Copy a checkpoint and start to write it; wait until the last one is written.
+        """Copy a checkpoint and start writing it; if it is the last one, wait until it is written.
 
         Wait for the previous checkpoint first, and raise its error if it failed.
         """
@@ -128,7 +128,7 @@ def check(run: Path, step: int) -> dict[str, Any]:
 
 
 def newest(run: Path, corpus: str) -> int:
-    """Return the step of the newest checkpoint of this corpus that verifies; 0 if the run has no checkpoints."""
+    """Return the step of the newest intact checkpoint of this corpus; 0 if the run has no checkpoints."""
     steps = steps_in(run)
     for step in reversed(steps):
         try:
@@ -185,7 +185,7 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space that a run still needs if it has `present` checkpoints."""
-    # The checkpoints kept, the best, the newest, and the one being written; the final model is a third of one.
+    # The checkpoints kept, the best, the newest, and the one being written; the final model is a third as large.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 

@@ -1,7 +1,7 @@
 """Training steps as CUDA graphs.
 
-A step of the paper's base model has so many kernels that the host needs as long to launch them as an H100 to run them.
-A CUDA graph of the step needs one launch. It has fixed sizes, so batches are padded to sizes that recur
+A step of the paper's base model has so many kernels that launching them takes the host as long as running them takes
+an H100. A CUDA graph of the step needs one launch. A graph has fixed sizes, so batches are padded to sizes that recur
 (`BatchPlan.batch`). The first step of each size is launched kernel by kernel, the second is captured and replayed, and
 later ones are replayed.
 """
@@ -31,7 +31,7 @@ def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) 
 
 
 def has_spare_memory(device: torch.device) -> bool:
-    """Return whether the memory for graphs is free: as much again as the most that was reserved so far."""
+    """Return whether there is memory for graphs: a little more than the most that was reserved so far."""
     free, _ = torch.cuda.mem_get_info(device)
     return 1.2 * torch.cuda.max_memory_reserved(device) < free
 

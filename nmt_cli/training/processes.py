@@ -1,4 +1,4 @@
-"""Training in several processes of one machine: how many, started as forks of the command, ended together."""
+"""Training in several processes of one machine: choose their number, fork them, and end them together."""
 
 import contextlib
 import multiprocessing
@@ -27,12 +27,12 @@ from nmt_cli.transformer.hardware import choose_device
 TOKENS_PER_PROCESS = 256  # a CPU process with fewer tokens per step is not worth its overhead
 MAX_PROCESSES = 16
 LAST_SECONDS = 20.0  # how long the first process may take to end by itself after another one was lost
-POLL_SECONDS = 1.0  # a signal that the kernel delivers to another thread does not wake the main thread
+POLL_SECONDS = 1.0  # because a signal that the kernel delivers to another thread does not wake the main one
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 
 
 def local_processes(settings: schema.Recipe) -> int:
-    """Return the number of processes to train in: on a CPU one per core, which is faster than as many threads.
+    """Return the number of processes to train in: on CPUs one per core, because threads are slower.
 
     Each process gets at least TOKENS_PER_PROCESS tokens of a step, and all together at most a quarter of the memory.
     Elsewhere, and under a launcher, it is 1.
@@ -50,7 +50,7 @@ def local_processes(settings: schema.Recipe) -> int:
 
 
 def _refuse_unconnected_machines() -> None:
-    """Raise a UsageError if `accelerate launch` should train on the CPUs of several machines: it connects none."""
+    """Raise a UsageError if `accelerate launch` is to train on CPUs of several machines: it does not connect them."""
     address = os.environ.get("MASTER_ADDR", "")
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHED
     if launched and address and address != "localhost" and not address.startswith("127."):
@@ -62,7 +62,7 @@ def _refuse_unconnected_machines() -> None:
 def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     """Call `work` in this process, or in several forks of it; return the result of the first process.
 
-    Raise the first error of any process; a lost process is a StorageError.
+    Raise the first error of any process, and StorageError if one was killed.
     """
     _refuse_unconnected_machines()
     if torch.get_num_threads() > usable_cores():  # threads above a container's limit only wait for each other
@@ -110,8 +110,10 @@ def _in_forks(count: int, work: Callable[[], int]) -> int:
 
 
 def _wait_for_first(forks: list[ForkProcess], receiver: Connection) -> tuple[int, Any]:
-    """Wait until the first fork ends, any fails, or one sends a result; return the failed one's exit code and the
-    result, or zeros."""
+    """Wait until the first fork ends, any fork fails, or one sends a result.
+
+    Return the exit code of the failed one and the result; what is missing is 0.
+    """
     codes = [fork.exitcode for fork in forks]
     while codes[0] is None and not any(codes) and not receiver.poll():
         running = [fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None]
@@ -123,8 +125,10 @@ def _wait_for_first(forks: list[ForkProcess], receiver: Connection) -> tuple[int
 
 
 def _fork(rank: int, parent: int, count: int, rendezvous: int, sender: Connection, work: Callable[[], int]) -> None:
-    """Be process `rank` of `count`: send the result of the first one, and the error of any. Only the first one prints
-    progress."""
+    """Run `work` as process `rank` of `count`, and send its error, or from the first process its result.
+
+    Only the first process prints progress.
+    """
     end_with_parent(parent)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # until Stop handles it

@@ -1,4 +1,4 @@
-"""When training stops: signals, and the reasons for a run to end."""
+"""Why training stops: signals, and the reasons for a run to end, which train.reason_to_stop checks after each step."""
 
 import contextlib
 import enum
@@ -49,7 +49,7 @@ class Stop:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Raise Interrupted in this block at a signal, or at once if one came before: for work that can be repeated."""
+        """Raise Interrupted at a signal in this block, or at once if one came before. The block must be repeatable."""
         self._interruptible = True
         try:
             if self.requested:

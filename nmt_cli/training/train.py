@@ -1,4 +1,4 @@
-"""The train command: the loop, readable from top to bottom."""
+"""The command `nmt train` and its training loop."""
 
 import contextlib
 import time
@@ -51,7 +51,7 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
             if reason is not StopReason.SIGNAL:
                 on_main(accelerator, _save_model, trainer)
             del trainer
-            accelerator.free_memory()  # frees DDP first: as the last owner of gloo it may wait for its threads forever
+            accelerator.free_memory()  # frees DDP first: if DDP were the last to release gloo, it could wait forever
             accelerator.end_training()
             return stop.exit_code if reason is StopReason.SIGNAL else 0
         except (RuntimeError, MemoryError) as error:
@@ -95,7 +95,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
         unread = list[tuple[int, ToHost]]()  # steps and their norms
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
-            window_began += _validate(trainer, trainer.dev, stop)  # the start is the best so far
+            window_began += _validate(trainer, trainer.dev, stop)  # the first weights count as the best so far
         elif trainer.dev and state.unvalidated:  # a signal interrupted this validation
             window_began += _validate(trainer, trainer.dev, stop)
             _save(trainer, state.unvalidated)
@@ -175,9 +175,10 @@ def _print_start(trainer: Trainer) -> None:
         warn(f"this run has computed in {trainer.state.dtype} so far and continues in {dtype}: {reason}")
     trainer.state.dtype = dtype
     if expect.parameters and expect.parameters != parameters:
-        warn(f"the recipe expects {expect.parameters:,} parameters, this model has {parameters:,}")
+        warn(f"the recipe expects {expect.parameters:,} parameters, but this model has {parameters:,}")
     if expect.pairs and not expect.pairs[0] <= pairs <= expect.pairs[1]:
-        warn("the recipe expects {:,} to {:,} training pairs, ".format(*expect.pairs) + f"this corpus has {pairs:,}")
+        expected = "{:,} to {:,}".format(*expect.pairs)
+        warn(f"the recipe expects {expected} training pairs, but this corpus has {pairs:,}")
     if not trainer.dev:
         warn(f"{trainer.corpus.directory} has no development set: nothing will be validated")
     elif missing := len(trainer.dev.lines) - len(trainer.dev.pairs):
@@ -187,7 +188,7 @@ def _print_start(trainer: Trainer) -> None:
 def count_skipped(trainer: Trainer, unread: list[tuple[int, ToHost]], keep: int) -> None:
     """Read all norms but the last `keep`. Count steps whose gradient was not finite, and give up after too many.
 
-    Those steps changed no weight. The last norm may still be computed: reading it would wait for the device.
+    Those steps changed no weight. The last norm may not be computed yet: reading it would wait for the device.
     """
     state = trainer.state
     while len(unread) > keep:
@@ -207,7 +208,7 @@ def give_up(trainer: Trainer, step: int) -> None:
     crash = trainer.directory / "crash.json"
     record = {"step": step, "sentences": [m.tolist() for m in trainer.plan.micro_batches_of(step - 1)]}
     artefact.replace_file(crash, artefact.json_bytes(record))
-    skipped = f"{trainer.state.skipped} steps had no finite gradient, the last was step {step}"
+    skipped = f"{trainer.state.skipped} steps had no finite gradient; the last was step {step}"
     has_checkpoint = checkpoints.steps_in(trainer.directory)
     kept = " in another --run; the last good checkpoint is kept" if has_checkpoint else ""
     advice = f"Lower training.rate_factor or use training.precision=fp32{kept}"
@@ -244,7 +245,7 @@ def log_steps(trainer: Trainer, window: list[tuple[Tensor, Tensor, int]], second
 
 
 def _validate(trainer: Trainer, dev: DevSet, stop: Stop) -> float:
-    """Measure the development set, each process a share of it, and remember the best step; return the seconds.
+    """Score the development set and remember the best step; return the seconds. Each process scores a share.
 
     A signal to any process interrupts the validation of all; it is repeated when the run resumes.
     """
@@ -279,7 +280,7 @@ def _report(trainer: Trainer, scores: dict[str, Any], seconds: float) -> None:
 
 
 def _save_model(trainer: Trainer) -> None:
-    """Write the last weights as the run's model, unless it has one already: perhaps the average of checkpoints."""
+    """Write the last weights as the run's model, unless its model is up to date (perhaps an average)."""
     directory, step = trainer.directory / "model", trainer.state.step
     final_steps = [step, *([trainer.state.best_step] if trainer.settings.averaging.best else [])]
     with contextlib.suppress(NmtError, IndexError):

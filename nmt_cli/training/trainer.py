@@ -40,7 +40,7 @@ class Trainer:
         state: checkpoints.State,
         moments: dict[str, Tensor],
     ) -> None:
-        """Build the optimizer, with `moments` as its state, the data-parallel model, the batches and the log."""
+        """Build the data-parallel model, the optimizer (with `moments` as its state), the batches and the log."""
         training, device = settings.training, accelerator.device
         self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
         self.transformer, self.state = transformer, state
@@ -57,12 +57,13 @@ class Trainer:
         self.optimizer: Any = adam(self.transformer, training)
         checkpoints.restore_optimizer(self.transformer, self.optimizer, moments)
         model = LossModel(self.transformer, training.label_smoothing, self.dtype)
-        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of DDP's broadcast_buffers
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # about DDP's broadcast_buffers
             self.model = accelerator.prepare(model)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
-        self.streams = torch.get_device_module(device)
-        self.copies = self.streams.Stream()  # copies batches to the device
-        self.manifest = {"corpus": corpus.identity, "seen_tokens": corpus.seen_tokens}  # of checkpoints and the model
+        self.device_module = torch.get_device_module(device)
+        self.copy_stream = self.device_module.Stream()  # on which batches are copied to the device
+        # Fields for the manifests of the checkpoints and the model.
+        self.manifest = {"corpus": corpus.identity, "seen_tokens": corpus.seen_tokens}
         log = directory / "metrics.jsonl"
         self.metrics: Any = MetricsLog(log, state.metrics_bytes) if accelerator.is_main_process else None
         self.writer = checkpoints.Writer(directory, training, self.metrics, self.manifest)
@@ -71,7 +72,8 @@ class Trainer:
 
     def batch_thread(self) -> ThreadPoolExecutor:
         """Return an executor of one thread for `step_batch`, which uses this process' own device."""
-        return ThreadPoolExecutor(1, initializer=self.streams.set_device, initargs=(self.streams.current_device(),))
+        device = self.device_module.current_device()
+        return ThreadPoolExecutor(1, initializer=self.device_module.set_device, initargs=(device,))
 
     def step_batch(self, index: int) -> batches.StepBatch:
         """Return this process' share of step `index` (from 0), on its way to the device."""
@@ -83,7 +85,7 @@ class Trainer:
         if not groups and any(costs):  # fewer micro-batches than processes, and DDP waits for every process
             groups, weight = [[int(np.argmax(costs))]], 0.0
         sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
-        with self.streams.stream(self.copies):  # meanwhile the previous step computes on another stream
+        with self.device_module.stream(self.copy_stream):  # meanwhile the previous step computes on another stream
             padded = self.pads and len(sentences) == 1
             passes = [self.plan.batch(each, index, self.accelerator.device, padded=padded) for each in sentences]
             copied = recorded(self.accelerator.device)
@@ -94,7 +96,7 @@ class Trainer:
 
         Return this process' negative log-likelihood and the norm of the gradient.
         """
-        batch.wait(self.streams.current_stream())
+        batch.wait(self.device_module.current_stream())
         rate = noam_rate(step, self.settings.model.d_model, self.settings.training)
         scale = batch.weight * self.accelerator.num_processes / batch.tgt_tokens
         if self.graphs and len(batch.passes) == 1:
@@ -108,7 +110,7 @@ class Trainer:
         try:
             for i, pairs in enumerate(passes, 1):
                 with contextlib.nullcontext() if i == len(passes) else self.accelerator.no_sync(self.model):
-                    loss, nll = self.model(pairs)  # sums; DDP averages gradients over processes
+                    loss, nll = self.model(pairs)  # both are sums; DDP averages gradients over processes
                     self.accelerator.backward(loss * scale)
                 total += nll.detach()
             norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
@@ -122,9 +124,9 @@ class Trainer:
     def check_memory(self) -> None:
         """Compute the gradient of the longest sentences and discard it, so that a lack of memory shows at the start."""
         lengths = self.plan.longer_lengths
-        share = 1.1 * self.settings.training.tokens_per_step
-        most = max(self.memory_tokens, share / self.plan.micro_batches)
-        tokens = max(1, int(min(most, share / self.accelerator.num_processes)))
+        step_tokens = 1.1 * self.settings.training.tokens_per_step
+        most = max(self.memory_tokens, step_tokens / self.plan.micro_batches)
+        tokens = max(1, int(min(most, step_tokens / self.accelerator.num_processes)))
         longest = np.argsort(-lengths)[:tokens]
         count = max(1, np.searchsorted(lengths[longest].cumsum(), tokens, "right"))
         pairs = self.plan.batch(longest[:count], 0, self.accelerator.device)
@@ -135,10 +137,10 @@ class Trainer:
 
 
 def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Trainer:
-    """Return a trainer that continues from the checkpoint of `step`; 0: from new weights or `training.init_from`.
+    """Return a trainer that continues from the checkpoint of `step`; if that is 0, from new or `init_from` weights.
 
-    All processes call this together. Only the main one reads the checkpoint and sends it to the others. The gradient
-    of the longest sentences has been computed once.
+    All processes call this together. Only the main one reads the checkpoint and sends it to the others. Before the
+    call returns, it checks the memory for the longest sentences.
     """
     reuse_memory()
     torch.manual_seed(settings.training.seed)
@@ -186,5 +188,5 @@ def _read_model(directory: Path, corpus: Corpus, transformer: Transformer) -> No
     theirs, ours = (map(artefact.sha256, files_of(each.tokenizer_file)) for each in (start, corpus))
     if [*theirs] != [*ours]:
         advice = f"Prepare the corpus with --tokenizer {start.tokenizer_file}"
-        raise DataError(f"{start.directory} has another tokenizer than {corpus.directory}. {advice}")
+        raise DataError(f"{start.directory} has a different tokenizer from {corpus.directory}. {advice}")
     load_into(transformer, start.model.state_dict(), start.directory)

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.engine import layout
-from nmt_cli.engine import weights as weights_file
+from nmt_cli.engine import layout, safetensors_file
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.transformer import config as model_config
@@ -49,7 +48,7 @@ def open_model(directory: Path) -> ModelDirectory:
         advice = f"Make one of it: nmt average-checkpoints {directory.parent.parent}"
         raise DataError(f"{directory} is a checkpoint of training, not a model. {advice}")
     manifest = artefact.verify(directory, KIND)
-    shapes = weights_file.read_shapes(directory / WEIGHTS)
+    shapes = safetensors_file.read_shapes(directory / WEIGHTS)
     if MODEL_JSON in manifest["files"]:
         config = model_config.read_model_json(directory / MODEL_JSON)
     else:

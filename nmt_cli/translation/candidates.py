@@ -1,4 +1,4 @@
-"""One step of search for all rows: from the models' logits to the best, or drawn, continuations.
+"""One step of search for all rows: from logits to the best, or sampled, continuations.
 
 Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B blocks of the vocabulary V.
 """
@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nmt_cli.transformer.cache import BLOCK
-from nmt_cli.translation.segments import Sampling
+from nmt_cli.translation.options import Sampling
 
-CACHED_ROWS = 32  # normalised at once on a CPU: what is computed from them stays in its cache
+CACHED_ROWS = 32  # normalized at once on a CPU: their intermediate results stay in its cache
 
 
 def widened(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32))
 
 
-def _normalise(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
+def _normalize(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
     """Return each block's largest score, R x B, and each row's log Z, R x 1, in float32 at least."""
     scores_RV = widened(scores_RV)
     largest_RB = scores_RV.unflatten(1, (-1, BLOCK)).amax(-1)
@@ -31,8 +31,8 @@ def best_continuations(
 ) -> Tensor:
     """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, best first: 3 x S x C.
 
-    Where `forced_S` is not PAD, every hypothesis goes on with that token only; it may be empty. Where scores are not
-    finite, sums are NaN. With `sampling`, one token per row (W is 1) is drawn by its number from [0, 1).
+    `forced_S` has the only token that may follow, or PAD, for each slot; it may be empty. Where scores are not finite,
+    sums are NaN. With `sampling`, W is 1 and each row draws a token by its number from [0, 1).
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     if sampling:
@@ -51,8 +51,8 @@ def best_continuations(
 
 
 def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Tensor) -> Tensor:
-    """Return each hypothesis' W best sums of log-probabilities and those of its M wanted tokens, with the ids of all:
-    2 x S x W x (W + M). Where there is none, or PAD is wanted, the sum is -inf."""
+    """Return the sums of log-probabilities and the ids of each hypothesis' W best tokens and M wanted tokens: 2 x S x W
+    x (W + M). The sum is -inf for PAD and where there are fewer tokens."""
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     best_RC, _, ids_RC = _top(scores_RV, largest_RB, base_R1, 1, min(alive_SW.shape[1], scores_RV.shape[1]))
     wanted_RM = wanted_SWM.flatten(0, 1)
@@ -62,22 +62,24 @@ def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Te
 
 
 def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores R x V, each block's largest, R x B, and what to add to a row's scores for sums of
+    """Return scores R x V, each block's largest, R x B, and the addend that turns a row's scores into sums of
     log-probabilities, R x 1."""
     scores_RV = logits[0]
-    if len(logits) > 1:  # the models' probabilities are averaged
+    if len(logits) > 1:  # average the models' probabilities
         scores_RV = torch.stack([torch.log_softmax(widened(x), -1) for x in logits]).logsumexp(0)
     parts = scores_RV.split(len(scores_RV) if scores_RV.is_cuda else CACHED_ROWS)
-    largest_RB, log_z_R1 = map(torch.cat, zip(*map(_normalise, parts), strict=True))
+    largest_RB, log_z_R1 = map(torch.cat, zip(*map(_normalize, parts), strict=True))
     return scores_RV, largest_RB, alive_SW.view(-1, 1) - log_z_R1
 
 
 def _top(
     scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each slot's best sums of a row's base and a score, `most` of them, their hypotheses and their ids, all S x
-    C: they are in the blocks whose largest are the best. On a CPU that is five times as fast as topk over the
-    vocabulary."""
+    """Return each slot's `most` best sums of a row's base and a score, their hypotheses and their ids, all S x C.
+
+    They are in the blocks with the best largest scores. On a CPU this is five times as fast as topk over the
+    vocabulary.
+    """
     blocks = largest_RB.shape[1]
     count = min(most, width * blocks)
     chosen_SC = (largest_RB + base_R1).view(-1, width * blocks).topk(count, 1, sorted=False)[1]
@@ -85,18 +87,18 @@ def _top(
     scores_SCB = scores_RV.view(-1, BLOCK)[chosen_SC + slots_S1 * (width * blocks)]
     parents_SC = chosen_SC // blocks
     sums_SC = (scores_SCB + base_R1.view(-1, width).gather(1, parents_SC)[:, :, None]).flatten(1)
-    sums_SC, places_SC = sums_SC.topk(most, 1)
-    block_SC = places_SC // BLOCK
-    ids_SC = chosen_SC.gather(1, block_SC) % blocks * BLOCK + places_SC % BLOCK
-    # Where there is no continuation, any place is as good as another, also one beyond the vocabulary: say PAD.
+    sums_SC, indices_SC = sums_SC.topk(most, 1)
+    block_SC = indices_SC // BLOCK
+    ids_SC = chosen_SC.gather(1, block_SC) % blocks * BLOCK + indices_SC % BLOCK
+    # A missing continuation may have any id, also one beyond the vocabulary: make it PAD.
     return sums_SC, parents_SC.gather(1, block_SC), ids_SC.masked_fill_(sums_SC == -torch.inf, 0)
 
 
 def _draw(scores_RV: Tensor, sampling: Sampling, uniform_R1: Tensor) -> tuple[Tensor, Tensor]:
-    """Return one drawn token for each row and its score, R x 1."""
+    """Return the score and the id of one sampled token for each row, R x 1."""
     best_RC, ids_RC = scores_RV.topk(min(sampling.top_k or scores_RV.shape[1], scores_RV.shape[1]), -1)
     cumulative_RC = torch.softmax(best_RC.double() / sampling.temperature, -1).cumsum(-1)
-    # The fewest that reach top_p together: those before which less than that has been reached.
+    # The fewest tokens that reach top_p together.
     last_R1 = (cumulative_RC < sampling.top_p).sum(-1, keepdim=True).clamp_max(cumulative_RC.shape[1] - 1)
     point_R1 = uniform_R1 * cumulative_RC.gather(1, last_R1)
     drawn_R1 = torch.minimum((cumulative_RC <= point_R1).sum(-1, keepdim=True), last_R1)

@@ -1,14 +1,14 @@
-"""What a search has to say, and which hypotheses live on then: for torch's search, and as engine.c does it.
+"""Lexical constraints: forms of terms that every translation must contain. engine.c follows the same rules.
 
-A term is met by any of its forms. The forms of all terms are an automaton of tokens (Aho and Corasick 1975): a
-hypothesis is in a state, the node it has come to and the terms that it has met. A form that has been said to its end is
-met when the next token begins a word: until then it could be the beginning of another word.
+A term is met by any of its forms. The forms of all terms make up an automaton of tokens (Aho and Corasick 1975). The
+state of a hypothesis is a node, which stands for the tokens of a form so far, and the set of terms that it has met. A
+complete form meets its term when the next token begins a word: until then it may be the beginning of another word.
 
-Every hypothesis goes on with its best W tokens and with each next token of a form of a term that it has not met, with
-EOS only after all terms. What comes out is in banks, by how many tokens of terms it has (Post and Vilar 2018). All
-banks live: the best of each, those of the highest bank first, then the second best of each, and so on until there are W
-(Hu et al. 2019); those among them that end are finished, and as many others live on. A search is over when no
-hypothesis can win that has begun all terms: the others are mostly those that may not end where they would.
+Each step considers for every hypothesis its best W tokens and each next token of a form of an unmet term; EOS only
+after all terms. These candidates are put in banks by their progress, the number of tokens of terms that they contain
+(Post and Vilar 2018). The best candidate of each bank survives, higher banks first, then the second best of each bank,
+and so on until W survive (Hu et al. 2019). Those that end are finished, and as many others survive. A search is over
+when no hypothesis that has begun all terms can win: the others mostly cannot end where they would.
 """
 
 import itertools
@@ -20,14 +20,14 @@ from typing import NamedTuple
 from nmt_cli.corpus.terms import Term
 from nmt_cli.corpus.tokenizer import EOS, UNK, WIDE, Tokenizer
 
-NARROWEST, WIDEST = 8, 64  # hypotheses of a search with constraints
-MOST_TERMS = 64  # of a segment: bits of a number in engine.c
-MOST_TOKENS = 1024  # of their forms: a step takes time with their square
+MIN_BEAM, MAX_BEAM = 8, 64  # of a search with constraints
+MAX_TERMS = 64  # of a segment: bits of a number in engine.c
+MAX_TOKENS = 1024  # of their forms: the time of a step grows with their square
 
 
 class State(NamedTuple):
-    node: int  # 0: no form has begun
-    met: int  # bit t: term t
+    node: int  # 0: within no form
+    met: int  # bit t: term t is met
 
 
 START = State(0, 0)
@@ -35,24 +35,26 @@ START = State(0, 0)
 
 class Candidate(NamedTuple):
     total: float  # log-probability
-    row: int  # of the hypothesis that goes on
+    row: int  # of the hypothesis that it continues
     id: int
 
 
 class Constraints:
-    """The forms of terms, as token ids; `begins` has a byte for each token, as Tokenizer.begins.
+    """The automaton of terms, each a list of forms in token ids. `begins` is that of Tokenizer: a byte for each token.
 
-    Lists are by node, but `sizes`: the tokens that each term counts for, those of its longest form. `gains`, one for
-    each term, say how many of them are said there.
+    `sizes` has the tokens of the longest form of each term. The other lists have an item for each node: `gains` has for
+    each term how many of these tokens a hypothesis at the node has.
     """
 
     def __init__(self, terms: Sequence[Sequence[Sequence[int]]], begins: bytes) -> None:
-        self.begins, self.sizes = begins, [max(map(len, forms)) for forms in terms]
-        self.tokens, self.parents = [0], [0]
+        self.begins = begins
+        self.sizes = [max(map(len, forms)) for forms in terms]
+        self.tokens = [0]
+        self.parents = [0]
         self._children: dict[tuple[int, int], int] = {}
         ends = [(self._add(form), term) for term, forms in enumerate(terms) for form in forms]
         self.gains = [[0] * len(terms) for _ in self.tokens]
-        self.fails = [0] * len(self.tokens)  # the longest other form that ends as the one that has come so far
+        self.fails = [0] * len(self.tokens)  # node of the longest suffix that begins another form
         for node, term in ends:
             for left, passed in enumerate(self._path(node)):
                 self.gains[passed][term] = max(self.gains[passed][term], self.sizes[term] - left)
@@ -88,16 +90,17 @@ class Constraints:
 
     @property
     def width(self) -> int:
-        """How many hypotheses it takes, at least: one in each bank."""
+        """The least beam: one hypothesis in each bank."""
         banks = -(-(1 + sum(self.sizes)) // 4) * 4  # few different widths: torch searches one at a time
-        return min(max(NARROWEST, banks), WIDEST)
+        return min(max(MIN_BEAM, banks), MAX_BEAM)
 
     def after(self, state: State, token: int) -> State:
+        """Return the state after one more token."""
         met = state.met | self._ended[state.node] if self.begins[token] else state.met
         return State(self._next_node(state.node, token), met)
 
-    def said(self, state: State) -> int:
-        """Return how many tokens of terms a hypothesis has."""
+    def progress(self, state: State) -> int:
+        """Return the number of tokens of terms in a hypothesis."""
         met = state.met | self._ended[state.node]
         gains = zip(self.gains[state.node], self.sizes, itertools.count(), strict=False)
         open_ = [(gain, size) for gain, size, term in gains if not met >> term & 1]
@@ -108,7 +111,7 @@ class Constraints:
         return all(gain or state.met >> term & 1 for term, gain in enumerate(self.gains[state.node]))
 
     def wanted(self, state: State) -> list[int]:
-        """Return the next tokens of forms of terms that are not met."""
+        """Return the next tokens of the forms of unmet terms."""
         found = []
         for node in range(1, len(self.tokens)):
             if self.parents[node] in (0, state.node):
@@ -118,15 +121,15 @@ class Constraints:
         return list(dict.fromkeys(found))
 
     def choose(self, candidates: Sequence[Candidate], states: Sequence[State], width: int) -> list[Candidate]:
-        """Return those that are finished, then those that live on, best first."""
+        """Return the finished candidates, then the survivors, each best first."""
         banks, ranked = Counter[int](), []
         for candidate in sorted(candidates, key=lambda each: (-each.total, each.row, each.id)):
             state = self.after(states[candidate.row], candidate.id)
             if candidate.id == EOS and state.met != self._all:
                 continue
-            said = self.said(state)
-            ranked.append((banks[said], -said, candidate))
-            banks[said] += 1
+            progress = self.progress(state)
+            ranked.append((banks[progress], -progress, candidate))
+            banks[progress] += 1
         ranked.sort(key=lambda each: each[:2])
         ends = [candidate for _, _, candidate in ranked[:width] if candidate.id == EOS]
         alive = [candidate for _, _, candidate in ranked if candidate.id != EOS][:width]
@@ -134,9 +137,9 @@ class Constraints:
 
 
 def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints | None:
-    """Return what a translation must say; None where the tokenizer of target text can spell none of it."""
-    spelled, room = list[list[list[int]]](), MOST_TOKENS
-    for term in terms[:MOST_TERMS]:
+    """Return the constraints for terms; None where the tokenizer of target text can spell none of them."""
+    spelled, room = list[list[list[int]]](), MAX_TOKENS
+    for term in terms[:MAX_TERMS]:
         forms = []
         for ids in (_spelled(form, tokenizer) for form in term.forms):
             if ids and UNK not in ids and len(ids) <= room:
@@ -149,6 +152,6 @@ def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints |
 
 def _spelled(form: str, tokenizer: Tokenizer) -> list[int]:
     (ids,) = tokenizer.encode([form])
-    # Before a Chinese or Japanese word there is a space at the beginning of a line alone.
+    # Before a Chinese or Japanese word a space occurs only at the beginning of a line.
     spaced = tokenizer.tokens(ids[:1]) == ["\u2581"] and re.match(f"[{WIDE}]", form)
     return ids[1:] if spaced else ids

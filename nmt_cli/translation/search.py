@@ -1,17 +1,17 @@
 """Greedy and beam search, sampling, and the scores of given translations (section 6.1 of the paper), by torch.
 
-This is the search of GPUs, and what tests compare the CPU's with: that of engine.c, which has the same rules.
+GPUs use this search, and tests compare it with the one of engine.c, which follows the same rules.
 
-Shapes: S slots (segments being searched), W hypotheses per slot, R = S x W rows, C candidates per slot, T target
-positions, V vocabulary. A segment that is finished leaves its slot and the next one enters, at its own first position:
-its translation depends on its own source alone, up to rounding.
+Shapes: S slots (segments inside the search), W hypotheses per slot, R = S x W rows, C candidates per slot, T target
+positions, V vocabulary. A finished segment leaves its slot and the next one enters, at its own first position. The
+hypotheses of a segment depend on its own source alone, up to rounding.
 
-Of a slot's 2W best continuations those among the best W that end with EOS are finished; the best W that do not end live
-on. With W = 1 that is greedy search, and EOS ends it. A slot is done when no unfinished hypothesis can beat its n-th
-best finished one within 1 + 10 alpha tokens: log-probabilities only fall, and only a longer length raises a score. The
-longest length in place of these tokens takes up to 1.5 times as many steps and gave the same translations of 4,600
-sentences. Scores are log-probability / ((5 + length) / 6) ^ alpha with EOS counted in both (Wu et al. 2016, without
-coverage).
+Of a slot's 2W best continuations, those among the best W that end with EOS are finished; the best W that do not end
+survive. With W = 1 that is greedy search, which ends with EOS. A slot is done when no unfinished hypothesis can beat
+its n-th best finished one within 1 + 10 alpha more tokens: log-probabilities only fall, and only a greater length
+raises a score. With the longest length in the place of these tokens, search took up to 1.5 times as many steps and gave
+the same translations of 4,600 sentences. Scores are log-probability / ((5 + length) / 6) ^ alpha, EOS counted in both
+(Wu et al. 2016, without coverage).
 """
 
 import itertools
@@ -34,69 +34,70 @@ from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Batch, Transformer, pack
 from nmt_cli.translation.candidates import best_continuations, continuations_of_each, widened
 from nmt_cli.translation.constraints import START, Candidate, State
-from nmt_cli.translation.retry import retried
-from nmt_cli.translation.segments import Feed, Hypothesis, Results, SearchSettings, Segment, length_penalty
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.queue import WorkerQueue
+from nmt_cli.translation.retry import search_within_memory
+from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, ahead of the slots they will fill
-LOOKAHEAD = 10  # times alpha: tokens within which an unfinished hypothesis must be able to win
+ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, before they have slots
+LOOKAHEAD = 10  # times alpha: more tokens within which an unfinished hypothesis must be able to win
 BATCH_TOKENS = 4096  # of pairs scored at once, on the longer side
-MAX_SOURCE_TOKENS = 1 << 16  # over all slots, without pads: bounds the memory of very long inputs
+MAX_SOURCE_TOKENS = 1 << 16  # over all slots, without padding: bounds the memory of very long sources
 
 Float64s = npt.NDArray[np.float64]
 Ids = Sequence[int]
-Models = Sequence[Transformer]  # as `for_inference` returns them
+Models = Sequence[Transformer]  # from `for_inference`
 
 
 def rows_at_once(device: torch.device) -> int:
     return 1024 if device.type == "cuda" else 384
 
 
-class _Slots:
-    """The state of all segments being searched: on the host, with one row per slot, but for the models' caches. Each
-    step reads one tensor from the device: the best continuations."""
+class Slots:
+    """The segments inside a search, all with the same options. Their state is on the host, with one row per slot,
+    except the models' caches. Each step reads one tensor from the device: the best continuations."""
 
     def __init__(
-        self, models: Models, dtype: torch.dtype, feed: Feed, settings: SearchSettings, rows: int | None = None
+        self, models: Models, dtype: torch.dtype, options: SearchOptions, *, constrained: bool, rows: int
     ) -> None:
-        width, self.device = settings.beam, models[0].embedding.weight.device
-        self.cache, self.settings = DecoderCache(models, dtype, width), settings
+        width = options.beam
+        self.options = options
+        self.constrained = constrained
+        self.device = models[0].embedding.weight.device
+        self.cache = DecoderCache(models, dtype, width)
         self.replayed = Replayed(self.device, self.cache.storage)
         self.longest = min(model.settings.max_length for model in models)
-        self.most = max(1, (rows or rows_at_once(self.device)) // width)
-        self.feed, self.ended = feed, False
-        self.ready: list[tuple[Segment, int]] = []  # encoded, with the first row of each
+        self.most = max(1, rows // width)
+        self.ready: list[tuple[Segment, int]] = []  # encoded, each with the first row of its source
         self.key_values: list[Tensor] = []
         self.segments: list[Segment | None] = []
-        self.draws: list[Any] = []  # generators of the slots' samples
-        self.states: list[list[State]] = []  # of the slots' hypotheses, where they have constraints
-        self.position_S, self.limit_S = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self.alive_SW, self.last_SW = np.zeros((0, width)), np.zeros((0, width), np.int64)
-        self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis, with the running sums
-        self.sums_SWT = np.zeros((0, width, 64))
+        self.generators: list[Any] = []  # of the slots' random numbers, for samples
+        self.states: list[list[State]] = []  # of the slots' hypotheses, for constraints
+        self.position_S = np.zeros(0, np.int64)
+        self.limit_S = np.zeros(0, np.int64)
+        self.alive_SW = np.zeros((0, width))
+        self.last_SW = np.zeros((0, width), np.int64)
+        self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis
+        self.sums_SWT = np.zeros((0, width, 64))  # its running sums of log-probabilities
+
+    def takes(self, segment: Segment) -> bool:
+        return self.options == segment.options and self.constrained == (segment.constraints is not None)
 
     def used(self) -> list[int]:
         return [slot for slot, segment in enumerate(self.segments) if segment]
 
-    def _encode(self) -> None:
-        tokens, most = 0, ENCODE_TOKENS[self.device.type]
-        for segment in self.feed:
-            if segment is None:
-                break
-            self.ready.append((segment, tokens))
-            tokens += len(segment.ids)
-            if tokens >= most:
-                break
-        else:
-            self.ended = True
-        if self.ready:
-            lengths = np.array([len(segment.ids) for segment, _ in self.ready])
-            src_N = torch.tensor([i for segment, _ in self.ready for i in segment.ids], device=self.device)
-            self.key_values = self.cache.encode(src_N, Layout(lengths, self.device, block_bounds(lengths, lengths)))
+    def encode(self, segments: Sequence[Segment]) -> None:
+        """Encode segments, which then wait for slots."""
+        lengths = np.array([len(segment.ids) for segment in segments])
+        self.ready = list(zip(segments, (lengths.cumsum() - lengths).tolist(), strict=True))
+        src_N = torch.tensor([i for segment in segments for i in segment.ids], device=self.device)
+        self.key_values = self.cache.encode(src_N, Layout(lengths, self.device, block_bounds(lengths, lengths)))
 
-    def fill(self) -> None:
+    def fill(self, queue: WorkerQueue) -> None:
+        """Put encoded segments into free slots, and encode more where none is left."""
         while len(used := self.used()) < self.most:
-            if not self.ready and not self.ended:
-                self._encode()
+            if not self.ready and (taken := take(queue, self.device)):
+                self.encode(taken)
             room = MAX_SOURCE_TOKENS - sum(len(segment.ids) for segment in self.segments if segment)
             sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[: self.most - len(used)])
             count = sum(total <= room for total in sums) or bool(self.ready and not used)
@@ -109,21 +110,24 @@ class _Slots:
             slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
             self.cache.fill(slots, self.key_values, starts, [len(segment.ids) for segment in segments])
             for slot, segment in zip(slots, segments, strict=True):
-                self.segments[slot], self.limit_S[slot] = segment, segment.limit(self.longest)
-                self.draws[slot], segment.hypotheses = segment.draws(), []
-                self.states[slot] = [START] * self.settings.beam
-            self.position_S[slots], self.last_SW[slots] = 0, PAD
-            self.alive_SW[slots] = [0.0] + [-math.inf] * (self.settings.beam - 1)
+                self.segments[slot] = segment
+                self.limit_S[slot] = segment.limit(self.longest)
+                self.generators[slot] = segment.random()
+                segment.hypotheses = []
+                self.states[slot] = [START] * self.options.beam
+            self.position_S[slots] = 0
+            self.last_SW[slots] = PAD
+            self.alive_SW[slots] = [0.0] + [-math.inf] * (self.options.beam - 1)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
-        """Keep these slots, in this order, with room for `count`; in few sizes, as kernels are kept for each. Where
-        steps are captured, half the room is not worth a new capture."""
+        """Keep these slots, in this order, with room for `count`. Sizes are few, since kernels are kept for each. Where
+        steps are captured, shrinking to half the room is not worth a new capture."""
         size, room = min(self.most, 1 << (count - 1).bit_length()), len(self.segments)
         if size == room or (self.cache.captured and room / 4 < size < room):
             return
         more = [None] * (size - len(keep))
         self.segments = [*(self.segments[s] for s in keep), *more]
-        self.draws = [*(self.draws[s] for s in keep), *more]
+        self.generators = [*(self.generators[s] for s in keep), *more]
         self.states = [*(self.states[s] for s in keep), *([] for _ in more)]
         for name, old in list(vars(self).items()):
             if isinstance(old, np.ndarray):
@@ -133,12 +137,12 @@ class _Slots:
     def step(self) -> None:
         used = self.used()
         self._resize(used, len(used))
-        rows = self.last_SW.reshape(-1), self.position_S.repeat(self.settings.beam), *self.cache.allocate_entries()
+        rows = self.last_SW.reshape(-1), self.position_S.repeat(self.options.beam), *self.cache.allocate_entries()
         forced_S = self._forced()
-        if self.settings.constrained:
+        if self.constrained:
             self.cache.reorder(self._step_constrained(forced_S, *rows))
             return
-        uniform_S1 = np.array([[draws.random() if draws else 0.0] for draws in self.draws])
+        uniform_S1 = np.array([[each.random() if each else 0.0] for each in self.generators])
         if not (self.cache.captured or forced_S.any()):
             forced_S = forced_S[:0]
         best_3SC = self.replayed(self._best, self.alive_SW, forced_S, uniform_S1, *rows).cpu().numpy()
@@ -147,30 +151,30 @@ class _Slots:
         self.cache.reorder(self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64)))
 
     def _best(self, alive_SW: Tensor, forced_S: Tensor, uniform_S1: Tensor, *rows: Tensor) -> Tensor:
-        return best_continuations(self.cache.step(*rows), alive_SW, forced_S, self.settings.sampling, uniform_S1)
+        return best_continuations(self.cache.step(*rows), alive_SW, forced_S, self.options.sampling, uniform_S1)
 
     def _of_each(self, alive_SW: Tensor, wanted_SWM: Tensor, *rows: Tensor) -> Tensor:
         return continuations_of_each(self.cache.step(*rows), alive_SW, wanted_SWM)
 
     def _step_constrained(self, forced_S: Int64s, *rows: npt.NDArray[Any]) -> Int64s:
-        """Take the continuations that constraints.py says; return the parents of those hypotheses that live on."""
+        """Take the continuations that constraints.py chooses; return the parents of the survivors."""
         best = self.replayed(self._of_each, self.alive_SW, self._wanted(forced_S), *rows).cpu().numpy()
         if np.isnan(best).any():
             raise DivergedError(NOT_FINITE)
         sums_SWC, ids_SWC = best[0], best[1].astype(np.int64)
-        best_3SC = np.zeros((3, len(self.segments), 2 * self.settings.beam))
+        best_3SC = np.zeros((3, len(self.segments), 2 * self.options.beam))
         best_3SC[0] = -math.inf
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
                 there_WC = sums_SWC[slot] > -math.inf
                 if forced_S[slot]:
                     there_WC &= ids_SWC[slot] == forced_S[slot]
-                places = list(zip(*there_WC.nonzero(), strict=True))
-                sums = {(row, int(ids_SWC[slot, row, c])): float(sums_SWC[slot, row, c]) for row, c in places}
+                pairs = list(zip(*there_WC.nonzero(), strict=True))
+                sums = {(row, int(ids_SWC[slot, row, c])): float(sums_SWC[slot, row, c]) for row, c in pairs}
                 candidates = [Candidate(total, int(row), token) for (row, token), total in sums.items()]
-                chosen = segment.constraints.choose(candidates, self.states[slot], self.settings.beam)
-                for place, candidate in enumerate(chosen):
-                    best_3SC[:, slot, place] = candidate
+                chosen = segment.constraints.choose(candidates, self.states[slot], self.options.beam)
+                for index, candidate in enumerate(chosen):
+                    best_3SC[:, slot, index] = candidate
         parents_SW = self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64))
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
@@ -180,7 +184,7 @@ class _Slots:
         return parents_SW
 
     def _wanted(self, forced_S: Int64s) -> Int64s:
-        """Return the tokens that hypotheses must be able to go on with, S x W x M, PAD where there are fewer."""
+        """Return the tokens that hypotheses must be able to continue with, S x W x M, PAD where there are fewer."""
         wanted = dict[tuple[int, int], list[int]]()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
@@ -188,13 +192,13 @@ class _Slots:
                     next_ = segment.constraints.wanted(state)
                     wanted[slot, row] = [int(forced_S[slot])] if forced_S[slot] else next_
         most = max(1, *map(len, wanted.values()))
-        wanted_SWM = np.full((len(self.segments), self.settings.beam, 1 << (most - 1).bit_length()), PAD)
+        wanted_SWM = np.full((len(self.segments), self.options.beam, 1 << (most - 1).bit_length()), PAD)
         for (slot, row), ids in wanted.items():
             wanted_SWM[slot, row, : len(ids)] = ids
         return wanted_SWM
 
     def _forced(self) -> Int64s:
-        """Return each slot's next token where that is forced, else PAD: prefixes, and EOS at the longest length."""
+        """Return each slot's forced next token, of its prefix or EOS at the longest length, else PAD."""
         forced_S = np.where((self.position_S + 1 >= self.limit_S) & (self.limit_S > 0), EOS, PAD)
         for slot, segment in enumerate(self.segments):
             if segment and self.position_S[slot] < len(segment.prefix) and not forced_S[slot]:
@@ -202,11 +206,11 @@ class _Slots:
         return forced_S
 
     def _advance(self, sums_SC: Float64s, parents_SC: Int64s, ids_SC: Int64s) -> Int64s:
-        """Take the best continuations; return the parents of those hypotheses that live on."""
-        width, every_S1 = self.settings.beam, np.arange(len(self.segments))[:, None]
+        """Take the best continuations; return the parents of the survivors."""
+        width, every_S1 = self.options.beam, np.arange(len(self.segments))[:, None]
         ends_SC = ids_SC == EOS
         self._finish(ends_SC[:, :width] & (sums_SC[:, :width] > -math.inf), parents_SC, sums_SC)
-        # With W = 1 the second best must not live on when the best has ended.
+        # With W = 1 the second best must not survive when the best has ended.
         alive_SC = np.where(ends_SC[:, :1] if width == 1 else ends_SC, -math.inf, sums_SC)
         chosen_SW = torch.from_numpy(alive_SC).topk(width, 1)[1].numpy()
         parents_SW: Int64s = parents_SC[every_S1, chosen_SW]
@@ -226,71 +230,79 @@ class _Slots:
                 row, position = (slot, parents_SC[slot, candidate]), int(self.position_S[slot])
                 total = float(sums_SC[slot, candidate])
                 sums = [0.0, *self.sums_SWT[row][:position].tolist(), total]
-                score = total / length_penalty(position + 1, self.settings.alpha)
+                score = total / length_penalty(position + 1, self.options.alpha)
                 steps = [b - a for a, b in itertools.pairwise(sums)]
                 ids = self.tokens_SWT[row][:position].tolist()
                 segment.hypotheses.append(Hypothesis(ids, total, score, steps))
                 segment.hypotheses.sort(key=lambda h: -h.score)
-                del segment.hypotheses[self.settings.best :]
+                del segment.hypotheses[self.options.n_best :]
 
     def _ahead(self) -> Float64s:
-        """Return the log-probability of each slot's best unfinished hypothesis that may win."""
+        """Return the log-probability of each slot's best unfinished hypothesis that can win."""
         ahead_S = self.alive_SW[:, 0].copy()
         for slot, segment in enumerate(self.segments):
-            if segment and segment.constraints and len(segment.hypotheses) == self.settings.best:
+            if segment and segment.constraints and len(segment.hypotheses) == self.options.n_best:
                 begun = map(segment.constraints.begun, self.states[slot])
                 ahead = [total for total, may in zip(self.alive_SW[slot], begun, strict=True) if may]
                 ahead_S[slot] = max(ahead, default=-math.inf)
         return ahead_S
 
     def pop_done(self) -> list[Segment]:
-        """Return the segments in which no unfinished hypothesis can win any more, and free their slots."""
-        lengths_S = np.minimum(self.position_S + 1 + LOOKAHEAD * self.settings.alpha, self.limit_S)
-        bounds_S = self._ahead() / length_penalty(lengths_S, self.settings.alpha)
+        """Return the segments whose unfinished hypotheses cannot win any more, and free their slots."""
+        lengths_S = np.minimum(self.position_S + 1 + LOOKAHEAD * self.options.alpha, self.limit_S)
+        bounds_S = self._ahead() / length_penalty(lengths_S, self.options.alpha)
         bounds_S[self.position_S >= self.limit_S] = -math.inf
         results, slots = [], []
         for slot, (segment, bound) in enumerate(zip(self.segments, bounds_S.tolist(), strict=True)):
             best = segment.hypotheses if segment else []
-            full = len(best) == self.settings.best and best[-1].score >= bound
+            full = len(best) == self.options.n_best and best[-1].score >= bound
             if segment and (segment.cancelled or bound == -math.inf or full):
                 results.append(segment)
                 slots.append(slot)
-                self.segments[slot] = self.draws[slot] = None
+                self.segments[slot] = self.generators[slot] = None
         if slots:
             self.position_S[slots] = 0
             self.cache.release(slots)
         return results
 
 
-@torch.inference_mode()
-def search(
-    models: Models, dtype: torch.dtype, segments: Feed, settings: SearchSettings, rows: int | None = None
-) -> Results:
-    """Yield after each step the segments that are done, whose own settings are these.
+def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
+    """Return the next segments to encode; they have the same options as the segments inside the search."""
+    return queue.take(math.inf, math.inf, ENCODE_TOKENS[device.type], alike=True)
 
-    `segments` are read when there is room; neighbours should be alike. An empty list also says that all are finished
-    and the next one has not come yet. `rows` hypotheses are computed at once.
-    """
-    slots = _Slots(models, dtype, segments, settings, rows)
-    while True:
-        slots.fill()
-        if slots.used():
+
+def search(models: Models, dtype: torch.dtype, queue: WorkerQueue) -> None:
+    """Search the segments of a queue with an ensemble. Neighbors in the queue should have the same options: each change
+    of options waits for the end of the segments inside."""
+    rows = rows_at_once(models[0].embedding.weight.device)
+    search_within_memory(lambda queue, rows: search_with_rows(models, dtype, queue, rows), queue, rows)
+
+
+@torch.inference_mode()
+def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, rows: int) -> None:
+    """Search with at most `rows` hypotheses at once; a segment with a wider beam is searched alone."""
+    slots: Slots | None = None
+    while segments := take(queue, models[0].embedding.weight.device):
+        if not (slots and slots.takes(segments[0])):
+            slots = None  # frees the caches first
+            constrained = segments[0].constraints is not None
+            slots = Slots(models, dtype, segments[0].options, constrained=constrained, rows=rows)
+        slots.encode(segments)
+        while slots.ready or slots.used():
+            slots.fill(queue)
             slots.step()
-            yield [_aligned(segment, models[0], dtype) for segment in slots.pop_done()]
-        elif slots.ended:
-            return
-        else:
-            yield []
+            queue.finish([_aligned(segment, models[0], dtype) for segment in slots.pop_done()])
 
 
 def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
-    """Return a segment whose hypotheses say, if wanted, which source token each of their tokens translates.
+    """Return a segment with the source token that each token of its hypotheses translates, if its options ask for it.
 
-    It is the one with the most attention of all heads of all layers, each weighted by how sharp it is there,
-    exp(-entropy), divided by what all tokens give to that source token, to the power of 0.75. On generated text with
-    known alignments 94 % of the words are right so, 72 % by the mean of the last layer but one (Garg et al. 2019).
+    That is the source token with the most attention from all heads of all layers, each weighted by its sharpness,
+    exp(-entropy), divided by the attention of all target tokens to that source token to the power of 0.75. On generated
+    text with known alignments 94 % of the words are right; by the mean of the last layer but one it is 72 % (Garg et
+    al. 2019).
     """
-    if segment.settings.align:
+    if segment.options.alignments:
         aligned = []
         for hypothesis in segment.hypotheses:
             scores_LHTS = attention_scores(model, segment.ids, [*hypothesis.ids, EOS], dtype)["cross"][:, :, :-1]
@@ -298,20 +310,14 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
             sharpness_LHT = torch.exp(-torch.special.entr(weights_LHTS).sum(-1))
             evidence_TS = (weights_LHTS * sharpness_LHT[..., None]).sum((0, 1))
             evidence_TS /= evidence_TS.sum(0) ** 0.75
-            looked = evidence_TS[:, : max(1, len(segment.ids) - 1)].argmax(1).tolist()
-            aligned.append(replace(hypothesis, looked=looked))
+            positions = evidence_TS[:, : max(1, len(segment.ids) - 1)].argmax(1).tolist()
+            aligned.append(replace(hypothesis, source_positions=positions))
         segment.hypotheses = aligned
     return segment
 
 
-def search_with_oom_retry(models: Models, dtype: torch.dtype, segments: Feed, settings: SearchSettings) -> Results:
-    """Search; where memory does not suffice, start the unfinished segments again in smaller batches."""
-    rows = rows_at_once(models[0].embedding.weight.device)
-    return retried(lambda feed, rows: search(models, dtype, feed, settings, rows), segments, rows, settings.beam)
-
-
 def pair_batches(pairs: Sequence[Sequence[Ids]], device: torch.device) -> Iterator[tuple[list[int], Batch]]:
-    """Yield pairs of ids closed by EOS, those with short targets first, in batches with the indices of their pairs."""
+    """Yield batches of pairs of ids, each closed by EOS, with the indices of their pairs; short targets first."""
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     while order:
         count = 1

@@ -10,7 +10,7 @@ import torch
 
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.system.console import counted
 from nmt_cli.system.errors import StorageError, UsageError, is_out_of_memory
 from nmt_cli.transformer.cache import for_inference
@@ -18,9 +18,9 @@ from nmt_cli.transformer.directory import ModelDirectory
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_transformer
-from nmt_cli.translation.backends import Backend, by_settings, of_engine
-from nmt_cli.translation.search import score_targets, search_with_oom_retry
-from nmt_cli.translation.segments import Feed, Results, SearchSettings
+from nmt_cli.translation.engine_backend import on_engine
+from nmt_cli.translation.queue import Backend, WorkerQueue
+from nmt_cli.translation.search import score_targets, search
 from nmt_cli.translation.workers import Workers
 
 
@@ -29,19 +29,22 @@ def has_gpu() -> bool:
 
 
 @contextlib.contextmanager
-def _enough_memory(device: torch.device) -> Iterator[None]:
+def _out_of_memory_named(device: torch.device) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        advice = "nvidia-smi says who uses it; CUDA_VISIBLE_DEVICES chooses another"
+        advice = "nvidia-smi lists the processes that use it; CUDA_VISIBLE_DEVICES chooses another"
         raise StorageError(f"{device} has too little free memory. {advice}") from error
 
 
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
-    """Return a backend on all GPUs, or the first `workers` of them: by a process for each, or by this one if there is
-    one GPU, if CUDA has been used here before, which a fork cannot share, or in a launched job."""
+    """Return a backend on all GPUs, or the first `workers` of them.
+
+    Several GPUs have a forked process each. This process computes itself on one GPU, in a launched job, and if it has
+    used CUDA before, which a fork cannot share.
+    """
     if precision == "int8":
         raise UsageError("--precision int8 is for CPUs. Leave it out, or set CUDA_VISIBLE_DEVICES=")
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())][:workers]
@@ -51,25 +54,26 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
 
     @functools.cache
     def prepared(device: torch.device) -> list[Transformer]:
-        torch.cuda.set_device(device)  # graphs of steps are captured on the current one, of each thread
-        with _enough_memory(device):
+        torch.cuda.set_device(device)  # graphs of steps are captured on the current device of each thread
+        with _out_of_memory_named(device):
             return [for_inference(model.to(device), dtype) for model in weights]
 
     processes = Workers(devices, lambda device: (prepared(device), dtype))
 
-    def search(segments: Feed, settings: SearchSettings) -> Results:
+    def run(queue: WorkerQueue) -> None:
         may_fork = "LOCAL_RANK" not in os.environ and (processes.started or not torch.cuda.is_initialized())
         if len(devices) > 1 and may_fork:
-            return processes.search(segments, settings)
-        torch.cuda.set_device(own)
-        return search_with_oom_retry(prepared(own), dtype, segments, settings)
+            processes.search(queue)
+        else:
+            torch.cuda.set_device(own)
+            search(prepared(own), dtype, queue)
 
     def score(pairs: Sequence[Sequence[Sequence[int]]]) -> list[list[float]]:
-        with _enough_memory(own):
+        with _out_of_memory_named(own):
             return score_targets(prepared(own), dtype, pairs)
 
     about = f"{str(dtype).removeprefix('torch.')}, {counted(len(devices), 'GPU')}"
-    return Backend([by_settings(search)], about, score, processes.close)
+    return Backend([run], about, score, processes.close)
 
 
 def on_cpu(models: Sequence[ModelDirectory], threads: int) -> Backend:
@@ -79,23 +83,23 @@ def on_cpu(models: Sequence[ModelDirectory], threads: int) -> Backend:
 
 
 def of_models(weights: Sequence[Transformer], dtype: torch.dtype) -> Backend:
-    """Return a backend of models in memory, on the device where they are."""
+    """Return a backend of models in memory, on their own device."""
     models = [for_inference(model, dtype) for model in weights]
     device = models[0].embedding.weight.device
 
-    def search(segments: Feed, settings: SearchSettings) -> Results:
+    def run(queue: WorkerQueue) -> None:
         torch.get_device_module(device).set_device(device)
-        return search_with_oom_retry(models, dtype, segments, settings)
+        search(models, dtype, queue)
 
     about = f"{str(dtype).removeprefix('torch.')}, torch on {device.type}"
-    return Backend([by_settings(search)], about, partial(score_targets, models, dtype))
+    return Backend([run], about, partial(score_targets, models, dtype))
 
 
 def of_memory(model: Transformer, dtype: torch.dtype) -> Backend:
-    """Return a backend of a model in memory: the engine in float32 if it lies on a CPU, where one is, else torch."""
+    """Return a backend of one model in memory: on a CPU the engine in float32, where it is installed, else torch."""
     engine = library.load(SIGNATURES) if model.embedding.weight.device.type == "cpu" else None
     if not engine:
         return of_models([model], dtype)
     state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
     tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
-    return of_engine(engine, [(model.settings, tensors, state)], "fp32", 1)
+    return on_engine(engine, [(model.settings, tensors, state)], "fp32", 1)

@@ -1,13 +1,13 @@
-"""Search on several GPUs, in a fork of this process for each, fed a few segments at a time."""
+"""Search on several GPUs, in a fork of this process for each. A worker process ends when its connection does."""
 
 import contextlib
 import itertools
 import os
-import queue
+import queue as queues
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
@@ -18,12 +18,12 @@ from nmt_cli.system.child_processes import end_with_parent
 from nmt_cli.system.errors import NmtError, StorageError
 from nmt_cli.transformer.hardware import reuse_memory
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation.search import rows_at_once, search_with_oom_retry
-from nmt_cli.translation.segments import Feed, Results, SearchSettings, Segment
+from nmt_cli.translation.queue import SegmentQueue, WorkerQueue
+from nmt_cli.translation.search import rows_at_once, search
+from nmt_cli.translation.segments import Segment
 
-SHARE = 16  # segments handed to a worker at once, about
+SHARE = 16 * 32  # source tokens for each worker between two looks for results, about
 POLL_SECONDS = 0.01  # between two looks for new segments while workers search
-_END = Segment([])
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
 
@@ -31,47 +31,45 @@ Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 class _Worker:
     connection: Connection
     pid: int
-    open: int = 0  # segments it was sent and has no result of yet
+    open: int = 0  # segments sent to it that have no result yet
 
     def send(self, value: object) -> None:
-        with contextlib.suppress(ConnectionError):  # `receive` says why
+        with contextlib.suppress(ConnectionError):  # `receive` reports it
             self.connection.send(value)
 
-    def receive(self) -> Any:
+    def receive(self) -> list[tuple[int, Any]]:
         """Return the numbers of segments that are done, with their hypotheses, or raise the worker's error."""
         try:
             results = self.connection.recv()
         except (EOFError, OSError):
             raise StorageError("a worker ended, probably for want of memory. Use fewer: --workers 1") from None
-        if isinstance(results, NmtError):
-            raise results
+        if error := next((result for result in results if isinstance(result, NmtError)), None):
+            raise error
         self.open -= len(results)
-        return results
+        return list(results)
 
 
 def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent: int) -> None:
-    """Search what comes in, settings and then numbered segments, and again; end with the parent."""
-    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    settings, numbers = SearchSettings(), dict[Segment, int]()
+    """Search the numbered segments that arrive, and send their hypotheses or the first error; end with the parent."""
+    results: queues.SimpleQueue[Any] = queues.SimpleQueue()
+    numbers = dict[Segment, int]()
 
-    def receive() -> None:  # in a thread of its own: else both could wait for the other to read what they write
+    def done(segment: Segment) -> None:
+        error = segment.error
+        if error and not isinstance(error, NmtError):
+            error = NmtError(f"a worker failed: {type(error).__name__}: {error}")
+        results.put(error or (numbers.pop(segment), segment.hypotheses))
+
+    def run(queue: WorkerQueue) -> None:
+        models, dtype = prepare(device)
+        search(models, dtype, queue)
+
+    def receive() -> None:  # in a thread of its own: else both processes could wait for the other to read
         with contextlib.suppress(EOFError, OSError):
             while True:
-                messages.put(connection.recv())
-
-    def segments() -> Iterator[Segment | None]:
-        nonlocal settings
-        while True:
-            if numbers and messages.empty():
-                yield None
-                continue
-            message = messages.get()
-            if isinstance(message, SearchSettings):
-                settings = message
-                return
-            for number, segment in message:
-                numbers[segment] = number
-                yield segment
+                numbered = connection.recv()
+                numbers.update((segment, number) for number, segment in numbered)
+                segments.submit(segment for _, segment in numbered)
 
     try:
         end_with_parent(parent, thread_lasts=False)
@@ -79,16 +77,15 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         torch.set_num_threads(1)
         reuse_memory()
+        segments = SegmentQueue([run], done)
         threading.Thread(target=receive, daemon=True).start()
-        models, dtype = prepare(device)
-        settings = messages.get()
         while True:
-            for results in search_with_oom_retry(models, dtype, segments(), settings):
-                if results:
-                    connection.send([(numbers.pop(segment), segment.hypotheses) for segment in results])
-    except Exception as error:
-        told = isinstance(error, NmtError)
-        connection.send(error if told else NmtError(f"a worker failed: {type(error).__name__}: {error}"))
+            batch = [results.get()]
+            while not results.empty():
+                batch.append(results.get())
+            connection.send(batch)
+            if any(isinstance(result, NmtError) for result in batch):
+                return
     finally:
         os._exit(0)
 
@@ -104,11 +101,12 @@ def _close(workers: list[_Worker], owner: int) -> None:
 
 
 class Workers:
-    """Processes that search, one for each device, with the models that `prepare` returns in each. They start with the
-    first search."""
+    """Processes that search, one for each device, with the models that `prepare` returns in each. The first search
+    starts them."""
 
     def __init__(self, devices: Sequence[torch.device], prepare: Prepare) -> None:
-        self._devices, self._prepare = devices, prepare
+        self._devices = devices
+        self._prepare = prepare
         self._workers: list[_Worker] = []
         self.close = weakref.finalize(self, _close, self._workers, os.getpid())
 
@@ -116,60 +114,53 @@ class Workers:
     def started(self) -> bool:
         return bool(self._workers)
 
-    def _start(self, settings: SearchSettings) -> None:
+    def search(self, queue: WorkerQueue) -> None:
+        """Search the segments of a queue. An error or the end of the queue ends the processes, which still have
+        segments."""
+        try:
+            self.start()
+            self._search(queue)
+        except BaseException:
+            _close(self._workers, os.getpid())
+            self._workers.clear()
+            raise
+
+    def start(self) -> None:
+        """Fork the processes that do not run yet."""
         for device in self._devices[len(self._workers) :]:
             ours, theirs = Pipe()
             parent = os.getpid()
             pid = os.fork()
             if not pid:
                 ours.close()
-                for worker in self._workers:  # else siblings would not notice that their parent has gone
+                for worker in self._workers:  # else siblings would not notice the end of their parent
                     worker.connection.close()
                 _serve(theirs, self._prepare, device, parent)
             theirs.close()
             self._workers.append(_Worker(ours, pid))
-        for worker in self._workers:
-            worker.send(settings)
 
-    def search(self, segments: Feed, settings: SearchSettings) -> Results:
-        """Do what `search` does. One that is not taken to its end ends the workers, which still have its segments."""
-        try:
-            yield from self._search(segments, settings)
-        except BaseException:
-            _close(self._workers, os.getpid())
-            self._workers.clear()
-            raise
-
-    def _search(self, segments: Feed, settings: SearchSettings) -> Results:
-        full = rows_at_once(self._devices[0]) // settings.beam * 2 * len(self._devices)
-        more, numbers, entered = True, itertools.count(), dict[int, Segment]()
-        self._start(settings)
-        while more or entered:
+    def _search(self, queue: WorkerQueue) -> None:
+        rows = 2 * len(self._devices) * rows_at_once(self._devices[0])
+        numbers = itertools.count()
+        sent = dict[int, Segment]()
+        while True:
+            free = rows - sum(segment.options.beam for segment in sent.values())
+            taken = queue.take(free, float("inf"), SHARE * len(self._workers))
+            if not (sent or taken):
+                return
             shares: list[list[tuple[int, Segment]]] = [[] for _ in self._workers]
-            while more and len(entered) < full and sum(map(len, shares)) < SHARE * len(self._workers):
-                segment = next(segments, _END)
-                if segment is None or segment is _END:
-                    more = segment is None
-                    break
+            for segment in taken:
                 idlest = min(range(len(shares)), key=lambda i: self._workers[i].open)
                 self._workers[idlest].open += 1
                 number = next(numbers)
-                entered[number] = segment
-                shares[idlest].append((number, replace(segment, owner=None, plain=None)))
+                sent[number] = segment
+                shares[idlest].append((number, replace(segment, owner=None, unconstrained=None)))
             for worker, share in zip(self._workers, shares, strict=True):
                 if share:
                     worker.send(share)
             busy = [worker for worker in self._workers if worker.open]
-            if not busy:
-                yield []
-                continue
-            seconds = POLL_SECONDS if more else None
-            if any(shares):
-                seconds = 0.0
-            ready = wait([worker.connection for worker in busy], seconds)
-            for worker in busy:
-                if worker.connection in ready:
-                    results = worker.receive()
-                    for number, hypotheses in results:
-                        entered[number].hypotheses = hypotheses
-                    yield [entered.pop(number) for number, _ in results]
+            ready = wait([worker.connection for worker in busy], 0.0 if taken else POLL_SECONDS)
+            results = [result for worker in busy if worker.connection in ready for result in worker.receive()]
+            for number, hypotheses in results:
+                sent[number].hypotheses = hypotheses
+            queue.finish([sent.pop(number) for number, _ in results])

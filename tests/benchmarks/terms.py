@@ -21,7 +21,7 @@ import sacrebleu
 
 from nmt_cli import Terms, Translator
 from nmt_cli.corpus.terms import Term, words
-from nmt_cli.translation.pending import Options
+from nmt_cli.translation.options import SearchOptions
 
 ITERATIONS, LEAST, ROUNDS = 5, 0.05, 5
 FUNCTION_WORDS = 80  # the most frequent ones of a side are no terms
@@ -90,7 +90,7 @@ def translated(translator: Translator, lines: list[str], terms: list[list[Term]]
     """Return translations and the seconds of one core that they took."""
     made = {id(each): Terms(each) if each else None for each in terms}
     lists, start = [made[id(each)] for each in terms], time.process_time()
-    pending = [translator.submit(line, Options(terms=each)) for line, each in zip(lines, lists, strict=True)]
+    pending = [translator.submit(line, SearchOptions(terms=each)) for line, each in zip(lines, lists, strict=True)]
     texts = [each.result().text for each in pending]
     return texts, time.process_time() - start
 

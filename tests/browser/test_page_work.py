@@ -272,7 +272,7 @@ def test_the_key_field_has_the_focus_when_a_key_is_asked_for(browsed, pool, tmp_
 @pytest.mark.parametrize("status", [400, 401])
 def test_a_key_that_is_needed_later_is_asked_for(tab, server, status):
     """The server was started anew, with keys."""
-    server.instead = JSONResponse({"error": "An API key is needed, as api_key or in the header Authorization"}, status)
+    server.instead = JSONResponse({"error": "An API key is needed, as api_key or in the Authorization header"}, status)
     type_text(tab, FIRST)
     tab.until(f"{FOCUSED}.id === 'key'")
     assert tab.see(MESSAGE) == "This server needs an API key."

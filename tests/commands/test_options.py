@@ -16,7 +16,7 @@ from nmt_cli.recipe import loading
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.scoring.score import evaluate as text_scores
 from nmt_cli.serving.server import ServeOptions
-from nmt_cli.translation.segments import Sampling
+from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.translate import TranslateOptions
 
 TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + side for split, side in
@@ -24,7 +24,6 @@ TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + si
 CORPUS = {"name": "o", "src": "src", "tgt": "tgt", **TEXT, "config": "c", "limit": 5, "tokenizer": {"file": "t"}}
 STEPS = loading.load(Path("recipes/toy.yaml"), ["training.steps=3"])
 TOY, PARSING = (loading.load(Path(name)) for name in ("toy", "parsing"))
-SEARCH = {"beam": 2, "alpha": 0.5, "extra_length": 9, "split": False, "copy_wordless": None, "n_best": 3}
 PrepareOptions = functools.partial(prepare.PrepareOptions, translate=teacher.translate)
 i, o, d, r, m, x = (Path(name) for name in "iodrmx")
 
@@ -40,19 +39,16 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("translate i --output o --model m --model x --precision bf16 --workers 4 --strict --beam 2 --alpha 0.5 "
      "--extra-length 9 --split off --prefix r --score-pairs d "
      "--format jsonl --n-best 3 --alignments", "translation.translate.translate",
-     [TranslateOptions(i, o, (m, x), {**SEARCH, "sampling": None, "terms": None}, "bf16", "jsonl", True, r, d,
-                       True, 4), None]),
+     [TranslateOptions(i, o, (m, x), SearchOptions(2, 0.5, 9, False, 3, alignments=True), "bf16", "jsonl", True, r, d,
+                       4), None]),
     ("translate i --format md --markup html --no-protect --n-best 2 --prefix r --alignments --score-pairs d",
      "documents.choose", ["md", i, "html", False, ["alignments", "prefix", "score_pairs", "n_best"]]),
     ("translate --input i --protect", "documents.choose", [None, i, None, True, []]),
     ("translate i --sample --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5", "translation.translate.translate",
-     [TranslateOptions(i, search={**dict.fromkeys(SEARCH), "n_best": 1, "sampling": Sampling(0.7, 6, 0.8, 5),
-                                  "terms": None}), None]),
+     [TranslateOptions(i, search=SearchOptions(sampling=Sampling(0.7, 6, 0.8, 5))), None]),
     ("translate i --terms x", "corpus.terms.Terms.read", [x]),
     ("translate i --sample --seed 0 --alpha 0 --top-k 0 --top-p 0", "translation.translate.translate",
-     [TranslateOptions(i, search={"beam": None, "alpha": 0.0, "extra_length": None, "split": None,
-                                  "copy_wordless": None, "n_best": 1,
-                                  "sampling": Sampling(seed=0, top_k=0, top_p=0.0), "terms": None}), None]),
+     [TranslateOptions(i, search=SearchOptions(alpha=0.0, sampling=Sampling(seed=0, top_k=0, top_p=0.0))), None]),
     ("score i -r r --fail-under 0", "scoring.score.evaluate", [ScoreOptions(i, (r,), fail_under=0.0), None]),
     ("train recipes/toy.yaml --set training.seed=0 --set training.max_hours=0 --data d --run r", "training.train.train",
      [loading.load(Path("recipes/toy.yaml"), ["training.seed=0", "training.max_hours=0"]), d, r, None]),
@@ -93,8 +89,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("train recipes/toy.yaml --data d", "training.train.train", [TOY, d, Path("runs/toy"), None]),
     ("average-checkpoints r", "training.average.average", [r, None, None, None]),
     ("translate", "translation.translate.translate",
-     [TranslateOptions(None, None, (), {**dict.fromkeys(SEARCH), "n_best": 1, "sampling": None, "terms": None}, "auto",
-                       "text", False, None, None, False, None), None]),
+     [TranslateOptions(None, None, (), SearchOptions(), "auto", "text", False, None, None, None), None]),
     ("score", "scoring.score.evaluate", [ScoreOptions(), None]),
     ("report r", "reporting.report.report", [r, (), None, (), evaluate]),
     ("doctor r", "reporting.doctor.doctor", [r, None, None, None, False]),

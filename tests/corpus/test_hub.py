@@ -290,7 +290,7 @@ def test_wmt14_at_its_pinned_commit_and_again_offline(corpora: Path, tmp_path: P
     codes, messages = prepare(hub, tmp_path, "wmt14-en-de", accepted, other, HF_HUB_OFFLINE="1")
     assert codes == ["65", "0", "69"], messages
     assert store.open_corpus(tmp_path / "out").identity == first.identity
-    assert "13,071 pairs, 4,508,785 are expected" in messages
+    assert "13,071 pairs, but 4,508,785 are expected" in messages
     assert re.fullmatch("nmt prepare: error: .* and pass --mirror DIR", messages.strip().split("\n")[-1])
 
 

@@ -44,7 +44,7 @@ def test_a_mirror_with_other_counts_gives_a_warning(
     mirror: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = texts.run(texts.corpus(FRENCH), tmp_path / "out", mirror=mirror)
-    assert "train has 290 pairs, 29,000 are expected" in capsys.readouterr().err
+    assert "train has 290 pairs, but 29,000 are expected" in capsys.readouterr().err
     corpus = store.open_corpus(out)
     assert len(corpus.src) == 290
     assert corpus.lines("dev")[0] == [src for src, _ in texts.pairs(1014, 1)]
@@ -56,7 +56,7 @@ def test_a_download_with_other_counts_is_refused_but_kept(
 ) -> None:
     with hub_server.serving("multi30k", mirror) as hub:
         monkeypatch.setattr(catalog, "MULTI30K_URL", hub.url)
-        with pytest.raises(DataError, match=r"290 pairs, 29,000 are expected.*corpus\.rows=290"):
+        with pytest.raises(DataError, match=r"290 pairs, but 29,000 are expected.*corpus\.rows=290"):
             texts.run(texts.corpus(FRENCH), tmp_path / "out")
         out = texts.run(texts.corpus({**FRENCH, "rows": 290}), tmp_path / "out")
         assert (len(store.open_corpus(out).src), len(hub.requests)) == (290, 6)  # each is downloaded once

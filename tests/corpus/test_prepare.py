@@ -122,7 +122,7 @@ def test_other_inputs_need_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(DataError, match=r"1,201 are expected \(local files\)\. Correct the files, or accept"):
         texts.run(limited.model_copy(update={"limit": None}), out, overwrite=True)
     assert stored(texts.run(limited.model_copy(update={"limit": 1200}), out, overwrite=True)) == PAIRS
-    with pytest.raises(OutputError, match=r"train\.en is another file"):
+    with pytest.raises(OutputError, match=r"train\.en is a different file"):
         texts.run(texts.own(tmp_path / "in", PAIRS[:1000], limit=1200, rows=1201), out)
 
 
@@ -292,7 +292,7 @@ def test_a_named_set_is_not_cleaned() -> None:
 
     pairs = [(" a", "A"), ("\ufeffb", "B\u2028"), ("c d", "C"), ("", ""), (" e  \r", "E&amp;")]
     assert read(*chunks) == read(*chunks, rows=5) == pairs
-    with pytest.raises(DataError, match=r"^dev has 5 pairs, 4 are expected \(here\)\. Do it$"):
+    with pytest.raises(DataError, match=r"^dev has 5 pairs, but 4 are expected \(here\)\. Do it$"):
         read(*chunks, rows=4)
     for bad in (readers.Chunk([b"a", None], [b"a", b"b"]), readers.Chunk([b"a", b"b"], [b"a", b"\xff"])):
         with pytest.raises(DataError, match=r"^SET: line 7 is not UTF-8, or too long\. Correct it$"):
@@ -314,12 +314,12 @@ def test_training_pairs_are_limited_or_counted(capsys: pytest.CaptureFixture[str
     assert read(1, 9) == [readers.Chunk([b"a"], [b"A"], 1)]
     for rows in (3, 5):
         with pytest.raises(
-            DataError, match=rf"^train has 4 pairs, {rows} are .* Do it, or accept it with corpus\.rows=4$"
+            DataError, match=rf"^train has 4 pairs, but {rows} are .* Do it, or accept it with corpus\.rows=4$"
         ):
             read(5, rows)
     assert capsys.readouterr().err == ""
     assert read(None, 1234, None) == chunks
-    assert "train has 4 pairs, 1,234 are expected (here): this is an excerpt" in capsys.readouterr().err
+    assert "train has 4 pairs, but 1,234 are expected (here): this is an excerpt" in capsys.readouterr().err
 
 
 def test_settings_unknown_to_an_older_version_change_nothing(
@@ -440,7 +440,7 @@ def test_lengths_and_ratios_up_to_the_limit_are_kept(tmp_path: Path) -> None:
     assert counts == {cleaning.TOO_LONG: short.count(False), cleaning.RATIO: sum(short) - len(expected)}
     texts.run(section, out)  # is finished
     reused.write_bytes(b"another")
-    with pytest.raises(OutputError, match=r"tokenizer\.model is another file"):
+    with pytest.raises(OutputError, match=r"tokenizer\.model is a different file"):
         texts.run(section, out)
 
 
@@ -452,11 +452,11 @@ def test_a_reused_tokenizer_with_a_new_or_missing_target_model_is_another(tmp_pa
     texts.run(section, tmp_path / "two")
     files[1].unlink()
     texts.run(section, tmp_path / "alone")
-    with pytest.raises(OutputError, match=r"reused\.model has or had a separate target model"):
+    with pytest.raises(OutputError, match=r"reused\.model gained or lost a separate target model"):
         texts.run(section, tmp_path / "two")
     shutil.copy(one, files[1])
     texts.run(section, tmp_path / "two")
-    with pytest.raises(OutputError, match=r"reused\.model has or had a separate target model"):
+    with pytest.raises(OutputError, match=r"reused\.model gained or lost a separate target model"):
         texts.run(section, tmp_path / "alone")
 
 

@@ -203,7 +203,7 @@ def test_another_model_or_text_is_noticed(corpus_of: Any, tmp_path: Path, models
     settings = corpus_of(files=[str(tmp_path / "mono.en")])
     out = prepare(settings, tmp_path / "data", OPTIONS)
     (tmp_path / "mono.en").write_text("one two three\nfour five seven\n")
-    with pytest.raises(OutputError, match=r"mono\.en is another file"):
+    with pytest.raises(OutputError, match=r"mono\.en is a different file"):
         prepare(settings, out, OPTIONS)
     (tmp_path / "mono.en").write_text("one two three\nfour five six\n")
     manifest = models["ende"] / artefact.MANIFEST
@@ -211,7 +211,7 @@ def test_another_model_or_text_is_noticed(corpus_of: Any, tmp_path: Path, models
     with contextlib.ExitStack() as stack:
         stack.callback(manifest.write_bytes, before)
         manifest.write_bytes(before.replace(b'"steps"', b'"STEPS"'))
-        with pytest.raises(OutputError, match=r"manifest\.json is another file"):
+        with pytest.raises(OutputError, match=r"manifest\.json is a different file"):
             prepare(settings, out, OPTIONS)
 
 

@@ -20,9 +20,9 @@ from nmt_cli.scoring import score
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError, UsageError
-from nmt_cli.translation import constraints, pending
+from nmt_cli.translation import assembler, constraints
 from nmt_cli.translation.constraints import Constraints, constraints_of
-from nmt_cli.translation.pending import Options
+from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.segments import Segment
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
 
@@ -167,11 +167,11 @@ def test_forms_with_unknown_tokens_are_no_constraints(model: Path, monkeypatch: 
     assert found is not None
     assert found.sizes == [len(encode([form])[0]) for form in ("rot", "der Hund")]
     assert constraints_of(terms[1:2], tokenizer) is None
-    monkeypatch.setattr(constraints, "MOST_TOKENS", sum(found.sizes) - 1)
+    monkeypatch.setattr(constraints, "MAX_TOKENS", sum(found.sizes) - 1)
     fewer = constraints_of(terms, tokenizer)
     assert fewer is not None
     assert fewer.sizes == found.sizes[:1], "the bound is on all of them together"
-    monkeypatch.setattr(constraints, "MOST_TOKENS", 1)
+    monkeypatch.setattr(constraints, "MAX_TOKENS", 1)
     assert constraints_of([terms[2]], tokenizer) is None
 
 
@@ -231,7 +231,7 @@ def test_every_translation_has_its_terms_and_other_lines_do_not_change(
         else:
             changed += 1
             assert len(after.hypotheses) == more.get("n_best", 1)
-            looked = [(len(part.looked), len(part.ids)) for _, part in after.parts(0)]
+            looked = [(len(part.source_positions), len(part.ids)) for _, part in after.parts(0)]
             assert not more.get("alignments") or all(a == b for a, b in looked)
     assert changed == translator.counts["constrained"] > len(LINES) / 4
     assert translator.counts["unsaid"] == 0
@@ -249,7 +249,7 @@ def test_torch_gives_the_same_translations(
 
 def test_texts_in_one_batch_keep_their_own_glossaries(translator: Translator) -> None:
     lists = [Terms.parse([f"Hund\t{word}"]) for word in ("Katze", "rot", "Haus")]
-    waiting = [translator.submit("der Hund ist nicht", Options(terms=terms)) for terms in (*lists, None)]
+    waiting = [translator.submit("der Hund ist nicht", SearchOptions(terms=terms)) for terms in (*lists, None)]
     results = [each.result(60) for each in waiting]
     for result, terms in zip(results, lists, strict=False):
         assert terms.terms[0].form_in(result.text)
@@ -258,8 +258,8 @@ def test_texts_in_one_batch_keep_their_own_glossaries(translator: Translator) ->
 
 def test_segments_have_the_terms_of_their_own_text(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long line that is cut at sentence ends, and of halves of a segment that failed."""
-    monkeypatch.setattr(translator, "seen_tokens", 12)
-    monkeypatch.setattr(pending, "MAX_RETRIES", 0)
+    monkeypatch.setattr(translator.segmenter, "seen_tokens", 12)
+    monkeypatch.setattr(assembler, "MAX_HALVINGS", 0)
     line = "der Hund und das Haus . ist rot und geht nicht . die Katze mit dem Baum ."
     (result,) = translator.translate([line], terms=TERMS)
     assert [[term.source for term in segment.terms] for segment in result.segments] == [
@@ -268,22 +268,22 @@ def test_segments_have_the_terms_of_their_own_text(translator: Translator, monke
         [],
     ]
     assert has_all_terms(result.text, line)
-    again = [segment for segment in result.segments if segment.plain]
+    again = [segment for segment in result.segments if segment.unconstrained]
     assert again
-    assert all(segment.plain and segment.started == segment.plain.started for segment in again)
+    assert all(segment.unconstrained and segment.started == segment.unconstrained.started for segment in again)
     across = Terms.parse(["das Haus . ist\trot"])
     (result,) = translator.translate([line], terms=across)
     assert [[term.source for term in segment.terms] for segment in result.segments] == [["das Haus . ist"], []]
     assert across.terms[0].form_in(result.text)
-    monkeypatch.setattr(translator, "filter_tokens", 8)  # cut between words, too
+    monkeypatch.setattr(translator.segmenter, "filter_tokens", 8)  # cut between words, too
     for words in range(9):
         (result,) = translator.translate(["rot " * words + "Baum Baum " * 8], terms=Terms.parse(["rot Baum\tHund"]))
         assert len(result.segments) > 1
         assert sum(bool(segment.terms) for segment in result.segments) == (words > 0)
     monkeypatch.undo()
-    monkeypatch.setattr(translator, "seen_tokens", 1000)
-    monkeypatch.setattr(pending, "MAX_RETRIES", 1)
-    monkeypatch.setattr(pending.segments, "looping", lambda ids: ids[-1] != EOS)  # every translation fails once
+    monkeypatch.setattr(translator.segmenter, "seen_tokens", 1000)
+    monkeypatch.setattr(assembler, "MAX_HALVINGS", 1)
+    monkeypatch.setattr(assembler, "looping", lambda ids: ids[-1] != EOS)  # every translation fails once
     (result,) = translator.translate([line := "das Haus und der Hund, die Katze ist rot"], terms=TERMS)
     assert [[term.source for term in segment.terms] for segment in result.segments] == [["der Hund"], ["ist"]]
     assert has_all_terms(result.text, line)
@@ -309,30 +309,30 @@ def test_a_term_that_does_not_fit_leaves_the_plain_translation_and_is_counted(
     assert [result.hypotheses for result in results] == plain
     assert (translator.counts["unsaid"], translator.counts["constrained"]) == (1, 1)
     with pytest.raises(UsageError, match="leave out one"):
-        translator.submit("der Hund", Options(terms=long, sampling=Sampling()))
+        translator.submit("der Hund", SearchOptions(terms=long, sampling=Sampling()))
     output = command(translator, "der Hund\ndie Katze\n", terms=long)
     assert [json.loads(line)["hypotheses"][0].get("terms") for line in output.split("\n")[:-1]] == [
         {"Hund": None},
         None,
     ]
-    assert "1 terms are not in their line's translation" in capsys.readouterr().err
+    assert "1 terms are missing from their line's translation" in capsys.readouterr().err
 
 
 def test_cancelling_a_text_ends_its_second_search(model: Path) -> None:
     with Translator(model, precision="fp32", workers=1) as one:
-        submit, taken = one._scheduler.submit, list[Segment]()
+        submit, taken = one.queue.submit, list[Segment]()
 
         def cancelling(segments: Any) -> None:
             those = list(segments)
-            for _, segment in those:
+            for segment in those:
                 if segment.constraints:
                     segment.owner.cancel()
                     taken.append(segment)
             submit(those)
 
-        one._scheduler.submit = cancelling  # type: ignore[method-assign]
-        waiting = one.submit("der Hund", Options(terms=Terms.parse(["der\tHaus Haus Haus"])))
-        with pytest.raises(UsageError, match="given up"):
+        one.queue.submit = cancelling  # type: ignore[method-assign]
+        waiting = one.submit("der Hund", SearchOptions(terms=Terms.parse(["der\tHaus Haus Haus"])))
+        with pytest.raises(UsageError, match="cancelled"):
             waiting.result(60)
         assert [segment.cancelled for segment in taken] == [True]
 
@@ -346,7 +346,7 @@ def command(
     source, target = memory_file(text.encode()), memory_file()
     translator.counts.clear()
     with Progress("translating", None, "lines") as progress:
-        run(translator, TranslateOptions(search=search, format=form), source, target, progress)
+        run(translator, TranslateOptions(search=SearchOptions(**search), format=form), source, target, progress)
     os.close(source)
     return content(target).decode()
 

@@ -225,7 +225,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
 def test_too_little_space_is_reported_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     section = texts.own(tmp_path / "in", PAIRS)
     monkeypatch.setattr("nmt_cli.storage.artefact.free_megabytes", lambda _: 0)
-    with pytest.raises(StorageError, match="needs about 1 MB of disk, 0 MB are free"):
+    with pytest.raises(StorageError, match="needs about 1 MB of disk, but 0 MB are free"):
         texts.run(section, tmp_path / "out")
     monkeypatch.setattr("nmt_cli.storage.artefact.free_megabytes", lambda _: 1)
     assert texts.run(section, tmp_path / "out").is_dir()

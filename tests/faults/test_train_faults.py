@@ -67,7 +67,7 @@ def test_a_poisoned_first_step_can_be_resumed(lab: Lab) -> None:
 
 def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab) -> None:
     poison(lab.patch, range(12, 99))
-    with pytest.raises(DivergedError, match="11 steps had no finite gradient, the last was step 22"):
+    with pytest.raises(DivergedError, match="11 steps had no finite gradient; the last was step 22"):
         lab.train()
     assert checkpoints.newest(lab.run, open_corpus(lab.corpus).identity) == 20
     crash = json.loads((lab.run / "crash.json").read_text())

@@ -12,24 +12,27 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import texts
 import torch
+from searching import options, search_all
 from tiny_model import make_model
 
 from nmt_cli import Translator
-from nmt_cli.engine.search import Search, Sentence
 from nmt_cli.system.errors import DataError, DivergedError, MissingError, NmtError, StorageError
 from nmt_cli.transformer.cache import DecoderCache, for_inference
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import workers
-from nmt_cli.translation.search import search_with_oom_retry
-from nmt_cli.translation.segments import Feed, Hypothesis, Results, SearchSettings, Segment
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.queue import SegmentQueue, WorkerQueue
+from nmt_cli.translation.search import search
+from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.translate import TranslateOptions, translate
 
 COMMAND = [sys.executable, "-m", "nmt_cli", "translate", "--precision", "fp32"]
@@ -62,7 +65,9 @@ def failed(process: subprocess.Popen[bytes], code: int, more: bytes = b"") -> st
 
 
 def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Return the children of all threads of a process."""
+    files = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(word) for file in files for word in file.read_text().split()]
 
 
 def gone(pids: list[int]) -> bool:
@@ -196,16 +201,13 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As torch says it on GPUs; the engine's memory is in test_engine.py."""
-    translator, how = Translator(model, precision="fp32", workers=1), SearchSettings(beam=2, extra_length=5)
+    translator, how = Translator(model, precision="fp32", workers=1), options(beam=2, extra_length=5)
     sources = [[*ids, 2] for ids in translator.tokenizer.encode([f"der Hund {i}" for i in range(50)])]
     models = [for_inference(load_model(model).model, torch.float32)]
 
     def results() -> list[list[int]]:
         segments = [Segment(ids, how) for ids in sources]
-        found = [
-            each for results in search_with_oom_retry(models, torch.float32, iter(segments), how) for each in results
-        ]
-        assert sorted(map(id, found)) == sorted(map(id, segments))
+        search_all(partial(search, models, torch.float32), segments)
         return [segment.hypotheses[0].ids for segment in segments]
 
     expected, real = results(), DecoderCache.step
@@ -217,99 +219,109 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 
     monkeypatch.setattr(DecoderCache, "step", step)
     assert results() == expected
-    assert "going on with 3 hypotheses" in capsys.readouterr().err
+    assert "continuing with 3 hypotheses" in capsys.readouterr().err
     monkeypatch.setattr(DecoderCache, "step", lambda *_: (_ for _ in ()).throw(MemoryError))
     with pytest.raises(StorageError, match="too little memory"):
         results()
 
 
-def echo(_models: object, _dtype: object, segments: Feed, _settings: object) -> Results:
-    for segment in filter(None, segments):
-        segment.hypotheses = [Hypothesis(segment.ids, -1.0, -1.0, [-0.5] * len(segment.ids))]
-        yield [segment]
+def found_by(find: Callable[[Segment], list[int]]) -> Callable[..., None]:
+    """Return a search that finds these ids for each segment."""
 
-
-def test_huge_segments_both_ways_block_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker answers with megabytes while the parent is still sending it megabytes: both go on."""
-
-    monkeypatch.setattr(workers, "search_with_oom_retry", echo)
-    segments = [Segment([*range(10_000, 30_000), i]) for i in range(64)]  # 2 MB a batch, 0.2 MB an answer
-    pool = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
-    for how in (SearchSettings(), SearchSettings(beam=2)):  # again, by the same processes
-        done = [each for results in pool.search(iter(segments), how) for each in results]
-        assert sorted(map(id, done)) == sorted(map(id, segments))
-        assert [segment.hypotheses[0].ids[-1] for segment in segments] == [*range(64)]
-    pool.close()
-
-
-def pool_of(search: Callable[..., Results], patch: pytest.MonkeyPatch) -> workers.Workers:
-    """Two processes that search so."""
-    patch.setattr(workers, "search_with_oom_retry", search)
-    return workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
-
-
-def told(search: Callable[[Segment, SearchSettings], list[int]]) -> Callable[..., Results]:
-    """A search that finds these ids."""
-
-    def run(_models: object, _dtype: object, segments: Feed, settings: SearchSettings) -> Results:
-        for segment in filter(None, segments):
-            segment.hypotheses = [Hypothesis(search(segment, settings), -1.0, -1.0, [])]
-            yield [segment]
+    def run(_models: object, _dtype: object, queue: WorkerQueue) -> None:
+        while taken := queue.take(1 << 20, 1 << 30, 1 << 17):
+            for segment in taken:
+                segment.hypotheses = [Hypothesis(find(segment), -1.0, -1.0, [-0.5] * len(segment.ids))]
+                queue.finish([segment])
 
     return run
 
 
-def found(pool: workers.Workers, segments: list[Segment], how: SearchSettings) -> list[list[int]]:
-    done = [each for results in pool.search(iter(segments), how) for each in results]
-    assert sorted(map(id, done)) == sorted(map(id, segments))
-    return [segment.hypotheses[0].ids for segment in segments]
+@contextlib.contextmanager
+def pool_of(find: Callable[[Segment], list[int]]) -> Iterator[workers.Workers]:
+    """Two processes that search so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "search", found_by(find))
+        pool = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
+        yield pool
+        pool.close()
 
 
-def test_workers_share_the_work_and_know_the_settings_of_each_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be sent stays here: who submitted a segment. An interrupt of the terminal is their owner's matter."""
-    pool, both = pool_of(told(lambda segment, how: [os.getpid(), how.beam, *segment.ids]), monkeypatch), set[int]()
-    for beam in (1, 3, 2):
-        segments = [
-            Segment([i, 2], owner=threading.Lock(), plain=Segment([], owner=threading.Lock())) for i in range(8)
-        ]
-        results = found(pool, segments, SearchSettings(beam))
-        assert [ids[1:] for ids in results] == [[beam, i, 2] for i in range(8)]
-        assert sorted(Counter(pid for pid, *_ in results).values()) == [4, 4]
-        assert not both or {pid for pid, *_ in results} == both, "the same processes"
-        both = {pid for pid, *_ in results}
-        for pid in both:
-            os.kill(pid, signal.SIGINT)
-    child = os.fork()
-    if not child:
-        try:
-            pool.close()  # a fork of their owner leaves them alone
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    assert {pid for pid, *_ in found(pool, [Segment([2]) for _ in range(8)], SearchSettings())} == both
-    pool.close()
+@contextlib.contextmanager
+def queue_of(pool: workers.Workers) -> Iterator[Callable[[list[Segment]], list[list[int]]]]:
+    """A queue that these processes search: a function that submits segments and returns the ids found for each."""
+    done = list[Segment]()
+    queue = SegmentQueue([pool.search], done.append)
+
+    def found(segments: list[Segment]) -> list[list[int]]:
+        before = len(done)
+        queue.submit(segments)
+        assert queue.wait_for(lambda: len(done) == before + len(segments), 60)
+        if error := next((segment.error for segment in segments if segment.error), None):
+            raise error
+        return [segment.hypotheses[0].ids for segment in segments]
+
+    try:
+        yield found
+    finally:
+        queue.close()
+
+
+def segments_of(*sources: list[int], beam: int = 4) -> list[Segment]:
+    return [Segment(ids, options(beam)) for ids in sources]
+
+
+def test_huge_segments_both_ways_block_nobody() -> None:
+    """A worker answers with megabytes while the parent is still sending it megabytes: both go on."""
+    with pool_of(lambda segment: segment.ids) as pool, queue_of(pool) as found:
+        for beam in (4, 2):  # 2 MB a batch, 0.2 MB an answer; again, by the same processes
+            sources = [[*range(10_000, 30_000), i] for i in range(64)]
+            assert found(segments_of(*sources, beam=beam)) == sources
+
+
+def test_workers_share_the_work_and_know_the_options_of_each_segment() -> None:
+    """The owners of segments, which cannot be sent, stay here. An interrupt at the terminal does not end workers."""
+    both = set[int]()
+    with pool_of(lambda segment: [os.getpid(), segment.options.beam, *segment.ids]) as pool, queue_of(pool) as found:
+        for beam in (1, 3, 2):
+            segments = segments_of(*([i, 2] for i in range(8)), beam=beam)
+            for segment in segments:
+                segment.owner = threading.Lock()
+                segment.unconstrained = Segment([], segment.options, owner=threading.Lock())
+            results = found(segments)
+            assert [ids[1:] for ids in results] == [[beam, i, 2] for i in range(8)]
+            assert sorted(Counter(pid for pid, *_ in results).values()) == [4, 4]
+            assert not both or {pid for pid, *_ in results} == both, "the same processes"
+            both = {pid for pid, *_ in results}
+            for pid in both:
+                os.kill(pid, signal.SIGINT)
+        child = os.fork()
+        if not child:
+            try:
+                pool.close()  # a fork of their owner leaves them alone
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert {pid for pid, *_ in found(segments_of(*[[2]] * 8))} == both
     assert gone([*both])
 
 
-def test_the_idlest_worker_gets_what_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_idlest_worker_gets_the_next_segment() -> None:
     """Not the one that had the fewest until then: it may have a long one still."""
     out, into = os.pipe()
-    pool = pool_of(told(lambda segment, _: [os.getpid(), *os.read(out, 1 if segment.ids == [1] else 0)]), monkeypatch)
-    slow, *others = (Segment([i]) for i in range(1, 6))
-
-    def feed() -> Feed:
-        yield slow
-        for segment in others:
-            yield segment
-            for _ in range(3000):
-                if not segment.hypotheses:
-                    yield None
+    with pool_of(lambda segment: [os.getpid(), *os.read(out, 1 if segment.ids == [1] else 0)]) as pool:
+        done = list[Segment]()
+        queue = SegmentQueue([pool.search], done.append)
+        slow, *others = segments_of(*([i] for i in range(1, 6)))
+        queue.submit([slow])
+        for number, segment in enumerate(others, 1):
+            queue.submit([segment])
+            assert queue.wait_for(lambda number=number: len(done) == number, 60)
         os.write(into, b"x")
-
-    done = [each for results in pool.search(feed(), SearchSettings()) for each in results]
-    assert done == [*others, slow]
-    assert len({segment.hypotheses[0].ids[0] for segment in others}) == 1
-    pool.close()
+        assert queue.wait_for(lambda: len(done) == 5, 60)
+        queue.close()
+        assert done == [*others, slow]
+        assert len({segment.hypotheses[0].ids[0] for segment in others}) == 1
     os.close(out)
     os.close(into)
 
@@ -321,40 +333,37 @@ def test_the_idlest_worker_gets_what_comes(monkeypatch: pytest.MonkeyPatch) -> N
         (KeyError("x"), NmtError, "^a worker failed: KeyError: 'x'$"),
     ],
 )
-def test_a_workers_error_is_told_and_others_begin(
-    monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[NmtError], words: str
-) -> None:
-    def search(segment: Segment, _: SearchSettings) -> list[int]:
+def test_a_workers_error_is_told_and_others_begin(error: Exception, kind: type[NmtError], words: str) -> None:
+    def find(segment: Segment) -> list[int]:
         if segment.ids == [7]:
             raise error
         return [os.getpid()]
 
-    pool = pool_of(told(search), monkeypatch)
-    ((first,),) = found(pool, [Segment([2])], SearchSettings())
-    before = set(children(os.getpid()))
-    with pytest.raises(NmtError, match=words) as caught:
-        found(pool, [Segment([7])], SearchSettings())
-    assert type(caught.value) is kind
-    assert first in before
-    assert not {first} & set(children(os.getpid()))
-    assert found(pool, [Segment([2])], SearchSettings()) != [[first]]
-    results = pool.search(iter([Segment([i]) for i in range(100, 200)]), SearchSettings())
-    next(results)
-    results.close()  # those that still have its segments end, too
-    assert found(pool, [Segment([i]) for i in range(20, 29)], SearchSettings())
-    pool.close()
+    with pool_of(find) as pool, queue_of(pool) as found:
+        ((first,),) = found(segments_of([2]))
+        assert first in children(os.getpid())
+        with pytest.raises(NmtError, match=words) as caught:
+            found(segments_of([7]))
+        assert type(caught.value) is kind
+        assert found(segments_of([2])) != [[first]]
+        assert first not in children(os.getpid())
+        bad, *good = segments_of([7], *([i] for i in range(20, 29)))
+        with pytest.raises(NmtError, match=words):
+            found([bad, *good])
+        assert all(segment.hypotheses for segment in good), "those sent beside it are searched again"
 
 
-def test_workers_end_where_their_owner_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_end_where_their_owner_is_killed() -> None:
     out, into = os.pipe()
     child = os.fork()
     if not child:
         try:
-            pool = pool_of(told(lambda *_: [os.getpid()]), monkeypatch)
-            results = found(pool, [Segment([2]) for _ in range(2)], SearchSettings())
-            os.write(into, " ".join(str(pid) for (pid,) in results).encode())
+            with pool_of(lambda _: [os.getpid()]) as pool, queue_of(pool) as found:
+                results = found(segments_of([2], [2]))
+                os.write(into, " ".join(str(pid) for (pid,) in results).encode())
+                os.kill(os.getpid(), signal.SIGKILL)
         finally:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(1)
     os.waitpid(child, 0)
     pids = [int(word) for word in os.read(out, 99).split()]
     os.close(out)
@@ -363,45 +372,49 @@ def test_workers_end_where_their_owner_is_killed(monkeypatch: pytest.MonkeyPatch
     assert gone(pids)
 
 
-def test_processes_end_with_their_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where they are only forgotten; one that is killed is an error, not a wait."""
-    monkeypatch.setattr(workers, "search_with_oom_retry", echo)
+def test_processes_end_with_their_owner() -> None:
+    """Also where they are only forgotten; the end of one is an error, not a wait, and others begin."""
     ours = set(children(os.getpid()))
-
-    def begin() -> workers.Workers:
-        pool = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
+    with pool_of(lambda segment: [os.getpid()]) as pool:
         assert not pool.started
-        assert sum(map(len, pool.search(iter([Segment([5, 2])]), SearchSettings()))) == 1
-        assert pool.started
-        return pool
-
-    pool = begin()
+        with queue_of(pool) as found:
+            found(segments_of([5, 2]))
+            assert pool.started
+            started = set(children(os.getpid())) - ours
+            assert len(started) == 2
+            for pid in started:
+                os.kill(pid, signal.SIGKILL)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # then nobody reads what it is sent
+            ((again,),) = found(segments_of([5, 2]))
+            assert again not in started
+    assert gone(list(set(children(os.getpid())) - ours))
+    forgotten = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
+    forgotten.start()
     started = set(children(os.getpid())) - ours
     assert len(started) == 2
-    del pool
+    del forgotten
     gc.collect()
     assert gone(list(started))
-    pool = begin()
-    for pid in set(children(os.getpid())) - ours:
-        os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # then nobody reads what it is sent
-    with pytest.raises(StorageError, match="a worker ended"):
-        list(pool.search(iter([Segment([5, 2])]), SearchSettings()))
-    pool.close()
+
+
+def test_the_end_of_a_worker_is_an_error() -> None:
+    with pool_of(lambda _: os._exit(9)) as pool, queue_of(pool) as found:
+        with pytest.raises(StorageError, match="a worker ended, probably for want of memory"):
+            found(segments_of([5, 2]))
 
 
 def test_a_thread_that_has_no_memory_ends_the_command_with_one_line(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where not even one sentence has room; what was written before is whole lines."""
-    enter = Search.enter
+    enter = EngineSearch.enter
 
-    def limited(search: Search, sentences: Sequence[Sentence]) -> list[int]:
-        if any(len(sentence.ids) > 40 for sentence in sentences):
+    def limited(search: EngineSearch, segments: Sequence[Segment]) -> None:
+        if any(len(segment.ids) > 40 for segment in segments):
             raise MemoryError
-        return enter(search, sentences)
+        enter(search, segments)
 
-    monkeypatch.setattr(Search, "enter", limited)
+    monkeypatch.setattr(EngineSearch, "enter", limited)
     (tmp_path / "in").write_bytes(b"der Hund\n" * 20 + b"rot " * 60 + b"\n")
     with pytest.raises(StorageError, match="too little memory"):
         translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (model,), precision="fp32", workers=2))

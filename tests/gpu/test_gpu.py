@@ -14,6 +14,7 @@ import torch
 from accelerate.state import AcceleratorState
 from conftest import Lab
 from reference import batch_of, random_model, random_pairs, tiny
+from searching import by_torch, options, search_all
 from steps import before_each_step
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,8 +27,7 @@ from nmt_cli.training.trainer import start_trainer
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation.search import search
-from nmt_cli.translation.segments import SearchSettings, Segment
+from nmt_cli.translation.segments import Segment
 
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 V = 100
@@ -73,11 +73,11 @@ def test_search_matches_float64(device: torch.device) -> None:
     with torch.no_grad():
         model.embedding.weight *= 2  # sharper choices: sentences end, with different lengths
     sources, found = [src for src, _ in random_pairs(3, V, [(2 + i % 12, 1) for i in range(100)])], []
-    options = SearchSettings(beam=4, extra_length=8, best=2)
-    for dtype, where in ((torch.float64, "cpu"), (torch.float32, device)):
-        segments = [Segment(ids, options) for ids in sources]
-        frozen = for_inference(copy.deepcopy(model).to(where, dtype), dtype)
-        assert sum(map(len, search([frozen], dtype, iter(segments), options, 100))) == 100
+    how = options(extra_length=8, n_best=2)
+    for dtype, place in ((torch.float64, "cpu"), (torch.float32, device)):
+        segments = [Segment(ids, how) for ids in sources]
+        frozen = for_inference(copy.deepcopy(model).to(place, dtype), dtype)
+        assert len(search_all(by_torch([frozen], dtype, 100), segments)) == 100
         found.append([segment.hypotheses for segment in segments])
     for exact, ours in zip(*found, strict=True):
         assert [h.ids for h in ours] == [h.ids for h in exact]
@@ -153,7 +153,7 @@ def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, par
     run = start_trainer(settings, open_corpus(lab.corpus), make_accelerator(settings, lab.run), lab.run, 0)
     run.take_step(1, run.step_batch(0))
     batch = run.step_batch(1)
-    batch.wait(run.streams.current_stream())
+    batch.wait(run.device_module.current_stream())
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
     with HostReads() if device.type == "cpu" else contextlib.nullcontext():  # on CUDA it would disable compiled code

@@ -18,9 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model
-from nmt_cli.engine.search import Search, Sentence
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.translation.constraints import Constraints
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.options import Sampling, SearchOptions
+from nmt_cli.translation.segments import Segment
 
 PERIOD = 997  # weights repeat: drawing them all would take most of the time
 
@@ -98,26 +100,29 @@ class Fuzz:
             positions="learned" if width % 2 else draw.choice(["learned", "sinusoidal", "marian"]),
         )
 
-    def sentence(self, longest: int, source: int, target: int) -> Sentence:
+    def segment(self, longest: int, source: int, target: int) -> Segment:
         draw = self.draw
         length = draw.randint(1, longest)
         limit = draw.randint(1, min(longest, length + 20))
         sampled = draw.random() < 0.3
         width = 1 if sampled else draw.choice([1, 1, 2, 4, 5, 12, 33, draw.randint(1, 400)])
-        return Sentence(
-            [*(draw.randint(1, source - 1) for _ in range(length - 1)), 2],
-            limit,
-            [draw.randint(3, target - 1) for _ in range(draw.randint(0, min(3, longest - 1)))],
+        sampling = Sampling(
+            draw.choice([0.5, 1.0, 3.0]), draw.choice([0, 1, 5, 5000]), draw.choice([0.0, 0.5, 1.0]), draw.randrange(99)
+        )
+        options = SearchOptions(
             width,
-            draw.randint(1, width),
             draw.choice([0, 0.6, 3.0]),
-            draw.random() < 0.5,
-            [draw.random() for _ in range(limit)] if sampled else None,
-            draw.choice([0.5, 1.0, 3.0]),
-            draw.choice([0, 1, 5, 5000]),
-            draw.choice([0.0, 0.5, 1.0]),
-            draw.random() < 0.3,
-            None if sampled or draw.random() < 0.5 else self.constraints(target),
+            n_best=draw.randint(1, width),
+            sampling=sampling if sampled else None,
+            alignments=draw.random() < 0.5,
+        )
+        return Segment(
+            [*(draw.randint(1, source - 1) for _ in range(length - 1)), 2],
+            options,
+            [draw.randint(3, target - 1) for _ in range(draw.randint(0, min(3, longest - 1)))],
+            max_tokens=limit,
+            background=draw.random() < 0.3,
+            constraints=None if sampled or draw.random() < 0.5 else self.constraints(target),
         )
 
     def constraints(self, target: int) -> Constraints:
@@ -140,23 +145,18 @@ class Fuzz:
             Model(self.engine, settings, tensors, kept, int8=draw.random() < 0.6) for _ in range(draw.choice([1, 1, 2]))
         ]
         slots = draw.randint(1, 9)
-        search, running, left = Search(models, slots), set[int](), draw.randint(1, 25)
-        count, constrained = left, dict[int, bool]()
-        while left or running:
-            entering = draw.randint(0, min(left, slots - len(running)))
-            if entering:
-                sentences = [self.sentence(settings.max_length, source, vocabulary) for _ in range(entering)]
-                for slot, sentence in zip(search.enter(sentences), sentences, strict=True):
-                    running.add(slot)
-                    constrained[slot] = sentence.constraints is not None
-                left -= entering
-            if running and draw.random() < 0.05:
-                search.leave(running.pop())
-            for slot, found in search.run(draw.randint(1, 6)):
-                running.remove(slot)
-                self.results.update(repr(found).encode())
-                assert found or constrained.pop(slot)
-                assert all(0 < i < vocabulary for each in found for i in each.ids)
+        search = EngineSearch(models, slots)
+        left = count = draw.randint(1, 25)
+        while left or search.segments:
+            entering = draw.randint(0, min(left, slots - len(search.segments)))
+            search.enter([self.segment(settings.max_length, source, vocabulary) for _ in range(entering)])
+            left -= entering
+            if search.segments and draw.random() < 0.05:
+                search.leave(next(iter(search.segments)))
+            for segment in search.run(draw.randint(1, 6)):
+                self.results.update(repr(segment.hypotheses).encode())
+                assert segment.hypotheses or segment.constraints
+                assert all(0 < i < vocabulary for each in segment.hypotheses for i in each.ids)
         return count
 
 

@@ -5,28 +5,28 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.translation import backends, engine_search
-from nmt_cli.translation.segments import Feed, Results
+from nmt_cli.translation import engine_backend
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.segments import Segment
 
 
 class Gate:
-    """The engine's search, which does nothing until it is opened, or fails with an error."""
+    """The engine's search, which waits after each step until `opened` is set, or fails with `error`."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.opened, self.entered, self.error = threading.Event(), list[Any](), None
-        real = engine_search.search
+        self.opened, self.entered, self.error = threading.Event(), list[Segment](), None
+        gate = self
 
-        def search(models: Any, feed: Feed) -> Results:
-            for results in real(models, self._watched(feed)):
-                self.opened.wait(60)
-                if self.error:
-                    raise self.error
-                yield results
+        class Gated(EngineSearch):
+            def enter(self, segments: Any) -> None:
+                gate.entered.extend(segments)
+                super().enter(segments)
 
-        patch.setattr(backends.engine_search, "search", search)
+            def run(self, steps: int) -> list[Segment]:
+                done = super().run(steps)
+                gate.opened.wait(60)
+                if gate.error:
+                    raise gate.error
+                return done
 
-    def _watched(self, feed: Feed) -> Feed:
-        for segment in feed:
-            if segment:
-                self.entered.append(segment)
-            yield segment
+        patch.setattr(engine_backend, "EngineSearch", Gated)

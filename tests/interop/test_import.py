@@ -32,10 +32,12 @@ from nmt_cli.system.errors import DataError, DownloadError, MissingError, Output
 from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
+from nmt_cli.translation.assembler import join
 from nmt_cli.translation.search import score_targets
-from nmt_cli.translation.segments import Hypothesis, halves, join, split_line
-from nmt_cli.translation.translate import alignment
+from nmt_cli.translation.segmenter import halves, split_line
+from nmt_cli.translation.segments import Hypothesis
 from nmt_cli.translation.translator import Translator
+from nmt_cli.translation.writer import alignment
 
 transformers = pytest.importorskip("transformers")
 
@@ -180,10 +182,10 @@ def test_tokens_of_separate_vocabularies_are_named_by_their_side(tmp_path):
     text, answer = "the old fox sees a shy dog", "der alte fox schläft"
     with Translator(tmp_path / "model", workers=1, precision="fp32") as translator:
         source, (*ids, _) = src.encode_pair(text, answer)
-        found = Hypothesis(ids, -1.0, -1.0, [-1.0], looked=[0] * len(ids))
+        found = Hypothesis(ids, -1.0, -1.0, [-1.0], source_positions=[0] * len(ids))
         joined = join(src, [found], 0.6)
         assert (joined.text, "".join(joined.tokens)) == (answer, "▁der▁alte▁fox▁schläft</s>")
-        points = alignment(translator, [(source, found)]).split()
+        points = alignment(translator.tokenizer, [(source, found)]).split()
     assert {int(point.partition("-")[2]) for point in points} == {0, 1, 2, 3}
     attend([text], tmp_path / "model", tmp_path / "page.html", translation=answer)
     names = page_data((tmp_path / "page.html").read_text())["sentences"][0]["names"]["cross"]
@@ -381,7 +383,7 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     for file in files_of(tmp_path / "model" / "tokenizer.model"):
         content = file.read_bytes()
         file.write_bytes(content + b"\x00")
-        with pytest.raises(OutputError, match=f"{file.name} is another file"):
+        with pytest.raises(OutputError, match=f"{file.name} is a different file"):
             prepare(settings.corpus, corpus.directory, PrepareOptions(workers=1))
         file.write_bytes(content)
     wrong = settings.model_copy(update={"model": shape.model_copy(update={"source_vocabulary": 7})})

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from tiny_model import make_model
 
-from nmt_cli.engine import weights
+from nmt_cli.engine import safetensors_file
 from nmt_cli.interop import npz
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
@@ -45,7 +45,7 @@ HEADERS = {
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS.keys())
 def test_a_header_of_weights_is_taken_only_if_it_describes_the_bytes(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "w").write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
-    for act in (weights.read_tensors, weights.read_shapes):
+    for act in (safetensors_file.read_tensors, safetensors_file.read_shapes):
         with pytest.raises(DataError) as caught:
             act(tmp_path / "w")
         assert str(caught.value).isprintable()
@@ -57,7 +57,7 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
         file.write((1 << 32).to_bytes(8, "little"))
         file.truncate(1 << 33)  # it takes no room
     with pytest.raises(DataError, match="header would have more than"):
-        weights.read_shapes(tmp_path / "w")
+        safetensors_file.read_shapes(tmp_path / "w")
 
 
 def archive(
@@ -183,7 +183,7 @@ def test_only_embeddings_stay_in_memory_once_weights_are_packed(tmp_path: Path) 
         start += 4 * numbers
     text = json.dumps(header).encode()
     (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text + b"\1" * start)
-    tensors, memory = weights.read_tensors(tmp_path / "w")
+    tensors, memory = safetensors_file.read_tensors(tmp_path / "w")
     weights.release(memory, [tensors["embedding"], tensors["embedding"]])
     first, last = 12 * 4096, 20 * 4096
     assert memory[first:last] == b"\1" * (last - first)

@@ -73,7 +73,7 @@ def test_a_corpus_prepared_with_other_settings_is_refused(
     settings = loading.load(tiny_recipe_file, ["corpus.limit=499"])
     if name != "numbers":
         settings.corpus.name, settings.corpus.train_src, settings.corpus.train_tgt = name, [], []
-    with pytest.raises(OutputError, match=r"exists with other inputs \((limit: None -> 499|name)"):
+    with pytest.raises(OutputError, match=r"was prepared from other inputs \((limit: None -> 499|name)"):
         Paths(numbers_corpus, tmp_path / "run").reproduce(settings, dry_run=dry_run)
 
 
@@ -152,7 +152,7 @@ def test_pronouns_of_generated_text_are_counted(
     show_scores(replace(files, corpus=corpus), {"test": references[::-1]}, evaluate)
     assert given == [(sources, references[::-1], references)]
     said = capsys.readouterr().err
-    assert re.search("pronouns of antecedents never seen together +3 of 7", said)
+    assert re.search(r"correct pronouns \(pairs of nouns unseen in training\) +3 of 7", said)
     assert "(generated text: not comparable with anything)" in said
 
 
@@ -163,7 +163,7 @@ def test_without_a_test_set_a_message_tells_how_to_name_one(
     assert Paths(tmp_path / "data", tmp_path / "run").reproduce(loading.load(tiny_recipe_file, changes)) == 0
     said = capsys.readouterr().err
     assert "no test score. Name one by corpus.test_src and test_tgt, or set corpus.hold_out" in said
-    assert "is the mean of 1 checkpoint, of step 10\n" in said
+    assert "is the mean of 1 checkpoint (step 10)\n" in said
     assert "test BLEU" not in said
     assert not (tmp_path / "run" / "test.hyp").exists()
 

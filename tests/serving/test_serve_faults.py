@@ -22,7 +22,6 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 from uvicorn.server import ServerState
 
-from nmt_cli.engine.search import Search
 from nmt_cli.serving import connections, fields
 from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.fields import Refusal
@@ -30,6 +29,7 @@ from nmt_cli.serving.origins import Access
 from nmt_cli.serving.pool import Completion, while_connected
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system.errors import DivergedError, UsageError
+from nmt_cli.translation.engine_backend import EngineSearch
 
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -288,10 +288,10 @@ def test_keys_are_checked_on_every_translation_route(model: Path) -> None:
         for header in ("Bearer one", "bearer  one ", "DEEPL-AUTH-KEY one"):
             assert client.post("/translate", json=body, headers={"Authorization": header}).status_code == 200, header
         other = {"Authorization": "Basic one"}  # perhaps from a proxy; the key is in the field
-        message = "An API key is needed, as api_key or in the header Authorization"
+        message = "An API key is needed, as api_key or in the Authorization header"
         assert client.post("/translate", json=body, headers=other).json() == {"error": message}
         assert client.post("/translate", json={**body, "api_key": "one"}, headers=other).status_code == 200
-        message = "An API key is needed, in the header Authorization"
+        message = "An API key is needed, in the Authorization header"
         assert client.get("/metrics", params={"api_key": "one"}).json() == {"error": message}
         assert client.post("/translate", json={**body, "api_key": ["one"]}).status_code == 400
         refused(client.post("/v2/translate", json={"text": ["rot"], "target_lang": "DE"}), 403, "needed", "message")
@@ -493,24 +493,24 @@ def test_lack_of_memory_makes_smaller_batches(
 ) -> None:
     with service_of(model) as service, TestClient(create_app(service)) as client:
         expected = client.post("/translate", json={"q": TEXTS, **PAIR}).json()
-        real, failures = Search.enter, [MemoryError(), MemoryError()]
+        real, failures = EngineSearch.enter, [MemoryError(), MemoryError()]
 
-        def enter(self: Search, sentences: Any) -> list[int]:
+        def enter(self: EngineSearch, sentences: Any) -> None:
             if failures:
                 raise failures.pop()
             return real(self, sentences)
 
-        monkeypatch.setattr(Search, "enter", enter)
+        monkeypatch.setattr(EngineSearch, "enter", enter)
         assert client.post("/translate", json={"q": TEXTS, **PAIR}).json() == expected
     assert not failures
-    assert "out of memory: going on with" in capfd.readouterr().err
+    assert "out of memory: continuing with" in capfd.readouterr().err
 
 
 def test_a_bug_is_answered_with_one_sentence(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with service_of(model) as service:
         monkeypatch.setattr(service.pool, "find", None)
         with TestClient(create_app(service), raise_server_exceptions=False) as client:
-            refused(client.post("/translate", json={"q": "rot", **PAIR}), 500, "a bug of nmt serve")
+            refused(client.post("/translate", json={"q": "rot", **PAIR}), 500, "a bug in nmt serve")
 
 
 def test_two_models_of_one_pair_are_refused(model: Path) -> None:

@@ -361,14 +361,14 @@ def test_lack_of_file_descriptors_is_logged_once(
     monkeypatch.setattr(connections, "RETRY_SECONDS", 0.05)
 
     async def test(place: tuple[str, int], listener: Listener) -> None:
-        real = listener.port
+        real = listener.server_socket
         fails = Mock(wraps=real, accept=Mock(side_effect=OSError(24, "Too many open files")))
         fails.fileno = real.fileno
-        listener.port = fails
+        listener.server_socket = fails
         _, writer = await asyncio.open_connection(*place)
         await asyncio.sleep(0.5)
         assert 2 <= fails.accept.call_count <= 20
-        listener.port = real
+        listener.server_socket = real
         writer.write(GET + b"\r\n")
         while not listener.count:
             await asyncio.sleep(0.01)
@@ -384,7 +384,7 @@ def test_lack_of_file_descriptors_is_logged_once(
 
 
 def test_concurrent_large_bodies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fields, "MAX_BODY_BYTES", 300_000)
+    monkeypatch.setattr(fields, "MAX_BODY_MEMORY", 300_000)
     reading = fields.BodyMemory()
 
     async def body(*sizes: int, wait: asyncio.Event | None = None) -> Any:

@@ -70,7 +70,7 @@ def test_foreign_host_names_are_refused(client: TestClient, host: str) -> None:
         answer = client.request(method, path, headers={"Host": host})
         assert answer.status_code == 421
         [message] = answer.json().values()
-        assert "is no name of this server" in message
+        assert "is not a name of this server" in message
         assert "\n" not in message
 
 
@@ -108,7 +108,9 @@ def test_host_names_follow_options_and_address(
 
 @pytest.mark.parametrize("name", ["https://example.org", "example.org:443", "a b", "", "*.example.org", "a/b", "a\nb"])
 def test_a_malformed_host_name_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=r"^--allow-host .* is no host name\. Give example\.org, without a port$"):
+    with pytest.raises(
+        UsageError, match=r"^--allow-host .* is not a host name\. Give one such as example\.org, without a port$"
+    ):
         access_for("127.0.0.1", [name], [])
 
 
@@ -138,7 +140,7 @@ def test_origins_are_validated() -> None:
     assert access_for("127.0.0.1", [], ORIGINS).origins == tuple(ORIGINS)
     assert access_for("127.0.0.1", [], ["HTTPS://Example.Org"]).origins == ("https://example.org",)
     for text in NO_ORIGINS:
-        with pytest.raises(UsageError, match=r"^--cors .*is no origin\. Give https://example\.org"):
+        with pytest.raises(UsageError, match=r"^--cors .*is not an origin\. Give one such as https://example\.org"):
             access_for("127.0.0.1", [], [text])
 
 
@@ -184,7 +186,7 @@ def test_pages_of_other_origins_are_refused(client: TestClient, origin: str) -> 
         assert not [name for name in answer.headers if name.startswith("access-control-")]
     refused = client.post("/translate", data=TEXT, headers={"Origin": origin})
     advice = ". To allow them, start nmt serve with --cors" if "://" in origin else ""
-    assert f"must not use this server{advice}" in refused.json()["error"]
+    assert f"may not use this server{advice}" in refused.json()["error"]
     preflight = {"Origin": origin, "Access-Control-Request-Method": "POST"}
     answer = client.options("/translate", headers=preflight)
     assert answer.status_code == 405

@@ -297,10 +297,10 @@ def test_a_model_that_does_not_fit_is_refused(lab: Lab) -> None:
     ("change", "warning"),
     [
         ("expect.pairs=[500,500]", ""),
-        ("expect.pairs=[501,600]", "the recipe expects 501 to 600 training pairs, this corpus has 500"),
-        ("expect.pairs=[400,499]", "the recipe expects 400 to 499 training pairs, this corpus has 500"),
+        ("expect.pairs=[501,600]", "the recipe expects 501 to 600 training pairs, but this corpus has 500"),
+        ("expect.pairs=[400,499]", "the recipe expects 400 to 499 training pairs, but this corpus has 500"),
         ("expect.parameters=52224", ""),
-        ("expect.parameters=52223", "the recipe expects 52,223 parameters, this model has 52,224"),
+        ("expect.parameters=52223", "the recipe expects 52,223 parameters, but this model has 52,224"),
     ],
 )
 def test_unexpected_numbers_of_pairs_and_parameters_warn(lab: Lab, change: str, warning: str) -> None:

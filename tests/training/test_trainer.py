@@ -132,9 +132,9 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
     settings = lab.recipe(*changes, f"training.init_from={lab.reference / 'model'}")
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
     assert open_corpus(data).manifest["vocabulary_size"] == load_model(lab.reference).model.vocabulary_size
-    with pytest.raises(DataError, match="another tokenizer"):
+    with pytest.raises(DataError, match="a different tokenizer"):
         train(settings, data, lab.run)
     two = shutil.copytree(lab.reference / "model", tmp_path / "two") / "tokenizer.model"
     target_file(two).write_bytes(two.read_bytes())  # of target text only
-    with pytest.raises(DataError, match="another tokenizer"):
+    with pytest.raises(DataError, match="a different tokenizer"):
         lab.train(f"training.init_from={two.parent}")

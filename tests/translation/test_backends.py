@@ -1,16 +1,16 @@
-"""What computes a translation: the engine at any level, torch where there is none; and what is imported for it."""
+"""The choice of a backend, by precision, level and hardware, and its imports."""
 
 import copy
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import texts
 import torch
-from tiny_model import WORDS, make_model
+from searching import options, search_all
+from tiny_model import WORDS
 
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
@@ -18,20 +18,17 @@ from nmt_cli.engine import library
 from nmt_cli.system.errors import StorageError, UsageError
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.transformer.weights import load_model
-from nmt_cli.translation import backends, torch_backend
-from nmt_cli.translation.segments import Feed, Results, SearchSettings, Segment
+from nmt_cli.translation import backends, engine_backend, torch_backend
+from nmt_cli.translation.queue import WorkerQueue
+from nmt_cli.translation.segments import Segment
 
+NO_QUEUE: Any = None
 LINES = [f"{a} {b}, {c} {a}" for a in WORDS[:6] for b in WORDS[3:9] for c in WORDS[9:12]]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="module")
 def levels() -> list[str]:
-    """The levels that run here."""
+    """Return the levels that run on this CPU."""
     with pytest.MonkeyPatch.context() as patch:
         runs = []
         for level in library.LEVELS:
@@ -52,7 +49,7 @@ def translations(model: Path, precision: str = "fp32") -> list[Any]:
 def test_every_level_gives_the_same_translations(
     model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32, as torch does; where there is no fused multiply-add, all but those that rounding decides."""
+    """In float32, as torch does; without fused multiply-add rounding decides a few."""
     found = {}
     for level in [*levels, "off"]:
         monkeypatch.setenv("NMT_ENGINE", level)
@@ -66,7 +63,7 @@ def test_every_level_gives_the_same_translations(
 
 
 def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` is float32 at levels without instructions for 8 bits; who asks for a precision gets it."""
+    """`auto` is float32 at levels without instructions for 8 bits."""
     opened = [open_model(model)]
     for level in levels:
         monkeypatch.setenv("NMT_ENGINE", level)
@@ -79,23 +76,23 @@ def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch:
 
 
 def test_8_bits_are_chosen_by_the_level() -> None:
-    """Of CPUs that are not here, too; a model in memory is computed in float32 at each."""
-    chosen = {level: backends.best_precision(level) for level in library.LEVELS}
+    """Also for other CPUs than this one."""
+    chosen = {level: engine_backend.best_precision(level) for level in library.LEVELS}
     assert chosen == {"amx": "int8", "avx512": "int8", "avxvnni": "int8", "avx2": "fp32", "base": "fp32"}
 
 
 def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
     model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its own numbers are, and where 8 bits are faster."""
-    monkeypatch.setattr(backends, "FAST_INT8", levels)
+    """For any type of its own numbers, and where 8 bits are faster."""
+    monkeypatch.setattr(engine_backend, "FAST_INT8", levels)
     loaded = load_model(model).model
-    segments = [Segment([5, 6, 7, EOS], SearchSettings(best=2)) for _ in range(3)]
+    segments = [Segment([5, 6, 7, EOS], options(n_best=2)) for _ in range(3)]
     for segment, weights in zip(segments, (loaded, copy.deepcopy(loaded).double(), loaded), strict=True):
         backend = torch_backend.of_memory(weights, torch.bfloat16)
         (run,) = backend.searches
         assert backend.about == f"fp32, {library.describe()}"
-        assert [each for results in run(iter([segment])) for each in results] == [segment]
+        assert search_all(run, [segment]) == [segment]
     assert segments[0].hypotheses == segments[1].hypotheses == segments[2].hypotheses
     monkeypatch.setenv("NMT_ENGINE", "off")
     assert torch_backend.of_memory(loaded, torch.float32).about == "float32, torch on cpu"
@@ -111,7 +108,7 @@ def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:
         assert len(backends.choose([open_model(model)], "fp32", workers, cores).searches) == threads
 
 
-def test_without_the_engine_torch_translates_and_one_warning_says_so(
+def test_without_the_engine_torch_translates_with_one_warning(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = translations(model)
@@ -129,7 +126,7 @@ def test_without_the_engine_torch_translates_and_one_warning_says_so(
     assert scored.token_log_probabilities == pytest.approx(exact.token_log_probabilities, abs=1e-5)
 
 
-def test_a_precision_that_is_not_here_is_a_usage_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unavailable_precision_is_a_usage_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for engine, precision, words in (
         ("", "fp16", "precision must be auto, fp32, bf16 or int8"),
         ("", "bf16", "bf16 needs a GPU"),
@@ -149,7 +146,7 @@ def test_a_precision_that_is_not_here_is_a_usage_error(model: Path, monkeypatch:
 def test_a_gpu_is_looked_for_only_where_there_may_be_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver's files say so; else torch is not imported to know."""
+    """Without files of a driver torch is not imported to find out."""
     asked = []
     monkeypatch.setattr(torch_backend, "has_gpu", lambda: asked.append(1) or True)
     monkeypatch.setattr(torch_backend, "on_gpus", lambda models, precision, workers: (precision, workers))
@@ -181,7 +178,7 @@ def test_a_gpu_is_looked_for_only_where_there_may_be_one(
 def test_forks_are_not_made_of_a_process_that_uses_cuda(
     model: Path, monkeypatch: pytest.MonkeyPatch, used: bool, launched: bool, forks: bool
 ) -> None:
-    """One for each GPU else; in a launched job each process has its own."""
+    """Otherwise each GPU has one; in a launched job each process has its own GPU."""
     searched, counts, asked = [], list[int](), list[Any]()
 
     class Processes:
@@ -191,20 +188,15 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
             assert devices == [torch.device("cuda", i) for i in range(len(devices))]
             counts.append(len(devices))
 
-        def search(self, _feed: Feed, _settings: SearchSettings) -> Results:
+        def search(self, _: WorkerQueue) -> None:
             self.started = True
             searched.append("forks")
-            yield []
 
         def close(self) -> None:
             searched.append("closed")
 
-    def search(*_: object) -> Iterator[list[Any]]:
-        searched.append("here")
-        yield []
-
     monkeypatch.setattr(torch_backend, "Workers", Processes)
-    monkeypatch.setattr(torch_backend, "search_with_oom_retry", search)
+    monkeypatch.setattr(torch_backend, "search", lambda *_: searched.append("here"))
     monkeypatch.setattr(torch_backend, "for_inference", lambda *_: None)
     monkeypatch.setattr(torch.nn.Module, "to", lambda *_: None)
     monkeypatch.setattr(torch_backend, "choose_device", lambda: torch.device("cuda", 1))
@@ -217,12 +209,12 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
         monkeypatch.setenv("LOCAL_RANK", "1")
     backend = torch_backend.on_gpus([open_model(model)], "auto", None)
     (run,) = backend.searches
-    next(run(iter([Segment([5, EOS])])))
+    run(NO_QUEUE)
     device = "cuda:1" if launched else "cuda:0"
     assert searched == (["forks"] if forks else [device, device, "here"])
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    next(run(iter([Segment([5, EOS])])))
-    assert searched[-1] == ("forks" if forks else "here"), "those that have started go on"
+    run(NO_QUEUE)
+    assert searched[-1] == ("forks" if forks else "here"), "started ones continue"
     backend.close()
     assert searched[-1] == "closed"
     with pytest.raises(UsageError, match="int8 is for CPUs"):
@@ -241,42 +233,19 @@ def test_a_gpu_without_free_memory_is_named() -> None:
         (RuntimeError("a wrong shape"), RuntimeError),
     ):
         with pytest.raises((StorageError, RuntimeError)) as caught:
-            with torch_backend._enough_memory(torch.device("cuda", 1)):
+            with torch_backend._out_of_memory_named(torch.device("cuda", 1)):
                 raise error
         assert type(caught.value) is told
         assert told is RuntimeError or "cuda:1 has too little free memory" in str(caught.value)
 
 
-def test_a_search_of_equal_settings_takes_any_in_turn() -> None:
-    """Every segment is searched once, by its own settings, in order; one that waits for others to come is not lost."""
-    ways = [SearchSettings(beam=beam) for beam in (1, 2, 2, 1, 3)]
-    segments = [Segment([5, EOS], way) for way in ways * 3]
-    searched = []
-
-    def search(feed: Feed, settings: SearchSettings) -> Results:
-        for segment in feed:
-            if segment:
-                searched.append((segment, settings))
-            yield [segment] if segment else []
-
-    def feed() -> Feed:
-        for segment in segments:
-            yield None
-            yield segment
-            yield None
-
-    done = [each for results in backends.by_settings(search)(feed()) for each in results]
-    assert done == segments
-    assert searched == [(segment, segment.settings) for segment in segments]
-
-
 def test_a_translation_on_a_cpu_imports_neither_torch_nor_numpy(model: Path, tmp_path: Path) -> None:
-    """Their imports take longer than a translation. Samples need NumPy's random numbers, nothing needs the rest."""
+    """Their imports take longer than a translation. Only samples need NumPy, for random numbers."""
     heavy = ("torch", "numpy", "datasets", "safetensors", "pyarrow", "accelerate", "sacrebleu", "transformers")
     (tmp_path / "in").write_text("der Hund\n\nrot und blau\n")
     (tmp_path / "tgt").write_text("der Hund\n\nrot und blau\n")
     code = (
-        "import sys\nfrom nmt_cli import cli\nsys.argv[0] = 'nmt'\n"
+        "import sys\nfrom nmt_cli.commands import app as cli\nsys.argv[0] = 'nmt'\n"
         f"code = cli.run()\nsys.exit(str((code, [name for name in {heavy} if name in sys.modules])))"
     )
     command = ["-c", code, "translate", tmp_path / "in", "--model", model]

@@ -1,26 +1,35 @@
-"""Search with constraints: against brute force, the engine beside torch, and what it does where nothing can be said."""
+"""Search with constraints compared with brute force, and the engine with torch."""
 
 import itertools
 import math
 import random
 
 import pytest
-from test_engine import SHAPES, assert_same
-from test_search import DOUBLE, engine_model, model_of, sources_of
+from searching import (
+    DOUBLE,
+    SHAPES,
+    assert_same,
+    by_engine,
+    by_torch,
+    engine_model,
+    model_of,
+    options,
+    search_all,
+    sources_of,
+)
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation import engine_search
 from nmt_cli.translation.constraints import START, Candidate, Constraints
-from nmt_cli.translation.search import score_targets, search
-from nmt_cli.translation.segments import Hypothesis, SearchSettings, Segment
+from nmt_cli.translation.search import score_targets
+from nmt_cli.translation.segments import Hypothesis, Segment
 
 V = 77
 Forms = list[list[list[int]]]
 
 
 def says(ids: list[int], terms: Forms, begins: bytes) -> bool:
-    """Whether a sequence of tokens has a form of each term, with a new word after it."""
+    """Return whether tokens have a form of each term, followed by a new word."""
     closed = [*ids, EOS]
 
     def has(form: list[int]) -> bool:
@@ -31,7 +40,7 @@ def says(ids: list[int], terms: Forms, begins: bytes) -> bool:
 
 
 def random_terms(draw: random.Random, vocabulary: int = V) -> tuple[Forms, bytes]:
-    """Some terms of forms that share tokens, and which tokens begin words."""
+    """Return terms whose forms share tokens, and the tokens that begin words."""
     begins = bytes([1, 0, 1, *(draw.random() < 0.6 for _ in range(vocabulary - 3))])
     few = [draw.randint(3, vocabulary - 1) for _ in range(3)]
     starts = [token for token in range(3, vocabulary) if begins[token]] or few
@@ -43,20 +52,13 @@ def random_terms(draw: random.Random, vocabulary: int = V) -> tuple[Forms, bytes
     return [[form() for _ in range(draw.randint(1, 3))] for _ in range(draw.randint(1, 3))], begins
 
 
-def searched(
-    models: list[Transformer], segments: list[Segment], how: SearchSettings, *, engine: bool
-) -> list[list[Hypothesis]]:
-    if engine:
-        results = engine_search.search([engine_model(model) for model in models], iter(segments))
-    else:
-        results = search(models, DOUBLE, iter(segments), how)
-    done = list(itertools.chain.from_iterable(results))
-    assert sorted(map(id, done)) == sorted(map(id, segments))
+def searched(models: list[Transformer], segments: list[Segment], *, engine: bool) -> list[list[Hypothesis]]:
+    search_all(by_engine([*map(engine_model, models)]) if engine else by_torch(models), segments)
     return [segment.hypotheses for segment in segments]
 
 
-def test_states_know_what_has_been_said() -> None:
-    """Of random sequences of few tokens and random forms, met is what a search for each form finds."""
+def test_states_know_the_terms_that_are_met() -> None:
+    """For random sequences and random forms, as a plain search for each form finds them."""
     draw, hits, some = random.Random(1), 0, 0
     for _ in range(3000):
         terms, begins = random_terms(draw, 6)
@@ -65,7 +67,7 @@ def test_states_know_what_has_been_said() -> None:
         counts = [0]
         for token in ids:
             state = constraints.after(state, token)
-            counts.append(constraints.said(state))
+            counts.append(constraints.progress(state))
         ends = [ids[i:] for i in range(len(ids))]
         begun = [
             state.met >> t & 1 or any(form[: len(end)] == end for end in ends for form in forms)
@@ -83,8 +85,8 @@ def test_states_know_what_has_been_said() -> None:
     assert some > 300
 
 
-def test_banks_live_in_turn() -> None:
-    """The best of each bank before the second best of any; of those that end only where all is said."""
+def test_banks_survive_in_turn() -> None:
+    """The best of each bank come before the second best of any; EOS follows all terms only."""
     constraints = Constraints([[[5, 6]]], bytes([1] * 9))
     begun, met = constraints.after(START, 5), constraints.after(constraints.after(START, 5), 6)
     states = [START, begun, met]
@@ -99,8 +101,8 @@ def test_banks_live_in_turn() -> None:
 
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
-def test_a_full_width_search_finds_all_that_say_the_terms(engine: bool, tolerance: float) -> None:
-    """Of all sequences that there are those that say the terms, ranked; none where none can."""
+def test_a_full_width_search_finds_all_sequences_with_the_terms(engine: bool, tolerance: float) -> None:
+    """Ranked by score; none where no sequence has them."""
     length, none = 4, 0
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
     for seed in range(60):
@@ -110,13 +112,13 @@ def test_a_full_width_search_finds_all_that_say_the_terms(engine: bool, toleranc
             [[draw.randint(3, 4) for _ in range(draw.randint(1, 2))] for _ in range(2)] for _ in range(1 + seed % 2)
         ]
         model, source = model_of(seed, vocabulary=5), sources_of(1, seed, vocabulary=5, longest=3)[0]
-        how = SearchSettings(beam=128, extra_length=length - len(source), best=100, constrained=True)
+        how = options(beam=128, extra_length=length - len(source), n_best=100)
         forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
         scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
         ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
         wanted = [(score, s) for score, s in ranked if says(s, terms, begins)]
         segment = Segment(source, how, constraints=Constraints(terms, begins))
-        (hypotheses,) = searched([model], [segment], how, engine=engine)
+        (hypotheses,) = searched([model], [segment], engine=engine)
         assert [h.ids for h in hypotheses] == [s for _, s in wanted]
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in wanted], abs=tolerance)
         none += not wanted
@@ -126,12 +128,12 @@ def test_a_full_width_search_finds_all_that_say_the_terms(engine: bool, toleranc
 @pytest.mark.parametrize("shape", SHAPES[:4])
 @pytest.mark.parametrize(("best", "extra"), [(1, 14), (3, 14), (1, 1)])
 def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, extra: int) -> None:
-    """And all of it says its terms, for which there may be too little room; prefixes, ensembles and alignments, too."""
+    """With terms in every hypothesis; also with prefixes, ensembles and alignments, and where terms have no room."""
     none = 0
     for members in (1, 2):
         draw = random.Random(members)
         models = [model_of(seed, eos=1.5, vocabulary=V, **shape) for seed in range(members)]
-        how = SearchSettings(beam=16, extra_length=extra, best=best, align=True, constrained=True)
+        how = options(beam=16, extra_length=extra, n_best=best, alignments=True)
         cases = [(source, *random_terms(draw)) for source in sources_of(12, 4, vocabulary=39, longest=20)]
         found = []
         for engine in (True, False):
@@ -139,10 +141,12 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
                 Segment(source, how, [5, 6, 7][: i % 4], (i,), constraints=Constraints(terms, begins))
                 for i, (source, terms, begins) in enumerate(cases)
             ]
-            found.append(searched(models, segments, how, engine=engine))
+            found.append(searched(models, segments, engine=engine))
         assert_same(*found)
         assert [[h.ids for h in each] for each in found[0]] == [[h.ids for h in each] for each in found[1]]
-        assert [[h.looked for h in each] for each in found[0]] == [[h.looked for h in each] for each in found[1]]
+        assert [[h.source_positions for h in each] for each in found[0]] == [
+            [h.source_positions for h in each] for each in found[1]
+        ]
         for hypotheses, (_, terms, begins) in zip(found[0], cases, strict=True):
             assert all(says(h.ids, terms, begins) for h in hypotheses)
             none += not hypotheses
@@ -150,30 +154,26 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, 
 
 
 def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
-    """By torch, in one slot, one after the other: what is found is what each sentence has alone."""
-    draw, model, how = (
-        random.Random(5),
-        model_of(2, eos=1.5, vocabulary=V),
-        SearchSettings(8, extra_length=6, constrained=True),
-    )
+    """One after the other in one slot, sentences have the same hypotheses as in slots of their own."""
+    draw, model, how = random.Random(5), model_of(2, eos=1.5, vocabulary=V), options(8, extra_length=6)
     cases = [(source, Constraints(*random_terms(draw))) for source in sources_of(4, 5, vocabulary=V)]
     found = []
     for rows in (8, 384):
         segments = [Segment(source, how, constraints=constraints) for source, constraints in cases]
-        list(search([model], DOUBLE, iter(segments), how, rows))
+        search_all(by_torch([model], rows=rows), segments)
         found.append([[h.ids for h in segment.hypotheses] for segment in segments])
     assert found[0] == found[1]
     assert all(found[0])
 
 
 def test_constrained_and_other_sentences_share_a_search() -> None:
-    """Each is found as alone: the same bits."""
+    """With the same bits as alone."""
     draw, model = random.Random(3), model_of(3, eos=1.5, vocabulary=V, max_length=64)
-    plain, how = SearchSettings(), SearchSettings(beam=12, constrained=True)
+    plain, how = options(), options(beam=12)
     segments = []
     for i, source in enumerate(sources_of(40, 3, vocabulary=V, longest=30)):
         constraints = Constraints(*random_terms(draw)) if i % 2 else None
         segments.append(Segment(source, how if i % 2 else plain, constraints=constraints))
-    together = searched([model], segments, plain, engine=True)
+    together = searched([model], segments, engine=True)
     for segment, expected in zip(segments, together, strict=True):
-        assert searched([model], [segment], plain, engine=True) == [expected]
+        assert searched([model], [segment], engine=True) == [expected]

@@ -1,7 +1,6 @@
-"""Lines without letters are copied, in every way in; all others are searched as before."""
+"""Lines without letters are copied by the command, the Python API and the server; all others are searched."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from nmt_cli import Sampling, Terms, Translator
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.system.console import Progress
 from nmt_cli.transformer.weights import load_model, save_model
-from nmt_cli.translation import segments
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.segmenter import split_line
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
 
 WORDLESS = [
@@ -32,22 +32,13 @@ WORDLESS = [
 WITH_WORDS = ["der Hund 5", "3x", "三", "5 °C", "ª"]
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("copies"))
-
-
-@pytest.fixture(scope="module")
-def translator(model: Path) -> Iterator[Translator]:
-    with Translator(model, precision="fp32", workers=1) as one:
-        yield one
-
-
 def run(translator: Translator, lines: list[str], form: str = "text", **options: Any) -> list[str]:
-    """The lines that `nmt translate` writes."""
+    """Return the output lines of `nmt translate`."""
     source, target = memory_file("".join(f"{line}\n" for line in lines).encode()), memory_file()
     with Progress("translating", None, "lines") as progress:
-        translate_lines(translator, TranslateOptions(format=form, **options), source, target, progress)
+        translate_lines(
+            translator, TranslateOptions(format=form, search=SearchOptions(**options)), source, target, progress
+        )
     return content(target).decode().split("\n")[:-1]
 
 
@@ -57,18 +48,18 @@ def test_a_line_is_copied_if_it_has_text_and_no_letter(translator: Translator) -
         assert [line.copy is not None for line in translator.translate(lines)] == [copied] * len(lines)
 
 
-def test_what_cannot_stand_in_a_line_is_not_copied(translator: Translator) -> None:
+def test_characters_that_break_lines_are_not_copied(translator: Translator) -> None:
     lines = ["\ufeff 1\t2\r", "3\u20284\x00", "\ud800 5", "  6  7 "]
     assert [line.text for line in translator.translate(lines)] == ["1\t2", "3 4", "5", "6  7"]
 
 
-def test_the_translation_of_others_does_not_change(translator: Translator) -> None:
+def test_other_translations_do_not_change(translator: Translator) -> None:
     alone = [line.text for line in translator.translate(WITH_WORDS)]
     mixed = [line.text for line in translator.translate([*WORDLESS, *WITH_WORDS])]
     assert mixed == [*WORDLESS, *alone]
 
 
-def test_hypotheses_of_a_copy_are_as_many_as_asked_for(translator: Translator) -> None:
+def test_a_copy_has_n_best_hypotheses(translator: Translator) -> None:
     for options in ({"n_best": 2}, {"n_best": 2, "sampling": Sampling()}):
         [line] = translator.translate(["12:30"], **options)  # type: ignore[arg-type]
         assert [each.text for each in line.hypotheses] == ["12:30"] * 2
@@ -85,7 +76,7 @@ def test_the_command_counts_copies_and_marks_them(translator: Translator, capsys
     assert "copied" not in second
     assert third["hypotheses"][0]["alignment"] == "0-0 1-1"
     assert "\n3 lines without letters copied\n4 lines, " in "\n" + capsys.readouterr().err
-    assert run(translator, ["12 - 3"], n := "text", search={"n_best": 2}) == ["0 ||| 12 - 3 ||| 0"] * 2, n
+    assert run(translator, ["12 - 3"], n := "text", n_best=2) == ["0 ||| 12 - 3 ||| 0"] * 2, n
     translator.counts.clear()
     run(translator, ["12 - 3"])
     assert "1 line without letters copied\n" in capsys.readouterr().err
@@ -103,7 +94,7 @@ def test_a_forced_prefix_or_a_term_is_searched(translator: Translator, tmp_path:
     assert other.text == "24/8"
 
 
-def test_pairs_are_scored_whatever_they_hold(translator: Translator) -> None:
+def test_pairs_without_letters_are_scored(translator: Translator) -> None:
     [scored] = translator.score([("3.14", "3.14")])
     assert len(scored.tokens) > 1
     assert scored.log_probability < 0
@@ -155,10 +146,10 @@ def test_the_server_copies_too(model: Path, multilingual: Path) -> None:
             assert shown["hypotheses"] == [{"text": "12 €", "alignment": [[0, 0], [1, 1], [3, 3]]}] * 2
 
 
-def test_a_sentence_without_letters_is_searched_with_its_neighbour(model: Path) -> None:
-    """A long line is cut at its sentence ends, but never to a part without a letter."""
+def test_a_sentence_without_letters_is_searched_with_its_neighbor(model: Path) -> None:
+    """No part of a long line is without a letter."""
     tokenizer = spm.Tokenizer(model / "tokenizer.model")
     line = "12. der Hund geht! 3.14? die Katze ist rot. 17! 18! das Haus. 5!"
-    parts = [tokenizer.decode([ids[:-1]])[0] for ids in segments.split_line(tokenizer, line, 5, 100)]
+    parts = [tokenizer.decode([ids[:-1]])[0] for ids in split_line(tokenizer, line, 5, 100)]
     assert parts == ["12. der Hund geht! 3.14?", "die Katze ist rot. 17! 18!", "das Haus. 5!"]
     assert all(map(spm.has_letter, parts))

@@ -1,4 +1,4 @@
-"""Search against brute force, against a plain search without caches, alone against in company, and by force.
+"""Search compared with brute force, with a plain search without caches, alone and beside others, and with scores.
 
 Models are random. torch searches in float64 unless a test says otherwise: then equal means equal. The engine searches
 with the same weights in float32: then the same hypotheses, and scores within rounding.
@@ -10,112 +10,78 @@ import itertools
 import math
 import re
 import weakref
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from reference import batch_of, random_model, random_pairs, tiny
+from reference import batch_of, random_model, tiny
+from searching import (
+    DOUBLE,
+    V,
+    by_engine,
+    by_torch,
+    engine_model,
+    model_of,
+    options,
+    search_all,
+    searched,
+    sources_of,
+)
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library
-from nmt_cli.engine.model import SIGNATURES, Model
-from nmt_cli.engine.search import Search
-from nmt_cli.engine.weights import Tensor
+from nmt_cli.engine.model import SIGNATURES
 from nmt_cli.system.errors import DivergedError, StorageError
 from nmt_cli.transformer.cache import BLOCK, DecoderCache, for_inference
 from nmt_cli.transformer.hardware import Replayed
 from nmt_cli.transformer.model import PAD, Transformer
-from nmt_cli.translation import candidates, engine_search
+from nmt_cli.translation import candidates, engine_backend
 from nmt_cli.translation import search as torch_search
 from nmt_cli.translation.constraints import Constraints
-from nmt_cli.translation.search import _Slots, score_targets, search, search_with_oom_retry
-from nmt_cli.translation.segments import Hypothesis, Sampling, SearchSettings, Segment, length_penalty
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.options import Sampling, SearchOptions
+from nmt_cli.translation.queue import SegmentQueue
+from nmt_cli.translation.search import Slots, score_targets
+from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-DOUBLE = torch.float64
 GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+NO_QUEUE: Any = SimpleNamespace(take=lambda *_, **__: [])
 READS = {"cpu", "tolist", "item", "__bool__", "__int__", "__float__", "__index__", "nonzero", "masked_select"}
 READS |= {"_local_scalar_dense", "equal", "is_nonzero", "unique", "_unique2"}
-V = 30
 
 
-def model_of(
-    seed: int = 0,
-    vocabulary: int = V,
-    dtype: torch.dtype = DOUBLE,
-    eos: float = 1,
-    device: str = "cpu",
-    **changes: object,
-) -> Transformer:
-    model = random_model(tiny(**changes), vocabulary, seed)
-    with torch.no_grad():  # sharper choices; with a larger `eos` many sentences end by themselves
-        model.embedding.weight *= 2
-        model.embedding.weight[EOS] *= eos
-    return for_inference(model.to(device, dtype), dtype)
+@pytest.mark.parametrize("engine", [False, True])
+def test_a_cancelled_segment_leaves_the_search(engine: bool) -> None:
+    model = model_of(2, eos=0, max_length=400)
+    first, second = (Segment(sources_of(1)[0], options(extra_length=9), [5] * length) for length in (380, 20))
+    search = by_engine([engine_model(model)], 8) if engine else by_torch([model], rows=8)
+    done = list[Segment]()
+    queue = SegmentQueue([search], done.append)
+    queue.submit([first, second])
+    queue.wait_for(lambda: bool(done), 60)  # the short one
+    first.cancelled = True
+    queue.wait_for(lambda: len(done) == 2, 60)
+    queue.close()
+    assert done == [second, first]
+    assert second.hypotheses
+    assert not first.hypotheses
 
 
-def sources_of(count: int, seed: int = 0, vocabulary: int = V, longest: int = 9) -> list[list[int]]:
-    lengths = torch.randint(2, longest, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
-    return [pair[0] for pair in random_pairs(seed, vocabulary, [(n, 2) for n in lengths])]
-
-
-def engine_model(model: Transformer, *, int8: bool = False) -> Model:
-    engine = library.load(SIGNATURES)
-    assert engine
-    state = {name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()}
-    tensors = {name: Tensor(tensor.data_ptr(), tuple(tensor.shape)) for name, tensor in state.items()}
-    return Model(engine, model.settings, tensors, state, int8=int8)
-
-
-def searched(
-    models: list[Transformer],
-    sources: list[list[int]],
-    how: SearchSettings,
-    dtype: torch.dtype = DOUBLE,
-    *,
-    engine: bool = False,
-    rows: int | None = None,
-    prefixes: Sequence[list[int]] = (),
-) -> list[list[Hypothesis]]:
-    prefixes = prefixes or [[]] * len(sources)
-    segments = [Segment(ids, how, prefix, (i,)) for i, (ids, prefix) in enumerate(zip(sources, prefixes, strict=True))]
-    if engine:
-        results = engine_search._search([engine_model(model) for model in models], iter(segments), rows or 384)
-    else:
-        results = search(models, dtype, iter(segments), how, rows)
-    done = list(itertools.chain.from_iterable(results))
-    assert sorted(map(id, done)) == sorted(map(id, segments))
-    return [segment.hypotheses for segment in segments]
-
-
-def test_a_segment_that_is_given_up_leaves_its_slot() -> None:
-    first, second = (Segment(sources_of(1)[0], SearchSettings(extra_length=9), [5] * 60) for _ in range(2))
-
-    def feed() -> Any:
-        yield first
-        yield None
-        first.cancelled = True
-        yield second
-
-    steps = list(search([model_of(2, max_length=200)], DOUBLE, feed(), first.settings, 8))
-    assert first in itertools.chain.from_iterable(steps[:5])
-    assert second in itertools.chain.from_iterable(steps[60:])
-    assert (first.hypotheses, bool(second.hypotheses)) == ([], True)
-
-
-def test_the_engine_is_there() -> None:
-    """Else the tests of both searches would test one of them."""
+def test_the_engine_is_installed() -> None:
+    """Without it the tests of both searches would test torch alone."""
     assert library.describe() != "none"
     assert library.load(SIGNATURES)
 
 
 def log_probabilities(model: Transformer, source: list[int], prefixes: list[list[int]]) -> torch.Tensor:
-    """Return log-probabilities (prefixes x V) of what follows, by the whole model and no cache."""
+    """Return the log-probabilities of the next token (prefixes x V), by the whole model without a cache."""
     with torch.no_grad():
         batch = batch_of([(source, [*prefix, EOS]) for prefix in prefixes])
         logits = model.logits(model(batch))
@@ -123,9 +89,9 @@ def log_probabilities(model: Transformer, source: list[int], prefixes: list[list
     return torch.log_softmax(logits[ends], -1)
 
 
-def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tuple[list[int], float, int]:
-    """Return the best translation by the search that search.py describes, one sentence and one step at a time, with
-    its score and the steps it took."""
+def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tuple[list[int], float, int]:
+    """Return the best translation by the rules of search.py, one sentence and one step at a time, its score and its
+    number of steps."""
     limit = min(len(source) + how.extra_length, model.settings.max_length)
     alive: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
@@ -155,13 +121,13 @@ def plain_beam(model: Transformer, source: list[int], how: SearchSettings) -> tu
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_full_width_beam_search_is_brute_force(engine: bool, tolerance: float) -> None:
-    """200 random models; a full-width search finds the n best of all sequences there are."""
+    """For 200 random models a full-width search finds the n best of all sequences."""
     length, best = 4, 5
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
     for seed in range(200):
         model = model_of(seed, vocabulary=5)
         source = sources_of(1, seed, vocabulary=5, longest=3)[0]
-        how = SearchSettings(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), best=best)
+        how = options(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), n_best=best)
         forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
         scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
         ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
@@ -173,7 +139,7 @@ def test_full_width_beam_search_is_brute_force(engine: bool, tolerance: float) -
 @pytest.mark.parametrize(("beam", "alpha", "eos"), [(1, 4.0, 2), (4, 0.6, 2), (3, 0.0, 2), (5, 1.5, 2), (5, 4.0, 4)])
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, engine: bool, tolerance: float) -> None:
-    how = SearchSettings(beam=beam, alpha=alpha, extra_length=5)
+    how = options(beam=beam, alpha=alpha, extra_length=5)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
         model, sources = model_of(seed, eos=eos, **changes), sources_of(15, seed)
         for source, (best,) in zip(sources, searched([model], sources, how, engine=engine, rows=5 * beam), strict=True):
@@ -187,12 +153,12 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, en
 def test_search_stops_when_nothing_can_win_soon(
     seed: int, eos: float, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Were the longest length what counts, it would take 35 and 44 steps where these take 24 and 40."""
-    model, how, step, taken = model_of(seed, eos=eos, max_length=64), SearchSettings(), _Slots.step, list[int]()
-    monkeypatch.setattr(_Slots, "step", lambda slots: taken.append(1) or step(slots))
-    run = Search.run
-    monkeypatch.setattr(Search, "run", lambda search, steps: taken.extend(search._sentences) or run(search, steps))
-    monkeypatch.setattr(engine_search, "STEPS", 1)
+    """A bound by the longest length would take 35 and 44 steps in the place of 24 and 40."""
+    model, how, step, taken = model_of(seed, eos=eos, max_length=64), options(), Slots.step, list[int]()
+    monkeypatch.setattr(Slots, "step", lambda slots: taken.append(1) or step(slots))
+    run = EngineSearch.run
+    monkeypatch.setattr(EngineSearch, "run", lambda search, steps: taken.extend(search.segments) or run(search, steps))
+    monkeypatch.setattr(engine_backend, "STEPS", 1)
     for source, count in zip(sources_of(5, 2), steps, strict=True):
         taken.clear()
         ((best,),) = searched([model], [source], how, engine=engine)
@@ -202,10 +168,10 @@ def test_search_stops_when_nothing_can_win_soon(
 
 
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
-def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, tolerance: float, ties: int) -> None:
-    """Alone, in batches of 64, in any order; what differs in float32 differs by a tie within rounding."""
+def test_a_sentence_is_translated_alike_beside_any_others(dtype: torch.dtype, tolerance: float, ties: int) -> None:
+    """Alone, in batches of 64, in any order; float32 may differ by a tie within rounding."""
     model, sources = model_of(3, dtype=dtype, eos=2), sources_of(300, 3, longest=14)
-    how = SearchSettings(extra_length=8)
+    how = options(extra_length=8)
     alone = searched([model], sources, how, dtype, rows=4)
     together = searched([model], sources, how, dtype, rows=256)
     reverse = searched([model], sources[::-1], how, dtype, rows=100)[::-1]
@@ -217,7 +183,7 @@ def test_a_sentence_is_translated_alike_in_any_company(dtype: torch.dtype, toler
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) -> None:
-    """40 steps in which hypotheses continue each other at random, so that entries are taken over many times."""
+    """Over 40 steps in which hypotheses continue each other at random, and take over entries many times."""
     model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
     sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
     decoder = DecoderCache([model], dtype, width)
@@ -242,8 +208,8 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 
 
 @torch.inference_mode()
-def test_a_cache_does_not_grow_with_what_is_forgotten() -> None:
-    """Hypotheses that all come from one ancestor need one entry a position; a slot that was left needs none."""
+def test_a_cache_does_not_grow_with_forgotten_hypotheses() -> None:
+    """Hypotheses of one ancestor need one entry for each position; an empty slot needs none."""
     width, batch = 4, batch_of([([3, EOS], [EOS])])
     decoder = DecoderCache([model_of(1, max_length=64)], DOUBLE, width)
     decoder.resize([], 2)
@@ -279,11 +245,11 @@ class HostReads(TorchFunctionMode):
 @pytest.mark.parametrize(("beam", "members"), [(1, 1), (4, 1), (4, 2)])
 @torch.inference_mode()
 def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int, members: int) -> None:
-    """Steps in caches of one size do the same with the same memory, and nothing in them waits for the device."""
+    """Steps in caches of one size make the same calls with the same memory, and do not wait for the device."""
     models = [model_of(seed, device=device) for seed in range(members)]
-    how = SearchSettings(beam, extra_length=40)
+    how = options(beam, extra_length=40)
     segments = [Segment(ids, how, [5] * (i % 2)) for i, ids in enumerate(sources_of(6, longest=14))]
-    slots = _Slots(models, DOUBLE, iter(segments), how)
+    slots = Slots(models, DOUBLE, how, constrained=False, rows=1024)
     slots.cache.captured, slots.cache.round, steps, compute = True, 64, [], slots._best
 
     def recorded(*inputs: torch.Tensor) -> torch.Tensor:
@@ -293,7 +259,8 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
         return output
 
     slots._best = recorded
-    slots.fill()
+    slots.encode(segments)
+    slots.fill(NO_QUEUE)
     for _ in range(1 + 8 // beam):  # then the caches are of the new size
         slots.step()
     steps.clear()
@@ -309,7 +276,7 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
 
 @pytest.mark.parametrize("captured", [False, True])
 def test_where_steps_are_captured_their_size_changes_seldom(captured: bool) -> None:
-    slots = _Slots([model_of(1)], DOUBLE, iter([]), SearchSettings(4))
+    slots = Slots([model_of(1)], DOUBLE, options(4), constrained=False, rows=1024)
     slots.cache.captured, sizes = captured, []
     for count in (8, 5, 4, 3, 2, 4, 5):
         slots._resize(range(min(count, len(slots.segments))), count)
@@ -319,9 +286,10 @@ def test_where_steps_are_captured_their_size_changes_seldom(captured: bool) -> N
 
 @torch.inference_mode()
 def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
-    """Else the search that starts again with fewer rows, for want of memory, finds it still taken."""
-    slots = _Slots([model_of(1)], DOUBLE, iter([Segment([5, EOS])]), SearchSettings(4))
-    slots.fill()
+    """A search that starts again with fewer rows needs their memory."""
+    slots = Slots([model_of(1)], DOUBLE, options(4), constrained=False, rows=1024)
+    slots.encode([Segment([5, EOS], slots.options)])
+    slots.fill(NO_QUEUE)
     slots.step()
     alive = weakref.ref(slots.cache)
     gc.disable()
@@ -334,11 +302,9 @@ def test_caches_are_freed_as_soon_as_a_search_ends() -> None:
 
 @pytest.mark.parametrize("device", [pytest.param("cuda", marks=GPU)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "how", [SearchSettings(extra_length=8), SearchSettings(1, extra_length=8, sampling=Sampling())]
-)
-def test_replayed_steps_are_the_steps(
-    device: str, dtype: torch.dtype, how: SearchSettings, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", [options(extra_length=8), options(1, extra_length=8, sampling=Sampling())])
+def test_replayed_steps_give_the_same_hypotheses(
+    device: str, dtype: torch.dtype, how: SearchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, sources = model_of(3, device=device, dtype=dtype, eos=2, d_k=16, d_v=16), sources_of(300, 3, longest=14)
     replayed = searched([model], sources, how, dtype)
@@ -349,9 +315,9 @@ def test_replayed_steps_are_the_steps(
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: float) -> None:
-    """Every printed number is what forced scoring gives; an ensemble averages probabilities."""
+    """Forced scoring gives the same numbers; an ensemble averages probabilities."""
     models, sources = [model_of(seed) for seed in range(members)], sources_of(40, 5)
-    how = SearchSettings(beam=4, extra_length=6, best=3)
+    how = options(beam=4, extra_length=6, n_best=3)
     for source, hypotheses in zip(sources, searched(models, sources, how, engine=engine, rows=32), strict=True):
         pairs = [(source, [*h.ids, EOS]) for h in hypotheses]
         forced = score_targets(models, DOUBLE, pairs)
@@ -366,27 +332,27 @@ def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: floa
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_no_translation_is_longer_than_its_own_source_allows_or_the_model_can_count(engine: bool) -> None:
+def test_no_translation_exceeds_the_limits_of_its_source_and_the_model(engine: bool) -> None:
     model, sources = model_of(2, max_length=16, tied_output=False), sources_of(60, 2, longest=16)
     with torch.no_grad():
         model.output.weight[EOS] = 0  # it hardly ever ends by itself
         model.own_embeddings["output"].weight[EOS] = 0
     prefixes = [[5] * (i % 3) for i in range(60)]
-    found = searched([model], sources, SearchSettings(extra_length=3), engine=engine, prefixes=prefixes)
+    found = searched([model], sources, options(extra_length=3), engine=engine, prefixes=prefixes)
     spare = [
         min(len(source) + len(prefix) + 3, 16) - len(best.ids) - 1
         for source, prefix, (best,) in zip(sources, prefixes, found, strict=True)
     ]
     assert min(spare) == 0
     assert spare.count(0) > 30
-    longest = searched([model], sources, SearchSettings(extra_length=50), engine=engine)
+    longest = searched([model], sources, options(extra_length=50), engine=engine)
     assert max(len(best.ids) for (best,) in longest) == 15
 
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_prefixes_are_kept_and_scored(engine: bool, tolerance: float) -> None:
     model, sources = model_of(4), sources_of(30, 4)
-    prefixes, how = [[5, 6, 7][: i % 4] for i in range(30)], SearchSettings(extra_length=6)
+    prefixes, how = [[5, 6, 7][: i % 4] for i in range(30)], options(extra_length=6)
     found = searched([model], sources, how, rows=16, prefixes=prefixes, engine=engine)
     free = searched([model], sources, how, engine=engine)
     for source, prefix, (best,), (other,) in zip(sources, prefixes, found, free, strict=True):
@@ -400,20 +366,20 @@ def test_a_long_source_does_not_widen_the_grids_of_short_ones(monkeypatch: pytes
     model, layouts, encode = model_of(max_length=99), list[Any](), DecoderCache.encode
     monkeypatch.setattr(DecoderCache, "encode", lambda self, ids, src: layouts.append(src) or encode(self, ids, src))
     sources = [*sources_of(1, longest=3), [3] * 63 + [EOS], *sources_of(20, 1)]
-    together = searched([model], sources, SearchSettings(beam=1, extra_length=3))
+    together = searched([model], sources, options(beam=1, extra_length=3))
     assert sum(count * width**2 for count, width in layouts[0].blocks) < 4 * 64**2, "not 22 times 64 x 64"
     for source, (best,) in zip(sources, together, strict=True):
-        assert searched([model], [source], SearchSettings(beam=1, extra_length=3))[0][0].ids == best.ids
+        assert searched([model], [source], options(beam=1, extra_length=3))[0][0].ids == best.ids
 
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
 def test_samples_depend_on_the_seed_and_the_key_alone(engine: bool, tolerance: float) -> None:
     model, sources = model_of(5), sources_of(60, 5)
     draw = Sampling(temperature=1.3, top_k=12, top_p=0.95, seed=7)
-    ways = [(1, draw), (50, draw), (None, replace(draw, seed=8)), (None, Sampling(top_k=1)), (None, None)]
+    ways = [(1, draw), (50, draw), (384, replace(draw, seed=8)), (384, Sampling(top_k=1)), (384, None)]
     found = []
     for rows, sampling in ways:
-        how = SearchSettings(beam=1, extra_length=5, sampling=sampling)
+        how = options(beam=1, extra_length=5, sampling=sampling)
         found.append([best for (best,) in searched([model], sources, how, rows=rows, engine=engine)])
     one, many, other, best, greedy = ([h.ids for h in each] for each in found)
     assert one == many
@@ -438,15 +404,15 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
     assert torch.equal(ids[0::2], ids[1::2])
 
 
-def test_more_tokens_than_there_are_may_be_drawn_from() -> None:
-    """And the fewest: with top_p 0 it is the best one."""
+def test_top_k_may_exceed_the_vocabulary() -> None:
+    """And top_p may be 0, which leaves the best token."""
     scores, points = torch.tensor([[1.0, 2.0, 0.5, -1.0]] * 50), torch.arange(50)[:, None] / 50
     for two in ((Sampling(top_k=9), Sampling()), (Sampling(top_p=0.0), Sampling(top_k=1))):
         assert torch.equal(*(candidates._draw(scores, sampling, points)[1] for sampling in two))
 
 
 def test_an_ensembles_probabilities_are_not_rounded() -> None:
-    """Scores of fewer bits are widened before they are averaged; those that are not finite give no numbers."""
+    """Scores of fewer bits are widened before they are averaged; scores that are not finite give NaN."""
     logits = [torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in (1, 2)]
     alive, none = torch.tensor([[0.0, -1.0], [-0.5, -2.0]]), torch.zeros(0, dtype=torch.int64)
     best = candidates.best_continuations(logits, alive, none, None, torch.zeros(2, 1))
@@ -459,13 +425,13 @@ def test_an_ensembles_probabilities_are_not_rounded() -> None:
 
 
 @pytest.mark.parametrize("constrained", [False, True])
-def test_scores_that_are_no_numbers_end_the_search(constrained: bool) -> None:
+def test_scores_that_are_not_finite_end_the_search(constrained: bool) -> None:
     model = model_of(1)
     model.output.weight.data[7, 0] = math.nan
     constraints = Constraints([[[5]]], bytes([1] * V)) if constrained else None
-    segment = Segment(sources_of(1)[0], SearchSettings(constrained=constrained), constraints=constraints)
+    segment = Segment(sources_of(1)[0], options(), constraints=constraints)
     with pytest.raises(DivergedError, match="not finite"):
-        list(search([model], DOUBLE, iter([segment]), segment.settings))
+        search_all(by_torch([model]), [segment])
     model.embedding.weight.data[7, 0] = math.nan
     with pytest.raises(DivergedError, match="not finite"):
         score_targets([model], DOUBLE, [([5, EOS], [6, EOS])])
@@ -473,27 +439,22 @@ def test_scores_that_are_no_numbers_end_the_search(constrained: bool) -> None:
 
 @pytest.mark.parametrize("engine", [False, True])
 def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
-    """At the longest length EOS is said, whatever else the prefix wants."""
+    """At the longest length EOS replaces the next token of the prefix."""
     model = model_of(2, max_length=8)
     for length in (6, 7, 9):
-        ((best,),) = searched([model], [[5, EOS]], SearchSettings(), engine=engine, prefixes=[[6, 7, 8] * 3][:1])
+        ((best,),) = searched([model], [[5, EOS]], options(), engine=engine, prefixes=[[6, 7, 8] * 3][:1])
         assert best.ids == ([6, 7, 8] * 3)[:7]
-        segment = Segment([5, EOS], SearchSettings(), [6, 7, 8] * 3, most=length)
-        feed = iter([segment])
-        list(
-            engine_search._search([engine_model(model)], feed, 8)
-            if engine
-            else search([model], DOUBLE, feed, segment.settings)
-        )
+        segment = Segment([5, EOS], options(), [6, 7, 8] * 3, max_tokens=length)
+        search_all(by_engine([engine_model(model)]) if engine else by_torch([model]), [segment])
         assert [h.ids for h in segment.hypotheses] == [([6, 7, 8] * 3)[: min(length, 8) - 1]]
 
 
-def test_a_search_that_begins_again_forgets_what_it_had_found(
+def test_a_repeated_search_forgets_its_hypotheses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For want of memory, in the midst of a sentence; down to so many rows as the beam has, and then no more."""
+    """Memory runs out amid a sentence; the search is repeated down to as many rows as the beam."""
     model, step, tried = model_of(3, eos=2), DecoderCache.step, list[int]()
-    sources, how = sources_of(6, 3), SearchSettings(beam=4, extra_length=9, best=4)
+    sources, how = sources_of(6, 3), options(beam=4, extra_length=9, n_best=4)
     expected = searched([model], sources, how)
 
     def limited(self: DecoderCache, ids: Any, positions: Any, *rest: Any) -> Any:
@@ -506,15 +467,15 @@ def test_a_search_that_begins_again_forgets_what_it_had_found(
     monkeypatch.setattr(torch_search, "rows_at_once", lambda _: 16)
     for most in (8, 0):
         left = Hypothesis([9], 0.0, 0.0, [0.0])  # by the search before, and better than any
-        segments, tried = [Segment(ids, how, hypotheses=[left]) for ids in sources], []
+        segments = [Segment(ids, how, hypotheses=[left]) for ids in sources]
         with pytest.raises(StorageError) if not most else contextlib.nullcontext():
-            list(search_with_oom_retry([model], DOUBLE, iter(segments), how))
+            search_all(partial(torch_search.search, [model], DOUBLE), segments)
             assert [[h.ids for h in each.hypotheses] for each in segments] == [[h.ids for h in e] for e in expected]
     assert min(tried) == 4
-    assert re.findall(r"going on with (\d+)", capsys.readouterr().err) == ["8", "8", "4"]
+    assert re.findall(r"continuing with (\d+)", capsys.readouterr().err)[:3] == ["8", "8", "4"]
 
 
-def test_what_is_prepared_for_search_leaves_the_model_as_it_was() -> None:
+def test_preparing_a_model_for_search_does_not_change_it() -> None:
     model = random_model(tiny(output_bias=True), V)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     frozen = for_inference(model.train(), torch.float32)

@@ -1,5 +1,4 @@
-"""Many threads and one Translator: each translation depends on its line, the model and the options alone; the end of
-searches, threads and texts. On a CPU, by the engine."""
+"""One Translator and many threads: equal translations, errors, cancellation and the end. On a CPU, by the engine."""
 
 import contextlib
 import gc
@@ -15,23 +14,20 @@ from typing import Any
 
 import pytest
 from gate import Gate
-from tiny_model import WORDS, make_model
+from tiny_model import WORDS
 
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.system.errors import DivergedError, UsageError
-from nmt_cli.translation import backends, engine_search
-from nmt_cli.translation import pending as pending_module
-from nmt_cli.translation import translator as module
-from nmt_cli.translation.segments import Feed, Results, Sampling
-from nmt_cli.translation.translator import NOT_YET, Options, Pending
+from nmt_cli.translation import assembler, backends, engine_backend
+from nmt_cli.translation import lines as lines_module
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.options import Sampling, SearchOptions
+from nmt_cli.translation.pending import Pending
+from nmt_cli.translation.queue import Backend
+from nmt_cli.translation.segments import Segment
 
 LONG = "der Hund geht. " * 200
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("tiny"))
 
 
 def lines_of(number: int, seed: int = 0) -> list[str]:
@@ -47,7 +43,7 @@ def searching() -> set[threading.Thread]:
 
 @contextlib.contextmanager
 def load(threads: int) -> Iterator[None]:
-    """Keep cores busy with other threads' work while the block lasts, in bursts."""
+    """Keep the cores busy in bursts while the block lasts."""
     over, draw = threading.Event(), random.Random(1)
 
     def work() -> None:
@@ -67,7 +63,7 @@ def load(threads: int) -> Iterator[None]:
 
 
 def test_the_same_command_gives_the_same_translations(model: Path) -> None:
-    """300 lines by two threads in 8 bits, ten times under load: the same bytes, though others translate meanwhile."""
+    """300 lines by two threads in 8 bits, ten times under load, while others translate."""
     lines = [*lines_of(299), LONG[:300]]
     with Translator(model, precision="int8", workers=2) as two, load(3):
         expected = [each.hypotheses for each in two.translate(lines, n_best=2)]
@@ -80,7 +76,7 @@ def test_the_same_command_gives_the_same_translations(model: Path) -> None:
 
 
 def test_any_thread_may_translate_with_options_of_its_own(model: Path) -> None:
-    """Twelve threads at once: each translation is the one that it is alone, in its order."""
+    """Twelve threads at once get the same translations as each gets alone, in order."""
     ways: list[dict[str, Any]] = [
         {"beam": 1},
         {"beam": 5, "n_best": 3},
@@ -103,7 +99,7 @@ def test_any_thread_may_translate_with_options_of_its_own(model: Path) -> None:
 
         def one_by_one(task: tuple[list[str], dict[str, Any]]) -> list[Any]:
             ready.wait(60)
-            pending = [shared.submit(line, Options(**task[1])) for line in task[0]]
+            pending = [shared.submit(line, SearchOptions(**task[1])) for line in task[0]]
             return [each.result().hypotheses for each in pending]
 
         assert list(pool.map(together, tasks)) == expected
@@ -115,7 +111,7 @@ def test_any_thread_may_translate_with_options_of_its_own(model: Path) -> None:
             assert ours == alone
 
 
-def test_a_text_tells_when_it_is_translated(model: Path) -> None:
+def test_done_is_called_with_each_finished_text(model: Path) -> None:
     told, all_told = list[Pending](), threading.Event()
 
     def tell(pending: Pending) -> None:
@@ -133,29 +129,28 @@ def test_a_text_tells_when_it_is_translated(model: Path) -> None:
         assert begun.text.startswith("rot und")
 
 
-def test_lines_come_when_they_are_whole(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not when their last segment is found, before it is joined."""
-    lines, join = lines_of(4), pending_module.join
+def test_a_line_is_returned_after_its_segments_are_joined(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, join = lines_of(4), assembler.join
     with Translator(model, workers=1) as translator:
         expected = [each.text for each in translator.translate(lines)]
 
-        def join_late(*arguments: Any) -> None:
+        def join_late(*arguments: Any) -> Any:
             time.sleep(0.05)
-            join(*arguments)
+            return join(*arguments)
 
-        monkeypatch.setattr(pending_module, "join", join_late)
+        monkeypatch.setattr(assembler, "join", join_late)
         assert [each.text for each in translator.translate(lines)] == expected
 
 
 @pytest.mark.parametrize("number", [0, 1001])
-def test_nobody_gets_too_many_hypotheses(model: Path, number: int) -> None:
+def test_n_best_is_limited(model: Path, number: int) -> None:
     with Translator(model) as translator:
-        for options in (Options(n_best=number), Options(n_best=number, sampling=Sampling())):
+        for options in (SearchOptions(n_best=number), SearchOptions(n_best=number, sampling=Sampling())):
             with pytest.raises(UsageError, match=f"n_best must be from 1 to 1,000, not {number:,}"):
                 translator.submit("rot", options)
 
 
-def test_a_short_text_is_there_before_a_long_one_that_was_sent_first(model: Path) -> None:
+def test_a_short_text_is_finished_before_an_earlier_long_one(model: Path) -> None:
     told: list[str] = []
     with Translator(model, workers=1) as translator:
         long = translator.submit(LONG * 5, done=lambda _: told.append("long"))
@@ -170,7 +165,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return Gate(monkeypatch)
 
 
-def test_whoever_waits_may_wait_for_a_time(model: Path, gate: Gate) -> None:
+def test_a_result_may_be_awaited_with_a_timeout(model: Path, gate: Gate) -> None:
     with Translator(model, workers=1) as translator:
         pending = translator.submit("der Hund")
         with pytest.raises(TimeoutError):
@@ -178,68 +173,50 @@ def test_whoever_waits_may_wait_for_a_time(model: Path, gate: Gate) -> None:
         gate.opened.set()
         assert pending.result(60).text is not None
         expected = pending.result(0)
-    assert pending.result(0) == expected, "it is there after the end of what made it"
+    assert pending.result(0) == expected, "also after the Translator is closed"
 
 
-def test_segments_are_queued_by_their_places_in_the_larger_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Halves of one that failed have its place."""
-    with Translator(model, workers=1, later=3) as translator:
-        assert translator._scheduler._most_later == 3
-        submit, queued = translator._scheduler.submit, list[tuple[int, int]]()
-
-        def noted(segments: Any) -> None:
-            those = list(segments)
-            queued.extend((place, segment.depth) for place, segment in those)
-            submit(those)
-
-        monkeypatch.setattr(translator._scheduler, "submit", noted)
-        monkeypatch.setattr(translator, "seen_tokens", 6)
+def test_segments_are_queued_by_their_positions_in_the_larger_text(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Halves of a failed segment inherit its position and its start."""
+    with Translator(model, workers=1, background_limit=3) as translator:
+        assert translator.queue.background_limit == 3
+        translator.segmenter.seen_tokens = 6
         text = "der Hund geht. die Katze ist rot. das Haus."
-        assert len(translator.submit(text, place=2).result().segments) == 3
-        assert queued == [(2, 0), (3, 0), (4, 0)]
-        queued.clear()
-        assert len(next(iter(translator.translate([text]))).segments) == 3
-        assert sorted(queued) == [(0, 0), (1, 0), (2, 0)]
-        queued.clear()
-        monkeypatch.setattr(pending_module, "MAX_RETRIES", 1)
-        monkeypatch.setattr(pending_module.segments, "looping", lambda ids: ids[-1] != EOS)  # all fail once
+        assert [segment.position for segment in translator.submit(text, position=2).result().segments] == [2, 3, 4]
+        assert [segment.position for segment in next(translator.translate([text])).segments] == [0, 1, 2]
+        monkeypatch.setattr(assembler, "MAX_HALVINGS", 1)
+        monkeypatch.setattr(assembler, "looping", lambda ids: ids[-1] != EOS)  # all fail once
         halves = translator.submit(text).result().segments
-        assert [segment.depth for segment in halves] == [1, 1, 1, 1, 0]
+        assert [(segment.position, segment.depth) for segment in halves] == [(0, 1), (0, 1), (1, 1), (1, 1), (2, 0)]
         starts = [segment.started for segment in halves]
-        assert starts[0] == starts[1] < starts[2] == starts[3], "what they stand for had waited, they had not"
-        assert sorted(queued) == [(place, depth) for place in range(3) for depth in ([0, 1, 1] if place < 2 else [0])]
+        assert starts[0] == starts[1] < starts[2] == starts[3]
 
 
-def test_the_load_is_what_waits_and_what_is_searched(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Translator(model, workers=1) as translator, monkeypatch.context() as patch:
-        patch.setattr(type(translator._scheduler), "waiting", 3)
-        patch.setattr(type(translator._scheduler), "searching", 5)
-        assert translator.load == (3, 5)
+def test_an_error_while_joining_belongs_to_its_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first error is raised; other texts have their translations."""
+    join = assembler.join
 
+    def failing(tokenizer: Any, parts: Any, alpha: float) -> Any:
+        if alpha == 1:
+            raise KeyError("alpha")
+        return join(tokenizer, parts, alpha)
 
-def test_what_goes_wrong_while_a_text_is_joined_is_its_error(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first thing that went wrong is what is told; other texts have their translations."""
-    join = pending_module.join
-
-    def failing(tokenizer: Any, pending: Pending) -> None:
-        if pending.split:
-            raise KeyError("split")
-        join(tokenizer, pending)
-
-    monkeypatch.setattr(pending_module, "join", failing)
+    monkeypatch.setattr(assembler, "join", failing)
     with Translator(model, workers=1) as translator:
-        wrong, right = (translator.submit("der Hund", Options(split=split)) for split in (True, False))
-        with pytest.raises(KeyError, match="split"):
+        wrong, right = (translator.submit("der Hund", SearchOptions(alpha=alpha)) for alpha in (1, 2))
+        with pytest.raises(KeyError, match="alpha"):
             wrong.result(60)
         assert right.result(60).text is not None
         wrong.fail(ValueError())
-        with pytest.raises(KeyError, match="split"):
+        with pytest.raises(KeyError, match="alpha"):
             wrong.translation()
 
 
-def test_what_searches_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_backend_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = list[int]()
-    backend = backends.Backend([lambda _: iter([])], "a test's", close=lambda: closed.append(1))
+    backend = Backend([lambda _: None], "a test's", close=lambda: closed.append(1))
     monkeypatch.setattr(backends, "choose", lambda *_: backend)
     with Translator(model) as translator:
         assert not closed
@@ -251,31 +228,31 @@ def test_what_searches_is_closed_with_its_translator(model: Path, monkeypatch: p
     assert closed == [1, 1]
 
 
-def test_what_is_given_up_is_not_searched(model: Path, gate: Gate) -> None:
+def test_a_cancelled_text_is_not_searched(model: Path, gate: Gate) -> None:
     with Translator(model, workers=1) as translator:
         first = translator.submit("der Hund")
         long, last = translator.submit(LONG * 20), translator.submit("rot")
         long.cancel()
-        with pytest.raises(UsageError, match="given up"):
+        with pytest.raises(UsageError, match="cancelled"):
             long.result()
         gate.opened.set()
         assert first.result().text is not None
         assert last.result().text is not None
-        translator.wait(lambda: not translator._scheduler.unfinished, 60)
+        translator.queue.wait_for(lambda: not translator.queue.unfinished, 60)
         assert len(gate.entered) < len(long.drafts[0]) / 2
         results = translator.translate(lines_of(3000))
         next(results)
         before = len(gate.entered)
         results.close()  # a call that is not taken to its end
-        translator.wait(lambda: not translator._scheduler.unfinished, 60)
+        translator.queue.wait_for(lambda: not translator.queue.unfinished, 60)
         assert len(gate.entered) - before < 1000
 
 
-def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Gate) -> None:
-    """For everybody who waits, and for whoever comes later."""
-    before, errors = searching(), list[Exception]()
+def test_close_raises_one_error_in_all_waiting_calls(model: Path, gate: Gate) -> None:
+    """And in later calls."""
+    before, errors, silent = searching(), list[Exception](), threading.Event()
     translator = Translator(model, workers=2)
-    assert searching() == before, "threads begin with the first text"
+    assert searching() == before, "the first text starts the threads"
 
     def wait(work: Callable[[], object]) -> threading.Thread:
         def run() -> None:
@@ -291,10 +268,10 @@ def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Ga
     waiting = [
         wait(pending.result),
         wait(lambda: list(translator.translate(lines_of(50)))),
-        wait(lambda: list(translator.translate(iter(lambda: NOT_YET, None)))),
+        wait(lambda: list(translator.translate_chunks([[]] for _ in range(1) if silent.wait(60)))),
         wait(lambda: list(translator.score([("der Hund", "rot")]))),
     ]
-    while len(translator._calls) < 2 or not gate.entered:
+    while translator.queue.unfinished < 52:
         threading.Event().wait(0.01)
     assert len(searching() - before) == 2
     gate.opened.set()
@@ -303,6 +280,7 @@ def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Ga
     assert searching() == before
     for thread in waiting:
         thread.join(60)
+    silent.set()
     uses: list[Callable[[], object]] = [
         lambda: translator.translate(["rot"]),
         lambda: translator.submit("rot"),
@@ -312,11 +290,11 @@ def test_close_ends_what_is_being_translated_with_one_word(model: Path, gate: Ga
     for use in uses:
         with pytest.raises(UsageError, match="closed"):
             use()
-    assert 2 <= len(errors) <= 4, "what was translated before the end may be there"
+    assert 2 <= len(errors) <= 4, "some may have been translated before"
     assert all("closed" in str(error) for error in errors)
 
 
-def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_translated(model: Path, gate: Gate) -> None:
+def test_an_error_of_all_searches_reaches_all_callers_and_the_next_text_is_translated(model: Path, gate: Gate) -> None:
     seen = list[Exception]()
     translator = Translator(model, workers=2)
 
@@ -328,7 +306,7 @@ def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_transla
     callers = [threading.Thread(target=translate, args=[i]) for i in range(6)]
     for thread in callers:
         thread.start()
-    while translator._scheduler.unfinished < 63:
+    while translator.queue.unfinished < 63:
         threading.Event().wait(0.01)
     gate.error = DivergedError("scores are not finite")
     gate.opened.set()
@@ -340,7 +318,7 @@ def test_an_error_of_every_search_reaches_everybody_and_the_next_text_is_transla
         assert translator.submit("rot").result().text is not None
 
 
-def test_of_a_text_that_failed_nothing_more_is_searched(model: Path, gate: Gate) -> None:
+def test_the_rest_of_a_failed_text_is_not_searched(model: Path, gate: Gate) -> None:
     gate.error = DivergedError("scores are not finite")
     gate.opened.set()
     with Translator(model, workers=1) as translator:
@@ -351,24 +329,22 @@ def test_of_a_text_that_failed_nothing_more_is_searched(model: Path, gate: Gate)
 
 
 def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Searched together: one always fails, the others have the translations that they have alone; all are told once."""
-    lines = lines_of(30, seed=3)
+    """The texts searched beside it have the same translations as alone; `done` is called once for each."""
+    texts = lines_of(30, seed=3)
     with Translator(model, precision="fp32", workers=1) as alone:
-        expected = [each.hypotheses for each in alone.translate(lines)]
+        expected = [each.hypotheses for each in alone.translate(texts)]
         poison = alone.tokenizer.encode(["Katze Katze Katze"])[0]
-    real = engine_search.search
 
-    def search(models: Any, feed: Feed) -> Results:
-        taken: list[Any] = []
-        for results in real(models, (taken.append(each) or each for each in feed)):
-            if any(each and each.ids[:-1] == poison for each in taken):
+    class Poisoned(EngineSearch):
+        def run(self, steps: int) -> list[Segment]:
+            if any(segment.ids[:-1] == poison for segment in self.segments.values()):
                 raise DivergedError("not finite")
-            yield results
+            return super().run(steps)
 
-    monkeypatch.setattr(backends.engine_search, "search", search)
+    monkeypatch.setattr(engine_backend, "EngineSearch", Poisoned)
     told = list[Pending]()
     with Translator(model, precision="fp32", workers=2) as translator:
-        pending = [translator.submit(line, done=told.append) for line in [*lines[:9], "Katze Katze Katze", *lines[9:]]]
+        pending = [translator.submit(line, done=told.append) for line in [*texts[:9], "Katze Katze Katze", *texts[9:]]]
         with pytest.raises(DivergedError):
             pending.pop(9).result()
         assert [each.result().hypotheses for each in pending] == expected
@@ -377,7 +353,7 @@ def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.Monke
 
 
 def test_done_is_called_once_whatever_happens(model: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """Also for texts that are given up, that `close` finds, and that have no words; one that raises stops no other."""
+    """Also for cancelled, empty and closed texts, and although it raises an error each time."""
     told = list[Pending]()
 
     def tell(pending: Pending) -> None:
@@ -405,7 +381,7 @@ def test_done_is_called_once_whatever_happens(model: Path, gate: Gate, caplog: p
             pending.result()
 
 
-def test_counts_are_right_whoever_counts(model: Path) -> None:
+def test_counts_are_right_with_many_threads(model: Path) -> None:
     with Translator(model, workers=2) as translator, ThreadPoolExecutor(8) as pool:
         texts = [line for i in range(8) for line in lines_of(200, seed=i)]
         results = list(pool.map(lambda text: translator.submit(text).result(), texts))
@@ -415,8 +391,8 @@ def test_counts_are_right_whoever_counts(model: Path) -> None:
 
 
 def test_a_forgotten_translator_ends_its_threads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where translations are not taken to their end, and where a text is still being translated."""
-    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 10_000)
+    """Also with an unfinished iterator and an unfinished text."""
+    monkeypatch.setattr(lines_module, "CHUNK_CHARACTERS", 10_000)
     before = searching()
 
     def begin() -> weakref.ref[Translator]:
@@ -436,8 +412,8 @@ def test_a_forgotten_translator_ends_its_threads(model: Path, monkeypatch: pytes
     assert searching() == before
 
 
-def test_what_is_no_text_is_a_type_error(model: Path) -> None:
-    """A call that is wrong harms no other."""
+def test_a_line_that_is_not_text_is_a_type_error(model: Path) -> None:
+    """Other calls continue."""
     with Translator(model, workers=1) as translator:
         pending = translator.submit("der Hund")
         for wrong in ([None], [1], [b"rot"], ["rot", ["blau"]]):

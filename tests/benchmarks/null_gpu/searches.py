@@ -22,10 +22,12 @@ from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.translation import search as searching
-from nmt_cli.translation.segments import SearchSettings, Segment
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.queue import SegmentQueue
+from nmt_cli.translation.segments import Segment
 
 
-def measure(settings: schema.Recipe, how: SearchSettings, sentences: int, models: int) -> dict[str, Any]:
+def measure(settings: schema.Recipe, how: SearchOptions, sentences: int, models: int) -> dict[str, Any]:
     """Search random sentences, longest first, with an ensemble of models that are all the same."""
     device = choose_device()
     dtype, vocabulary = choose_dtype("auto", device), settings.corpus.tokenizer.vocabulary_size
@@ -33,7 +35,7 @@ def measure(settings: schema.Recipe, how: SearchSettings, sentences: int, models
     draw = np.random.default_rng(1)
     lengths = sorted(wmt14_lengths(sentences, draw)[0].tolist(), reverse=True)
     segments = [Segment([*draw.integers(EOS + 1, vocabulary, n - 1).tolist(), EOS], how) for n in lengths]
-    counters, steps, milliseconds, step = Counters(), [], [], searching._Slots.step
+    counters, steps, milliseconds, step = Counters(), [], [], searching.Slots.step
 
     def counted(slots: Any) -> None:
         began = time.perf_counter()
@@ -42,12 +44,16 @@ def measure(settings: schema.Recipe, how: SearchSettings, sentences: int, models
         milliseconds.append(1e3 * (time.perf_counter() - began))
         steps.append({name: int(n) for name, n in counts.items() if n and name not in ("flops", "product_bytes")})
 
-    searching._Slots.step = counted
+    searching.Slots.step = counted
+    done = list[Segment]()
+    queue = SegmentQueue([lambda worker: searching.search([model] * models, dtype, worker)], done.append)
     with counters.during() as whole:
-        done = sum(map(len, searching.search([model] * models, dtype, iter(segments), how)))
+        queue.submit(segments)
+        queue.wait_for(lambda: len(done) == len(segments))
+    queue.close()
     kinds = Counter(json.dumps(step) for step in steps)
     return {
-        "done": done,
+        "done": sum(not segment.error for segment in done),
         "hypotheses": sum(len(segment.hypotheses) for segment in segments),
         "steps": len(steps),
         "whole": whole,
@@ -66,7 +72,8 @@ def main() -> None:
     options = parser.parse_args()
     let_searches_end()
     settings = loading.load(ROOT / "recipes" / f"{options.recipe}.yaml", [])
-    print(json.dumps(measure(settings, SearchSettings(beam=options.beam), options.sentences, options.models)))
+    how = SearchOptions(options.beam, 0.6, 50, True, copy_wordless=True)
+    print(json.dumps(measure(settings, how, options.sentences, options.models)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,142 @@
+"""Joins the hypotheses of segments to the translations of texts, and repeats segments that failed."""
+
+import logging
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nmt_cli.corpus.tokenizer import EOS, WIDE, Tokenizer
+from nmt_cli.translation.constraints import constraints_of
+from nmt_cli.translation.pending import Pending
+from nmt_cli.translation.segmenter import halves, looping, terms_of
+from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
+
+MAX_HALVINGS = 3  # of a source
+_WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
+
+
+def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
+    """Join the hypotheses of a line's segments; without segments the result is empty.
+
+    Texts are joined by a space, unless both sides of a joint are Chinese or Japanese.
+    """
+    texts = tokenizer.target.decode([part.ids for part in parts])
+    texts = texts if len(texts) == 1 else list(filter(None, map(str.strip, texts)))
+    text = _WIDE_JOINT.sub(r"\1\2", "\n".join(texts)).replace("\n", " ")
+    values = [value for part in parts for value in part.token_log_probabilities]
+    total = math.fsum(part.log_probability for part in parts)
+    score = total / length_penalty(len(values), alpha)
+    tokens = [token for part in parts for token in tokenizer.target.tokens([*part.ids, EOS])]
+    return Hypothesis([i for part in parts for i in part.ids], total, score, values, text, tokens)
+
+
+class Assembler:
+    """Receives segments from the queue. A segment whose translation is empty or loops is repeated in halves, one whose
+    translation lacks a term with constraints. An error ends its own text and no other."""
+
+    def __init__(self, tokenizer: Tokenizer, counts: Counter[str]) -> None:
+        self.tokenizer = tokenizer
+        self.counts = counts
+
+    def __call__(self, segment: Segment) -> None:
+        """Receive a segment that is done, with the queue's lock held."""
+        pending: Pending | None = segment.owner
+        segment.owner = None  # a thread keeps its last segment, which must not keep the text
+        if pending is None:
+            return
+        pending.open -= 1
+        if segment.error:
+            pending.fail(segment.error)
+        elif pending.wanted:
+            try:
+                self._inspect(segment, pending)
+            except Exception as error:
+                pending.fail(error)
+        if not pending.open:
+            self.finish(pending)
+
+    def finish(self, pending: Pending) -> None:
+        """Join the segments of a text, none of which is open, and call its `done`."""
+        try:
+            if pending.wanted:
+                self._join(pending)
+        except Exception as error:
+            pending.fail(error)
+        pending.finished = True
+        try:
+            pending.done(pending)
+        except Exception:  # of the caller's function; other texts must go on
+            logging.getLogger(__name__).exception("the function to call after a translation failed")
+
+    def _join(self, pending: Pending) -> None:
+        whole, options = pending.translation(), pending.options
+        if pending.copy:
+            pending.hypotheses += [Hypothesis([], 0.0, 0.0, [], pending.copy.text)] * options.n_best
+            return
+        for rank in range(options.n_best):
+            parts = [hypothesis for _, hypothesis in whole.parts(rank)]
+            pending.hypotheses.append(join(self.tokenizer, parts, options.alpha))
+
+    def _inspect(self, segment: Segment, pending: Pending) -> None:
+        """Count the tokens found; repeat a segment that is empty, loops or lacks a term."""
+        self.counts["tokens"] += sum(len(h.ids) for h in segment.hypotheses)
+        if segment.unconstrained:
+            if not segment.hypotheses or not self._has_terms(segment):
+                self._replace(segment, [segment.unconstrained], pending.drafts[0])
+            return
+        best = segment.hypotheses[0].ids
+        failed = not best or (looping(best) and not looping(segment.ids))
+        may_halve = pending.options.split and not pending.options.sampling and segment.depth < MAX_HALVINGS
+        if not (failed and may_halve and self._halve(segment, pending)):
+            self._constrain(segment, pending)
+
+    def _replace(self, segment: Segment, others: list[Segment], draft: list[Segment]) -> None:
+        index = draft.index(segment)
+        draft[index : index + 1] = others
+
+    def _search(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
+        """Search others instead of a segment."""
+        self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
+        pending.queue.submit(others)
+        pending.open += len(others)
+
+    def _has_terms(self, segment: Segment) -> bool:
+        texts = self.tokenizer.target.decode([hypothesis.ids for hypothesis in segment.hypotheses])
+        return all(term.form_in(text) is not None for term in segment.terms for text in texts)
+
+    def _constrain(self, segment: Segment, pending: Pending) -> None:
+        if not segment.terms or self._has_terms(segment):
+            return
+        if constraints := constraints_of(segment.terms, self.tokenizer.target):
+            options = replace(segment.options, beam=max(segment.options.beam, constraints.width))
+            again = replace(
+                segment,
+                options=options,
+                owner=pending,
+                constraints=constraints,
+                unconstrained=segment,
+                hypotheses=[],
+            )
+            self._search(segment, [again], pending)
+            self.counts["constrained"] += 1
+
+    def _halve(self, segment: Segment, pending: Pending) -> bool:
+        """Search the halves of a segment instead, and return whether it has any."""
+        parts = [
+            replace(
+                segment,
+                ids=ids,
+                prefix=prefix,
+                depth=segment.depth + 1,
+                owner=pending,
+                terms=terms_of(ids, self.tokenizer, pending.options.terms),
+                hypotheses=[],
+            )
+            for ids, prefix in zip(halves(self.tokenizer, segment.ids), (segment.prefix, []), strict=False)
+        ]
+        if parts:
+            self._search(segment, parts, pending)
+            self.counts["retried"] += 1
+        return bool(parts)

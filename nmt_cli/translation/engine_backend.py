@@ -1,0 +1,173 @@
+"""Search on a CPU by the engine, without torch. search.py describes the rules, which engine.c follows, too."""
+
+import ctypes
+import itertools
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from ctypes import POINTER, byref, c_double, c_int32, c_void_p
+from functools import partial
+from typing import Any
+
+from nmt_cli.engine import library
+from nmt_cli.engine.model import Model, Request
+from nmt_cli.engine.safetensors_file import Tensor
+from nmt_cli.system.errors import NOT_FINITE, DivergedError
+from nmt_cli.translation.queue import Backend, WorkerQueue
+from nmt_cli.translation.retry import search_within_memory
+from nmt_cli.translation.segments import Hypothesis, Segment
+
+ROWS = 384  # hypotheses computed at once
+ENCODE_TOKENS = 2048  # source tokens encoded at once, between steps
+MAX_SOURCE_TOKENS = 1 << 16  # of segments inside a search: bounds the memory of very long sources
+STEPS = 8  # steps between two looks at the queue
+# Levels whose instructions make 8-bit products faster than float32.
+FAST_INT8 = ("amx", "avx512", "avxvnni")
+NOT_FINITE_CODE, NO_MEMORY_CODE = -1, -2  # returned by engine.c instead of a count
+
+
+def best_precision(level: str) -> str:
+    return "int8" if level in FAST_INT8 else "fp32"
+
+
+def on_engine(
+    engine: library.Library, weights: Sequence[tuple[Any, Mapping[str, Tensor], object]], precision: str, threads: int
+) -> Backend:
+    """Return a backend for an ensemble: for each model its recipe's section, its tensors, and the owner of their
+    memory."""
+    chosen = best_precision(engine.level) if precision == "auto" else precision
+    models = [Model(engine, *each, int8=chosen == "int8") for each in weights]
+    return Backend([partial(search, models)] * threads, f"{chosen}, {engine.level}")
+
+
+def search(models: Sequence[Model], queue: WorkerQueue) -> None:
+    """Search the segments of a queue, of any options, with an ensemble."""
+    search_within_memory(partial(search_with_rows, models), queue, ROWS)
+
+
+def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int) -> None:
+    """Search with at most `rows` hypotheses at once; a segment with a wider beam is searched alone."""
+    search = EngineSearch(models, rows)
+    while True:
+        inside = search.segments.values()
+        used_rows = sum(segment.options.beam for segment in inside)
+        used_tokens = sum(len(segment.ids) for segment in inside)
+        # Reading the encoder's weights pays off for several segments only: wait until an eighth of the rows is free.
+        if used_rows <= rows * 7 // 8:
+            search.enter(queue.take(rows - used_rows, MAX_SOURCE_TOKENS - used_tokens, ENCODE_TOKENS))
+        if not search.segments:
+            return
+        done = search.run(STEPS)
+        cancelled = [slot for slot, segment in search.segments.items() if segment.cancelled]
+        queue.finish(done + [search.leave(slot) for slot in cancelled])
+
+
+class EngineSearch:
+    """Up to `slots` segments that the engine searches at once with an ensemble of models, for one thread.
+
+    DivergedError where scores are not finite, MemoryError where memory does not suffice: after either, the search
+    cannot be used any more.
+    """
+
+    def __init__(self, models: Sequence[Model], slots: int) -> None:
+        self.models = models  # in use as long as the search
+        self.library = models[0].library
+        self.longest = min(model.longest for model in models)
+        self.segments: dict[int, Segment] = {}  # by slot
+        handles = (c_void_p * len(models))(*(model.handle for model in models))
+        self.handle = self.library.search_new(handles, len(models), slots)
+        if not self.handle:
+            raise MemoryError
+        self._free = list(range(slots))[::-1]
+        self._memory: dict[int, list[Any]] = {}  # by slot: arrays that the engine reads until the segment leaves
+        self._done = (c_int32 * slots)()
+        self._ids = (c_int32 * self.longest)()
+        self._source_positions = (c_int32 * self.longest)()
+        self._sums = (c_double * self.longest)()
+        self._score = c_double()
+
+    def __del__(self) -> None:
+        if handle := getattr(self, "handle", None):
+            self.library.search_free(handle)
+
+    def enter(self, segments: Sequence[Segment]) -> None:
+        """Put segments into free slots and encode them."""
+        if not segments:
+            return
+        slots = [self._free.pop() for _ in segments]
+        requests = (Request * len(slots))()
+        for slot, request, segment in zip(slots, requests, segments, strict=True):
+            self._memory[slot] = _fill(request, segment, segment.limit(self.longest))
+        _check(self.library.enter(self.handle, requests, (c_int32 * len(slots))(*slots), len(slots)))
+        self.segments.update(zip(slots, segments, strict=True))
+
+    def run(self, steps: int) -> list[Segment]:
+        """Search until some segments are done, but for at most `steps`; return these with their hypotheses."""
+        count = _check(self.library.run(self.handle, steps, self._done))
+        done = []
+        for slot in self._done[:count]:
+            hypotheses = self._hypotheses(slot)
+            done.append(self.leave(slot))
+            done[-1].hypotheses = hypotheses
+        return done
+
+    def leave(self, slot: int) -> Segment:
+        """Free a slot and return its segment."""
+        self.library.leave(self.handle, slot)
+        del self._memory[slot]
+        self._free.append(slot)
+        return self.segments.pop(slot)
+
+    def _hypotheses(self, slot: int) -> list[Hypothesis]:
+        found = []
+        outputs = self._ids, self._sums, self._source_positions, byref(self._score)
+        for rank in range(self.library.found(self.handle, slot)):
+            length = self.library.hypothesis(self.handle, slot, rank, *outputs)
+            sums = self._sums[: length + 1]
+            steps = [sums[0], *(b - a for a, b in itertools.pairwise(sums))]
+            positions = self._source_positions[:length] if self.segments[slot].options.alignments else []
+            ids = self._ids[:length]
+            found.append(Hypothesis(ids, sums[-1], self._score.value, steps, source_positions=positions))
+        return found
+
+
+def _fill(request: Request, segment: Segment, limit: int) -> list[Any]:
+    """Fill in the engine's request for a segment, and return the memory that it points to."""
+    memory, options = list[Any](), segment.options
+
+    def pointer(values: Iterable[Any], code: str, kind: Any) -> Any:
+        memory.append(numbers := array(code, values))
+        return ctypes.cast(numbers.buffer_info()[0], POINTER(kind))
+
+    request.ids = pointer(segment.ids, "i", c_int32)
+    request.length = len(segment.ids)
+    request.prefix = pointer(segment.prefix, "i", c_int32)
+    request.prefix_length = len(segment.prefix)
+    request.limit = limit
+    request.width = options.beam
+    request.best = options.n_best
+    request.align = options.alignments
+    request.alpha = options.alpha
+    request.patient = segment.background
+    request.temperature = request.top_p = 1.0
+    if constraints := segment.constraints:
+        for name in ("tokens", "parents", "fails", "sizes"):
+            setattr(request, name, pointer(getattr(constraints, name), "i", c_int32))
+        request.gains = pointer(itertools.chain.from_iterable(constraints.gains), "i", c_int32)
+        request.nodes = len(constraints.tokens)
+        request.terms = len(constraints.sizes)
+        request.begins = constraints.begins
+        memory.append(constraints.begins)
+    elif sampling := options.sampling:
+        request.uniform = pointer(segment.random().random(limit), "d", c_double)
+        request.temperature = sampling.temperature
+        request.top_k = sampling.top_k
+        request.top_p = sampling.top_p
+    return memory
+
+
+def _check(result: int) -> int:
+    if result == NO_MEMORY_CODE:
+        raise MemoryError
+    if result == NOT_FINITE_CODE:
+        raise DivergedError(NOT_FINITE)
+    return result

@@ -1,0 +1,100 @@
+"""Lines from a file, a pipe or a terminal, as they arrive."""
+
+import codecs
+import itertools
+import os
+import re
+import select
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
+from nmt_cli.system.errors import DataError
+
+READ_BYTES = 1 << 16
+CHUNK_CHARACTERS = 1 << 16  # of lines whose segments are sorted and queued together
+
+
+def count_lines(descriptor: int) -> int | None:
+    """Return the number of lines left to read; None where counting is impossible or takes long."""
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 30:
+        return None
+    offset, count, end = os.lseek(descriptor, 0, os.SEEK_CUR), 0, b"\n"
+    while block := os.pread(descriptor, MAX_LINE_BYTES, offset):
+        offset += len(block)
+        count += block.count(b"\n")
+        end = block[-1:]
+    return count + (end != b"\n")
+
+
+def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield lines in chunks of about CHUNK_CHARACTERS."""
+    chunk, size = list[str](), 0
+    for line in lines:
+        chunk.append(line)
+        size += len(line) + 1 if isinstance(line, str) else 1  # the segmenter refuses others
+        if size >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def read_chunks(
+    descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False
+) -> Iterator[list[str]]:
+    """Yield lines in chunks of about CHUNK_CHARACTERS, or of the lines that have arrived before the next read waits.
+
+    Lines over MAX_LINE_BYTES are cut while they are read. In a line that is not UTF-8, U+FFFD replaces each run of
+    invalid bytes; with `strict` it is a DataError. `counts` gets the numbers of both kinds.
+    """
+    chunk, size = list[str](), 0
+    for line in _read(descriptor, counts, name, strict):
+        if line is not None:
+            chunk.append(line)
+            size += len(line) + 1
+        if size >= CHUNK_CHARACTERS or (chunk and line is None and not select.select([descriptor], [], [], 0)[0]):
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False) -> Iterator[str]:
+    """Yield the lines that `read_chunks` reads."""
+    return itertools.chain.from_iterable(read_chunks(descriptor, counts, name, strict=strict))
+
+
+def _read(descriptor: int, counts: Counter[str], name: str, strict: bool) -> Iterator[str | None]:
+    """Yield lines, and None before each read, which may wait."""
+    number, line, block = 0, b"", b"more"
+    while block:
+        yield None
+        block = os.read(descriptor, READ_BYTES)
+        if not block and line:
+            *ends, rest = b"", b""  # the end of a last line without a line feed
+        else:
+            *ends, rest = block.split(b"\n")
+        for end in ends:
+            number += 1
+            whole, line = line + end, b""
+            counts["huge"] += len(whole) > MAX_LINE_BYTES
+            try:
+                text = _decode(whole, "strict")
+            except UnicodeDecodeError:
+                if number == 1:
+                    check_plain(whole, "the input")
+                if strict:
+                    raise DataError(f"{name} {number} is not UTF-8. Convert it, or leave out --strict") from None
+                counts["invalid"] += 1
+                counts["first invalid"] = counts["first invalid"] or number
+                text = re.sub("\ufffd+", "\ufffd", _decode(whole, "replace"))
+            yield text
+        line = (line + rest)[: MAX_LINE_BYTES + 1]  # the rest of a longer line is read and dropped
+
+
+def _decode(line: bytes, errors: str) -> str:
+    """Return the text of a line, cut after a whole character if it is too long."""
+    return codecs.utf_8_decode(line[:MAX_LINE_BYTES], errors, len(line) <= MAX_LINE_BYTES)[0]

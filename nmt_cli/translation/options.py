@@ -1,0 +1,70 @@
+"""Search options: one object from the command line, HTTP or Python down to the search itself."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nmt_cli.corpus.terms import Terms
+from nmt_cli.system.errors import UsageError
+from nmt_cli.transformer.config import checked_decoding
+
+MAX_N_BEST = 1000
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Draw each token from the model's probabilities instead of searching."""
+
+    temperature: float = 1.0  # divides the logits
+    top_k: int = 0  # draw from this many best tokens; 0 for all
+    top_p: float = 1.0  # draw from the fewest best tokens that have this probability together
+    seed: int = 1  # the same seed, text and line number give the same translation
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and self.top_k >= 0 and 0 <= self.top_p <= 1 and self.seed >= 0):
+            raise UsageError(f"{self}: the temperature must be above 0, top_p from 0 to 1, top_k and seed 0 or more")
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How a line is translated. None stands for the model's own value, which `resolved` fills in.
+
+    The five values that a model has are typed Any: each is of the type in its comment once it is resolved.
+    """
+
+    beam: Any = None  # int: hypotheses kept per segment; 1 is greedy search
+    alpha: Any = None  # float: exponent of the length penalty
+    extra_length: Any = None  # int: tokens by which a translation may exceed its source
+    split: Any = None  # bool: split long lines, and translate segments that failed again in halves
+    n_best: int = 1  # translations returned per line; with `sampling`, samples drawn
+    sampling: Sampling | None = None
+    alignments: bool = False  # find the source token that each target token translates
+    terms: Terms | None = None  # glossary
+    copy_wordless: Any = None  # bool: copy lines without letters
+
+    def resolved(self, decoding: Any) -> "SearchOptions":
+        """Return these options with None replaced by the values of a model's section `decoding`.
+
+        The beam becomes 1 for samples, else at least `n_best`. UsageError for values that are out of range or
+        contradict each other.
+        """
+        if self.beam is not None and self.n_best > self.beam and not self.sampling:
+            raise UsageError(f"{self.n_best} hypotheses need a beam of {self.n_best} or more, not {self.beam}")
+        if self.terms and self.sampling:
+            raise UsageError("terms need a search, samples are drawn: leave out one of them")
+        if not 1 <= self.n_best <= MAX_N_BEST:
+            raise UsageError(f"n_best must be from 1 to {MAX_N_BEST:,}, not {self.n_best:,}")
+        names = "beam", "alpha", "extra_length", "split", "copy_wordless"
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        values = vars(checked_decoding(vars(decoding) | given))
+        chosen = {name: values[name] for name in names}
+        chosen["beam"] = 1 if self.sampling else max(self.n_best, chosen["beam"])
+        return replace(self, **chosen)
+
+    def for_segments(self) -> "SearchOptions":
+        """Return the options of a line's segments: each sample has a segment of its own, the glossary is the line's."""
+        if not (self.sampling or self.terms):
+            return self
+        return replace(self, n_best=1 if self.sampling else self.n_best, terms=None)
+
+
+MODEL_DEFAULTS = SearchOptions()

@@ -1,0 +1,300 @@
+"""The queue of segments, from all texts and callers, that the threads of a backend search."""
+
+import heapq
+import itertools
+import math
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from nmt_cli.system.errors import UsageError
+from nmt_cli.translation.segments import Segment
+
+CLOSED = "this Translator is closed. Make another"
+BACKGROUND_INTERVAL = 64  # segments taken from the queue before a text's next one is due
+BUSY_SECONDS = 1.0  # how long other texts are expected after one that arrived beside a long text
+IDLE_FACTOR = 8  # times the background limit, while no other texts are expected
+
+Search = Callable[["WorkerQueue"], None]  # runs in a thread of its own until `take` returns nothing
+ScoreTargets = Callable[[Sequence[Sequence[Sequence[int]]]], list[list[float]]]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What computes: the engine on a CPU, or torch."""
+
+    searches: list[Search]  # one for each thread
+    about: str  # arithmetic and hardware, for people
+    score_targets: ScoreTargets | None = None  # log-probabilities of given translations; None: by forced search
+    close: Callable[[], object] = lambda: None
+
+
+class Closed(Exception):
+    """Ends the search of a thread whose queue is closed."""
+
+
+class SegmentQueue:
+    """Segments that wait, and one worker thread for each of `searches`.
+
+    `done` is called in a worker's thread with each segment that has hypotheses, an error, or was cancelled, one at a
+    time; it must not raise.
+
+    The first segments of texts are taken first, in the order submitted. The second segment of a text is due after
+    BACKGROUND_INTERVAL others, the third after twice as many, and so on, or as soon as no other waits. So a short text
+    does not wait for the rest of a long one, nor a long one for the end of many short ones.
+
+    Segments that are not the first of their text are background segments. With `background_limit`, a worker holds at
+    most so many of them, IDLE_FACTOR times as many while no other texts arrive; and beside a first segment it takes
+    only background segments that are due, since each segment slows down the others of its worker.
+    """
+
+    def __init__(
+        self, searches: Sequence[Search], done: Callable[[Segment], None], background_limit: int | None = None
+    ) -> None:
+        self.changed = threading.Condition()  # held while `done` runs, notified when segments are done
+        self.done = done
+        self.background_limit = background_limit
+        self.closed = False
+        self._workers = [WorkerQueue(self, search) for search in searches]
+        self._threads: list[threading.Thread] = []
+        self._numbers = itertools.count()
+        # Heaps of segments, each with the count of taken segments at which it is due.
+        self._first = list[tuple[int, int, Segment]]()
+        self._background = list[tuple[int, int, Segment]]()
+        self._taken = 0
+        self._busy_until = 0.0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._first) + len(self._background)
+
+    @property
+    def searching(self) -> int:
+        return sum(len(worker.held) for worker in self._workers)
+
+    @property
+    def unfinished(self) -> int:
+        return self.waiting + self.searching
+
+    def submit(self, segments: Iterable[Segment]) -> None:
+        """Add segments; UsageError after `close`."""
+        with self.changed:
+            self.check_open()
+            for segment in segments:
+                if not segment.position and self._has_background():
+                    self._busy_until = time.monotonic() + BUSY_SECONDS
+                due = self._taken + segment.position * BACKGROUND_INTERVAL
+                heap = self._background if segment.position else self._first
+                heapq.heappush(heap, (due, next(self._numbers), segment))
+            for number, worker in enumerate(self._workers[len(self._threads) :], len(self._threads)):
+                self._threads.append(threading.Thread(target=worker.run, name=f"search {number}", daemon=True))
+                self._threads[-1].start()
+            self.changed.notify_all()
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until a condition of pending texts holds, and return whether it does; UsageError after `close`."""
+        with self.changed:
+            self.changed.wait_for(lambda: condition() or self.closed, timeout)
+            if holds := condition():
+                return holds
+            self.check_open()
+        return False
+
+    def check_open(self) -> None:
+        """Raise UsageError after `close`."""
+        if self.closed:
+            raise UsageError(CLOSED)
+
+    def close(self) -> None:
+        """Give every unfinished segment a UsageError, and end the workers after the steps that they are in.
+
+        Waits for the workers, unless one of them is the caller.
+        """
+        with self.changed:
+            self.closed = True
+            for heap in (self._first, self._background):
+                while heap:
+                    segment = heapq.heappop(heap)[-1]
+                    segment.error = UsageError(CLOSED)
+                    self.done(segment)
+            self.changed.notify_all()
+        if threading.current_thread() not in self._threads:
+            for thread in self._threads:
+                thread.join()
+
+    def peek(self, held: dict[Segment, bool]) -> Segment | None:
+        """Return the next segment for a worker that holds these, if there is one; remove cancelled segments.
+
+        No worker takes more than its share while others could search the rest.
+        """
+        while len(held) < -(-self.unfinished // len(self._workers)):
+            heaps = [self._first] if self._first else []
+            if self._background and self._admits_background(held):
+                heaps.append(self._background)
+            if not heaps:
+                break
+            heap = min(heaps)  # by when their heads are due
+            segment = heap[0][-1]
+            if not segment.cancelled:
+                return segment
+            heapq.heappop(heap)
+            self.done(segment)
+            self.changed.notify_all()
+        return None
+
+    def pop(self, segment: Segment) -> None:
+        """Remove a segment that `peek` has returned."""
+        heapq.heappop(self._background if segment.position else self._first)
+        segment.background = bool(segment.position) and self.background_limit is not None
+        segment.started = segment.started or time.monotonic()
+        self._taken += 1
+
+    def _admits_background(self, held: dict[Segment, bool]) -> bool:
+        """Return whether a worker that holds these segments may take the next background segment."""
+        if self.background_limit is None:
+            return True
+        busy = time.monotonic() <= self._busy_until
+        limit = self.background_limit * (1 if busy else IDLE_FACTOR)
+        background = sum(held.values())
+        due, _, _ = self._background[0]
+        return background < limit and (background == len(held) or due <= self._taken)
+
+    def _has_background(self) -> bool:
+        return bool(self._background) or any(any(worker.held.values()) for worker in self._workers)
+
+
+class WorkerQueue:
+    """A worker's end of the queue: its search calls `take` and `finish`.
+
+    Where a search raises an error, each segment that the worker holds is searched again, alone, and has the error if it
+    occurs again.
+    """
+
+    def __init__(self, queue: SegmentQueue, search: Search) -> None:
+        self.held: dict[Segment, bool] = {}  # in the order taken; True for background segments
+        self.allowance = math.inf  # segments that the search may still take from the queue
+        self._queue = queue
+        self._run_search = search
+        self._inside: dict[Segment, None] = {}  # held segments that the search has been given
+        self._again: deque[Segment] = deque()  # held segments that the search is given before others
+        self._alone = False
+
+    def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
+        """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens; stop at `batch` tokens.
+
+        A search that has no segment waits for one, and takes it even if it does not fit; an empty list then ends the
+        search. With `alike`, all segments inside the search have the same options. Closed after the queue's `close`.
+        """
+        taken = list[Segment]()
+        with self._queue.changed:
+            while batch > 0 and (segment := self._peek()):
+                if self._inside:
+                    fits = segment.options.beam <= rows and len(segment.ids) <= tokens
+                    if not fits or (alike and not _alike(segment, next(iter(self._inside)))):
+                        break
+                self._accept(segment)
+                taken.append(segment)
+                rows -= segment.options.beam
+                tokens -= len(segment.ids)
+                batch -= len(segment.ids)
+            if taken:
+                self._queue.changed.notify_all()  # readers may submit more segments
+        return taken
+
+    def _peek(self) -> Segment | None:
+        """Return the next segment; a search that has none waits for one, unless it has to end."""
+        while True:
+            if self._queue.closed:
+                raise Closed
+            if self._again:
+                return self._again[0]
+            open_ = self.allowance > 0 and not self._alone
+            if open_ and (segment := self._queue.peek(self.held)):
+                return segment
+            if self._inside or not open_:
+                return None
+            self._queue.changed.wait()
+
+    def _accept(self, segment: Segment) -> None:
+        if self._again:
+            self._again.popleft()
+        else:
+            self._queue.pop(segment)
+            self.held[segment] = bool(segment.position)
+            self.allowance -= 1
+        self._inside[segment] = None
+
+    def finish(self, segments: Iterable[Segment]) -> None:
+        """Hand over segments that have hypotheses or an error, or were cancelled; Closed after the queue's `close`."""
+        if done := list(segments):
+            with self._queue.changed:
+                for segment in done:
+                    self._inside.pop(segment, None)
+                    del self.held[segment]
+                    self._queue.done(segment)
+                self._queue.changed.notify_all()
+        if self._queue.closed:
+            raise Closed
+
+    def restart(self) -> None:
+        """Give the segments inside the search again, in their order, to the next one."""
+        unfinished = {*self._inside, *self._again}
+        self._inside.clear()
+        self._again = deque(segment for segment in self.held if segment in unfinished)
+
+    @property
+    def narrowest_beam(self) -> int:
+        return min((segment.options.beam for segment in (*self._inside, *self._again)), default=1)
+
+    def run(self) -> None:
+        """Search until the queue is closed: the target of a worker's thread."""
+        try:
+            while True:
+                self._search_next()
+        except Closed:
+            pass
+        with self._queue.changed:
+            for segment in list(self.held):
+                del self.held[segment]
+                segment.error = UsageError(CLOSED)
+                self._queue.done(segment)
+            self._queue.changed.notify_all()
+
+    def _search_next(self) -> None:
+        try:
+            self._again.extend(self.take(math.inf, math.inf, 1))  # an error then always has a segment
+            self._inside.clear()
+            self._run_search(self)
+        except Closed:
+            raise
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)  # they hold the search's memory
+            for segment in list(self.held):
+                self._search_alone(segment)
+        self.allowance = math.inf
+        self._inside.clear()
+        self._again.clear()
+
+    def _search_alone(self, segment: Segment) -> None:
+        self._inside.clear()
+        self._again = deque([segment])
+        self._alone = True
+        try:
+            if not segment.cancelled:
+                self._run_search(self)
+        except Closed:
+            raise
+        except BaseException as error:
+            traceback.clear_frames(error.__traceback__)
+            segment.error = error
+        finally:
+            self._alone = False
+        if segment in self.held:
+            self.finish([segment])
+
+
+def _alike(one: Segment, other: Segment) -> bool:
+    return one.options == other.options and (one.constraints is None) == (other.constraints is None)

@@ -1,0 +1,172 @@
+"""Cuts lines into segments: sentences of long lines, parts of long sentences, halves of what failed."""
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from nmt_cli.corpus.terms import Term, Terms
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer, has_letter, normalise, visible, writable
+from nmt_cli.translation.pending import Copy, Pending
+from nmt_cli.translation.segments import Segment
+
+_CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
+_BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
+_WIDE_MARKS = "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
+_MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
+# A full stop after a single character ends an initial or an abbreviation (z. B.), not a sentence.
+_SENTENCE_END = re.compile(rf"(?:(?<!\b\w)\.|[!?\u2026]){_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
+_CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
+_WORD_END = re.compile(r"(?=\s)")
+_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # a character stands for a token
+SMALLEST = 4  # tokens of a source that is halved
+
+
+class Segmenter:
+    """Cuts lines for one model. `counts` are those of the Translator."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, *, max_length: int, filter_tokens: int, seen_tokens: int, counts: Counter[str]
+    ) -> None:
+        """`max_length` tokens fit the model, `filter_tokens` the filter of its training corpus; lines of more than
+        `seen_tokens` are split. EOS counts in all three."""
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.filter_tokens = filter_tokens
+        self.seen_tokens = seen_tokens
+        self.counts = counts
+
+    def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
+        """Cut a line into the segments of a pending text, and return these; none for a line that is copied or empty.
+
+        The line's `number` and words determine its samples. `position` segments of the same text precede it.
+        TypeError where the line or its prefix is not text.
+        """
+        for value in (line, prefix):
+            if not isinstance(value, str):
+                raise TypeError(f"a line must be text, not {type(value).__name__}")
+        options, text = pending.options, normalise(visible(line))
+        forced = self.tokenizer.target.encode([normalise(prefix)])[0] if prefix else []
+        pending.terms = options.terms.find(text) if options.terms else []
+        pending.drafts = [[] for _ in range(options.n_best if options.sampling else 1)]
+        if options.copy_wordless and not (forced or pending.terms):
+            pending.copy = self._copy(line, text)
+        sources = [] if pending.copy else self._sources(pending, text, forced)
+        segments, segment_options = [], options.for_segments()
+        for offset, source in enumerate(sources):
+            terms = pending.terms if len(sources) == 1 else terms_of(source, self.tokenizer, options.terms)
+            for sample, draft in enumerate(pending.drafts):
+                segment = Segment(
+                    source,
+                    segment_options,
+                    prefix=[] if offset else forced[: self.max_length - 1],
+                    random_key=(number, offset, sample),
+                    position=position + offset,
+                    owner=pending,
+                    terms=terms,
+                )
+                draft.append(segment)
+                segments.append(segment)
+        pending.open = len(segments)
+        with pending.queue.changed:  # other threads hold this lock, too, when they count
+            self.counts["lines"] += 1
+            self.counts["copied"] += bool(pending.copy and pending.copy.text.strip())
+        return segments
+
+    def _sources(self, pending: Pending, text: str, forced: Sequence[int]) -> list[list[int]]:
+        """Return the ids of a text's segments, each closed by EOS."""
+        ids, split, room = self.tokenizer.encode([text])[0], pending.options.split, self.max_length
+        sources = [[*ids[: room - 1], EOS]] if ids else []
+        if split and len(ids) >= self.seen_tokens:
+            sources = split_line(self.tokenizer, text, self.seen_tokens, self.filter_tokens, pending.options.terms)
+        with pending.queue.changed:
+            self.counts["split"] += len(sources) > 1
+            self.counts["cut"] += (len(forced) >= room) + (not split and len(ids) >= room)
+        return sources
+
+    def _copy(self, line: str, text: str) -> Copy | None:
+        """Return the copy of a line, `text` once normalized, if it has no letters after its language token."""
+        token = ""
+        if text.startswith(">>"):
+            token = "".join(self.tokenizer.tokens(self.tokenizer.language(self.tokenizer.encode([text])[0])))
+        token = token.removeprefix("\u2581")
+        if not text or has_letter(text.removeprefix(token)):
+            return None
+        return Copy(writable(line).removeprefix(token).lstrip(), bool(token))
+
+
+def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:
+    """Return the glossary entries whose phrase is in a source, given by its ids."""
+    return terms.find(normalise(tokenizer.decode([source[:-1]])[0])) if terms else []
+
+
+def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Terms | None = None) -> list[list[int]]:
+    """Return a normalized line as source ids, each closed by EOS.
+
+    A line of more than `seen` tokens, EOS counted, is cut at sentence ends. Sentences of more than `limit` tokens are
+    cut at clause ends, else between words, else anywhere. The phrase of a term is cut only in the last case.
+    """
+    parts = [line]
+    head = tokenizer.language(tokenizer.encode(parts)[0])  # every source begins with it
+    limit -= len(head)
+    for ends, most, room in ((_SENTENCE_END, seen, 0), (_CLAUSE_END, limit, limit), (_WORD_END, limit, limit)):
+        sized = zip(parts, map(len, tokenizer.encode(parts)), strict=True)
+        cut = [_cut(tokenizer, part, ends, room, terms) if size >= most else [part] for part, size in sized]
+        parts = list(itertools.chain.from_iterable(cut))
+    sources = [ids[i : i + limit - 1] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
+    return [[*(head if ids[:1] != head else []), *ids, EOS] for ids in sources if ids != head]
+
+
+def sentences_of(text: str) -> list[tuple[int, int]]:
+    """Return the start and end of each sentence in a text, without the white space around it. Line feeds end sentences,
+    too."""
+    found, begin = list[tuple[int, int]](), 0
+    ends = {match.end() for match in _SENTENCE_END.finditer(text)}
+    ends |= {index for index, character in enumerate(text) if character == "\n"}
+    for end in sorted({*ends, len(text)}):
+        part = text[begin:end]
+        if part.strip():
+            found.append((begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())))
+        begin = end
+    return found
+
+
+def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, terms: Terms | None) -> list[str]:
+    """Cut a text where the pattern ends, except within the phrase of a term and between neighbors that have fewer than
+    `room` tokens together. Without `room`, a sentence without letters stays with its neighbor."""
+    cuts = [0, *(match.end() for match in ends.finditer(text)), len(text)]
+    within = {index for _, start, end in (terms.spans(text) if terms else ()) for index in range(start + 1, end)}
+    parts = [text[a:b] for a, b in itertools.pairwise(index for index in cuts if index not in within)]
+    packed, size = [""], 0
+    for part, ids in zip(parts, tokenizer.encode(list(map(str.strip, parts))), strict=True):
+        size += len(ids)
+        alone = room or (has_letter(part) and has_letter(packed[-1]))
+        if size < room or not alone:
+            packed[-1] += part
+        else:
+            packed.append(part)
+            size = len(ids)
+    return list(filter(None, map(str.strip, packed)))
+
+
+def looping(ids: Sequence[int]) -> bool:
+    """Return whether a stretch of up to 8 tokens occurs at least four times in a row, over at least 12 tokens."""
+    if len(ids) - len(set(ids)) < 9:  # true of most lines; the shortest loop, 3 tokens four times, repeats 9
+        return False
+    return _LOOP.search("".join(map(chr, ids))) is not None
+
+
+def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
+    """Return the two halves of a source, each closed by EOS, or [] if it is too short. The cut is at a clause end near
+    the middle if there is one, else between words."""
+    tokens = tokenizer.tokens(ids[:-1])
+    if len(tokens) < SMALLEST:
+        return []
+    middle = len(tokens) / 2
+    head = ids[:1] if LANGUAGE.fullmatch(tokens[0]) else []
+    inner = range(1 + len(head), len(tokens))
+    starts = [i for i in inner if tokens[i][0] == "\u2581" or tokens[i - 1][-1] in _WIDE_MARKS]
+    clauses = [i for i in starts if tokens[i - 1][-1] in _MARKS and abs(i - middle) <= middle / 2]
+    cut = min(clauses or starts or [round(middle)], key=lambda i: abs(i - middle))
+    return [[*ids[:cut], EOS], head + ids[cut:]]

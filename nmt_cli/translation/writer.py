@@ -1,0 +1,94 @@
+"""Translations as lines of text or JSON, with word alignments, and the messages about what happened to them."""
+
+import itertools
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from nmt_cli.corpus.readers import MAX_LINE_BYTES
+from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.system.console import counted, say, warn
+from nmt_cli.translation.pending import Copy, Translation
+from nmt_cli.translation.segments import Hypothesis
+
+FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
+
+
+def write_line(descriptor: int, line: str) -> None:
+    """Write a line at once: output that is interrupted between two lines ends with a whole one."""
+    view = memoryview(line.encode() + b"\n")
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None, form: str) -> Iterator[str]:
+    """Yield the output lines for a translation, "text" or "jsonl". With a tokenizer they have word alignments."""
+    hypotheses = translation.hypotheses
+    alignments = list[str]()
+    if tokenizer:
+        ranks = range(len(hypotheses))
+        copied = _copied(translation.copy)
+        alignments = [copied or alignment(tokenizer, translation.parts(rank)) for rank in ranks]
+    if form == "jsonl":
+        records = [{name: getattr(hypothesis, name) for name in FIELDS} for hypothesis in hypotheses]
+        for record, words in zip(records, alignments, strict=False):
+            record["alignment"] = words
+        for record, hypothesis in zip(records, hypotheses, strict=True):
+            if translation.terms:
+                record["terms"] = {term.source: term.form_in(hypothesis.text) for term in translation.terms}
+        mark = {"copied": True} if translation.copy else {}
+        yield json.dumps({"line": number, **mark, "hypotheses": records}, ensure_ascii=False)
+        return
+    for rank, hypothesis in enumerate(hypotheses):
+        fields = [hypothesis.text]
+        if len(hypotheses) > 1:
+            fields = [f"{number - 1}", hypothesis.text, f"{hypothesis.score:.6g}"]
+        if alignments:
+            fields.append(alignments[rank])
+        yield " ||| ".join(fields)
+
+
+def _copied(copy: Copy | None) -> str:
+    """Return the word pairs of a copy: each word with itself."""
+    return " ".join(f"{copy.skipped + word}-{word}" for word in range(len(copy.text.split()))) if copy else ""
+
+
+def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
+    """Return word pairs, source-target: each target token and the source token that it translates.
+
+    `parts` are the source ids and the hypothesis of each segment.
+    """
+    pairs: set[tuple[int, int]] = set()
+    words = [0, 0]  # on both sides of the segments so far
+    for source, hypothesis in parts:
+        sides = (tokenizer, source[:-1]), (tokenizer.target, hypothesis.ids)
+        numbers: list[list[int]] = []  # of the word of each token
+        for side, (own, ids) in enumerate(sides):
+            skip = (
+                0 if side or not words[0] else len(own.language(ids))
+            )  # word 0 of the line, which each segment repeats
+            starts = [token.startswith("\u2581") for token in own.tokens(ids[skip:])]
+            numbered = [words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else []
+            numbers.append([0] * skip + numbered)
+            words[side] += len(set(numbered))
+        pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(hypothesis.source_positions)}
+    return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))
+
+
+def report(counts: Counter[str], max_length: int) -> None:
+    """Print what happened to lines; losses are warnings."""
+    first = counts["first invalid"]
+    for tell, name, text in (
+        (warn, "invalid", f"lines are not UTF-8 (first: line {first:,}): their invalid bytes were replaced"),
+        (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
+        (warn, "cut", f"lines or prefixes were longer than the model's {max_length:,} tokens and were cut"),
+        (warn, "unsaid", "terms are missing from their line's translation: no hypothesis with them was found"),
+        (say, "constrained", "segments lacked a term and were searched again, with constraints"),
+        (say, "split", "lines longer than those of training were split at sentence ends and rejoined"),
+        (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),
+    ):
+        if counts[name]:
+            tell(f"{counts[name]:,} {text}")
+    if counts["copied"]:
+        say(f"{counted(counts['copied'], 'line')} without letters copied")

@@ -1,0 +1,125 @@
+"""Translations from the hypotheses of segments, and the repetition of failed segments."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from translators import one_at_a_time, one_by_one, translator_by
+
+from nmt_cli import Terms, Translator
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.translation import assembler
+from nmt_cli.translation.assembler import join
+from nmt_cli.translation.options import Sampling
+from nmt_cli.translation.segmenter import halves
+from nmt_cli.translation.segments import Hypothesis, Segment
+
+
+def test_a_split_line_is_rejoined_unchanged(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(echo.segmenter, "seen_tokens", 8)
+    for source, limit, count in (
+        ("你好。我去北京！他来吗？！是", 99, 4),
+        ("他说。“好。”我去。「はい。」と", 99, 5),
+        ("一，二，三，四，五，六，七，八，九，十，", 16, 5),
+        ("rot. 你好。 blau. 안녕! 네.", 99, 5),
+        ("rot z. B. blau. am 3. rot J. R. R. Hund geht. rot", 99, 3),  # initials and abbreviations end no sentence
+        ("das Haus geht. „die Katze!“ (steht sie?) “rot.” “und”", 99, 5),
+    ):
+        monkeypatch.setattr(echo.segmenter, "filter_tokens", limit)
+        (translation,) = echo.translate([source], prefixes=["rot"])  # begins the first one only
+        assert len(translation.segments) == count
+        assert translation.text == f"rot {source}"
+
+
+def test_a_looping_translation_is_repeated_in_halves(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless its source loops, too. Only the first half has the forced prefix."""
+    source = "der Hund geht, die Katze steht"
+    (ids,) = echo.tokenizer.encode([source])
+    for loops_too in (False, True):
+        monkeypatch.setattr(assembler, "looping", lambda x, y=loops_too: len(x) > len(ids) and (y or x[-1] != EOS))
+        echo.counts.clear()
+        (translation,) = echo.translate([source], prefixes=["das Haus"])
+        assert translation.text == f"das Haus {source}"
+        expected = [[*ids, EOS]] if loops_too else halves(echo.tokenizer, [*ids, EOS])
+        assert [segment.ids for segment in translation.segments] == expected
+        assert echo.counts["retried"] == (not loops_too)
+
+
+def test_an_empty_translation_is_halved_three_times(model: Path) -> None:
+    """The line's score counts the EOS of every part. Samples are not repeated."""
+    silent, line = translator_by(model, one_at_a_time(lambda _: [])), "der Hund geht auf das Haus " * 16
+    for pieces, options in ((8, {}), (1, {"split": False}), (1, {"sampling": Sampling()})):
+        silent.counts.clear()
+        (translation,) = silent.translate([line], alpha=0.5, **options)
+        (best,) = translation.hypotheses
+        assert (len(translation.segments), silent.counts["retried"]) == (pieces, pieces - 1)
+        assert (best.text, best.tokens, best.log_probability) == ("", ["</s>"] * pieces, -pieces)
+        assert best.score == pytest.approx(-pieces / ((5 + pieces) / 6) ** 0.5 if pieces > 1 else -1)
+
+
+def test_segments_are_joined_with_one_space_or_none() -> None:
+    for texts, joined in (
+        (["a ", "", " b"], "a b"),
+        ([" a "], " a "),
+        (["", ""], ""),
+        (["你。", "好"], "你。好"),
+        (["你。", "b", "好"], "你。 b 好"),
+        (["他说。”", "“好"], "他说。”“好"),
+        ([], ""),
+    ):
+        tokenizer = SimpleNamespace(decode=lambda _, texts=texts: texts, tokens=lambda ids: [str(i) for i in ids])
+        parts = [Hypothesis([5 + i], -1.5, 9.0, [-0.5, -1.0]) for i in range(len(texts))]
+        whole = join(SimpleNamespace(target=tokenizer), parts, 2.0)
+        count = len(texts)
+        assert whole.text == joined
+        assert whole.ids == [5 + i for i in range(count)]
+        assert whole.tokens == [token for i in range(count) for token in (str(5 + i), str(EOS))]
+        assert (whole.log_probability, whole.token_log_probabilities) == (-1.5 * count, [-0.5, -1.0] * count)
+        assert whole.score == pytest.approx(-1.5 * count / ((5 + 2 * count) / 6) ** 2)
+
+
+def test_a_constrained_search_without_the_terms_is_discarded(model: Path) -> None:
+    """The hypotheses of the first search remain; the best of them decides which terms are missing."""
+    seen, words = list[Segment](), ["Katze", "Haus"]
+
+    def find(segment: Segment) -> list[Hypothesis]:
+        seen.append(segment)
+        found = translator.tokenizer.encode(words if not segment.constraints else ["rot"])
+        return [Hypothesis(ids, -1.0, -1.0, [-1.0] * (len(ids) + 1)) for ids in found]
+
+    terms = Terms.parse(["Hund\tKatze"])
+    with translator_by(model, one_by_one(find)) as translator:
+        size = {word: len(translator.tokenizer.encode([word])[0]) for word in ("Katze", "Haus", "rot")}
+        for best, beam, width in (("Katze", 3, 8), ("Haus", 20, 20)):
+            seen.clear()
+            translator.counts.clear()
+            words.sort(key=lambda word, best=best: word != best)
+            (translation,) = translator.translate(["der Hund"], terms=terms, n_best=2, beam=beam)
+            assert [h.text for h in translation.hypotheses] == words
+            assert translation.text == best
+            first, second = seen
+            assert (first.options.beam, first.options.n_best, first.constraints) == (beam, 2, None)
+            assert second.options == replace(first.options, beam=width)
+            assert second.ids == first.ids
+            expected = {"lines": 1, "constrained": 1, "tokens": sum(size.values()), "unsaid": int(best == "Haus")}
+            assert {name: count for name, count in translator.counts.items() if count} == {
+                name: count for name, count in expected.items() if count
+            }
+
+
+def test_a_segment_with_few_hypotheses_repeats_its_last(model: Path) -> None:
+    """Where another segment of the line has more."""
+
+    def find(segment: Segment) -> list[Hypothesis]:
+        count = 1 if segment.position else 3
+        return [Hypothesis([*segment.ids[:-1]][: 9 - i], -i - 1.0, 0, [-i - 1.0]) for i in range(count)]
+
+    with translator_by(model, one_by_one(find)) as translator:
+        line = "der Hund geht auf. die Katze ist rot."
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(translator.segmenter, "seen_tokens", 8)
+            (translation,) = translator.translate([line], n_best=3)
+    assert len(translation.segments) == 2
+    assert [h.log_probability for h in translation.hypotheses] == [-2.0, -3.0, -4.0]
+    assert [h.text.endswith("die Katze ist rot.") for h in translation.hypotheses] == [True] * 3
