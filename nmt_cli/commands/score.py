@@ -30,7 +30,7 @@ def score(
     language: Annotated[str | None, option("Language of the translations, such as de or zh", kind="CODE")] = None,
     comet_python: Annotated[Path | None, file_option("Python with unbabel-comet, for --metric comet")] = None,
     comet_model: Annotated[
-        str, option("COMET model; this one is Apache-2.0, others may not be", kind="NAME")
+        str, option("COMET model; the default is Apache-2.0, others may not be", kind="NAME")
     ] = "Unbabel/wmt22-comet-da",
     intervals: Annotated[bool, option("95% confidence intervals", "--intervals/--no-intervals")] = True,
     details: Annotated[
