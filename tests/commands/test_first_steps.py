@@ -87,7 +87,8 @@ def test_the_nearest_known_name_is_suggested() -> None:
 
 def test_a_missing_model_is_answered_with_the_models_here(nmt: Nmt, here: Path, model: Path) -> None:
     none = "From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
-    assert none in error_of(nmt, "translate", "--model", "runs/nope")[1]
+    for name in ("runs/nope", "models/nope"):  # neither is a name on the hub
+        assert none in error_of(nmt, "translate", "--model", name)[1]
     for path in ("runs/a/model", "models/b"):
         shutil.copytree(model, path)
     Path("runs/torn").mkdir()

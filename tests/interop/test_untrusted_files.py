@@ -125,6 +125,11 @@ def test_an_archive_of_gigabytes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="more bytes than weights can have"):
         read_arrays(bomb)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= max(peak, before) + 50_000
+    zeros = {f"{i}.npy": array_file("(250000,)", data=bytes(1_000_000)) for i in range(4)}
+    weights = np.random.default_rng(1).bytes(1_000_000)
+    several = archive(tmp_path, {"w.npy": array_file("(250000,)", data=weights), **zeros}, compress=True)
+    with pytest.raises(DataError, match="more bytes than weights can have"):  # together
+        read_arrays(several)
     assert [*read_arrays(archive(tmp_path, {"../x.npy": whole, "/y.npy": whole}))] == [
         "../x",
         "/y",
