@@ -91,7 +91,7 @@ def score(
     )
 
     def translate(lines: list[str]) -> list[str]:
-        with nmt_cli.Translator(model_directories([model])) as translator:
+        with nmt_cli.Translator(model_directories([model] if model else [])) as translator:
             return [translation.text for translation in translator.translate(lines)]
 
     evaluate = parsing.evaluate if parsing.wanted(options) else scoring.evaluate

@@ -85,7 +85,7 @@ class Fuzz:
     def settings(self) -> SimpleNamespace:
         draw = self.draw
         width = draw.choice([draw.randint(1, 80), 64, 128])
-        return SimpleNamespace(
+        settings = SimpleNamespace(
             num_layers=1,
             encoder_layers=draw.randint(1, 2),
             decoder_layers=draw.randint(1, 3),
@@ -99,6 +99,8 @@ class Fuzz:
             max_length=draw.choice([8, 20, 64, 300]),
             positions="learned" if width % 2 else draw.choice(["learned", "sinusoidal", "marian"]),
         )
+        settings.depths = settings.encoder_layers, settings.decoder_layers
+        return settings
 
     def segment(self, longest: int, source: int, target: int) -> Segment:
         draw = self.draw
