@@ -99,6 +99,9 @@ class Assembler:
     def _search(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
         """Search others instead of a segment."""
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
+        _, offset, _ = segment.random_key
+        for other in others:
+            other.position = offset  # its own text's segments; it has waited for those of a larger text before
         pending.queue.submit(others)
         pending.open += len(others)
 

@@ -235,6 +235,7 @@ class Stream:
         self._pending = deque[Pending]()
         self._ended = False
         self._error: BaseException | None = None
+        self._in_segmenter = threading.Lock()
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
         """Yield the translations of lines, which this thread reads."""
@@ -301,7 +302,10 @@ class Stream:
             except StopIteration:
                 raise DataError(f"there are fewer prefixes than lines: none for line {number:,}") from None
             pending = Pending(self._queue, self._options, self._translator)
-            segments += self._translator.segmenter.cut(pending, line, prefix, number=number)
+            with self._in_segmenter:
+                if self._ended:
+                    return
+                segments += self._translator.segmenter.cut(pending, line, prefix, number=number)
             texts.append(pending)
             if not pending.open:
                 self._translator.assembler.finish(pending)
@@ -326,6 +330,9 @@ class Stream:
             for pending in self._pending:
                 pending.cancel()
             self._queue.changed.notify_all()
+        # Python aborts the process if it ends while the reader is in SentencePiece.
+        with self._in_segmenter:
+            pass
 
 
 def _close(queue: SegmentQueue, backend: Backend) -> None:

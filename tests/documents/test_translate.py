@@ -1,5 +1,6 @@
 """The translate command for files and for lines with markup."""
 
+import itertools
 import os
 import re
 from collections import Counter
@@ -19,6 +20,7 @@ from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.translate import TranslateOptions
 
 
@@ -87,17 +89,17 @@ def test_search_options_are_passed_on_and_progress_is_counted(
     """Of a file that fails nothing is written, and nothing counts as done."""
     given, fail = list[Any](), False
 
-    def search(_: Any, texts: Any, **options: Any) -> Any:
+    def search(_: Any, chunks: Any, options: SearchOptions) -> Any:
         given.append(options)
-        for text in texts:
+        for text in itertools.chain.from_iterable(chunks):
             yield same(text)
             if fail:
                 raise DataError("no")
 
     config = SimpleNamespace(tgt="de")
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, config=config)
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
     monkeypatch.setattr(module, "translate_aligned", search)
-    data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search={"beam": 3}, strict=True)
+    data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search=SearchOptions(beam=3), strict=True)
     with Progress("translating", None, "lines") as progress:
         target = memory_file()
         module.runner(kind, markup, None, [])(translator, options, memory_file(data), target, progress)
@@ -111,13 +113,13 @@ def test_search_options_are_passed_on_and_progress_is_counted(
     assert (content(target), progress.done) == ((b"", 0) if kind == "html" else (b"<p>der\n", 1))
     with Progress("translating", None, "lines") as progress, pytest.raises(DataError, match="UTF-8"):
         module.runner(kind, markup, None, [])(translator, options, memory_file(b"\xff\n"), memory_file(), progress)
-    assert given == [{"beam": 3}] * len(given)
+    assert given == [SearchOptions(beam=3)] * len(given)
 
 
 def test_a_catalog_gets_the_target_language(monkeypatch: pytest.MonkeyPatch) -> None:
     config = SimpleNamespace(tgt="ru")
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, idle=lambda: None, config=config)
-    monkeypatch.setattr(module, "translate_aligned", lambda _, texts, **__: map(same, texts))
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
+    monkeypatch.setattr(module, "translate_aligned", lambda _, chunks, __: map(same, itertools.chain(*chunks)))
     source, target = memory_file(TEMPLATE.encode()), memory_file()
     with Progress("translating", None, "lines") as progress:
         module.runner("po", None, None, [])(translator, TranslateOptions(), source, target, progress)

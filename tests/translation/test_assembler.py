@@ -58,6 +58,21 @@ def test_an_empty_translation_is_halved_three_times(model: Path) -> None:
         assert best.score == pytest.approx(-pieces / ((5 + pieces) / 6) ** 0.5 if pieces > 1 else -1)
 
 
+def test_repeated_segments_do_not_wait_for_the_earlier_parts_of_a_text_again(model: Path) -> None:
+    """The halves of a late part of a large text are searched while short texts arrive."""
+    searched = list[int]()
+
+    def find(segment: Segment) -> list[int]:
+        searched.append(segment.depth)
+        if len(searched) < 100:
+            translator.submit("rot")
+        return [] if segment.position and not segment.depth else [5]
+
+    with translator_by(model, one_at_a_time(find)) as translator:
+        translator.submit("der Hund sieht die Katze", position=50).result()
+    assert searched[:5].count(1) == 2
+
+
 def test_segments_are_joined_with_one_space_or_none() -> None:
     for texts, joined in (
         (["a ", "", " b"], "a b"),

@@ -443,3 +443,28 @@ def test_lines_are_read_no_faster_than_translations_are_taken(echo: Translator, 
     assert not all_read.wait(0.5)
     assert [one.text for one in translations] == [line] * 999
     assert all_read.is_set()
+
+
+def test_no_line_is_cut_after_the_end_of_a_call(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python aborts the process, at Ctrl-C for example, if it ends while another thread is in SentencePiece."""
+    cut, inside, several = echo.segmenter.cut, list[int](), threading.Event()
+    calls = count()
+
+    def slow_cut(*arguments: Any, **options: Any) -> list[Segment]:
+        inside.append(number := next(calls))
+        if number > 3:
+            several.set()
+        time.sleep(0.02)
+        segments = cut(*arguments, **options)
+        inside.remove(number)
+        return segments
+
+    monkeypatch.setattr(echo.segmenter, "cut", slow_cut)
+    translations = echo.translate_chunks([["rot"], ["rot"] * 100])
+    next(translations)
+    assert several.wait(60)
+    translations.close()
+    assert not inside
+    first = next(calls)
+    time.sleep(0.1)
+    assert next(calls) == first + 1
