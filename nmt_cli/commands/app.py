@@ -51,7 +51,7 @@ from nmt_cli.commands.options import (
     search_option,
 )
 from nmt_cli.commands.usage_errors import usage_error
-from nmt_cli.interop import hub
+from nmt_cli.interop.named_models import model_directories
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import MissingError, UsageError
@@ -121,8 +121,8 @@ def prepare(
     from nmt_cli.corpus.sources import choose
 
     files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
-    what = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
-    settings = choose(corpus, what, out, set_ or [])
+    given = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
+    settings = choose(corpus, given, out, set_ or [])
     out = out or settings.directory
     options = command.PrepareOptions(
         mirror=mirror,
@@ -228,9 +228,9 @@ def translate(
         raise UsageError("the input file is given twice. Leave out --input")
     plain = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
     run = documents.choose(format, input or file, markup, protect, [name for name, used in plain.items() if used])
-    draws = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    if not sample and (typed := [name for name, value in draws.items() if value is not None]):
-        raise UsageError(f"--{typed[0].replace('_', '-')} requires --sample")
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    if not sample and (given := [name for name, value in sampling.items() if value is not None]):
+        raise UsageError(f"--{given[0].replace('_', '-')} requires --sample")
     if sample and (beam is not None or terms):
         raise UsageError(f"--sample replaces the search. Leave out {'--terms' if terms else '--beam'}")
     from nmt_cli.corpus.terms import Terms
@@ -243,13 +243,13 @@ def translate(
         extra_length=extra_length,
         split=None if split == "auto" else False,
         n_best=n_best,
-        sampling=_build(Sampling, draws) if sample else None,
+        sampling=_build(Sampling, sampling) if sample else None,
         alignments=alignments,
         terms=Terms.read(terms) if terms else None,
         copy_wordless=copy_wordless,
     )
     options = command.TranslateOptions(
-        input=input or file, output=output, models=hub.directories(models or []), search=search, precision=precision,
+        input=input or file, output=output, models=model_directories(models or []), search=search, precision=precision,
         format=format or "text", strict=strict, prefix=prefix, score_pairs=score_pairs, workers=workers,
     )  # fmt: skip
     return command.translate(options, run)
@@ -323,7 +323,7 @@ def doctor(
 ) -> None:
     """Find out why a run's BLEU is low.
 
-    Lists problems, the most serious first, and how to fix them. The exit code is 0 even so.
+    Lists problems, the most serious first, and how to fix them. The exit code is 0 even if there are any.
     """
     from nmt_cli.reporting import doctor as command
 
@@ -345,7 +345,7 @@ def attend(
     """Show attention: every head on a page, one in the terminal."""
     from nmt_cli.reporting.attend import attend as write_page
 
-    models = hub.directories([model] if model else [])
+    models = model_directories([model] if model else [])
     return write_page(
         text, models[0] if models else None, output, role=role, layer=layer, head=head, translation=translation
     )
@@ -356,7 +356,7 @@ def export(
     model: Annotated[Path, typer.Argument(help="Model directory, or run such as runs/base")],
     to: Annotated[Literal["hf", "ctranslate2"], option("Target toolkit; hf is transformers")],
     out: Annotated[Path, directory_option("Output directory")],
-    quantization: Annotated[Quantization | None, option("Weights for ctranslate2", default="float32")] = None,
+    quantization: Annotated[Quantization | None, option("Weight type for ctranslate2", default="float32")] = None,
     lines: Annotated[Path | None, file_option("Sentences to verify with", default="the corpus's dev set")] = None,
 ) -> int:
     """Export a model to another toolkit and verify it.
@@ -374,9 +374,9 @@ def import_(
     out: Annotated[Path | None, directory_option("Output directory", default="models/NAME")] = None,
 ) -> None:
     """Import a Marian model, such as OPUS-MT, and verify it."""
-    from nmt_cli.interop.import_ import import_marian
+    from nmt_cli.interop.importing import import_model
 
-    import_marian(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
+    import_model(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
 
 
 @command("help")

@@ -18,7 +18,7 @@ UNBREAKABLE_HYPHEN = "\u2011"  # names such as toy-en-de stay whole when lines a
 
 
 class Command(TyperCommand):
-    """A command whose help needs one line for most options."""
+    """A command whose help shows most options on one line each."""
 
     def get_help(self, ctx: Any) -> str:
         return _plain(super().get_help(ctx))
@@ -108,7 +108,7 @@ def _description(parameter: Any, context: Any) -> str:
 
 
 def _range(low: float | None, high: float | None) -> str:
-    """Return the range of a number where a reader would not guess it: a lower bound of 0 or 1 needs no words."""
+    """Return the range of a number; "" if readers can guess it, such as a lower bound of 0 or 1 alone."""
     if low is not None and high is not None and high <= LARGEST_SHOWN_BOUND:
         return f"{low:g} to {high:g}"
     return f"{low:g} or more" if low not in (None, 0, 1) else ""

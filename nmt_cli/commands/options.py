@@ -82,9 +82,9 @@ CopyWordless = Annotated[
 ]
 Prefix = Annotated[
     Path | None,
-    file_option("Forced start of each translation, one per line; its last word may continue", panel="Search"),
+    file_option("Forced start of each translation, one per line; its last word may be incomplete", panel="Search"),
 ]
-TERMS = "Glossary: phrase<TAB>form|form per line; <TAB>any ignores case"
+TERMS = "Glossary lines: phrase<TAB>form|form; add <TAB>any to ignore case"
 TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Search")]
 ScoreTerms = Annotated[
     Path | None, references_option("Glossary; report the share of its terms used", "--terms", kind="FILE")
@@ -93,7 +93,7 @@ TextFormat = Annotated[
     Literal["text", "jsonl", "html", "md", "po"] | None,
     output_option(
         "jsonl: lines with scores and subwords; html, md, po: whole documents",
-        default="by suffix; text for none, .txt, .en and other languages",
+        default="by suffix; text without one or for .txt, .en and other languages",
         kind="KIND",
     ),
 ]

@@ -16,7 +16,7 @@ from nmt_cli.commands.options import (
     option,
     references_option,
 )
-from nmt_cli.interop import hub
+from nmt_cli.interop.named_models import model_directories
 
 
 def score(
@@ -30,7 +30,7 @@ def score(
     language: Annotated[str | None, option("Language of the translations, such as de or zh", kind="CODE")] = None,
     comet_python: Annotated[Path | None, file_option("Python with unbabel-comet, for --metric comet")] = None,
     comet_model: Annotated[
-        str, option("COMET model; this one is Apache-2.0, others may not be", kind="NAME")
+        str, option("COMET model; the default is Apache-2.0, others may not be", kind="NAME")
     ] = "Unbabel/wmt22-comet-da",
     intervals: Annotated[bool, option("95% confidence intervals", "--intervals/--no-intervals")] = True,
     details: Annotated[
@@ -91,7 +91,7 @@ def score(
     )
 
     def translate(lines: list[str]) -> list[str]:
-        with nmt_cli.Translator(hub.directories([model])) as translator:  # type: ignore[list-item]
+        with nmt_cli.Translator(model_directories([model] if model else [])) as translator:
             return [translation.text for translation in translator.translate(lines)]
 
     evaluate = parsing.evaluate if parsing.wanted(options) else scoring.evaluate

@@ -50,11 +50,11 @@ def serve(
         from nmt_cli.serving import server
     except ModuleNotFoundError as error:
         raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[serve]"') from None
-    from nmt_cli.interop import hub
+    from nmt_cli.interop.named_models import model_directories
     from nmt_cli.translation.translate import choose_models
 
     options = server.ServeOptions(
-        models=choose_models(hub.directories(models or [])),
+        models=choose_models(model_directories(models or [])),
         host=host,
         port=port,
         api_key_file=api_key_file,

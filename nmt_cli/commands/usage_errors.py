@@ -68,7 +68,7 @@ def _advice(path: str, context: Any, message: str) -> str:
         source = shlex.join([context.params.get("corpus") or "FILE"])
         return f"To prepare your own text: nmt prepare --src {source} --tgt {word}"
     if path == "nmt translate":
-        return "To translate a text itself: echo TEXT | nmt translate"
+        return "To translate text from the command line: echo TEXT | nmt translate"
     if path == "nmt score":
         hypothesis = shlex.join([str(context.params.get("hypothesis") or "FILE")])
         return f"Name the reference with an option: nmt score {hypothesis} --reference {word}"

@@ -143,7 +143,7 @@ def _translated(entry: schema.Synthetic, real: Path, cache: Path, translate: Tra
     if translate is None:
         raise ValueError("corpus.synthetic requires PrepareOptions.translate")
     with artefact.locked(directory, "the cache of translations"):
-        with open(part, "ab+", opener=artefact.open_unlinked) as file:
+        with open(part, "ab+", opener=artefact.open_no_symlink) as file:
             file.seek(0)
             data = file.read()
             file.truncate(data.rfind(b"\n") + 1)  # a kill may have cut the last line

@@ -1,16 +1,17 @@
-"""Search on a CPU without torch: the model and its search in C, compiled when nmt is installed, called by ctypes.
+"""The CPU engine: a Transformer and its beam search in C, compiled during installation and called through ctypes.
 
-Why not torch: a step of beam search is some 220 of its calls. Alone, a line of a small model takes 14 steps; the
-arithmetic of them takes a millisecond, the calls forty. So a step has to be one call, and then importing torch, most of
-the time to a first translation, is not needed either.
+It computes what `transformer/model.py` computes, and searches by the rules of `translation/search.py`. Tests compare
+them for every model architecture and every option.
 
-Why C, compiled at the install: `ziglang` is a C compiler that pip brings for the time of a build, so users need none
-and nothing new at run time (`build.py`). The same source is compiled for several instruction sets; `dispatch.c` says
-which of them this CPU can run, `library.py` opens one. ctypes releases the GIL: threads share a model's weights, and
-each has a search of its own.
+Why not PyTorch: one step of beam search takes about 220 calls. A short line takes 14 steps with a small model: a
+millisecond of arithmetic and forty of calls. The engine makes one call per step. Without PyTorch, the process also
+skips its import, which would take most of the time before the first translation.
 
-It computes what `transformer/model.py` computes, and searches as `translation/search.py` describes: tests compare the
-two on every shape of a model and every option. `model.py` maps weights and checks their shapes, `engine.c` has the
-rest, in this order: vectors, products, attention, encoder and decoder, search, models. `translation/engine_backend.py`
-calls its search.
+Why C: pip installs the compiler, the package `ziglang`, for the build only. Users need no compiler of their own, and no
+further packages at run time. `build.py` compiles the same source for several instruction sets, `dispatch.c` reports
+which of them this CPU supports, and `library.py` opens the best one. ctypes releases the GIL, so threads share the
+weights of a model while each runs its own search.
+
+`model.py` maps weights and checks their shapes (`layout.py`); `translation/engine_backend.py` calls the search.
+`engine.c` has the rest, in this order: vectors, products, attention, encoder and decoder, search, models.
 """

@@ -1,7 +1,7 @@
-"""The engine's library, which build.py made when nmt was installed: found, opened, and the level chosen.
+"""Open the compiled engine and choose its level, the instruction set to use.
 
-A level is the instruction set that engine.c was compiled for; the library holds all levels of its processor. The CPU's
-best is used, or what NMT_ENGINE names, which is how tests run the others: `off` is to have no engine.
+The library holds every level of its processor. The fastest one that the CPU supports is used, unless NMT_ENGINE names
+another level, or `off` for no engine.
 """
 
 import ctypes
@@ -16,18 +16,19 @@ PATH = Path(__file__).with_name("libengine.so")
 LEVELS = "amx", "avx512", "avxvnni", "avx2", "base"
 OFF = "off"
 
-# The functions of engine.c without their level: the result's type (None: nothing) and those of the arguments.
+# Result type (None for void) and argument types of functions in engine.c, by their names without the level.
 Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
 
 
 class Library:
-    """The functions of one level: `library.name(...)` calls `name_LEVEL`; other threads run meanwhile."""
+    """The functions of one level: `library.name(...)` calls `name_LEVEL` without holding the GIL."""
 
     def __init__(self, shared: ctypes.CDLL, level: str, signatures: Signatures) -> None:
         self.level = level
         for name, (result, arguments) in signatures.items():
             function = shared[f"{name}_{level}"]
-            function.restype, function.argtypes = result, arguments
+            function.restype = result
+            function.argtypes = arguments
             setattr(self, name, function)
 
     if TYPE_CHECKING:
@@ -36,19 +37,34 @@ class Library:
 
 
 def load(signatures: Signatures, path: Path = PATH) -> Library | None:
-    """Return the engine, or None where there is none; UsageError if NMT_ENGINE names what this CPU cannot run."""
-    shared, chosen = _choose(path)
+    """Return the engine, or None if it is off, absent or damaged.
+
+    Raises UsageError if NMT_ENGINE names a level that is unknown or unavailable.
+    """
+    shared, chosen = _open(path)
     return Library(shared, chosen, signatures) if shared else None
 
 
 def describe(path: Path = PATH) -> str:
-    """Return the level that is used, or "none" and the reason."""
-    shared, chosen = _choose(path)
+    """Return the level in use, or "none: " and the reason."""
+    shared, chosen = _open(path)
     return chosen if shared else f"none: {chosen}"
 
 
-def _choose(path: Path) -> tuple[ctypes.CDLL | None, str]:
-    """Return the library and the level, or None and why there is no engine."""
+def fastest_level(compiled: Sequence[str], runnable: Sequence[str]) -> str | None:
+    """Return the first level of `runnable`, fastest first, that is also compiled, or the one that NMT_ENGINE names.
+
+    Raises UsageError if that one is not available.
+    """
+    wanted = os.environ.get("NMT_ENGINE", "")
+    levels = [level for level in runnable if level in compiled]
+    if wanted and wanted not in levels:
+        raise UsageError(f"NMT_ENGINE={wanted} cannot run on this CPU. It has {', '.join(levels)}")
+    return wanted or next(iter(levels), None)
+
+
+def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
+    """Return the library and its level, or None and the reason."""
     wanted = os.environ.get("NMT_ENGINE", "")
     if wanted not in ("", OFF, *LEVELS):
         raise UsageError(f"NMT_ENGINE={printable(wanted, 40)} is unknown. It may be {', '.join(LEVELS)} or {OFF}")
@@ -61,11 +77,8 @@ def _choose(path: Path) -> tuple[ctypes.CDLL | None, str]:
         if wanted:
             raise UsageError(f"NMT_ENGINE={wanted}: there is no engine, {reason}. Unset it or reinstall nmt") from None
         return None, reason
-    compiled = _names(shared, "compiled")
-    levels = [level for level in _names(shared, "runnable") if level in compiled]
-    if wanted and wanted not in levels:
-        raise UsageError(f"NMT_ENGINE={wanted} cannot run on this CPU. It has {', '.join(levels)}")
-    return (shared, wanted or levels[0]) if levels else (None, "it is compiled for other CPUs")
+    level = fastest_level(_names(shared, "compiled"), _names(shared, "runnable"))
+    return (shared, level) if level else (None, "it is compiled for other CPUs")
 
 
 def _names(shared: ctypes.CDLL, function: str) -> list[str]:

@@ -86,7 +86,7 @@ def _header(file: BinaryIO, path: Path) -> tuple[int, Entries]:
             raise ValueError(f"{left - end:,} bytes belong to no tensor")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = printable(error, 200)
-        raise DataError(f"{path} is damaged or no safetensors file: {what}") from None
+        raise DataError(f"{path} is damaged or not a safetensors file: {what}") from None
     return left, entries
 
 

@@ -1,1 +1,1 @@
-"""Models to and from Hugging Face transformers and CTranslate2."""
+"""Export models to transformers and CTranslate2, and import models of transformers and Marian."""

@@ -1,4 +1,4 @@
-"""The export command: a trained model where transformers and CTranslate2 can use it, with proof that it is the same."""
+"""The export command: write a trained model for transformers or CTranslate2, and verify that it computes the same."""
 
 import statistics
 import tempfile
@@ -10,91 +10,135 @@ from nmt_cli import __version__
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalise
-from nmt_cli.interop import marian
-from nmt_cli.interop.proof import CTranslate2, Transformers, compare
+from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
+from nmt_cli.interop.packages import import_package
+from nmt_cli.interop.transformers_marian import MAX_OUTPUT, write_transformers
+from nmt_cli.interop.verification import compare
 from nmt_cli.recipe import loading, schema
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import counted, say
 from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
-from nmt_cli.transformer.weights import load_model
+from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2"}
+DEV_LINES = 100  # compared if the user names no file
 
 
-def export(model: Path, target: str, out: Path, quantization: str | None, lines: Path | None) -> int:
-    """Write a model for "hf" or "ctranslate2" into `out`, and prove it there on `lines`, or on the corpus's dev."""
+def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
+    """Write a model for "hf" or "ctranslate2" to the new directory `out`, and compare both on the lines of a file.
+
+    Without a file, compares on the dev set of the model's corpus. Returns the exit code.
+    """
     weights = quantization or "float32"
     if target == "hf" and weights != "float32":
-        raise UsageError("--quantization requires --to ctranslate2; transformers quantises when it loads")
+        raise UsageError("--quantization requires --to ctranslate2; transformers quantizes when it loads")
     for name in ("transformers", LIBRARIES[target]):
-        marian.library(name)
+        import_package(name)
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
     loaded = load_model(model)
-    settings, tokenizer = loaded.recipe, Tokenizer(loaded.tokenizer_file)
-    texts, references = _lines(settings, lines, loaded.directory)
-    longest = settings.model.max_length - settings.decoding.extra_length
+    recipe = loaded.recipe
+    tokenizer = Tokenizer(loaded.tokenizer_file)
+    texts, references = comparison_lines(recipe, file, loaded.directory)
+    longest = recipe.model.max_length - recipe.decoding.extra_length
     sizes = {i: len(ids) for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
     if not sizes:
-        raise DataError(f"{lines or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
-    chosen, length = {i: texts[i] for i in sizes}, round(statistics.median(sizes.values()))
-    penalty = round(settings.decoding.alpha * length / (5 + length), 2)  # of the same slope at this length
+        raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
+    lines = {i: texts[i] for i in sizes}
+    length = round(statistics.median(sizes.values()))
+    penalty = round(recipe.decoding.alpha * length / (5 + length), 2)  # has the same slope as ours at this length
     manifest = {"target": target, "quantization": weights}
-    with artefact.staged(out, "export", manifest) as stage, tempfile.TemporaryDirectory() as temporary:
-        peer: Transformers | CTranslate2
+    with artefact.staged(out, "export", manifest) as stage:
+        adapter: Adapter
         if target == "hf":
-            peer = Transformers(stage, marian.write_marian(loaded, penalty, stage))
-            peer.check_ids(tokenizer, [*chosen.values()], [*map(normalise, references)])
+            adapter = _write_hf(loaded, tokenizer, penalty, stage, list(lines.values()), references)
         else:
-            from ctranslate2.converters import TransformersConverter
-
-            if loaded.model.embedding.weight[PAD].any():
-                raise DataError("cannot export: CTranslate2 decodes from a zero embedding, this model from another one")
-
-            marian.write_marian(loaded, penalty, Path(temporary))
-            if (Path(temporary) / "target_vocab.json").is_file():
-                raise DataError("cannot export: CTranslate2 converts Marian models of one vocabulary; this one has two")
-            TransformersConverter(temporary).convert(str(stage), quantization=weights, force=True)
-            copy(loaded.tokenizer_file, stage / "tokenizer.model")
-            peer = CTranslate2(stage, tokenizer)
-        say(f"comparing {counted(len(chosen), 'translation')}")
-        translator = Translator.of(loaded.model, tokenizer, settings, torch.float32)
-        manifest["proof"], *sides = compare(translator, peer, chosen, exact=weights == "float32")
+            adapter = _write_ctranslate2(loaded, tokenizer, penalty, stage, weights)
+        say(f"comparing {counted(len(lines), 'translation')}")
+        translator = Translator.of(loaded.model, tokenizer, recipe, torch.float32)
+        proof, ours, theirs = compare(translator, adapter, lines, exact=weights == "float32")
         if weights != "float32":
-            ours, theirs = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in sides)
-            standard = [references[i] for i in chosen] if references else ours
-            tgt, moses = settings.corpus.tgt, settings.corpus.moses
-            scores = (corpus_bleu(side, standard, language=tgt, tokenized=moses)[0] for side in (ours, theirs))
-            before, after = scores
-            name = "BLEU" if references else "BLEU against the float32 output"
-            manifest["proof"] += f" {name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
-        about = {"out": out.as_posix(), "line": texts[min(chosen)].replace('"', "'"), "length": length}
-        about |= {"penalty": penalty, "proof": manifest["proof"], "settings": settings, "version": __version__}
-        origin = loaded.manifest.get("imported")
-        about["origin"] = f"imported from {origin}" if origin else f"trained on {settings.corpus.name}"
-        about |= {"library": LIBRARIES[target], "limit": min(marian.LONGEST, settings.model.max_length)}
-        about["parameters"] = sum(p.numel() for p in loaded.model.parameters())
-        example = (Path(__file__).parent / f"card_{target}.txt").read_text("utf-8").format(**about)
-        card = (Path(__file__).parent / "card.md").read_text("utf-8").format(**about, example=example)
+            chosen = [references[i] for i in lines] if references else []
+            proof += f" {_bleu_change(tokenizer, recipe, ours, theirs, chosen)}"
+        manifest["proof"] = proof
+        card = _model_card(loaded, target, out, texts[min(lines)], length, penalty, proof)
         artefact.write_file(stage / "README.md", card.encode())
-        artefact.write_file(stage / "recipe.yaml", loading.to_yaml(settings))
-    say(manifest["proof"], f"{out} is ready; its README.md shows how to use it")
+        artefact.write_file(stage / "recipe.yaml", loading.to_yaml(recipe))
+    say(proof, f"{out} is ready; its README.md shows how to use it")
     return 0
 
 
-def _lines(settings: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
+def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
+    """Return source lines, normalized, and their references: all lines of a file without references, else dev lines."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")
         return [normalise(line) for line in read_lines(file)], []
-    if settings.corpus.name is None:  # an imported model
+    if recipe.corpus.name is None:  # an imported model
         raise MissingError("the export is compared on real sentences. Give --lines FILE")
-    data = settings.corpus.directory
-    beside = model.resolve().parent.parent.parent / data  # runs/, where the model was trained
-    places = [place for place in (data, beside) if artefact.present(place)]
-    if not places:
+    data = recipe.corpus.directory
+    beside_runs = model.resolve().parent.parent.parent / data  # where the model was trained
+    found = [directory for directory in (data, beside_runs) if artefact.present(directory)]
+    if not found:
         raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
-    src, tgt = open_corpus(places[0]).lines("dev")
-    return [normalise(line) for line in src[:100]], tgt[:100]
+    src, tgt = open_corpus(found[0]).lines("dev")
+    return [normalise(line) for line in src[:DEV_LINES]], tgt[:DEV_LINES]
+
+
+def _write_hf(
+    loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, lines: list[str], references: list[str]
+) -> Adapter:
+    adapter = Transformers(out, write_transformers(loaded, penalty, out))
+    adapter.check_tokenizer(tokenizer, lines, [normalise(line) for line in references])
+    return adapter
+
+
+def _write_ctranslate2(
+    loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, quantization: str
+) -> Adapter:
+    from ctranslate2.converters import TransformersConverter
+
+    if loaded.model.embedding.weight[PAD].any():
+        raise DataError("cannot export: CTranslate2 decodes from a zero embedding, this model from another one")
+    with tempfile.TemporaryDirectory() as temporary:
+        write_transformers(loaded, penalty, Path(temporary))
+        if (Path(temporary) / "target_vocab.json").is_file():
+            raise DataError("cannot export: CTranslate2 converts Marian models of one vocabulary; this one has two")
+        TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
+    copy(loaded.tokenizer_file, out / "tokenizer.model")
+    return CTranslate2(out, tokenizer)
+
+
+def _bleu_change(
+    tokenizer: Tokenizer, recipe: schema.Recipe, ours: list[TokenIds], theirs: list[TokenIds], references: list[str]
+) -> str:
+    """Return a sentence on the change of BLEU by quantization. Without references, our output is the reference."""
+    before_lines, after_lines = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in (ours, theirs))
+    name = "BLEU" if references else "BLEU against the float32 output"
+    before, after = (
+        corpus_bleu(lines, references or before_lines, language=recipe.corpus.tgt, tokenized=recipe.corpus.moses)[0]
+        for lines in (before_lines, after_lines)
+    )
+    return f"{name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."
+
+
+def _model_card(loaded: LoadedModel, target: str, out: Path, line: str, length: int, penalty: float, proof: str) -> str:
+    """Return the README of an export, with an example that translates a line."""
+    origin = loaded.manifest.get("imported")
+    values = {
+        "out": out.as_posix(),
+        "line": line.replace('"', "'"),
+        "length": length,
+        "penalty": penalty,
+        "proof": proof,
+        "settings": loaded.recipe,
+        "version": __version__,
+        "origin": f"imported from {origin}" if origin else f"trained on {loaded.recipe.corpus.name}",
+        "library": LIBRARIES[target],
+        "limit": min(MAX_OUTPUT, loaded.recipe.model.max_length),
+        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+    }
+    example = Path(__file__).with_name(f"card_{target}.txt").read_text("utf-8").format(**values)
+    return Path(__file__).with_name("card.md").read_text("utf-8").format(**values, example=example)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 class Range(NamedTuple):
-    """Both bounds are allowed values."""
+    """A range of allowed values, bounds included."""
 
     low: float
     high: float = float("inf")
@@ -35,4 +35,4 @@ def contradictions(model: Any) -> Iterator[str]:
     if model.positions != "learned" and model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
     if model.max_length * model.d_model > MAX_POSITION_NUMBERS:
-        yield f"model.max_length x d_model may be {MAX_POSITION_NUMBERS:,} at most: positions would fill the memory"
+        yield f"model.max_length x d_model may be at most {MAX_POSITION_NUMBERS:,}: positions fill the memory"

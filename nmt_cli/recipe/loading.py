@@ -17,7 +17,7 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
 MAX_COMPLAINTS = 5
-STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectations of one number of steps
+STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectations that hold for one number of steps
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def _complaint(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         keys, name = list(_keys(Recipe().model_dump())), path.rpartition(".")[2]
         nearest = [key for key in keys if key.endswith(f".{name}")] or difflib.get_close_matches(path, keys, 1)
-        advice = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(Recipe.model_fields)}"
+        advice = f"did you mean {nearest[0]!r}?" if nearest else f"the keys are {', '.join(Recipe.model_fields)}"
         return f"unknown key {path[:80]!r}; {advice}"
     question = meant(str(error["input"]), re.findall(r"'([^']*)'", error.get("ctx", {}).get("expected", "")))
     rule = "a mapping of keys to values" if error["type"] == "model_type" else error["msg"].partition(",")[0]
@@ -57,27 +57,27 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     """Yield an error message for each combination of settings that are valid alone but not together."""
     corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
     if str(corpus.name) in (".", ".."):
-        yield f"corpus.name must name a directory of its own under data/, not {corpus.name!r}"
+        yield f"corpus.name must be the name of a directory under data/, not {corpus.name!r}"
     if recipe.averaging.last > recipe.training.keep_checkpoints:
         yield "averaging.last is larger than training.keep_checkpoints"
     yield from limits.contradictions(recipe.model)
     for split in ("train", "dev", "test", "mix", "general"):
         sides = [getattr(corpus, f"{split}_{side}") or [] for side in ("src", "tgt")]
         if len({len(side) if isinstance(side, list) else 1 for side in sides}) > 1:
-            yield f"corpus.{split}_src and corpus.{split}_tgt must name as many files"
+            yield f"corpus.{split}_src and corpus.{split}_tgt must name the same number of files"
     if any(entry.model is None for entry in corpus.synthetic):
         yield "corpus.synthetic needs a model that translates: name it there, or as training.teacher"
     if not (corpus.real_pairs or corpus.synthetic):
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
-        yield "corpus.limit would cut corpus.mix_src off: leave one out"
+        yield "corpus.limit would cut off corpus.mix_src. Leave one of them out"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
         yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
     curves = expect.dev_perplexity, expect.dev_bleu
     if steps != sorted(set(steps)) or any(len(curve) not in (0, len(steps)) for curve in curves):
-        yield "expect.dev_steps must rise, and dev_perplexity and dev_bleu have as many numbers"
+        yield "expect.dev_steps must ascend, and dev_perplexity and dev_bleu must have as many numbers"
 
 
 def _corpus_name(values: dict[str, Any]) -> Any:
@@ -86,7 +86,7 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def _with_named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values over the defaults of their named corpus."""
+    """Return the values, with the defaults of their named corpus where they have none."""
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 
@@ -151,7 +151,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     if base := values.pop("base", None):
         lower = yaml_file.read_mapping(files.find(Path(str(base)), path.parent))
         if "base" in lower:
-            advice = f"Name that one ({lower['base']}), and copy the settings between"
+            advice = f"Make {lower['base']} the base, and copy the settings of {base} here"
             raise UsageError(f"{path}: its base {base} has a base itself. {advice}")
         values = _overridden(lower, values)
     values = _overridden(values, reduce(merge, map(override, overrides), {}))
@@ -160,14 +160,16 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     recipe = from_plain(values, str(path))
-    if recipe.name in (".", "..") or "/" in recipe.name:  # names of imported models, which have no run, may
-        raise UsageError(f"{path}: name must name a directory of its own under runs/, not {recipe.name[:60]!r}")
+    if recipe.name in (".", "..") or "/" in recipe.name:  # imported models may: they have no run
+        raise UsageError(f"{path}: name must be the name of a directory under runs/, not {recipe.name[:60]!r}")
     return recipe
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
-    """Return the recipe with the languages in a corpus's manifest, unless it names its own. If those differ, its
-    expectations are dropped."""
+    """Return the recipe with the languages in a corpus's manifest, unless the recipe sets them.
+
+    If the recipe sets others than the manifest, its expectations are dropped.
+    """
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)
     same = (corpus.src, corpus.tgt) == (manifest["src"], manifest["tgt"])
@@ -184,7 +186,7 @@ def _settings_of(model: Path) -> dict[str, Any]:
 
 
 def load_stored(path: Path) -> Recipe:
-    """Load the recipe of a run or a model, perhaps of another version. Unknown settings outside `model` are ignored."""
+    """Load the recipe of a run or a model, perhaps by another version. Unknown settings outside `model` are ignored."""
     try:
         values = yaml_file.read_mapping(path)
         if not values:
@@ -194,7 +196,7 @@ def load_stored(path: Path) -> Recipe:
         if any(name.startswith("model.") for name in unknown):
             raise UsageError(f"{path}: unknown settings of the model: {', '.join(unknown)}")
     except UsageError as error:
-        raise DataError(f"{error}. An nmt newer than {__version__} wrote it: update; or it was edited") from None
+        raise DataError(f"{error}. It was edited, or a newer nmt than {__version__} wrote it: then update") from None
     if unknown:
         warn(f"{path}: settings unknown to nmt {__version__} are ignored: {', '.join(unknown)}")
     return recipe

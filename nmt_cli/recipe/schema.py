@@ -1,6 +1,6 @@
 """The settings of a recipe: type, range, default, meaning and policy of each.
 
-The type of a value is its setting's, never a guess of YAML: the language "no" stays text.
+Values get the type of their setting, never one guessed by YAML: the language "no" stays text.
 """
 
 import enum
@@ -26,7 +26,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Policy(enum.Flag):
-    """Which comparisons of recipes leave a setting out. The policy of a section holds for all its settings."""
+    """The comparisons of recipes that ignore a setting. The policy of a section applies to all its settings."""
 
     MAY_CHANGE = enum.auto()  # a resumed run may change the setting: it does not affect the trained weights
     UNPUBLISHED = enum.auto()  # the paper does not report the setting
@@ -107,7 +107,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     test_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, source side")
     test_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, target side")
     hold_out: int = Field(
-        0, ge=0, description="pairs to hold out for dev and for test if these name no files; no pair left shares a side"
+        0, ge=0, description="pairs to hold out for dev and for test without files; none left shares a side with them"
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
@@ -120,7 +120,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     )
     synthetic: list[Synthetic] = Field([], description="sources of pairs with one side translated by a model")
     real_pairs: bool = Field(True, description="also train on the real pairs if there are synthetic pairs")
-    moses: bool = Field(False, description="normalize, tokenize and lower-case all text, as older published figures")
+    moses: bool = Field(False, description="normalize, tokenize and lowercase all text, as for older published figures")
     rows: int | None = Field(None, ge=1, description="required number of training pairs in the source, before cleaning")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
     seed: Annotated[int, UNPUBLISHED] = Field(
@@ -131,7 +131,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def directory(self) -> Path:
-        """The default directory of the prepared corpus; synthetic text is kept beside the corpus without it."""
+        """The default directory of the prepared corpus. With synthetic text, it gets a name of its own."""
         kinds = dict.fromkeys(SYNTHETIC_KINDS[entry.side] for entry in self.synthetic)
         return Path("data") / "-".join([str(self.name).removeprefix("hub:").replace("/", "-"), *kinds])
 
@@ -158,7 +158,7 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
     num_heads: int = Field(8, ge=HEADS.low, le=HEADS.high, description="attention heads (h)")
     d_k: int = Field(64, ge=HEAD_SIZE.low, le=HEAD_SIZE.high, description="size of a query or key per head")
     d_v: int = Field(64, ge=HEAD_SIZE.low, le=HEAD_SIZE.high, description="size of a value per head")
-    dropout: float = Field(0.1, ge=0, le=0.99, description="residual dropout, and on embedding sums (P_drop)")
+    dropout: float = Field(0.1, ge=0, le=0.99, description="dropout of sub-layer outputs and embedding sums (P_drop)")
     norm: Literal["post", "pre"] = Field("post", description="layer norm after (paper) or before each sub-layer")
     positions: Literal["sinusoidal", "marian", "learned"] = Field("sinusoidal", description="positional encoding")
     max_length: Annotated[int, UNPUBLISHED] = Field(
@@ -183,7 +183,7 @@ class Training(Section):  # section 5 of the paper
     max_hours: Annotated[float | None, OPERATION] = Field(
         None, ge=0, description="stop after this many hours of training"
     )
-    tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step on either side")
+    tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
     micro_batches: Annotated[int, OPERATION] = Field(
         8, ge=1, le=4096, description="parts of a step; with more processes, one per process"
     )
@@ -201,7 +201,7 @@ class Training(Section):  # section 5 of the paper
         "auto", description="arithmetic; weights are always float32"
     )
     memory_tokens: Annotated[int | None, OPERATION] = Field(
-        None, ge=1, description="maximum target tokens computed at once; null: chosen by the memory"
+        None, ge=1, description="maximum target tokens computed at once; null: chosen to fit the memory"
     )
     cuda_graphs: Annotated[bool, MAY_CHANGE] = Field(
         True, description="on one GPU in bf16, replay steps as CUDA graphs if memory suffices"
@@ -247,7 +247,7 @@ class Decoding(Section):  # search (section 6.1)
     copy_wordless: bool = Field(True, description="copy lines without a letter, such as 3.14, untranslated")
 
 
-class Expect(Section):  # expected results and their source; `train` and `reproduce` compare
+class Expect(Section):  # expected results and their source; `train` and `reproduce` compare runs with them
     pairs: list[int] = Field([], description="lowest and highest plausible number of training pairs after cleaning")
     parameters: int | None = Field(None, ge=1, description="trainable parameters")
     dev_steps: list[int] = Field([], description="steps of the dev figures below, ascending")

@@ -115,7 +115,7 @@ def _training(r: Evidence) -> Iterator[Finding]:
     enough = max(MIN_TOKENS_PER_STEP, 0.7 * training.tokens_per_step)
     if token_counts and (tokens := statistics.fmean(token_counts)) < enough:
         what = f"a step has {tokens:,.0f} target tokens; training.tokens_per_step is {training.tokens_per_step:,}"
-        do = f"start a new run with training.tokens_per_step of {MIN_TOKENS_PER_STEP:,} or far more"
+        do = f"start a new run with training.tokens_per_step of at least {MIN_TOKENS_PER_STEP:,}, better far more"
         yield Finding(COSTLY, what, log, do)
 
 
@@ -220,7 +220,7 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
             lines += ["", *(printable(row, 1000) for row in rows)]
         costs = "See “What usually costs BLEU” in recipes/README.md for the usual cost of each."
         lines += ["", costs if findings else "No problem found that is known to lower BLEU."]
-        lines += [f"Not checked, because the run has none yet: {', '.join(unchecked)}."] if unchecked else []
+        lines += [f"Not checked, because the run does not have them yet: {', '.join(unchecked)}."] if unchecked else []
         text = "\n".join(lines)
     if sys.stdout is None:
         raise OutputError("stdout is closed, so the findings cannot be printed. Open it")

@@ -13,7 +13,7 @@ FILTERED_NEWSTEST2014 = 2737  # lines
 
 
 def hypothesis_warnings(report: Report) -> Iterator[str]:
-    """Yield warnings about hypotheses that a metric of words would count wrongly."""
+    """Yield warnings about hypotheses that word-based metrics misjudge."""
     lines = report.hypotheses.lines
     tokenized = sum(bool(TOKENIZED.search(line)) for line in lines)
     if tokenized * 10 > len(lines) and not report.tokenized:
@@ -21,12 +21,12 @@ def hypothesis_warnings(report: Report) -> Iterator[str]:
         yield f"{found}. Detokenize them first; their scores cannot be compared with others"
     unspaced = sum(bool(CHINESE_OR_JAPANESE.search(line)) for line in lines)
     if unspaced * 2 > len(lines) and report.tokenize == "13a":
-        found = "the hypotheses look Chinese or Japanese, and tokenizer 13a counts a sentence without spaces as a word"
+        found = "the hypotheses look Chinese or Japanese, and tokenizer 13a takes a line without spaces for one word"
         yield f"{found}. Give --language zh or ja"
 
 
 def reference_warnings(report: Report) -> Iterator[str]:
-    """Yield warnings about references that lower a score unnoticed. The score stays sacreBLEU's."""
+    """Yield warnings about references that lower the score unnoticed. The score is still computed as by sacreBLEU."""
     for text in report.references:
         pairs = zip(text.lines, report.hypotheses.lines, strict=True)
         if empty := sum(bool(line.strip()) > bool(reference.strip()) for reference, line in pairs):
@@ -35,7 +35,7 @@ def reference_warnings(report: Report) -> Iterator[str]:
     for text in (*report.references, report.hypotheses):
         if other := sum(not unicodedata.is_normalized("NFC", line) for line in text.lines):
             found = f"{other:,} of {len(text.lines):,} lines of {text.name} are not in Unicode form NFC"
-            yield f"{found}: é is e and an accent there, and does not match é in NFC. Convert it: uconv -x nfc"
+            yield f"{found}: their é is an e and an accent, and does not match é in NFC. Convert them: uconv -x nfc"
 
 
 def test_set_warnings(report: Report) -> Iterator[str]:

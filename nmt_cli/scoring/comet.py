@@ -1,4 +1,4 @@
-"""COMET, computed by unbabel-comet 2.2 in a Python of its own, because its requirements exclude ours."""
+"""COMET, computed by unbabel-comet 2.2 in a separate Python environment: its requirements conflict with ours."""
 
 import json
 import math
@@ -18,7 +18,7 @@ INSTALL = "Create one with python -m venv comet && comet/bin/pip install unbabel
 
 
 class Comet(Metric):
-    """Known segment scores as a metric that sacreBLEU can resample. A corpus scores their mean, times 100."""
+    """Segment scores computed before, as a metric for sacreBLEU. A corpus's score is their mean times 100."""
 
     _SIGNATURE_TYPE = Signature
 
@@ -72,7 +72,7 @@ def run_comet(
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("source", "reference", *(f"system{i}" for i in range(len(systems))))]
         for file, lines in zip(files, [source, references[0], *systems], strict=True):
-            text = "".join(line.replace("\r", " ") + "\n" for line in lines)  # COMET would end a line there
+            text = "".join(line.replace("\r", " ") + "\n" for line in lines)  # COMET would split the line there
             file.write_text(text, "utf-8")
         output = Path(folder, "scores.json")
         command += ["-s", str(files[0]), "-r", str(files[1]), "-t", *map(str, files[2:]), "--model", model]
@@ -84,7 +84,7 @@ def run_comet(
         if done.returncode or not output.is_file():
             message = (done.stderr.decode(errors="replace").strip().split("\n") or [""])[-1][:200]
             advice = INSTALL if "No module named" in message else "Run it by hand for details"
-            raise DataError(f"COMET by {python} failed with code {done.returncode}: {message}. {advice}")
+            raise DataError(f"COMET, run by {python}, failed with code {done.returncode}: {message}. {advice}")
         found = _read(output, [str(file) for file in files[2:]], len(source))
     return Comet({tuple(lines): scores for lines, scores in zip(systems, found, strict=True)}, model)
 

@@ -22,7 +22,7 @@ def fetch(get: Callable[[], T], name: str, advice: str) -> T:
         if isinstance(error, SystemExit) and error.code == TERMINATED:
             raise
         reason = f"cannot fetch {name}: {str(error).strip()[:60]}"
-        raise DownloadError(f"{reason}. Run again with a network, or {advice}") from None
+        raise DownloadError(f"{reason}. Connect to a network and run again, or {advice}") from None
 
 
 def fetch_tokenizer(tokenize: str) -> None:
@@ -37,4 +37,4 @@ def fetch_tokenizer(tokenize: str) -> None:
     try:
         module.TokenizerSPM(tokenize)
     except (OSError, RuntimeError):
-        raise DownloadError(f"{file} is damaged. Remove it and run again, to download it again") from None
+        raise DownloadError(f"{file} is damaged. Remove it and run again to download it anew") from None

@@ -14,8 +14,8 @@ SAMPLES = 1000
 def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
     """Return the mean score of the samples and half of their 95% interval, as `sacrebleu --confidence` computes them.
 
-    `stats` holds the counts of each line. The sacreBLEU metric `scorer` sums them, and afterwards its signature
-    includes the number of samples and the seed.
+    `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, turns their sums into a score. Afterwards its
+    signature includes the number of samples and the seed.
     """
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
     if seed != "none" and not seed.isdecimal():

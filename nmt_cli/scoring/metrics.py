@@ -51,7 +51,7 @@ def score_lines(
     # sacreBLEU would truncate the longer side.
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
         counts = ", ".join(f"{len(lines):,}" for lines in references)
-        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references: give one of each")
+        raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references: counts must match")
     fold_quotes = metric.endswith("quotes")
     as_paper = metric.startswith("paper")
     if as_paper:
@@ -97,7 +97,7 @@ def score_comet(
     value = scorer._aggregate_and_compute(stats).score
     comparison = _compare("comet", scorer, baseline, hypotheses) if baseline else None
     mean, ci = interval(scorer, stats) if intervals else (None, None)
-    compare_with = f"COMET of {scorer.model} (see the model's card for its licence) times 100 on the same test set"
+    compare_with = f"COMET of {scorer.model} (see the model's card for its license) times 100 on the same test set"
     score = Score("comet", METRICS["comet"], value, str(scorer.get_signature()), {}, compare_with, "", mean, ci)
     return score, comparison
 

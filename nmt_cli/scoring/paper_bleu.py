@@ -1,9 +1,9 @@
 """The BLEU of the paper: Moses tokens, compounds split at hyphens, and the arithmetic of multi-bleu.
 
-Repeats the authors' get_ende_bleu.sh byte for byte: replace-unicode-punctuation.perl, tokenizer.perl of 2017, compound
-splitting, multi-bleu.perl. (Text with Perl's placeholder "DOTMULTI" differs.) newstest2014.de has 63,078 tokens, and
-64,496 with split compounds. Since pull request 204 of November 2018, Moses also separates the last full stop of
-abbreviations, which gives 63,086 tokens.
+The code does what the authors' get_ende_bleu.sh does, byte for byte: replace-unicode-punctuation.perl, tokenizer.perl
+of 2017, compound splitting, multi-bleu.perl. (Text with Perl's placeholder "DOTMULTI" differs.) newstest2014.de has
+63,078 tokens, and 64,496 with split compounds. Since pull request 204 of November 2018, Moses also separates the last
+full stop of abbreviations, which gives 63,086 tokens.
 """
 
 import re
@@ -24,7 +24,7 @@ multi_bleu = partial(BLEU, tokenize="none", smooth_method="none", force=True)
 _ASCII = str.maketrans(
     "，、”“∶：？《》）！（；１」「０３２５６９７８４～’━〈〉【】％", ',,""::?"")!(;"""032569784~\'-<>[]%'
 ) | {ord("…"): "..."}
-# Quotation marks that it keeps. The reference that Google published has ASCII ones.
+# Quotation marks that the script keeps. The reference that Google published has ASCII ones.
 _QUOTES = str.maketrans("„«»‚‘‹›", "\"\"\"''''")
 _DOT = "\0"  # replaces each dot of "..." while single stops are split; control characters are already removed
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
@@ -92,7 +92,7 @@ def _split_stops(words: list[str], language: str) -> list[str]:
 
 
 def prepare(lines: Iterable[str], language: str, *, fold_quotes: bool = False) -> list[str]:
-    """Return raw lines as multi-bleu.perl reads them. Bytes beyond ASCII are escaped: to Perl none is white space."""
+    """Return raw lines as multi-bleu.perl reads them. Non-ASCII bytes are escaped: Perl sees no white space in them."""
     prepared = []
     for line in lines:
         line = re.sub("[。．] *", ". ", line.translate(_ASCII))

@@ -1,12 +1,12 @@
 """Published scores that a score may be compared with."""
 
 # By metric and number of tokens in the references of newstest2014 (3,003 lines). File names do not matter.
-# Sources: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's fit between both scales.
+# Sources: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's fit between the two scales.
 _NEWSTEST2014 = {
     ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU of newstest2014 en-de. "
-    "The paper's 27.3 and 28.4 are another metric, about 26.6 and 27.7 on this scale",
+    "The paper's 27.3 and 28.4 are from another metric, about 26.6 and 27.7 on this scale",
     ("bleu", 77_306): "41.4 (Ott et al. 2018, big) and other sacreBLEU, not with the paper's 38.1 and 41.8",
-    ("paper-bleu", 64_496): "figures against the official reference. The paper's had its quotation marks in ASCII: "
+    ("paper-bleu", 64_496): "figures against the official reference. The paper's reference had ASCII quotation marks: "
     "compare paper-BLEU-quotes with its 27.3 and 28.4",
     ("paper-bleu-quotes", 64_496): "the paper's 27.3 (base) and 28.4 (big), and 29.3 (Ott et al. 2018). "
     "Not with sacreBLEU",
@@ -20,10 +20,10 @@ def comparable(metric: str, signature: str, reference_length: int, language: str
         return _NEWSTEST2014[metric, reference_length]
     if "tok:char" in signature and language.lower().startswith("ja"):
         return (
-            "figures with this signature on the same test set. Most published ones of Japanese are of ja-mecab: "
+            "figures with this signature on the same test set. Most published ones for Japanese use ja-mecab: "
             "--tokenize ja-mecab"
         )
     if metric.startswith("paper"):
-        kind = "tokenised, compound-split" if language == "de" else "Moses-tokenised"
+        kind = "tokenized, compound-split" if language == "de" else "Moses-tokenized"
         return f"{kind} BLEU on the same test set. Not with sacreBLEU"
     return "figures with this signature on the same test set"

@@ -102,7 +102,7 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
             f"--metric must be one of {', '.join(known)}, not {unknown[:40]!r}. {meant(unknown, known)}".strip()
         )
     if options.fail_under is not None and (options.metrics[:1] == ("ter",) or not 0 <= options.fail_under <= 100):
-        raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric for which more is better")
+        raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric for which higher is better")
     if options.language is not None and not is_language(options.language):
         raise UsageError(f"--language {options.language[:40]!r} is not a language code, such as de, zh or pt-BR")
     if options.terms and not (options.source or options.test_set or options.corpus):
@@ -117,7 +117,7 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
         language = str(artefact.verify(options.corpus, "corpus")["tgt"])
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
         if not source.is_file():
-            advice = f"Name one by corpus.{options.split}_src and _tgt when you prepare it, or use --reference FILE"
+            advice = f"Name one in corpus.{options.split}_src and _tgt when you prepare it, or use --reference FILE"
             raise MissingError(f"{options.corpus} has no {options.split} set. {advice}")
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)
@@ -142,7 +142,7 @@ def read_inputs(
 ) -> Report:
     """Return a report without scores. `convert` may change the inputs before they are checked.
 
-    Raise DataError if they do not fit together.
+    Raise DataError if they do not match.
     """
     references, source, language = _references(options)
     if callable(hypotheses):
@@ -212,7 +212,7 @@ def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> Ter
 
 
 def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
-    """Add counts, warnings and the result of the gate to a report with scores; segments where an option needs them.
+    """Add counts, warnings and the result of the gate to a report with scores, and segments if an option needs them.
 
     `details(i)` returns further JSON fields of segment i.
     """

@@ -13,7 +13,7 @@ from nmt_cli.system.console import counted
 from nmt_cli.system.errors import printable
 
 HEADINGS = {"worst": "Worst segments", "best": "Best segments"}
-HEADINGS |= {"lost": "Most lost against the baseline", "gained": "Most gained over the baseline"}
+HEADINGS |= {"lost": "Largest losses against the baseline", "gained": "Largest gains over the baseline"}
 JSON_NAMES = {"near_duplicates": "twins", "tokenized": "tokenised"}  # fields whose JSON name differs
 _MARKDOWN = str.maketrans({"&": "&amp;", "<": "&lt;"} | {mark: f"\\{mark}" for mark in "\\|`*_[]~#@"})
 
@@ -66,7 +66,7 @@ class NearDuplicates:
 
 @dataclass(frozen=True)
 class TermCounts:
-    """Occurrences of glossary terms in the source, at most one per term and line, and in the hypotheses."""
+    """Counts of the glossary terms in the source, at most one per term and line, and of those in the hypotheses."""
 
     terms: int
     met: int  # terms translated by an accepted form

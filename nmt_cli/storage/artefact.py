@@ -69,7 +69,7 @@ def sync(path: Path) -> None:
 
 
 def free_megabytes(path: Path) -> int:
-    """Return the free disk space at a path, which need not exist yet."""
+    """Return the free megabytes of disk space at a path, which need not exist yet."""
     return shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free // 1_000_000
 
 
@@ -83,8 +83,8 @@ def make_directory(path: Path) -> None:
         raise OutputError(f"cannot create {path}: {error.strerror}. Choose another path") from None
 
 
-def open_unlinked(path: str, flags: int) -> int:
-    """Open a file with a name that others can guess; OSError if it is a symbolic link. For `opener` of `open`."""
+def open_no_symlink(path: str, flags: int) -> int:
+    """Open a file whose name others can guess; OSError if it is a symbolic link. For `opener` of `open`."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -154,8 +154,8 @@ def _resolved(target: Path) -> Path:
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
-def _set_aside(target: Path) -> Path | None:
-    """Return the old artefact that was moved aside for a new one; None if there is none, or nmt did not make it."""
+def _old_artefact(target: Path) -> Path | None:
+    """Return the old artefact that was moved aside for a new one; None if there is none or nmt did not make it."""
     aside = beside(target, ".old-")
     with contextlib.suppress(MissingError, DataError, OSError):
         if not aside.is_symlink() and {"format", "kind", "nmt", "files"} <= read_json(aside / MANIFEST).keys():
@@ -165,14 +165,14 @@ def _set_aside(target: Path) -> Path | None:
 
 def _check_aside(target: Path) -> None:
     aside = beside(target, ".old-")
-    if target.exists() and aside.exists() and not _set_aside(target):
+    if target.exists() and aside.exists() and not _old_artefact(target):
         raise OutputError(f"{aside} is in the way, and nmt did not make it. Move it away")
 
 
 def restore(target: Path) -> None:
     """Finish a replacement that was interrupted: move the old artefact back, or remove it if the new one exists."""
     target = _resolved(target)
-    aside = _set_aside(target)
+    aside = _old_artefact(target)
     if aside and target.exists():
         remove_tree(aside)
     elif aside:
@@ -196,7 +196,7 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else a reader has moved the old one back: retry
                 raise
     sync(target.parent)
-    if _set_aside(target):
+    if _old_artefact(target):
         remove_tree(aside)
 
 
@@ -214,7 +214,7 @@ def staged(
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists already. Choose another --out or pass --overwrite")
     if target.exists() and not own_name and not (target / MANIFEST).is_file():
-        raise OutputError(f"{target} is in the way: nmt did not make it, and does not replace it. Move it away")
+        raise OutputError(f"{target} is in the way: nmt did not make it, so it is not replaced. Move it away")
     _check_aside(target)
     make_directory(target.parent)
     _remove_leftovers(target.parent)
@@ -242,7 +242,7 @@ def present(directory: Path) -> bool:
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Return the manifest of an artefact after checking it and the size of each file; with `content`, also the hash."""
+    """Return the manifest of an artefact after checking it and each file's size; with `content`, also its hash."""
     restore(directory)
     manifest = read_json(directory / MANIFEST)
     stored = f"{manifest.get('kind')} of format {manifest.get('format')}"
@@ -271,7 +271,7 @@ def was_locked(directory: Path) -> bool:
 def locked(directory: Path, name: str) -> Iterator[None]:
     """Lock a directory for this process; BusyError if another process has locked it. `name` is for the message."""
     make_directory(directory)
-    with open(directory / LOCK, "a+", opener=open_unlinked) as file:
+    with open(directory / LOCK, "a+", opener=open_no_symlink) as file:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):

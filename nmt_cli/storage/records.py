@@ -57,7 +57,7 @@ def _dataclass(kind: Any, values: Any, key: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
-    """Return the value as its annotation wants it; ValueError names `key`."""
+    """Return the value as the type of its annotation; ValueError names `key`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint, value, key)

@@ -1,4 +1,4 @@
-"""Child processes: they leave signals to their parent while they start, and end with it."""
+"""Child processes: their parent handles signals while they start, and they end when it ends."""
 
 import contextlib
 import ctypes
@@ -25,7 +25,7 @@ def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
 def end_with_parent(parent: int, *, thread_lasts: bool = True) -> None:
     """Kill this process when process `parent`, which started it, ends in any way, SIGKILL included.
 
-    The kernel does that at once, but it watches the thread that started this process. Where that thread may end before
+    The kernel does that at once, but it watches the thread that started this process. If that thread may end before
     the parent does (`thread_lasts=False`), a thread of this process watches the parent instead.
     """
     if not thread_lasts:

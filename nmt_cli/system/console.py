@@ -48,9 +48,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
         grid.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(escape(printable(cell, 1000)) for cell in row))
-    screen = Console(
-        stderr=True, highlight=False, width=None if sys.stderr.isatty() else 200
-    )  # no wrapped lines in files
+    width = None if sys.stderr.isatty() else 200  # so that lines in a file are not wrapped
+    screen = Console(stderr=True, highlight=False, width=width)
     screen.print(escape(printable(title)), style="bold")
     screen.print(grid)
 

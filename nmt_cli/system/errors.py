@@ -75,7 +75,7 @@ def printable(text: object, limit: int = 300) -> str:
 
 
 def meant(name: str, known: "Iterable[str]") -> str:
-    """Return "Did you mean NAME?" for the known name closest to `name`, which may be an abbreviation (ct2), or ""."""
+    """Return "Did you mean NAME?" with the closest known name, or "". `name` may be an abbreviation, such as ct2."""
     import difflib
 
     names = list(known)
@@ -100,7 +100,7 @@ def from_os_error(error: OSError) -> NmtError:
         return MissingError(f"cannot read{where}: {cause}. Check the path")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST):
         return OutputError(f"cannot create or open{where}: {cause}. Choose another place or change its permissions")
-    return StorageError(f"cannot read or write{where}: {cause}. Free some space if it is full, and try again")
+    return StorageError(f"cannot read or write{where}: {cause}. If the disk is full, free some space. Then try again")
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -1,6 +1,6 @@
-"""The cores and the memory that this process may use, by its CPU affinity and the limits of its container.
+"""The cores and the memory that this process may use, given its CPU affinity and the limits of its container.
 
-Containers set limits by cgroups, version 1 or 2 (man 7 cgroups). The limits of parent groups apply too.
+Containers set limits through cgroups, version 1 or 2 (man 7 cgroups). The limits of parent groups apply too.
 """
 
 import os
@@ -29,7 +29,7 @@ def usable_memory() -> int:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Yield the directories of this process' cgroups and of their parents, for one controller."""
+    """Yield the directories of this process's cgroups and of their parents, for one controller."""
     try:
         lines = (ROOT / "proc/self/cgroup").read_text().split("\n")
     except OSError:
@@ -37,9 +37,8 @@ def _groups(controller: str) -> Iterator[Path]:
     for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
         if controllers and controller not in controllers.split(","):
             continue
-        mount = (
-            ROOT / "sys/fs/cgroup" / (controller if controllers else "")
-        )  # version 2 has one tree for all controllers
+        # Version 2 has one tree for all controllers.
+        mount = ROOT / "sys/fs/cgroup" / (controller if controllers else "")
         group = mount / path.lstrip("/")
         yield from (each for each in (group, *group.parents) if each.is_relative_to(mount))
 

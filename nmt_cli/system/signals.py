@@ -1,8 +1,8 @@
-"""Handles SIGINT and SIGTERM from the start of a command, which then ends with code 130 or 143 and one line.
+"""Handle SIGINT and SIGTERM from the start of a command. It then ends with code 130 or 143, and one line on stderr.
 
 Training replaces these handlers by its own, training/stopping.py, to finish its step first.
 
-No signal is handled while this module loads, so it imports nothing slow.
+Signals are not handled until this module is loaded, so it imports nothing slow.
 """
 
 import os
@@ -14,7 +14,7 @@ from types import FrameType
 from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
-ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers forward signals that every process has received
+ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers also forward signals that processes got themselves
 RETRY_SECONDS = 0.02
 STARTING = "nmt_cli.commands.", "nmt_cli.__main__", __name__  # modules that run before a command's own work
 _received, _since = 0, 0.0  # the first signal and its time
@@ -60,9 +60,9 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt or SystemExit, but not within an import, which may swallow it and leave half a module.
+    """Raise KeyboardInterrupt or SystemExit, but not during an import, which may swallow it and leave half a module.
 
-    Before the command's own work, an import ends the process at once. Later, the exception waits for its end.
+    If an import is running, end the process at once before the command's own work; later, raise when it has finished.
     """
     importing, working = _state(frame)
     if importing and not working:

@@ -1,7 +1,8 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
 Shapes: B sentences, S source length, T target length, N query tokens and M key tokens in a batch, H heads, K size per
-head, D d_model, R rows (one per token and head), G rows on grids. A packed tensor x_ND is the concatenation of all
+head, D d_model, R rows (one per token and head), G rows of all grids, padding
+included. A packed tensor x_ND is the concatenation of all
 sentences without padding. CUDA has an attention kernel for that. Elsewhere attention runs on padded grids, one for each
 block of consecutive sentences of similar length.
 """
@@ -17,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Device = torch.device | str
-TILE = 128  # tokens; flash attention rounds the maximum length up to a multiple
-MIN_WIDTH = 16  # of grids: on a CPU, a narrower float32 softmax takes ten times as long
+TILE = 128  # tokens; flash attention rounds a maximum length up to a multiple of it
+MIN_WIDTH = 16  # of a grid: on a CPU, a float32 softmax over fewer columns takes ten times as long
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shape, and most batches have a new one
 
@@ -39,10 +40,10 @@ def token_positions(lengths: Int64s) -> tuple[Int64s, Int64s]:
 
 
 class Layout:
-    """The sentences of a packed batch and their blocks. `bounds` are the first sentence of each block, and B.
+    """The sentences of a packed batch and their blocks. `bounds` holds the first sentence of each block, then B.
 
     On the device: `positions_N`, the position of each token in its sentence; `lengths_B`; `offsets_B`, the first token
-    of each sentence, and N; `widths_B`, the grid width of the sentence's block. `integers` are copies on the host.
+    of each sentence, then N; `widths_B`, the grid width of the sentence's block. `integers` are these four on the host.
     On the host only: `blocks`, the number of sentences and the grid width of each block; `full`, whether a block has no
     padding; `max_length`, an upper bound of all lengths.
     """
@@ -58,6 +59,7 @@ class Layout:
         self.hold(to_device(self.integers, device)[1])
 
     def hold(self, integers: Sequence[Tensor]) -> None:
+        """Use these copies of `integers` on the device."""
         self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
 
     def index(self, heads: int) -> tuple[Tensor, Tensor]:
@@ -82,9 +84,9 @@ class Layout:
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
-    """Return the first pair of each block, and the number of pairs.
+    """Return the index of the first pair of each block, then the number of pairs.
 
-    At least half of each block's score grids is used, unless MIN_WIDTH widens them.
+    At least half of the scores computed for a block are needed, not padding, unless MIN_WIDTH widens its grids.
     """
     bounds, scores, src, tgt = [0], 0, 0, 0  # src and tgt: maximum lengths in the block
     for i, (s, t) in enumerate(zip(src_lengths.tolist(), tgt_lengths.tolist(), strict=True)):
@@ -98,7 +100,7 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 class _ToGrid(torch.autograd.Function):
     """Copy rows to the grids.
 
-    The gradient is a gather: padding has none, and every row has only one index on the grids. The gradient of
+    The backward pass only gathers, because padding has no gradient and each row is on the grids once. The gradient of
     index_select would be a slower scatter-add.
     """
 
@@ -131,7 +133,7 @@ def from_grids(grids: Sequence[Tensor], layout: Layout) -> Tensor:
 
 
 def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    # A large number, not -inf: a fully masked row and its gradient stay finite.
+    # A large negative number, not -inf, so that a fully masked row and its gradient stay finite.
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min / 2)
 
 
@@ -164,7 +166,7 @@ def has_kernel(x: Tensor, d_k: int, d_v: int) -> bool:
 def packed_attention(
     q_NHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, queries: Layout, keys: Layout, *, causal: bool
 ) -> Tensor:
-    """Return N x H x K: attention within each sentence or, if causal, to no later token."""
+    """Return the output of attention within each sentence, N x H x K. If causal, tokens do not attend to later ones."""
     if has_kernel(q_NHK, q_NHK.shape[2], v_MHK.shape[2]):
         from torch.nn.attention.varlen import varlen_attn  # takes 4 s: it imports torch's compiler
 
@@ -217,7 +219,7 @@ class Attention(nn.Module):
     def forward(
         self, x_ND: Tensor, layout: Layout, memory: tuple[Tensor, Layout] | None = None, *, causal: bool = False
     ) -> Tensor:
-        """Return the output of attention, N x D. Keys and values are of `memory` (default: `x_ND`)."""
+        """Return the output of attention, N x D. Keys and values come from `memory` (default: `x_ND`)."""
         memory_MD, keys = memory or (None, layout)
         q_NHK, k_MHK, v_MHK = self.heads(x_ND, memory_MD)
         return linear(packed_attention(q_NHK, k_MHK, v_MHK, layout, keys, causal=causal).flatten(1), self.output)

@@ -1,8 +1,8 @@
 """Incremental decoding: one token per step, for many sentences at once, each at its own position.
 
-Shapes: S slots (a slot is for one sentence being searched), W hypotheses per slot, R = S x W rows, H heads, K size per
+Shapes: S slots (each for one sentence in the search), W hypotheses per slot, R = S x W rows, H heads, K size per
 head, E cache entries, L source positions, G = S x W x H rows that a step adds to a cache. Keys and values are not moved
-when a hypothesis continues another one: `used_SWE` lists the entries of each hypothesis. A new token is written to an
+when a hypothesis continues another one: `used_SWE` marks the entries of each hypothesis. A new token is written to an
 entry that no hypothesis of its slot uses. Except for keys and values, all state is on the host, so that a step never
 waits for the device.
 """
@@ -30,7 +30,7 @@ from nmt_cli.transformer.attention import (
 )
 from nmt_cli.transformer.model import PAD, Transformer, layer_norm, layers
 
-BLOCK = 64  # the vocabulary is padded to a multiple
+BLOCK = 64  # the vocabulary is padded to a multiple of it
 
 
 def for_inference(model: Transformer, dtype: torch.dtype) -> Transformer:
@@ -52,7 +52,7 @@ def for_inference(model: Transformer, dtype: torch.dtype) -> Transformer:
 
 
 def resized_array(x: Int64s, keep: Sequence[int], size: int) -> Int64s:
-    """Return these rows of `x`, padded with zeros to `size` rows."""
+    """Return the rows `keep` of `x`, padded with zeros to `size` rows."""
     return np.concatenate([x[list(keep)], np.zeros((size - len(keep), *x.shape[1:]), x.dtype)])
 
 
@@ -64,14 +64,14 @@ def _logits(x_RD: Tensor, output: nn.Linear) -> Tensor:
 
 
 class DecoderCache:
-    """Key/value caches of models from `for_inference`. A slot has `width` hypotheses; there are no slots at first."""
+    """Key/value caches of models from `for_inference`. A slot has `width` hypotheses; `resize` adds slots."""
 
     def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, width: int) -> None:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
-        self.captured = self.device.type == "cuda"  # CUDA graphs read all changing values from tensors
-        # On CUDA, a step is captured again whenever the caches change size, so they seldom do: they have a multiple of
-        # `round` entries, at most `spare` times as many as are needed.
+        self.captured = self.device.type == "cuda"  # as CUDA graphs, which read all changing values from tensors
+        # The caches have a multiple of `round` entries, at most `spare` times as many as needed. On CUDA their size
+        # changes rarely, because a step must be captured again after each change.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._empty(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -86,6 +86,7 @@ class DecoderCache:
         return -(-max(entries, MIN_WIDTH) // self.round) * self.round
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
+        """Keep these slots, in this order, and add empty ones up to `slots`."""
         index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), slots - len(keep)
 
         def resized(x: Tensor) -> Tensor:
@@ -112,7 +113,7 @@ class DecoderCache:
         self.src_lengths_S[slots], self.used_SWE[slots] = lengths, False
         length, room = self._rounded(int(self.src_lengths_S.max())), self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
-            room, pads = length, (0, 0, 0, length - room)  # negative padding cuts
+            room, pads = length, (0, 0, 0, length - room)  # a negative length crops
             self.memory = [[F.pad(x, pads) for x in pair] for pair in self.memory]
         sentences_N, positions_N = token_positions(np.asarray(lengths))
         indices = np.asarray(starts)[sentences_N] + positions_N, np.asarray(slots)[sentences_N], positions_N
@@ -131,7 +132,7 @@ class DecoderCache:
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
         if not enough <= entries <= self.spare * enough:
-            more = enough - entries  # may be negative: matrix products would copy slices
+            more = enough - entries  # if negative, crop: matrix products would copy a slice
             self.past = [[F.pad(x, (0, 0, 0, more)) for x in pair] for pair in self.past]
             self.used_SWE = np.pad(self.used_SWE[:, :, :enough], ((0, 0), (0, 0), (0, max(0, more))))
             needed_SE = np.pad(needed_SE[:, :enough], ((0, 0), (0, max(0, more))))
@@ -157,7 +158,7 @@ class DecoderCache:
             sizes = [heads * x.shape[3] for x in k_v]
             q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
             for cache_SHEK, part_RC in zip(k_v, new, strict=True):
-                # index_copy_ of whole rows takes half the time.
+                # index_copy_ takes half the time when it copies whole rows.
                 cache_SHEK.view(-1, cache_SHEK.shape[3]).index_copy_(0, new_G, part_RC.reshape(-1, cache_SHEK.shape[3]))
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
@@ -172,8 +173,8 @@ class DecoderCache:
     ) -> list[Tensor]:
         """Return each model's logits after the last token of each hypothesis, R x V, with V padded to BLOCK.
 
-        The first token of a hypothesis is PAD. `used_SWE`, `new_SW` and `lengths_S` are from `allocate_entries`. A step
-        may be repeated, and captured as a CUDA graph.
+        The first token of a hypothesis is PAD. `used_SWE`, `new_SW` and `lengths_S` are from `allocate_entries`. A
+        step may be repeated without harm, so it can be captured as a CUDA graph.
         """
         past_bias = mask_bias(used_SWE[:, None], self.dtype)
         memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)

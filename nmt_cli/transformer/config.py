@@ -1,6 +1,6 @@
 """model.json: the settings of a stored model that translation reads.
 
-A model directory has its recipe too, for fine-tuning and reports. Translation does not read it, because importing
+A model directory also holds the recipe, for fine-tuning and reports. Translation does not read it, because importing
 pydantic takes longer than a translation. In directories of nmt 0.1, which have no model.json, it reads the recipe.
 """
 
@@ -73,7 +73,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The contract of a model: with the tensors and the tokenizer, everything that translation needs."""
+    """All that translation needs to know about a model, besides its tensors and its tokenizer."""
 
     src: Text  # language codes
     tgt: Text
@@ -86,7 +86,7 @@ class ModelConfig:
 
 
 def from_recipe(recipe: "schema.Recipe", vocabulary_size: int, seen_tokens: int | None = None) -> ModelConfig:
-    """Return the contract of a model trained by a recipe. `vocabulary_size` counts the tokens of the target."""
+    """Return the config of a model trained by a recipe. `vocabulary_size` counts the tokens of the target."""
     encoder_layers, decoder_layers = recipe.model.depths
     settings = {**vars(recipe.model), "encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
     return ModelConfig(
@@ -108,7 +108,7 @@ def to_json(config: ModelConfig) -> bytes:
 def read_model_json(path: Path) -> ModelConfig:
     """Read model.json; DataError if a value is missing or wrong, or if a newer nmt wrote it."""
     values = artefact.read_json(path)
-    advice = f"An nmt newer than {__version__} wrote it: update; or it was edited"
+    advice = f"It was edited, or a newer nmt than {__version__} wrote it: then update"
     if values.get("format") != FORMAT:
         raise DataError(f"{path} has format {str(values.get('format'))[:40]!r}, not {FORMAT}. {advice}")
     config = records.from_json(ModelConfig, values, path)
@@ -123,7 +123,7 @@ def checked_decoding(values: Mapping[str, Any]) -> Decoding:
     """Return the settings of a search; UsageError for a value out of range."""
     try:
         return records.build(Decoding, dict(values))
-    except ValueError:  # pydantic converts numbers of other types, and reports every wrong value
+    except ValueError:  # slower, but pydantic also converts numbers of other types, and reports every wrong value
         from nmt_cli.recipe import loading
 
         return Decoding(**vars(loading.from_plain({"decoding": dict(values)}, "this translation").decoding))

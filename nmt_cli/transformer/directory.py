@@ -45,7 +45,7 @@ def open_model(directory: Path) -> ModelDirectory:
             return open_model(directory / "model")
         raise MissingError(f"no model in {directory}. {other_models()}")
     if artefact.read_json(directory / artefact.MANIFEST).get("kind") == "checkpoint":
-        advice = f"Make one of it: nmt average-checkpoints {directory.parent.parent}"
+        advice = f"Make a model from it: nmt average-checkpoints {directory.parent.parent}"
         raise DataError(f"{directory} is a checkpoint of training, not a model. {advice}")
     manifest = artefact.verify(directory, KIND)
     shapes = safetensors_file.read_shapes(directory / WEIGHTS)
@@ -60,7 +60,7 @@ def open_model(directory: Path) -> ModelDirectory:
 
 
 def output_of(directory: Path) -> str:
-    """Return the output of a model, "text" or "trees". The directory is not verified."""
+    """Return what a model writes, "text" or "trees". The directory is not verified."""
     if (directory / MODEL_JSON).is_file():
         return model_config.read_model_json(directory / MODEL_JSON).output
     return _stored_recipe(directory).corpus.format
@@ -93,13 +93,13 @@ def _rows(shapes: dict[str, layout.Shape]) -> int:
 
 
 def _check_shapes(shapes: dict[str, layout.Shape], opened: ModelDirectory) -> None:
-    """Compare the header of the weights with the tokenizer and the settings, before memory is taken for the weights."""
+    """Compare the header of the weights with the tokenizer and the settings, before the weights are loaded."""
     file, tokenizer, architecture = opened.directory / WEIGHTS, opened.tokenizer, opened.config.architecture
     rows = _rows(shapes)
     source = architecture.source_vocabulary or rows
     if (source, rows) != (vocabulary := (tokenizer.vocabulary_size, tokenizer.target.vocabulary_size)):
         sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(vocabulary))
-        raise DataError(f"{file} has embeddings of {rows:,} tokens, its tokenizer has {sizes}: they are of two models")
+        raise DataError(f"{file} has embeddings of {rows:,} tokens, its tokenizer has {sizes}: the models differ")
     for difference in layout.differences(shapes, layout.tensor_shapes(architecture, opened.config.vocabulary_size)):
         settings = MODEL_JSON if MODEL_JSON in opened.manifest["files"] else RECIPE
         raise DataError(f"{file} does not fit {settings}: {difference}")

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def choose_device() -> torch.device:
-    """Return this process's GPU, number LOCAL_RANK or the first; without GPUs or with ACCELERATE_USE_CPU, the CPU."""
+    """Return GPU number LOCAL_RANK (default: the first), or the CPU if there is no GPU or ACCELERATE_USE_CPU is set."""
     count = torch.cuda.device_count()
     if not count or os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes"):
         return torch.device("cpu")
@@ -35,12 +35,12 @@ def choose_device() -> torch.device:
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     """Return the dtype for "auto", "fp32" or "bf16"; auto is bf16 if the hardware supports it."""
     if device.type == "cuda":
-        has = torch.cuda.is_bf16_supported(including_emulation=False)
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        has = "AVX512" in torch.backends.cpu.get_cpu_capability() and _cpu_has("avx512_bf16", "amx_bf16")
-    if precision == "bf16" and not has:
-        raise UsageError("precision is bf16, which this hardware does not have. Set it to auto or fp32")
-    return torch.bfloat16 if has and precision != "fp32" else torch.float32
+        has_bf16 = "AVX512" in torch.backends.cpu.get_cpu_capability() and _cpu_has("avx512_bf16", "amx_bf16")
+    if precision == "bf16" and not has_bf16:
+        raise UsageError("precision is bf16, which this hardware does not support. Set it to auto or fp32")
+    return torch.bfloat16 if has_bf16 and precision != "fp32" else torch.float32
 
 
 def _cpu_has(*flags: str) -> bool:
@@ -53,22 +53,24 @@ def _cpu_has(*flags: str) -> bool:
 
 @functools.cache
 def compiled(function: Callable[..., Any], device: torch.device, eager: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function compiled for tensors of any size, or `eager` on a CPU, where compiled code is slower, and if
-    torch.compile does not work."""
+    """Return a function compiled for tensors of any size, or `eager` where that is impossible or slower.
+
+    Compiled code is slower on a CPU.
+    """
     return torch.compile(function, dynamic=True, backend=BACKEND) if can_compile(device) else eager
 
 
 @functools.cache
 def can_compile(device: torch.device) -> bool:
-    """Return whether torch.compile works for a device, after a trial; a warning gives the reason if it does not."""
+    """Try torch.compile on a device and return whether it works. If it does not, a warning gives the reason."""
     if device.type == "cpu":
         return False
     from torch._inductor import config as inductor  # takes a second: it imports torch's compiler
 
     torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal in one batch may differ in the next
-    torch._dynamo.config.specialize_float = True  # floats are settings
+    torch._dynamo.config.specialize_float = True  # our floats are settings, which never change
     torch._dynamo.config.optimize_ddp = False  # it would cut graphs at DDP's buckets; ours are single layers
-    # One kernel casts all weights of a layer. Not for reductions, which may fail (pytorch issue 187269).
+    # Cast all weights of a layer in one kernel. Not reductions: combined ones may fail (pytorch issue 187269).
     inductor.combo_kernels = inductor.combo_kernels_pointwise_only = True
     try:
         torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
@@ -86,7 +88,7 @@ def reuse_memory() -> None:
     """
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # malloc.h
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(m_arena_max, 1)  # else memory freed by the thread that prepares batches is of no use to the others
+        mallopt(m_arena_max, 1)  # else other threads could not reuse memory freed by the one that prepares batches
         mallopt(m_mmap_max, 0)
         mallopt(m_trim_threshold, 2**31 - 1)
 
@@ -119,9 +121,9 @@ class Staged:
 
 @functools.cache
 def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """Return the stream, and its lock, of all graph captures of this process.
+    """Return the stream for all graph captures of this process, and its lock.
 
-    Torch has a pool of 32 streams: with a new stream for each search, one would soon be the stream that copies batches.
+    Torch hands out 32 streams in turn: with a new one for each search, some search would get the one for batches.
     """
     return torch.cuda.Stream(device), threading.Lock()
 
@@ -165,7 +167,8 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
         if free < total / 8:  # a capture cannot use the allocator's cache; emptying it is slow
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
-        # capture_begin allocates a little. If that failed, torch would abort while destroying the graph: fail here.
+        # capture_begin allocates a little. If that failed, torch would abort while destroying the
+        # graph, so fail here instead.
         torch.empty(1024, dtype=torch.uint8, device=device)
         graph = torch.cuda.CUDAGraph()
         # "thread_local", because other threads prepare batches and write checkpoints.

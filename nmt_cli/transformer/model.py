@@ -1,8 +1,8 @@
 """The Transformer, in the order of section 3 of the paper, with residual dropout.
 
 Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary. The epsilon
-of layer norm is 1e-5, with which other toolkits load exported models. The paper gives none; the released code of 2017
-had 1e-6.
+of layer norm is 1e-5, which other toolkits assume for exported models. The paper does not state it; the code released
+in 2017 has 1e-6.
 """
 
 import math
@@ -60,7 +60,7 @@ class Batch:
 def pack(
     src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: Device = "cpu", *seeds_N: Int32s
 ) -> Batch:
-    """Return a batch of concatenated ids, with EOS after each sentence. `seeds_N` are for both sides, or absent.
+    """Return a batch of concatenated ids, with EOS after each sentence. `seeds_N` are those of both sides, or empty.
 
     All integers are copied to the device at once.
     """
@@ -70,14 +70,14 @@ def pack(
     bounds = block_bounds(src_lengths, tgt_lengths)
     src, tgt = (Layout(lengths, bounds=bounds) for lengths in (src_lengths, tgt_lengths))
     arrays = [src_N, tgt_in_N, tgt_N, *src.integers, *tgt.integers, *seeds_N]
-    buffer, (src_T, in_T, out_T, *rest) = to_device(arrays, device)
+    buffer, (src_ids_N, tgt_in_ids_N, tgt_out_ids_N, *rest) = to_device(arrays, device)
     src.hold(rest[:4])
     tgt.hold(rest[4:8])
-    return Batch(buffer, src_T, src, in_T, out_T, tgt, *rest[8:])
+    return Batch(buffer, src_ids_N, src, tgt_in_ids_N, tgt_out_ids_N, tgt, *rest[8:])
 
 
 def mix_(x: Tensor) -> Tensor:
-    """Hash 32-bit integers in place with the finalizer of MurmurHash3; `&` makes the shifts logical."""
+    """Hash 32-bit integers in place with the finalizer of MurmurHash3. The masks make the shifts logical."""
     x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(-2048144789)
     x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(-1028477387)
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
@@ -96,8 +96,8 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
     """Return N x width zeros (with this probability) and ones. Each hash of 32 bits decides on two channels."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # fused with the caller: each channel hashes its pair and takes one half
-        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # & makes compilers wrap the product below
+    if torch.compiler.is_compiling():  # to be fused, each channel hashes its pair and takes half of the bits
+        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # the mask makes compilers wrap the product below
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
     bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
@@ -105,15 +105,15 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
 
 
 def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
-    """Return the seeds of the next place in the model with dropout."""
+    """Return the seeds for the next place with dropout in the model."""
     return None if seeds_N is None else mix_(seeds_N + GOLDEN)
 
 
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
     """Return dropout(y), or x + dropout(y); without seeds, nothing drops out.
 
-    A hash of the token's seed, the place in the model and the channel decides, so that results do not depend on the
-    device or on the other sentences of the batch.
+    What drops out depends on a hash of the token's seed, the place in the model and the channel, but not on the device
+    or on the other sentences of the batch.
     """
     if seeds_N is None:
         return y_ND if x_ND is None else x_ND + y_ND
@@ -134,7 +134,7 @@ def dropped_sum(
 def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
     """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd channels.
 
-    Kind "marian" follows Marian: its last wavelength is 10000 x 2 pi, which the paper's stop just short of.
+    Kind "marian" follows Marian: its last wavelength is 10000 x 2 pi, which the paper's do not quite reach.
     """
     pairs = d_model // 2
     last = max(1, pairs - 1) if kind == "marian" else pairs
@@ -193,16 +193,16 @@ class Layer(nn.Module):
         self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Run the layer on packed tokens. A decoder layer also attends to `memory`."""
-        attends = [partial(self.self_attention, layout=layout, causal=memory is not None)]
+        attentions = [partial(self.self_attention, layout=layout, causal=memory is not None)]
         if memory is not None:
-            attends.append(partial(self.cross_attention, layout=layout, memory=memory))
-        return self.forward(x_ND, attends, seeds_N)
+            attentions.append(partial(self.cross_attention, layout=layout, memory=memory))
+        return self.forward(x_ND, attentions, seeds_N)
 
     def forward(
-        self, x_ND: Tensor, attends: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
+        self, x_ND: Tensor, attentions: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Return the layer's output and the seeds of its last dropout."""
-        for residual, sublayer in zip(self.residuals, [*attends, self.feed_forward], strict=True):
+        for residual, sublayer in zip(self.residuals, [*attentions, self.feed_forward], strict=True):
             seeds_N = next_dropout_site(seeds_N)
             x_ND = residual(x_ND, sublayer, seeds_N)
         return x_ND, seeds_N
@@ -277,8 +277,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the input of the first layer in `dtype`.
 
-        For gradients the sum is compiled to one kernel, without the look-ups: torch sorts the gradients of a look-up,
-        whereas compiled code would add them to a few rows with atomics.
+        If gradients are needed, the sum is compiled to one kernel. The look-ups stay outside it: for their gradients
+        torch sorts the ids, whereas compiled code would add to a few rows with atomics.
         """
         vectors = self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side))
         function = compiled(dropped_sum, ids_N.device, dropped_sum) if torch.is_grad_enabled() else dropped_sum
@@ -288,7 +288,7 @@ class Transformer(nn.Module):
         return cast(Tensor, function(*vectors, seeds_N, self.settings.dropout, dtype))
 
     def _packed_layer(self, x_ND: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        """Return the function of a layer, compiled to one graph for gradients of packed tokens."""
+        """Return the function that runs a layer, compiled to one graph if gradients of packed tokens are needed."""
         fits = torch.is_grad_enabled() and has_kernel(x_ND, self.settings.d_k, self.settings.d_v)
         return compiled(Layer.packed, x_ND.device, Layer.packed) if fits else Layer.packed
 
@@ -316,9 +316,9 @@ class Transformer(nn.Module):
         return self.decode(batch, self.encode(batch.src_N, batch.src, dtype, batch.src_seeds_N))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of the logits, hidden states and embedding matrix, with a column for the bias.
+        """Return the two factors of the logits: hidden states and embedding matrix.
 
-        They are padded with zeros to a multiple of 8 columns, which the fast matrix products of GPUs need.
+        A bias adds a column to each, and zeros to a multiple of 8 columns, which the fast matrix products of GPUs need.
         """
         weight_VD = self.embedding_of("output").weight
         if self.output_bias is None:

@@ -48,7 +48,7 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
             for name in sorted(file.keys()):
                 yield name, file.get_tensor(name)
     except SafetensorError as error:
-        raise DataError(f"{path} is damaged or no safetensors file: {error}") from None
+        raise DataError(f"{path} is damaged or not a safetensors file: {error}") from None
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -65,7 +65,7 @@ def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> N
 
 
 class SkipInit(TorchFunctionMode):
-    """Skip the initialization of weights that will be loaded. The meta device would make torch import its compiler."""
+    """Skip initializing weights that are loaded next. Using the meta device would make torch import its compiler."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -92,7 +92,7 @@ def save_model(
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
-            raise DataError(f"tensor {name} is not finite; such a model is not written to {directory}")
+            raise DataError(f"tensor {name} is not finite, so the model is not written to {directory}")
     config = model_config.from_recipe(resolved, len(tensors["embedding.weight"]), entries.get("seen_tokens"))
     created = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     with artefact.staged(directory, KIND, {"created": created, **entries}, overwrite=True) as stage:
@@ -118,5 +118,5 @@ def load_model(directory: Path) -> LoadedModel:
     file = opened.directory / RECIPE
     recipe = loading.load_stored(file)
     if opened.config != model_config.from_recipe(recipe, opened.config.vocabulary_size, opened.config.seen_tokens):
-        raise DataError(f"{file} does not fit {MODEL_JSON} beside it: one of them was edited")
+        raise DataError(f"{file} does not match the {MODEL_JSON} beside it: one of them was edited")
     return LoadedModel(opened.directory, opened.config, opened.manifest, recipe, load_transformer(opened, recipe.model))

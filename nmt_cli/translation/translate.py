@@ -109,7 +109,7 @@ def _check(options: TranslateOptions) -> None:
         text = str(options.input)
         advice = "Check the path"
         if " " in text:
-            advice = f"To translate a text itself: echo {shlex.quote(text[:60])} | nmt translate"
+            advice = f"To translate text from the command line: echo {shlex.quote(text[:60])} | nmt translate"
         raise MissingError(f"no file {text[:60]!r}. {advice}")
     if options.input is None and sys.stdin is None:
         raise MissingError("stdin is closed. Give a file: --input FILE")

@@ -241,8 +241,8 @@ class Stream:
         try:
             for chunk in chunks_of(lines):
                 self._add(chunk)
-                while self._next_is_finished or self._full:
-                    self._queue.wait_for(lambda: self._next_is_finished or not self._full)
+                while not self._wants_lines:
+                    self._queue.wait_for(lambda: self._next_is_finished or self._wants_lines)
                     if self._next_is_finished:
                         yield self._next()
             while self._pending:
@@ -267,7 +267,7 @@ class Stream:
     def _read(self, chunks: Iterable[Sequence[str]]) -> None:
         try:
             for chunk in chunks:
-                self._queue.wait_for(lambda: self._ended or not self._full)
+                self._queue.wait_for(lambda: self._ended or self._wants_lines)
                 if self._ended:
                     return
                 self._add(chunk)
@@ -282,9 +282,13 @@ class Stream:
         return bool(self._pending) and self._pending[0].finished
 
     @property
-    def _full(self) -> bool:
-        """Whether enough segments wait in the queue for its workers."""
-        return self._queue.waiting >= READ_AHEAD * len(self._translator.backend.searches)
+    def _wants_lines(self) -> bool:
+        """Whether the workers need more segments, and the caller has taken all translations that are finished.
+
+        A caller that is slower than the workers thus bounds the number of lines in memory.
+        """
+        enough = READ_AHEAD * len(self._translator.backend.searches)
+        return self._queue.waiting < enough and not self._next_is_finished
 
     def _add(self, lines: Sequence[str]) -> None:
         """Queue a chunk of lines, long segments first: the last ones to be searched are then short."""
@@ -309,7 +313,10 @@ class Stream:
 
     def _next(self) -> Translation:
         translation = self._pending[0].result()
-        self._pending.popleft()
+        with self._queue.changed:
+            self._pending.popleft()
+            if not self._next_is_finished:
+                self._queue.changed.notify_all()  # the reader may add lines
         self._translator.counts["unsaid"] += len(translation.missing_terms)
         return translation
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import torch
 
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
-from nmt_cli.interop import npz
-from nmt_cli.interop.proof import largest_difference
+from nmt_cli.interop.marian_files import read_marian
+from nmt_cli.interop.verification import largest_difference
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.translator import Translator
 
 
 def main() -> None:
-    theirs, ours = npz.read(Path(sys.argv[1])).peer, load_model(Path(sys.argv[2]))
+    theirs, ours = read_marian(Path(sys.argv[1])).adapter, load_model(Path(sys.argv[2]))
     src, tgt = (Path(file).read_text("utf-8").splitlines() for file in sys.argv[3:])
     tokenizer = Tokenizer(ours.tokenizer_file)
     pairs = [tuple(tokenizer.encode_pair(*pair)) for pair in zip(src, tgt, strict=True)]

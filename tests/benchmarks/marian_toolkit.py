@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.interop.marian import BIAS, SHARED, to_marian
+from nmt_cli.interop.transformers_marian import OUTPUT_BIAS, SHARED_EMBEDDING, to_transformers
 from nmt_cli.recipe import schema
 from nmt_cli.transformer.weights import LoadedModel
 from nmt_cli.translation.translator import Translator
@@ -41,8 +41,8 @@ def _name(transformers: str) -> str:
 def write_model(loaded: LoadedModel, directory: Path, kinds: list[str]) -> None:
     """Write a post-norm model of one vocabulary as model.npz and vocab.spm, and converted for each kind of product."""
     size = loaded.model.vocabulary_size
-    tensors = to_marian(loaded.model.state_dict(), loaded.recipe.model, [[*range(size)]] * 2)
-    arrays = {"Wemb": tensors.pop(SHARED).numpy(), "decoder_ff_logit_out_b": tensors.pop(BIAS).numpy()}
+    tensors = to_transformers(loaded.model.state_dict(), loaded.recipe.model, [[*range(size)]] * 2)
+    arrays = {"Wemb": tensors.pop(SHARED_EMBEDDING).numpy(), "decoder_ff_logit_out_b": tensors.pop(OUTPUT_BIAS).numpy()}
     for name, tensor in tensors.items():
         arrays[_name(name)] = np.ascontiguousarray(np.atleast_2d(tensor.numpy().T))
     options = model_options(loaded.recipe.model) | {"dim-vocabs": [size, size], "version": "v1.12.0"}

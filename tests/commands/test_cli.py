@@ -157,7 +157,7 @@ def test_a_hub_model_is_imported_unless_its_owner_is_a_directory(
 ) -> None:
     """`--model OWNER/NAME`, with or without a revision. A misspelled local path is not looked up on the hub."""
     imported, asked = Mock(side_effect=lambda name: tmp_path / "imported"), Mock(return_value=0)
-    monkeypatch.setattr("nmt_cli.interop.import_.cached", imported)
+    monkeypatch.setattr("nmt_cli.interop.importing.import_cached", imported)
     monkeypatch.setattr("nmt_cli.translation.translate.translate", asked)
     (tmp_path / "runs" / "toy").mkdir(parents=True)
     words = ["runs/toy", "runs/tyo", "a/b/c", "absent", "Helsinki-NLP/opus-mt-en-de", "owner/name@v1"]
@@ -174,7 +174,7 @@ def test_commands_with_a_model_accept_a_hub_model(
     """By --model or by $NMT_MODEL, which is reported. --model wins."""
     imported = tmp_path / "imported"
     asked = {"translate": Mock(return_value=0), "attend": Mock(return_value=0)}
-    monkeypatch.setattr("nmt_cli.interop.import_.cached", Mock(side_effect={"owner/name": imported}.get))
+    monkeypatch.setattr("nmt_cli.interop.importing.import_cached", Mock(side_effect={"owner/name": imported}.get))
     monkeypatch.setattr("nmt_cli.translation.translate.translate", asked["translate"])
     monkeypatch.setattr("nmt_cli.reporting.attend.attend", asked["attend"])
     monkeypatch.setenv("NMT_MODEL", "elsewhere" if named else "owner/name")
@@ -192,7 +192,7 @@ def test_score_translates_with_a_hub_model(nmt: Nmt, tmp_path: Path, monkeypatch
     translator = MagicMock()
     translator.return_value.__enter__.return_value.translate.return_value = [Mock(text="ein Hund")]
     monkeypatch.setattr(nmt_cli, "Translator", translator, raising=False)
-    monkeypatch.setattr("nmt_cli.interop.import_.cached", Mock(return_value=tmp_path / "imported"))
+    monkeypatch.setattr("nmt_cli.interop.importing.import_cached", Mock(return_value=tmp_path / "imported"))
     words = ["score", "--model", "owner/name", "--source", "src", "--reference", "ref", "--metric", "chrf"]
     code, out, _ = nmt(*words)
     assert (code, "100.0" in out) == (0, True)

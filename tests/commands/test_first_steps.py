@@ -16,7 +16,7 @@ from texts import ROOT
 from tiny_model import make_model
 
 from nmt_cli import __version__, documents
-from nmt_cli.interop import import_
+from nmt_cli.interop import importing
 from nmt_cli.recipe.named import NAMED_CORPORA
 from nmt_cli.system.errors import UsageError, meant
 
@@ -46,7 +46,7 @@ def error_of(nmt: Nmt, *words: str) -> tuple[int, str]:
         (["translate", "Why was she tired?"], 66, "echo 'Why was she tired?' | nmt translate"),
         (["translate", "it's 5 o'clock"], 66, """echo 'it'"'"'s 5 o'"'"'clock' | nmt translate"""),
         (["translate", "nothere.en"], 66, "no file 'nothere.en'. Check the path"),
-        (["translate", "Why", "was", "she"], 2, "To translate a text itself: echo TEXT | nmt translate"),
+        (["translate", "Why", "was", "she"], 2, "To translate text from the command line: echo TEXT | nmt translate"),
         (["prepare", "a.en", "a.de"], 2, "nmt prepare --src a.en --tgt a.de. See"),
         (["prepare", "my file.en", "a.de"], 2, "nmt prepare --src 'my file.en' --tgt a.de. See"),
         (["prepare", "a.en"], 2, "To prepare your own text: nmt prepare --src a.en --tgt FILE"),
@@ -87,7 +87,8 @@ def test_the_nearest_known_name_is_suggested() -> None:
 
 def test_a_missing_model_is_answered_with_the_models_here(nmt: Nmt, here: Path, model: Path) -> None:
     none = "From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
-    assert none in error_of(nmt, "translate", "--model", "runs/nope")[1]
+    for name in ("runs/nope", "models/nope"):  # neither is a name on the hub
+        assert none in error_of(nmt, "translate", "--model", name)[1]
     for path in ("runs/a/model", "models/b"):
         shutil.copytree(model, path)
     Path("runs/torn").mkdir()
@@ -240,7 +241,7 @@ def test_import_writes_to_models_by_default(
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     given = list[Any]()
-    monkeypatch.setattr(import_, "import_marian", lambda *arguments: given.append(arguments))
+    monkeypatch.setattr(importing, "import_model", lambda *arguments: given.append(arguments))
     assert nmt("import", source)[0] == 0
     assert nmt("import", source, "--out", "x")[0] == 0
     assert given == [(source, Path("models") / out), (source, Path("x"))]

@@ -175,6 +175,8 @@ def test_translations_are_cached_and_resumed(corpus_of: Any, tmp_path: Path, mon
     Words.calls, Words.fails_after = [], None
     whole = pairs_of(prepare(settings, tmp_path / "data", OPTIONS))
     assert len(Words.calls) == 1 + 500 - kept
+    assert len(translations := part.with_name("translations").read_text().splitlines()) == 500
+    assert not any("half a li" in line for line in translations)
     Words.calls = []
     assert pairs_of(prepare(settings, tmp_path / "again", OPTIONS)) == whole
     assert prepare(settings, tmp_path / "again", OPTIONS)

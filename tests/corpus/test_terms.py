@@ -381,7 +381,7 @@ def test_the_command_reads_a_glossary_file(model: Path, tmp_path: Path) -> None:
     for more, code, message in (
         (["--terms", tmp_path / "bad.tsv"], 65, "line 2: “Hund” repeats line 1"),
         (["--terms", tmp_path / "absent"], 66, "absent"),
-        (["--terms", tmp_path / "terms.tsv", "--sample"], 2, "leave out --terms"),
+        (["--terms", tmp_path / "terms.tsv", "--sample"], 2, "Leave out --terms"),
         (["--terms", tmp_path / "terms.tsv", "--score-pairs", tmp_path / "in"], 2, "leave out --sample"),
     ):
         done = texts.python(*start, *more)
@@ -390,12 +390,12 @@ def test_the_command_reads_a_glossary_file(model: Path, tmp_path: Path) -> None:
 
 
 def test_the_share_of_terms_in_the_hypotheses_is_scored(tmp_path: Path) -> None:
-    """A term counts once per line, and only whole words match."""
+    """A term counts once per line, only whole words match, and the Unicode form does not matter."""
     source = texts.write(tmp_path / "src", ["a dog, a dog", "dogs", "a cat", "a dog and a cat"])
     reference = texts.write(tmp_path / "ref", ["ein Hund", "Hunde", "eine Katze", "ein Hund und eine Katze"])
     terms = texts.write(tmp_path / "terms", ["dog\tHund|Köter", "cat\tKatze"])
     options = ScoreOptions(references=(reference,), source=source, terms=terms, intervals=False)
-    report = score.evaluate(options, ["ein Köter", "Hund", "ein Kater", "Hunde und Katze"])
+    report = score.evaluate(options, ["ein Ko\u0308ter", "Hund", "ein Kater", "Hunde und Katze"])
     assert "terms met: 50.0% (2 of 4, in 3 lines)" in report.text()
     assert "terms met: 50.0% (2 of 4, in 3 lines)" in report.markdown()
     assert json.loads(report.json())["terms"] == {"terms": 4, "met": 2, "with_terms": 3}

@@ -104,6 +104,12 @@ def test_any_characters_are_read_without_loss(text: str) -> None:
     assert content(translated(html.parse(text))) == content(text)
 
 
+@pytest.mark.parametrize("text", ["A & dog &amp;lt;b&amp;gt;", "dogs & cats &amp;amp; c", "<b>a & &amp;eacute;</b>"])
+def test_text_that_looks_like_an_entity_stays_text(text: str) -> None:
+    """Also where the source spells an ampersand by itself."""
+    assert content(translated(html.parse(text))) == content(text)
+
+
 @pytest.mark.parametrize(
     ("text", "segments"),
     [

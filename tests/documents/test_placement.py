@@ -29,6 +29,12 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
             {"Ich": "I", "rufe": "call", "ihn": "him", "an": "call"},
             "<b id=1>Ich rufe ihn an</b>",
         ),
+        # A tag with a long attribute is not repeated.
+        (
+            f"<b data-x={'x' * 500}>I call</b> him",
+            {"Ich": "I", "rufe": "call", "ihn": "him", "an": "call"},
+            f"<b data-x={'x' * 500}>Ich rufe ihn an</b>",
+        ),
         (
             "<b id=1>call</b> him now",
             {"Rufe": "call", "ihn": "him", "jetzt": "now", "an": "call"},
@@ -189,6 +195,11 @@ def test_marks_on_words_in_markdown() -> None:
         ("file%(s)s gone", {"weg": "gone", "Datei": "file"}, "weg Datei%(s)s"),
         ("(dogs I) call", {"Hunde": "dogs", "rufe": "call", "ich": "I"}, "(Hunde rufe ich)"),
         ("%s has %s dogs", {"Hunde": "dogs", "hat": "has"}, "Hunde %s hat %s"),
+        (
+            "dogs %s cats <b>%s</b> files",
+            {"Dateien": "files", "Katzen": "cats", "Hunde": "dogs"},
+            "Dateien %s Katzen <b>%s</b> Hunde",
+        ),
         ('"%s" (by %s) left', {"Fort": "left", "von": "by"}, 'Fort "%s" (von %s)'),
     ],
 )

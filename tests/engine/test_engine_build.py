@@ -1,4 +1,4 @@
-"""The engine is compiled by pip alone, for every CPU of its kind, and the level is chosen when it is opened."""
+"""pip compiles the engine for all CPUs of a processor family; opening it chooses the level."""
 
 import ctypes
 import os
@@ -20,22 +20,30 @@ ROOT = Path(__file__).parents[2]
 SIGNATURES = {FUNCTION: (ctypes.c_int64, [ctypes.c_void_p])}
 
 
+@pytest.fixture(scope="session")
+def zig_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Zig's own libraries, compiled once for all builds."""
+    return tmp_path_factory.mktemp("zig")
+
+
 @pytest.fixture(autouse=True)
-def _no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(monkeypatch: pytest.MonkeyPatch, zig_cache: Path) -> None:
     monkeypatch.delenv("NMT_ENGINE", raising=False)
+    monkeypatch.setenv("ZIG_GLOBAL_CACHE_DIR", str(zig_cache))
+    monkeypatch.setenv("ZIG_LOCAL_CACHE_DIR", str(zig_cache))
 
 
 @pytest.fixture(scope="session")
 def own_library() -> Path:
-    """The library of the source tree, which an install put there; it must be made of the sources as they are."""
+    """The library that an installation compiled in the source tree. It must be up to date."""
     if os.environ.get(build.SWITCH) == "0":
         pytest.skip(f"{build.SWITCH}=0")
-    assert build.is_current(build.LIBRARY), "the engine is not compiled, or of other sources: install nmt again"
+    assert build.is_current(build.LIBRARY), "the engine is not compiled from these sources: install nmt again"
     return build.LIBRARY
 
 
 def levels_of(cpu: str) -> list[str]:
-    """The levels that a Linux kernel's flags of this CPU allow, the fastest first."""
+    """Return the levels that these CPU flags of Linux allow, fastest first."""
     flags = set(cpu.split())
     vnni = "avx2 avx512f avx512dq avx512cd avx512bw avx512vl avx512_vnni"
     needs = {
@@ -48,8 +56,8 @@ def levels_of(cpu: str) -> list[str]:
     return [level for level, needed in needs.items() if set(needed.split()) <= flags]
 
 
-def test_the_best_level_of_the_cpu_is_chosen(own_library: Path) -> None:
-    """cpuid's answer, read by us, agrees with the kernel's."""
+def test_the_fastest_level_of_the_cpu_is_chosen(own_library: Path) -> None:
+    """Our reading of cpuid agrees with that of the kernel."""
     opened = library.load(SIGNATURES)
     assert opened is not None
     assert opened.level == library.describe() == levels_of(Path("/proc/cpuinfo").read_text())[0]
@@ -59,16 +67,16 @@ def test_the_best_level_of_the_cpu_is_chosen(own_library: Path) -> None:
 
 
 def test_a_level_can_be_forced(own_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each level that the CPU has is loaded when named; each that it lacks is refused with those that it has."""
-    has = levels_of(Path("/proc/cpuinfo").read_text())
+    """NMT_ENGINE loads levels that the CPU supports. The error for others lists the supported ones."""
+    supported = levels_of(Path("/proc/cpuinfo").read_text())
     for level in library.LEVELS:
         monkeypatch.setenv("NMT_ENGINE", level)
-        if level in has:
+        if level in supported:
             opened = library.load(SIGNATURES)
             assert opened is not None
             assert opened.level == library.describe() == level
         else:
-            with pytest.raises(UsageError, match=f"{level} cannot run on this CPU. It has {', '.join(has)}$"):
+            with pytest.raises(UsageError, match=f"{level} cannot run on this CPU. It has {', '.join(supported)}$"):
                 library.load(SIGNATURES)
 
 
@@ -78,7 +86,7 @@ def test_the_engine_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None
     assert library.describe() == "none: NMT_ENGINE=off"
 
 
-def test_an_unknown_level_is_an_error_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NMT_ENGINE", "sse\n9")
     with pytest.raises(UsageError, match=r"^NMT_ENGINE=sse\\n9 is unknown. It may be amx, avx512, .* or off$"):
         library.load(SIGNATURES)
@@ -90,28 +98,29 @@ def test_without_a_library_there_is_no_engine_and_a_reason(tmp_path: Path, monke
     (tmp_path / "damaged.so").write_bytes(b"not ELF")
     assert library.load(SIGNATURES, tmp_path / "damaged.so") is None
     assert library.describe(tmp_path / "damaged.so").startswith("none: it cannot be loaded: ")
-    monkeypatch.setenv("NMT_ENGINE", "base")  # whoever names a level must not get another speed in silence
+    monkeypatch.setenv("NMT_ENGINE", "base")  # a forced level must not be replaced silently
     with pytest.raises(UsageError, match="NMT_ENGINE=base: there is no engine, nmt was installed without it"):
         library.load(SIGNATURES, tmp_path / "absent.so")
 
 
-def test_of_the_levels_that_are_compiled_the_best_that_runs_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library.ctypes, "CDLL", lambda _: object())
-    for compiled, runnable, chosen in (
+@pytest.mark.parametrize(
+    ("compiled", "runnable", "chosen"),
+    [
         ("avx512 avx2 base", "amx avx512 avx2 base", "avx512"),
         ("base avx2", "avx2 base", "avx2"),
         ("amx base", "avx2 base", "base"),
-        ("amx avx512", "avx2 base", "none: it is compiled for other CPUs"),
-        ("base", "", "none: it is compiled for other CPUs"),
-    ):
-        names = {"compiled": compiled.split(), "runnable": runnable.split()}
-        monkeypatch.setattr(library, "_names", lambda _, function, names=names: names[function])
-        assert library.describe() == chosen
-        if chosen == "base":
-            monkeypatch.setenv("NMT_ENGINE", "avx2")
-            with pytest.raises(UsageError, match=r"^NMT_ENGINE=avx2 cannot run on this CPU. It has base$"):
-                library.describe()
-            monkeypatch.delenv("NMT_ENGINE")
+        ("amx avx512", "avx2 base", None),
+        ("base", "", None),
+    ],
+)
+def test_the_fastest_compiled_level_is_chosen(compiled: str, runnable: str, chosen: str | None) -> None:
+    assert library.fastest_level(compiled.split(), runnable.split()) == chosen
+
+
+def test_a_forced_level_must_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NMT_ENGINE", "avx2")
+    with pytest.raises(UsageError, match=r"^NMT_ENGINE=avx2 cannot run on this CPU. It has base$"):
+        library.fastest_level(["amx", "base"], ["avx2", "base"])
 
 
 def test_the_engine_is_opened_without_numpy_and_torch(own_library: Path) -> None:
@@ -127,37 +136,37 @@ def test_levels_have_the_same_names_and_order_in_c_and_python() -> None:
 
 
 def glibc_of(file: Path) -> tuple[int, int]:
-    """The newest version of glibc's symbols that a library asks for."""
+    """Return the newest version of glibc symbols that a library requires."""
     return max((int(a), int(b)) for a, b in re.findall(rb"GLIBC_(\d+)\.(\d+)", file.read_bytes()))
 
 
-def test_the_library_asks_for_no_newer_glibc_than_the_wheels_tag_says(own_library: Path) -> None:
+def test_the_library_runs_with_the_glibc_of_the_wheel_tag(own_library: Path) -> None:
     assert glibc_of(own_library) <= (2, 17)
 
 
-def test_one_level_compiles_with_other_flags_and_is_kept(tmp_path: Path) -> None:
-    """What checks of undefined behaviour take; the same call again does no work, another flag compiles again."""
+def test_a_library_with_other_flags_is_compiled_once(tmp_path: Path) -> None:
+    """The same call again does nothing; other flags compile again."""
     pytest.importorskip("ziglang")
     made = tmp_path / "one.so"
-    assert build.build(made, levels=["base"], flags=["-fsanitize=undefined"])
+    assert build.build(made, levels=["base"], flags=["-O1"])
     assert library.describe(made) == "base"
-    assert not build.build(made, levels=["base"], flags=["-fsanitize=undefined"])
-    assert build.build(made, levels=["base"])
+    assert not build.build(made, levels=["base"], flags=["-O1"])
+    assert build.build(made, levels=["base"], flags=["-O1", "-g"])
     with pytest.raises(build.CannotBuildError, match=r"the compiler failed: .*-fno-such-thing"):
         build.build(tmp_path / "none.so", levels=["base"], flags=["-fno-such-thing"])
     assert [path.name for path in tmp_path.iterdir()] == ["one.so"]
 
 
-def test_a_library_that_was_made_otherwise_is_not_current(tmp_path: Path) -> None:
-    """With one level, other flags or for another processor: it is compiled again."""
+def test_a_library_of_another_build_is_not_current(tmp_path: Path) -> None:
+    """With fewer levels, other flags or for another processor."""
     made, target, levels = tmp_path / "made.so", build.own_target(), list(build.LEVELS[platform.machine()])
-    ways = [(target, levels, []), (target, levels[-1:], []), (target, levels, ["-g"]), (f"x{target}", levels, [])]
-    for number, way in enumerate(ways):
-        made.write_bytes(build._stamp(*way).encode())
+    builds = [(target, levels, []), (target, levels[-1:], []), (target, levels, ["-g"]), (f"x{target}", levels, [])]
+    for number, arguments in enumerate(builds):
+        made.write_bytes(build._stamp(*arguments).encode())
         assert build.is_current(made) == (number == 0)
 
 
-def test_it_compiles_for_arm(tmp_path: Path) -> None:
+def test_the_engine_compiles_for_arm(tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
     made = tmp_path / "arm.so"
     assert build.build(made, "aarch64-linux-gnu.2.17")
@@ -168,7 +177,7 @@ def test_it_compiles_for_arm(tmp_path: Path) -> None:
 
 
 def wheel_of(tmp_path: Path, **environment: str) -> tuple[Path, str]:
-    """Build an sdist, and a wheel from it, with no compiler on the PATH; return the wheel and what was said."""
+    """Build an sdist, and a wheel from it, without a compiler on the PATH; return the wheel and the output."""
     tools = tmp_path / "tools"
     subprocess.run([sys.executable, "-m", "venv", tools], check=True)
     python, nowhere = tools / "bin" / "python", os.environ | {"PATH": str(tmp_path), **environment}
@@ -180,10 +189,10 @@ def wheel_of(tmp_path: Path, **environment: str) -> tuple[Path, str]:
     return wheel, done.stdout + done.stderr
 
 
-def test_env_says_which_level_is_used_or_why_there_is_none(own_library: Path) -> None:
-    """Also that a wrong name of a level ends in one line and the code of a usage error."""
-    for name, said in (("base", '"engine": "base"'), ("off", '"engine": "none: NMT_ENGINE=off"')):
-        assert said in texts.python("-m", "nmt_cli", "env", "--json", NMT_ENGINE=name).stdout
+def test_env_shows_the_level_or_the_reason_for_none(own_library: Path) -> None:
+    """An unknown level is a usage error in one line."""
+    for name, expected in (("base", '"engine": "base"'), ("off", '"engine": "none: NMT_ENGINE=off"')):
+        assert expected in texts.python("-m", "nmt_cli", "env", "--json", NMT_ENGINE=name).stdout
     done = texts.python("-m", "nmt_cli", "env", NMT_ENGINE="sse9")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("nmt env: error: NMT_ENGINE=sse9 is unknown")
@@ -191,8 +200,8 @@ def test_env_says_which_level_is_used_or_why_there_is_none(own_library: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_sdist_builds_a_wheel_that_runs_elsewhere_without_any_compiler(tmp_path: Path) -> None:
-    """The wheel says for which platform it is, holds the library and no C; it loads where nothing else is installed."""
+def test_an_sdist_builds_a_wheel_that_needs_no_compiler(tmp_path: Path) -> None:
+    """The wheel names its platform, includes the library and no C, and its engine loads without other packages."""
     wheel, _ = wheel_of(tmp_path)
     assert wheel.name.endswith(f"-py3-none-manylinux_2_17_{platform.machine()}.whl")
     inside = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("nmt_cli/engine/")}
@@ -201,35 +210,34 @@ def test_an_sdist_builds_a_wheel_that_runs_elsewhere_without_any_compiler(tmp_pa
     python = tmp_path / "tools" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True)
     code = "from nmt_cli.engine import library; print(library.describe())"
-    said = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert said.strip() == levels_of(Path("/proc/cpuinfo").read_text())[0]
+    level = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert level.strip() == levels_of(Path("/proc/cpuinfo").read_text())[0]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_switched_off_the_wheel_is_pure_and_the_build_says_so(tmp_path: Path) -> None:
-    wheel, said = wheel_of(tmp_path, NMT_ENGINE_BUILD="0")
+def test_without_the_engine_the_wheel_is_pure(tmp_path: Path) -> None:
+    wheel, output = wheel_of(tmp_path, NMT_ENGINE_BUILD="0")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
-    assert "nmt is built without its engine, translation on a CPU is slower: NMT_ENGINE_BUILD=0" in said
-    assert "ziglang" not in said
+    assert "nmt is built without its engine, translation on a CPU is slower: NMT_ENGINE_BUILD=0" in output
+    assert "ziglang" not in output
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_random_models_touch_nothing_that_is_not_theirs(own_library: Path, tmp_path: Path) -> None:
-    """Random shapes, options and lengths: no undefined behaviour, and no access behind a buffer, at any level.
+def test_random_models_have_no_undefined_behavior(own_library: Path, tmp_path: Path) -> None:
+    """Random shapes, options and lengths: no undefined behavior and no access behind a buffer, at any level.
 
-    Nor do results, to the last bit, depend on how a compiler arranges the source: checks between operations keep it
-    from fusing others than the source says.
+    The checks also change how the compiler arranges and fuses operations, but results stay the same to the last bit.
     """
     flags = ["-fsanitize=undefined", "-fsanitize-trap=undefined", "-fno-sanitize=function", "-DGUARD_PAGES"]
     build.build(tmp_path / "guarded.so", flags=flags)
     for level in levels_of(Path("/proc/cpuinfo").read_text()):
-        said = []
+        outputs = []
         for path in (tmp_path / "guarded.so", own_library):
             command = [sys.executable, str(ROOT / "tests/helpers/engine_fuzz.py"), str(path), "40", "1"]
             done = subprocess.run(command, env={**os.environ, "NMT_ENGINE": level}, capture_output=True, text=True)
             assert done.returncode == 0, (level, done.stderr)
-            said.append(done.stdout)
-        assert said[0] == said[1]
+            outputs.append(done.stdout)
+        assert outputs[0] == outputs[1]

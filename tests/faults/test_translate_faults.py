@@ -184,7 +184,7 @@ def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: 
     weight = tensors["decoder.0.feed_forward.outer.weight"]
     for value in (float("inf"), float("nan")):
         weight[0, 0] = value
-        with pytest.raises(DataError, match=r"outer\.weight is not finite; such a model is not written"):
+        with pytest.raises(DataError, match=r"outer\.weight is not finite, so the model is not written"):
             save_model(tmp_path / "bad", tensors, loaded.recipe, loaded.tokenizer_file, {})
     weight.fill_(3e38)
     save_model(tmp_path / "bad", tensors, loaded.recipe, loaded.tokenizer_file, {})

@@ -1,8 +1,8 @@
 """Search random sentences with random models: `python tests/helpers/engine_fuzz.py LIBRARY SENTENCES SEED`.
 
-It checks nothing but that results are possible: the library is one that ends the program where it does something
-wrong, compiled with -fsanitize=undefined -fsanitize-trap=undefined and -DGUARD_PAGES (test_engine_build.py does that).
-It prints a hash of all results, which is that of any other library of the same source, level and seed.
+Faults show up only in a library that ends the program at undefined behavior and invalid accesses, compiled with
+-fsanitize=undefined -fsanitize-trap=undefined -DGUARD_PAGES, as test_engine_build.py does. The script checks only that
+results are possible, and prints their hash, which depends on the source, the level and the seed but not on the flags.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.segments import Segment
 
-PERIOD = 997  # weights repeat: drawing them all would take most of the time
+PERIOD = 997  # of repeated weights, because drawing all of them would take most of the time
 
 
 class Fuzz:
@@ -32,7 +32,7 @@ class Fuzz:
         self.engine, self.draw, self.results = engine, random.Random(seed), hashlib.sha256()
 
     def tensors(self, settings: SimpleNamespace, vocabulary: int) -> tuple[dict[str, Tensor], list[Any], int]:
-        """Return weights by name, their memory, and how many source tokens there are."""
+        """Return weights by name, the memory that holds them, and the size of the source vocabulary."""
         draw, s, kept, tensors = self.draw, settings, list[Any](), dict[str, Tensor]()
 
         def add(name: str, *shape: int) -> None:
@@ -85,7 +85,7 @@ class Fuzz:
     def settings(self) -> SimpleNamespace:
         draw = self.draw
         width = draw.choice([draw.randint(1, 80), 64, 128])
-        return SimpleNamespace(
+        settings = SimpleNamespace(
             num_layers=1,
             encoder_layers=draw.randint(1, 2),
             decoder_layers=draw.randint(1, 3),
@@ -99,6 +99,8 @@ class Fuzz:
             max_length=draw.choice([8, 20, 64, 300]),
             positions="learned" if width % 2 else draw.choice(["learned", "sinusoidal", "marian"]),
         )
+        settings.depths = settings.encoder_layers, settings.decoder_layers
+        return settings
 
     def segment(self, longest: int, source: int, target: int) -> Segment:
         draw = self.draw
@@ -126,7 +128,7 @@ class Fuzz:
         )
 
     def constraints(self, target: int) -> Constraints:
-        """Return up to 64 terms, of forms that begin and end alike."""
+        """Return up to 64 terms, with forms that share beginnings and ends."""
         draw, few = self.draw, [self.draw.randint(3, target - 1) for _ in range(3)]
         begins = bytes([1, 0, 1, *(draw.random() < 0.5 for _ in range(target - 3))])
 
@@ -137,7 +139,7 @@ class Fuzz:
         return Constraints([[form() for _ in range(draw.randint(1, 3))] for _ in range(count)], begins)
 
     def search_one_model(self) -> int:
-        """Search some sentences with a random model, or two; return how many."""
+        """Search some sentences with one or two random models; return the number of sentences."""
         draw, settings = self.draw, self.settings()
         vocabulary = draw.choice([4, 5, 63, 64, 65, draw.randint(4, 1000)])
         tensors, kept, source = self.tensors(settings, vocabulary)

@@ -1,4 +1,4 @@
-"""Exports, proven in the toolkits they are for, and the refusal of what is not the same."""
+"""Exports run in the toolkits for which they are written, and wrong ones are refused."""
 
 import contextlib
 import functools
@@ -23,9 +23,10 @@ from nmt_cli import __version__
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
-from nmt_cli.interop import marian
-from nmt_cli.interop.export import _lines, export
-from nmt_cli.interop.proof import Transformers, compare, largest_difference
+from nmt_cli.interop import transformers_marian
+from nmt_cli.interop.adapters import Adapter, Transformers
+from nmt_cli.interop.export import comparison_lines, export
+from nmt_cli.interop.verification import compare, largest_difference
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.storage import artefact
@@ -50,9 +51,9 @@ def lines(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Return a small model, made once; some steps of training teach it to say its source backwards and to end."""
-    place = tmp_path_factory.mktemp("models")
-    file = place / "tokenizer.model"
+    """Return a function that trains small models, once each, to reverse their source."""
+    directory = tmp_path_factory.mktemp("models")
+    file = directory / "tokenizer.model"
     file.write_bytes(subwords.train([f"{line} {i}" for i in range(30) for line in LINES[:2]], 320))
     tokenizer = Tokenizer(file)
     words = [f"{a} {b}" for a in LINES[0].split() for b in LINES[1].split()]
@@ -63,7 +64,7 @@ def models(tmp_path_factory):
 
     @functools.cache
     def small_model(steps=100, **changes):
-        directory = place / f"{steps}-{'-'.join(map(str, changes.items()))}"
+        model_directory = directory / f"{steps}-{'-'.join(map(str, changes.items()))}"
         sizes = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "max_length": 64}
         decoding = {"beam": 2, "extra_length": 10}
         settings = loading.from_plain({"name": "small", "model": {**sizes, **changes}, "decoding": decoding}, "test")
@@ -75,15 +76,15 @@ def models(tmp_path_factory):
             loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.1)
             (loss / len(batch.tgt_out_N)).backward()
             adam.step()
-        save_model(directory, model.state_dict(), settings, file, {})
-        return directory
+        save_model(model_directory, model.state_dict(), settings, file, {})
+        return model_directory
 
     return small_model
 
 
 @pytest.fixture(scope="module")
 def exported(models, lines, tmp_path_factory):
-    """Return the export of a small model, made once."""
+    """Return a function that exports small models, once each."""
 
     @functools.cache
     def small_export(target, **changes):
@@ -96,14 +97,14 @@ def exported(models, lines, tmp_path_factory):
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
 @pytest.mark.parametrize("changes", [{}, PRE, BIASES])
-def test_the_same_in_both_toolkits(exported, target, changes):
+def test_both_toolkits_compute_the_same(exported, target, changes):
     proof = artefact.verify(exported(target, **changes), "export")["proof"]
     ((same, ended),) = re.findall(r"On 6 sentences .* (\d+) of (\d+) translations that end within the limit are", proof)
     assert int(same) == int(ended) >= 3
 
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
-def test_the_example_runs_as_it_stands(target, exported):
+def test_the_example_on_the_card_runs(target, exported):
     code = (exported(target) / "README.md").read_text().split("```python\n")[1].split("```")[0]
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -111,54 +112,53 @@ def test_the_example_runs_as_it_stands(target, exported):
     assert output.getvalue().strip()
 
 
-def test_the_card_says_where_the_model_is_from(exported, models, lines, tmp_path):
-    assert "trained on toy-en-de" in (exported("hf") / "README.md").read_text()
+def test_the_card_names_the_origin_of_an_imported_model(models, lines, tmp_path):
     model = load_model(models())
-    about = {"imported": "OWNER/NAME@c0ffee"}
-    save_model(tmp_path / "model", model.model.state_dict(), model.recipe, model.tokenizer_file, about)
+    manifest = {"imported": "OWNER/NAME@c0ffee"}
+    save_model(tmp_path / "model", model.model.state_dict(), model.recipe, model.tokenizer_file, manifest)
     assert export(tmp_path / "model", "hf", tmp_path / "out", None, lines) == 0
     assert "imported from OWNER/NAME@c0ffee" in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_the_card_says_what_the_model_is(exported, models):
+def test_the_card_describes_the_model(exported, models):
     parameters = sum(p.numel() for p in load_model(models()).model.parameters())
     for target, library in (("hf", "transformers"), ("ctranslate2", "ctranslate2")):
         out = exported(target)
         card = " ".join((out / "README.md").read_text().split())
-        about = f"(2 + 2 layers, d_model 32, d_ff 48, 4 heads, post-norm, {parameters:,} parameters)"
+        sizes = f"(2 + 2 layers, d_model 32, d_ff 48, 4 heads, post-norm, {parameters:,} parameters)"
         assert card.startswith(f"--- language: - en - de library_name: {library} pipeline_tag: translation ---")
-        for said in (
+        for expected in (
             "# small: en to de",
-            f"{about}, trained on toy-en-de (nmt-cli {__version__})",
+            f"{sizes}, trained on toy-en-de (nmt-cli {__version__})",
             f"## Proof {artefact.read_json(out / 'manifest.json')['proof']} ## Limits",
             "divides log-probabilities by ((5 + length) / 6) ^ 0.6, transformers",
-            "ends at source length + 10 tokens;",
-            "know only one limit for all sentences, here 64. - MarianTokenizer",
-            f'"{out.as_posix()}"' if target == "ctranslate2" else f'from_pretrained("{out.as_posix()}")',
+            "ends its output at source length + 10 tokens.",
+            "have one limit for all sentences, here 64. - MarianTokenizer",
+            f'"{out.as_posix()}"',
             LINES[0],
         ):
-            assert said in card
+            assert expected in card
         assert loading.load_stored(out / "recipe.yaml") == load_model(models()).recipe
         manifest = artefact.verify(out, "export")
         assert (manifest["target"], manifest["quantization"]) == (target, "float32")
 
 
-def test_transformers_searches_as_the_recipe_does(exported):
+def test_transformers_searches_with_the_recipe_by_default(exported):
     out = exported("hf")
     config = artefact.read_json(out / "generation_config.json")
     tokenizer = Tokenizer(out / "source.spm")
     length = round(statistics.median(len(ids) for ids in tokenizer.encode([normalise(line) for line in LINES]) if ids))
     assert config["length_penalty"] == pytest.approx(0.6 * length / (5 + length), abs=0.005)
     card, pad = " ".join((out / "README.md").read_text().split()), tokenizer.vocabulary_size - 1
-    assert f"by length ^ {config['length_penalty']}, which is the same trade at {length} tokens" in card
+    assert f"by length ^ {config['length_penalty']}. The effect is the same at {length} tokens" in card
     expected = {"num_beams": 2, "max_length": 64, "bad_words_ids": [[pad]], "pad_token_id": pad}
     assert config == {**config, **expected}
     assert [artefact.read_json(out / "config.json")[f"{name}_token_id"] for name in ("unk", "eos")] == [0, 1]
 
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
-def test_an_export_that_computes_something_else_is_not_kept(models, lines, tmp_path, target, monkeypatch):
-    monkeypatch.setattr(marian, "sines_first", torch.arange)
+def test_an_export_with_different_results_is_not_kept(models, lines, tmp_path, target, monkeypatch):
+    monkeypatch.setattr(transformers_marian, "sines_first", torch.arange)
     with pytest.raises(DataError, match="is not kept: log-probabilities must agree within") as caught:
         export(models(), target, tmp_path / "out", None, lines)
     assert caught.value.exit_code == 65
@@ -166,8 +166,8 @@ def test_an_export_that_computes_something_else_is_not_kept(models, lines, tmp_p
 
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
-def test_a_full_disk_is_one_line_and_leaves_nothing(models, lines, tmp_path, target):
-    """Where the limit hits the weights that safetensors writes, or what is written beside them."""
+def test_a_full_disk_leaves_nothing(models, lines, tmp_path, target):
+    """The limits hit the weights that safetensors writes, and the files beside them."""
     model, limits, ignored = models(), resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -189,25 +189,23 @@ def translator_of(model, change=lambda model: None):
     return Translator.of(loaded.model, Tokenizer(loaded.tokenizer_file), loaded.recipe, torch.float32)
 
 
-def test_a_small_difference_of_weights_or_other_ids_are_seen(models, exported):
+def test_small_differences_are_detected(models, exported):
     translator = translator_of(models())
     size = translator.tokenizer.vocabulary_size
-    peer = Transformers(exported("hf"), [[(i - 1) % size for i in range(size)]] * 2)
+    adapter = Transformers(exported("hf"), [[(i - 1) % size for i in range(size)]] * 2)
     texts = [" ".join(line.split()) for line in LINES]
-    peer.check_ids(translator.tokenizer, texts, texts)
-    compare(translator, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
+    adapter.check_tokenizer(translator.tokenizer, texts, texts)
+    compare(translator, adapter, {0: LINES[0], 4: LINES[4]}, exact=True)
     changed = translator_of(models(), lambda model: model.decoder[1].residuals[2].norm.weight[0].add_(0.01))
     with pytest.raises(DataError, match="log-probabilities must agree"):
-        compare(changed, peer, {0: LINES[0], 4: LINES[4]}, exact=True)
-    peer.ours[1] = peer.ours[1].roll(1)
+        compare(changed, adapter, {0: LINES[0], 4: LINES[4]}, exact=True)
+    adapter.our_ids[1] = adapter.our_ids[1].roll(1)
     with pytest.raises(DataError, match="splits"):
-        peer.check_ids(translator.tokenizer, texts, texts)
+        adapter.check_tokenizer(translator.tokenizer, texts, texts)
 
 
-class Same:
-    """A toolkit that computes what ours does, but for tokens at the end of `changed` lines and log-probabilities."""
-
-    beam, differs = 0, ""
+class Changed(Adapter):
+    """Our own results, with more tokens in the first `changed` lines, and log-probabilities shifted."""
 
     def __init__(self, translator, lines, changed, tokens, shift):
         self.translator, self.lines, self.changed, self.tokens, self.shift = translator, lines, changed, tokens, shift
@@ -222,12 +220,12 @@ class Same:
         return [[score + self.shift for score in row] for row in self.translator.score_ids(pairs)]
 
 
-def test_differing_lines_are_listed_and_refused_if_many(models, capsys):
+def test_differing_lines_are_listed_and_limited(models, capsys):
     translator, words = translator_of(models()), LINES[0].split()
     lines = dict(enumerate((f"{a} {b}" for a in words for b in words), 5))
 
     def proof(changed, tokens=1, shift=0.0):
-        return compare(translator, Same(translator, [*lines.values()], changed, tokens, shift), lines, exact=True)[0]
+        return compare(translator, Changed(translator, [*lines.values()], changed, tokens, shift), lines, exact=True)[0]
 
     assert "49 of 49 translations that end within the limit are the same." in proof(0)
     assert "lines that differ" not in capsys.readouterr().err
@@ -236,25 +234,24 @@ def test_differing_lines_are_listed_and_refused_if_many(models, capsys):
     with pytest.raises(DataError, match=r"translations but for 2%.*; 47 of 49 translations"):
         proof(2)
     segments = [t.segments[0] for t in translator.translate(lines.values(), alpha=0)]
-    shorter = sum(
-        len(each.hypotheses[0].ids) < len(each.ids) - 1 for each in segments
-    )  # others reach the limit exactly with ten tokens more
+    # With ten tokens more, the others reach the limit exactly.
+    shorter = sum(len(each.hypotheses[0].ids) < len(each.ids) - 1 for each in segments)
     with pytest.raises(DataError, match=f"; 0 of {shorter} translations"):
         proof(49, 10)
     capsys.readouterr()
     with pytest.raises(DataError, match="; 0 of 49 translations"):
         proof(49)
     listed = re.findall(r"^(\d+) ", capsys.readouterr().err, re.MULTILINE)
-    assert listed == [str(i) for i in range(6, 26)], "the first twenty, by their numbers in the file"
+    assert listed == [str(i) for i in range(6, 26)]  # the first twenty, by their line numbers in the file
     assert "is 9.0e-05;" in proof(0, shift=9e-5)
     with pytest.raises(DataError, match=r"log-probabilities must agree within 0\.0001"):
         proof(0, shift=-1.1e-4)
-    assert largest_difference([[-0.5, -10.0]], [[-0.25, -8.0]]) == 0.25  # relative where a token is unlikely
+    assert largest_difference([[-0.5, -10.0]], [[-0.25, -8.0]]) == 0.25  # relative, because the token is unlikely
     assert proof(49, 20).endswith("; 0 of 0 translations that end within the limit are the same.")
 
 
 @pytest.mark.parametrize("quantization", ["bfloat16", "int8"])
-def test_quantised_exports_state_the_difference(models, lines, tmp_path, quantization, exported):
+def test_quantized_exports_state_the_change_of_bleu(models, lines, tmp_path, quantization, exported):
     assert export(models(), "ctranslate2", tmp_path / "out", quantization, lines) == 0
     size, plain = ((out / "model.bin").stat().st_size for out in (tmp_path / "out", exported("ctranslate2")))
     assert size < 0.7 * plain
@@ -266,7 +263,7 @@ def test_quantised_exports_state_the_difference(models, lines, tmp_path, quantiz
 @pytest.mark.parametrize(
     ("changes", "reason"), [({"positions": "learned"}, "positions"), ({"d_k": 4}, "d_k"), ({"d_v": 16}, "d_v")]
 )
-def test_what_they_cannot_compute_is_refused(models, lines, tmp_path, changes, reason):
+def test_unsupported_models_are_refused(models, lines, tmp_path, changes, reason):
     with pytest.raises(DataError, match=reason):
         export(models(0, **changes), "hf", tmp_path / "out", None, lines)
     assert not (tmp_path / "out").exists()
@@ -285,15 +282,15 @@ def test_wrong_options(models, lines, tmp_path, monkeypatch):
     ]:
         with pytest.raises(error, match=reason):
             export(model, *options)
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)  # simulates that it is not installed
     with pytest.raises(UsageError, match=r"ctranslate2.*pip install \"nmt-cli\[export\]\""):
         export(model, "ctranslate2", out, None, lines)
     assert not out.exists()
 
 
 def test_the_languages_of_an_export(models, lines, tmp_path, monkeypatch):
-    """Each on its side for transformers; BLEU in the tokens of the target language."""
-    loaded, directory, counted = load_model(models(0)), tmp_path / "model", []
+    """transformers gets both. BLEU tokenizes for the target language."""
+    loaded, directory, scored = load_model(models(0)), tmp_path / "model", []
     corpus = loaded.recipe.corpus.model_copy(update={"src": "fi", "tgt": "zh"})
     recipe = loaded.recipe.model_copy(update={"corpus": corpus})
     save_model(directory, loaded.model.state_dict(), recipe, loaded.tokenizer_file, {})
@@ -301,13 +298,13 @@ def test_the_languages_of_an_export(models, lines, tmp_path, monkeypatch):
     theirs = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
     assert (theirs["source_lang"], theirs["target_lang"]) == ("fi", "zh")
     monkeypatch.setattr(
-        "nmt_cli.interop.export.corpus_bleu", lambda *_, language, **_how: counted.append(language) or (1.0, "")
+        "nmt_cli.interop.export.corpus_bleu", lambda *_, language, **_how: scored.append(language) or (1.0, "")
     )
     assert export(directory, "ctranslate2", tmp_path / "ct2", "int8", lines) == 0
-    assert counted == ["zh", "zh"]
+    assert scored == ["zh", "zh"]
 
 
-def test_the_dev_text_of_a_run(reference_run, numbers_corpus, tmp_path, monkeypatch):
+def test_exports_are_compared_on_the_dev_text_by_default(reference_run, numbers_corpus, tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data/numbers").symlink_to(numbers_corpus)
     monkeypatch.chdir(tmp_path)
@@ -322,21 +319,21 @@ def test_the_dev_text_of_a_run(reference_run, numbers_corpus, tmp_path, monkeypa
     assert f"BLEU changes from {before:.2f} to " in proof
 
 
-def test_the_lines_to_compare_on(tmp_path, monkeypatch):
-    """A file's, each in Unicode form NFC and with plain spaces, without references; else a hundred of the dev text."""
+def test_lines_for_the_comparison(tmp_path, monkeypatch):
+    """A file, normalized and without references; else a hundred lines of the dev set."""
     settings = loading.from_plain({"name": "mine", "corpus": {"name": "own"}}, "test")
     (tmp_path / "lines").write_text("a\u00a0u\u0308\nb\n")
-    assert _lines(settings, tmp_path / "lines", tmp_path) == (["a ü", "b"], [])
+    assert comparison_lines(settings, tmp_path / "lines", tmp_path) == (["a ü", "b"], [])
     opened = Mock(return_value=Mock(lines={"dev": ([f"a\u00a0{i}" for i in range(120)], [*range(120)])}.get))
     monkeypatch.setattr("nmt_cli.interop.export.open_corpus", opened)
     monkeypatch.chdir(tmp_path)
     model = tmp_path / "work" / "runs" / "mine" / "model"
     with pytest.raises(MissingError, match=r"and data/own is not here\. Give --lines FILE"):
-        _lines(settings, None, model)
-    for place in (tmp_path / "work" / "data" / "own", tmp_path / "data" / "own"):  # beside runs/, or better here
-        place.mkdir(parents=True)
-        (place / "manifest.json").touch()
-        assert _lines(settings, None, model) == ([f"a {i}" for i in range(100)], [*range(100)])
+        comparison_lines(settings, None, model)
+    for data in (tmp_path / "work" / "data" / "own", tmp_path / "data" / "own"):  # the second is preferred
+        data.mkdir(parents=True)
+        (data / "manifest.json").touch()
+        assert comparison_lines(settings, None, model) == ([f"a {i}" for i in range(100)], [*range(100)])
     assert [call.args[0].absolute() for call in opened.call_args_list] == [
         tmp_path / "work" / "data" / "own",
         tmp_path / "data" / "own",
@@ -344,13 +341,13 @@ def test_the_lines_to_compare_on(tmp_path, monkeypatch):
 
 
 def test_one_line_within_the_limit_is_enough(models, tmp_path, monkeypatch):
-    """Of the model's 64 tokens ten are left for more than the source: 53 may be compared on, 54 not."""
+    """The model has 64 positions, and outputs may be ten tokens longer than sources of at most 53 tokens."""
     model = models(0)
     tokenizer = Tokenizer(model / "tokenizer.model")
     lines = ["a " * count for count in range(1, 60)]
     sizes = [len(ids) for ids in tokenizer.encode([normalise(line) for line in lines])]
     for size, fits in ((53, True), (54, False)):
         (tmp_path / "lines").write_text(f"{lines[sizes.index(size)]}\n")
-        monkeypatch.setattr(marian, "write_marian", Mock(side_effect=LookupError("begun")))
+        monkeypatch.setattr("nmt_cli.interop.export.write_transformers", Mock(side_effect=LookupError("begun")))
         with pytest.raises(LookupError if fits else DataError, match="begun" if fits else "no line of 1 to 53 tokens"):
             export(model, "hf", tmp_path / "new", None, tmp_path / "lines")

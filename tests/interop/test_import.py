@@ -1,16 +1,10 @@
-"""Importing Marian models: random ones built with transformers, our own exports, and what must be refused."""
+"""Import Marian models of transformers: random ones, our own exports, and models that must be refused."""
 
-import errno
-import functools
-import io
-import itertools
 import json
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
-import hub_server
-import huggingface_hub
 import numpy as np
 import pytest
 import safetensors.torch
@@ -22,13 +16,12 @@ from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer, files_of
-from nmt_cli.interop import hub, import_, marian
-from nmt_cli.interop import vocabulary as vocabularies
+from nmt_cli.interop import transformers_marian
 from nmt_cli.interop.export import export
-from nmt_cli.interop.import_ import import_marian
+from nmt_cli.interop.importing import import_model, verify_import
 from nmt_cli.recipe import loading
 from nmt_cli.reporting.attend import attend
-from nmt_cli.system.errors import DataError, DownloadError, MissingError, OutputError
+from nmt_cli.system.errors import DataError, MissingError, OutputError
 from nmt_cli.training.train import train
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, load_tensors, save_model
@@ -39,75 +32,14 @@ from nmt_cli.translation.segments import Hypothesis
 from nmt_cli.translation.translator import Translator
 from nmt_cli.translation.writer import alignment
 
-transformers = pytest.importorskip("transformers")
+pytest.importorskip("transformers")
 
-WORDS = itertools.product(["old", "red", "big"], ["cat", "man", "fox"], ["shy", "sad", "wet"])
-TEXT = [f"the {a} {b} sees a {c} dog und der {a}e {b} schläft" for a, b, c in WORDS]
-
-
-def unigram(lines, size):
-    model, options = io.BytesIO(), {"vocab_size": size, "hard_vocab_limit": False, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=model, **options)
-    return model.getvalue()
-
-
-SOURCE = unigram(TEXT, 60)
-OWN_SOURCE, OWN_OUTPUT = {"share_encoder_decoder_embeddings": False}, {"tie_word_embeddings": False}
+from random_marian import OWN_OUTPUT, OWN_SOURCE, SOURCE, TEXT, random_marian, randomize, train_unigram, vocabulary
 
 
 def sides(loaded):
-    return (own := Tokenizer(loaded.tokenizer_file)), own.target
-
-
-@torch.no_grad()
-def randomise(model, *zeros):
-    torch.manual_seed(5)
-    for name, parameter in model.named_parameters():
-        if "embed_positions" not in name:
-            parameter.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.2)
-    for tensor in zeros:
-        tensor.zero_()
-
-
-def vocabulary(*models, codes=(), pad_first=False):
-    """Return a vocabulary as OPUS-MT orders it: </s>, <unk>, tokens, <pad>, or with <pad> before the tokens."""
-    tokens = set(codes)
-    for model in models:
-        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-        tokens |= set(processor.id_to_piece(list(range(len(processor)))))
-    names = sorted(tokens - {"<pad>", "<unk>", "</s>", "<s>"})
-    return ["</s>", "<unk>", *(["<pad>", *names] if pad_first else [*names, "<pad>"])]
-
-
-def random_marian(out, source=SOURCE, target=SOURCE, codes=(), biased=True, separate=False, **changes):
-    """Save a random Marian model as transformers writes it."""
-    tokens = [vocabulary(source, target, codes=codes)] * 2
-    if separate:
-        tokens = [vocabulary(source, codes=codes, pad_first=True), vocabulary(target, pad_first=True)]
-    pad = tokens[0].index("<pad>")
-    values = {
-        "vocab_size": len(tokens[0]), "decoder_vocab_size": len(tokens[1]), "d_model": 32, "encoder_layers": 2,
-        "decoder_layers": 2, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "scale_embedding": True, "activation_function": "swish", "pad_token_id": pad,
-        "decoder_start_token_id": pad, "eos_token_id": 0, "forced_eos_token_id": 0, "max_position_embeddings": 64,
-        **changes,
-    }  # fmt: skip
-    model = transformers.MarianMTModel(transformers.MarianConfig(**values)).eval()
-    biases = [] if biased else [tensor for name, tensor in model.named_parameters() if name.endswith("_proj.bias")]
-    pads = [stack.embed_tokens.weight[pad] for stack in (model.model.encoder, model.model.decoder)]
-    randomise(model, *pads, model.model.encoder.layers[0].self_attn.q_proj.bias, *biases)
-    model.final_logits_bias.normal_().mul_(biased)
-    model.save_pretrained(out)
-    config = json.loads((out / "config.json").read_text())
-    legacy = {"num_beams": 4, "max_length": 512, "bad_words_ids": [[pad]], "extra_pos_embeddings": len(tokens[0])}
-    (out / "config.json").write_text(json.dumps({**config, **legacy}))  # as those of OPUS-MT are
-    for name, side in zip(["vocab.json", "target_vocab.json"][: 1 + separate], tokens, strict=False):
-        (out / name).write_text(json.dumps({token: i for i, token in enumerate(side)}))
-    (out / "source.spm").write_bytes(source)
-    (out / "target.spm").write_bytes(target)
-    languages = {"source_lang": "en", "target_lang": "de", "separate_vocabs": separate}
-    (out / "tokenizer_config.json").write_text(json.dumps(languages))
-    return model
+    source = Tokenizer(loaded.tokenizer_file)
+    return source, source.target
 
 
 @pytest.fixture(scope="module")
@@ -126,15 +58,13 @@ def test_round_trip_gives_identical_weights(tmp_path, norm, bias):
     values = {**sizes, "d_k": 8, "d_v": 8, "max_length": 600, **changes}
     settings = loading.from_plain({"name": "random", "model": values}, "test")
     model = Transformer(settings.model, Tokenizer(file).vocabulary_size)
-    randomise(model, model.embedding.weight[0], *([model.output_bias[0]] if model.output_bias is not None else []))
+    randomize(model, model.embedding.weight[0], *([model.output_bias[0]] if model.output_bias is not None else []))
     save_model(tmp_path / "model", model.state_dict(), settings, file, {})
     (tmp_path / "hf").mkdir()
-    marian.write_marian(load_model(tmp_path / "model"), 0.5, tmp_path / "hf")
+    transformers_marian.write_transformers(load_model(tmp_path / "model"), 0.5, tmp_path / "hf")
     search = json.loads((tmp_path / "hf" / "generation_config.json").read_text())
-    assert (search["max_length"], search["length_penalty"], search["num_beams"]) == (512, 0.5, 4), (
-        "theirs has one limit"
-    )
-    again = load_model(import_marian(tmp_path / "hf", tmp_path / "again"))
+    assert (search["max_length"], search["length_penalty"], search["num_beams"]) == (512, 0.5, 4)
+    again = load_model(import_model(tmp_path / "hf", tmp_path / "again"))
     before, after = model.state_dict(), again.model.state_dict()
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -144,7 +74,7 @@ def test_round_trip_gives_identical_weights(tmp_path, norm, bias):
 
 def test_random_marian_agrees_with_transformers(tmp_path):
     theirs = random_marian(tmp_path / "hf")
-    ours = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
+    ours = load_model(import_model(tmp_path / "hf", tmp_path / "model"))
     tokenizer, tokens = Tokenizer(ours.tokenizer_file), vocabulary(SOURCE)
     ids = tokenizer.encode(["the old ☃ sees a wet dog", "der fox schläft ☃"])
     src, tgt = ([tokens.index(token) for token in tokenizer.tokens(line)] for line in ids)
@@ -159,9 +89,9 @@ def test_random_marian_agrees_with_transformers(tmp_path):
 
 
 def test_two_unigram_models_over_one_vocabulary(tmp_path):
-    source, target = (unigram([line.split(" und ")[side] for line in TEXT], 50) for side in (0, 1))
+    source, target = (train_unigram([line.split(" und ")[side] for line in TEXT], 50) for side in (0, 1))
     random_marian(tmp_path / "hf", source, target)
-    ours = Tokenizer(load_model(import_marian(tmp_path / "hf", tmp_path / "model")).tokenizer_file)
+    ours = Tokenizer(load_model(import_model(tmp_path / "hf", tmp_path / "model")).tokenizer_file)
     text = ["the old fox sees a shy dog", "a red man"]
     plain = sentencepiece.SentencePieceProcessor(model_proto=source)
     assert [ours.tokens(ids) for ids in ours.encode(text)] == plain.encode(text, out_type=str)
@@ -174,10 +104,12 @@ def test_two_unigram_models_over_one_vocabulary(tmp_path):
     assert ours.encode(["der alte fox schläft"]) != [ids]
 
 
-def test_tokens_of_separate_vocabularies_are_named_by_their_side(tmp_path):
-    source, target = (unigram([line.split(" und ")[side] for line in TEXT], size) for side, size in ((0, 40), (1, 50)))
+def test_separate_vocabularies_name_each_sides_tokens(tmp_path):
+    source, target = (
+        train_unigram([line.split(" und ")[side] for line in TEXT], size) for side, size in ((0, 40), (1, 50))
+    )
     random_marian(tmp_path / "hf", source, target, biased=False, separate=True, **OWN_SOURCE, **OWN_OUTPUT)
-    src, tgt = sides(load_model(import_marian(tmp_path / "hf", tmp_path / "model")))
+    src, tgt = sides(load_model(import_model(tmp_path / "hf", tmp_path / "model")))
     assert src.vocabulary_size != tgt.vocabulary_size
     text, answer = "the old fox sees a shy dog", "der alte fox schläft"
     with Translator(tmp_path / "model", workers=1, precision="fp32") as translator:
@@ -189,13 +121,13 @@ def test_tokens_of_separate_vocabularies_are_named_by_their_side(tmp_path):
     assert {int(point.partition("-")[2]) for point in points} == {0, 1, 2, 3}
     attend([text], tmp_path / "model", tmp_path / "page.html", translation=answer)
     names = page_data((tmp_path / "page.html").read_text())["sentences"][0]["names"]["cross"]
-    spelt = ["".join(each[:-1]).replace("·", "").replace("▁", "") for each in names]
-    assert spelt == [line.replace(" ", "") for line in (answer, text)]
+    spelled = ["".join(each[:-1]).replace("·", "").replace("▁", "") for each in names]
+    assert spelled == [line.replace(" ", "") for line in (answer, text)]
 
 
-def test_a_target_language_is_one_token_at_the_beginning(tmp_path):
-    random_marian(tmp_path / "hf", codes=[">>deu<<", ">>swe<<"])
-    place = import_marian(tmp_path / "hf", tmp_path / "model")
+def test_a_language_tag_is_one_token_at_the_beginning(tmp_path):
+    random_marian(tmp_path / "hf", tags=[">>deu<<", ">>swe<<"])
+    place = import_model(tmp_path / "hf", tmp_path / "model")
     ours, line = Tokenizer(place / "tokenizer.model"), "the old fox sees a shy dog"
     (ids,) = ours.encode([f">>swe<< {line}"])
     assert ours.tokens(ids[:1]) == ["▁>>swe<<"]
@@ -205,73 +137,6 @@ def test_a_target_language_is_one_token_at_the_beginning(tmp_path):
     assert len(parts) > 2
     assert all(part[0] == ids[0] and part.count(ids[0]) == 1 and len(part) <= 9 for part in parts)
     assert all(half[0] == ids[0] and half.count(ids[0]) == 1 for half in halves(ours, [*ids, EOS]))
-
-
-def test_each_revision_of_a_model_of_the_hub_has_a_place_of_its_own(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(import_, "import_marian", lambda name, place: asked.append((name, place)))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    names = ["owner/opus", "owner/opus@v1", "owner/opus@v2", "other/opus"]
-    places = [import_.cached(name) for name in names]
-    assert asked == list(zip(names, places, strict=True))
-    assert len(set(places)) == 4
-    assert {place.parent for place in places} == {tmp_path / "nmt" / "models"}
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert import_.cached("other/opus") == tmp_path / ".cache" / "nmt" / "models" / "other--opus"
-
-
-def test_two_processes_may_use_a_new_model_of_the_hub_at_once(tmp_path, saved, monkeypatch):
-    """The slower one takes what the other has imported meanwhile; an import that fails still is an error."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def import_late(_: str, place: Path) -> None:
-        import_marian(saved, place)
-        import_marian(saved, place)
-
-    monkeypatch.setattr(import_, "import_marian", import_late)
-    place = import_.cached("owner/opus")
-    assert load_model(place).recipe.name == saved.name
-    monkeypatch.setattr(import_, "import_marian", Mock(side_effect=OutputError("no room")))
-    with pytest.raises(OutputError, match="no room"):
-        import_.cached("owner/other")
-
-
-def test_a_model_of_the_hub_is_downloaded_at_a_commit(tmp_path, saved, monkeypatch, capsys):
-    directory = shutil.copytree(saved, tmp_path / "hf")
-    (directory / "tf_model.h5").write_bytes(b"not needed")
-    client = huggingface_hub.snapshot_download
-    with hub_server.serving("owner/opus", directory) as hub:
-        here = functools.partial(client, endpoint=hub.url, cache_dir=tmp_path / "cache")
-        monkeypatch.setattr("huggingface_hub.snapshot_download", here)
-        for name, revision in (("owner/opus", hub.commit), (f"owner/opus@{hub.commit}", hub.commit)):
-            assert import_marian(name, tmp_path / str(len(name))) == tmp_path / str(len(name))
-            assert f"owner/opus at commit {revision}" in capsys.readouterr().err
-        loaded = load_model(tmp_path / "10")
-        assert loaded.manifest["imported"] == loaded.recipe.name == f"owner/opus@{hub.commit}"
-        assert "translations that end within the limit are the same" in loaded.manifest["proof"]
-        assert not [path for path in hub.requests if "tf_model" in path]
-        for name in ("owner/other", "owner/opus@branch"):
-            with pytest.raises(DownloadError, match=f"no directory {name} here, and it cannot be downloaded"):
-                import_marian(name, tmp_path / "new")
-        (directory / "model.safetensors").unlink()
-        hub.commit = "f" * 40
-        with pytest.raises(MissingError, match=r"has no weights"):
-            import_marian("owner/opus", tmp_path / "new")
-
-
-@pytest.mark.parametrize(
-    ("error", "kind", "message"),
-    [
-        (ValueError("no name\nof the hub"), DownloadError, "downloaded from the hub: no name"),
-        (OSError(errno.ENETUNREACH, "no network"), DownloadError, "from the hub: .*no network"),
-        (OSError(errno.ENOSPC, "the disk is full"), OSError, "the disk is full"),
-    ],
-)
-def test_what_the_client_of_the_hub_raises(monkeypatch, error, kind, message):
-    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
-    with pytest.raises(kind, match=message):
-        hub.download("owner/opus")
 
 
 @pytest.mark.parametrize(
@@ -287,39 +152,39 @@ def test_what_the_client_of_the_hub_raises(monkeypatch, error, kind, message):
         ({"d_model": "wide"}, r"config\.json is damaged"),
     ],
 )
-def test_what_cannot_be_represented_is_refused(tmp_path, saved, changes, reason):
+def test_unsupported_models_are_refused(tmp_path, saved, changes, reason):
     directory = shutil.copytree(saved, tmp_path / "hf")
     config = json.loads((saved / "config.json").read_text())
     (directory / "config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(DataError, match=reason):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
-def test_what_computes_something_else_or_has_two_bpe_models_is_refused(tmp_path, saved, monkeypatch):
+def test_different_results_and_two_bpe_models_are_refused(tmp_path, saved, monkeypatch):
     random_marian(tmp_path / "hf", bpe := subwords.train(TEXT, 320), bpe.replace(b"fox", b"fex"))
     with pytest.raises(DataError, match="two BPE models over one vocabulary"):
-        import_marian(tmp_path / "hf", tmp_path / "model")
-    monkeypatch.setattr(marian, "sines_first", torch.arange)
+        import_model(tmp_path / "hf", tmp_path / "model")
+    monkeypatch.setattr(transformers_marian, "sines_first", torch.arange)
     with pytest.raises(DataError, match="computes something else than our model"):
-        import_marian(saved, tmp_path / "model")
+        import_model(saved, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
-def test_a_target_language_that_is_split_otherwise_is_refused(tmp_path):
-    random_marian(tmp_path / "hf", codes=[">>deu de<<", ">>swe<<"])
+def test_a_language_tag_that_is_split_differently_is_refused(tmp_path):
+    random_marian(tmp_path / "hf", tags=[">>deu de<<", ">>swe<<"])
     with pytest.raises(DataError, match="splits 1 of 2 lines differently"):
-        import_marian(tmp_path / "hf", tmp_path / "model")
+        import_model(tmp_path / "hf", tmp_path / "model")
 
 
-def test_files_that_are_missing_or_wrong(tmp_path, saved):
+def test_missing_and_damaged_files_are_named(tmp_path, saved):
     directory, tokens = shutil.copytree(saved, tmp_path / "hf"), vocabulary(SOURCE)
 
     def refused(name, content, error, reason):
         before = (directory / name).read_bytes()
         (directory / name).unlink() if content is None else (directory / name).write_bytes(content)
         with pytest.raises(error, match=reason):
-            import_marian(directory, tmp_path / "model")
+            import_model(directory, tmp_path / "model")
         (directory / name).write_bytes(before)
 
     def numbered(names, first=0):
@@ -334,15 +199,15 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
     refused("model.safetensors", None, MissingError, r"hf has no weights: no model\.safetensors, no pytorch_model\.bin")
     refused("vocab.json", None, MissingError, r"hf has no vocab\.json")
     (directory / "model.bin").touch()
-    refused("model.safetensors", None, MissingError, r"hf is a CTranslate2 model\. Import the one")
+    refused("model.safetensors", None, MissingError, r"hf is a CTranslate2 model\. Import the transformers")
     with pytest.raises(MissingError, match=r"no directory \./nothing\. A model of the hub is named OWNER/NAME"):
-        import_marian("./nothing", tmp_path / "model")
+        import_model("./nothing", tmp_path / "model")
     (tmp_path / "model").mkdir()
     refused("vocab.json", b"", OutputError, "exists")
 
 
 @pytest.mark.parametrize(
-    ("two_tokenizers", "codes", "changes"),
+    ("two_tokenizers", "tags", "changes"),
     [
         (False, [], {}),
         (True, [], {}),
@@ -355,21 +220,21 @@ def test_files_that_are_missing_or_wrong(tmp_path, saved):
         (True, [], {**OWN_SOURCE, **OWN_OUTPUT, "separate": True, "biased": False}),
     ],
 )
-def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_text, two_tokenizers, codes, changes):
+def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_text, two_tokenizers, tags, changes):
     text = [(numbers_text / f"train.{side}").read_text().split("\n")[:100] for side in ("en", "de")]
-    spm = [unigram(side, 40) for side in text] if two_tokenizers else [unigram(text[0] + text[1], 60)] * 2
-    random_marian(tmp_path / "hf", *spm, codes, **changes)
-    model = load_model(import_marian(tmp_path / "hf", tmp_path / "model"))
+    spm = [train_unigram(side, 40) for side in text] if two_tokenizers else [train_unigram(text[0] + text[1], 60)] * 2
+    random_marian(tmp_path / "hf", *spm, tags, **changes)
+    model = load_model(import_model(tmp_path / "hf", tmp_path / "model"))
     shape, sizes = model.recipe.model, [side.vocabulary_size for side in sides(model)]
     assert [shape.attention_bias, shape.output_bias] == [changes.get("biased", True)] * 2
     assert shape.activation == changes.get("activation_function", "swish")
-    own = {"src": sizes[0]} if {*changes} & {*OWN_SOURCE, *OWN_OUTPUT} else {}  # without tying every matrix is alone
+    own = {"src": sizes[0]} if {*changes} & {*OWN_SOURCE, *OWN_OUTPUT} else {}  # OWN_OUTPUT unties the source, too
     own |= {"output": sizes[1]} if {*changes} & {*OWN_OUTPUT} else {}
     assert {name: len(matrix.weight) for name, matrix in model.model.own_embeddings.items()} == own
     assert shape.source_vocabulary == own.get("src", 0)
     assert (sizes[0] == sizes[1]) == (not changes.get("separate"))
-    for side, code, lines in (("src", "".join(f"{code} " for code in codes[:1]), text[0]), ("tgt", "", text[1])):
-        (tmp_path / side).write_text("".join(f"{code}{line}\n" for line in lines))
+    for side, tag, lines in (("src", "".join(f"{tag} " for tag in tags[:1]), text[0]), ("tgt", "", text[1])):
+        (tmp_path / side).write_text("".join(f"{tag}{line}\n" for line in lines))
     steps = ["steps=3", "tokens_per_step=300", "validate_bleu=0", "precision=fp32", f"init_from={tmp_path}/model"]
     others = ["averaging.with_start=[]", "decoding.extra_length=10", "corpus.cleaning.check_script=no"]
     files = [f"corpus.train_{side}=[{tmp_path}/{side}]" for side in ("src", "tgt")]
@@ -378,7 +243,7 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     ids = [side.gather(np.array([0]))[0].tolist() for side in (corpus.src, corpus.tgt)]
     theirs = [sentencepiece.SentencePieceProcessor(model_proto=each) for each in spm]
     pieces = [each.encode(lines[0], out_type=str) for each, lines in zip(theirs, text, strict=True)]
-    expected = [[*(f"▁{code}" for code in codes[:1]), *pieces[0], "</s>"], [*pieces[1], "</s>"]]
+    expected = [[*(f"▁{tag}" for tag in tags[:1]), *pieces[0], "</s>"], [*pieces[1], "</s>"]]
     assert [own.tokens(side) for own, side in zip(sides(model), ids, strict=True)] == expected
     for file in files_of(tmp_path / "model" / "tokenizer.model"):
         content = file.read_bytes()
@@ -393,42 +258,28 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     tuned = load_model(tmp_path / "run").model.state_dict()
     trained = [name for name, tensor in model.model.state_dict().items() if not torch.equal(tuned[name], tensor)]
     assert {name for name in tuned if "embed" in name} <= {*trained}
-    assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "src") == 0  # or it raises
+    assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "src") == 0
     if changes.get("separate"):
         with pytest.raises(DataError, match="CTranslate2 converts Marian models of one vocabulary"):
             export(tmp_path / "run", "ctranslate2", tmp_path / "ct2", None, tmp_path / "src")
     elif own:
         assert export(tmp_path / "run", "ctranslate2", tmp_path / "ct2", None, tmp_path / "src") == 0
-    back = load_model(import_marian(tmp_path / "again", tmp_path / "back"))
+    back = load_model(import_model(tmp_path / "again", tmp_path / "back"))
     assert back.recipe.model == shape
     assert all(torch.equal(tensor, tuned[name]) for name, tensor in back.model.state_dict().items())
-    assert Tokenizer(back.tokenizer_file).encode_pair(text[0][0], text[1][0]) == [ids[0][len(codes[:1]) :], ids[1]]
+    assert Tokenizer(back.tokenizer_file).encode_pair(text[0][0], text[1][0]) == [ids[0][len(tags[:1]) :], ids[1]]
 
 
-def test_what_an_imported_model_is_compared_on(tmp_path):
-    """Twelve lines of four known tokens for each side; theirs may split half of them otherwise."""
+def test_imports_are_compared_on_random_known_tokens(tmp_path):
+    """Twelve lines for each side. The other tokenizer may split half of them differently."""
     (tmp_path / "tokenizer.model").write_bytes(subwords.train(TEXT, 320))
-    tokenizer, peer = Tokenizer(tmp_path / "tokenizer.model"), Mock(check_ids=Mock(side_effect=LookupError))
+    tokenizer = Tokenizer(tmp_path / "tokenizer.model")
+    adapter = Mock(check_tokenizer=Mock(side_effect=LookupError))
     with pytest.raises(LookupError):
-        import_._prove(None, tokenizer, None, peer)
-    (asked,) = peer.check_ids.call_args_list
-    _, lines, targets = asked.args
-    assert (asked.args[0], asked.kwargs, len(lines), lines) == (tokenizer, {"allowed": 6}, 12, targets)
+        verify_import(None, tokenizer, None, adapter)
+    (call,) = adapter.check_tokenizer.call_args_list
+    _, lines, targets = call.args
+    assert (call.args[0], call.kwargs, len(lines), lines) == (tokenizer, {"allowed": 6}, 12, targets)
     assert not any(UNK in ids for ids in tokenizer.encode(lines))
     assert len({*lines}) == 12
-    assert import_._prove(None, tokenizer, None, None) == "It has not been compared: pymarian is not installed."
-
-
-def test_the_tokens_of_a_renumbered_model(tmp_path):
-    """In the order given, each as often as there; a language begins a text, what only looks like one does not."""
-    (tmp_path / "a.spm").write_bytes(SOURCE)
-    names = vocabulary(SOURCE)
-    order = ["<pad>", "<unk>", "</s>", ">>deu<<", ">>deu<<x", "x>>deu<<", *names[2:-1][::-1]]
-    (made,) = vocabularies.tokenizers([tmp_path / "a.spm"] * 2, [dict.fromkeys(order, 0)], separate=False)
-    pieces = vocabularies.read_model(tmp_path / "a.spm").FromString(made).pieces
-    assert [piece.piece for piece in pieces] == [*order[:3], "▁>>deu<<", *order[4:]]
-    kinds = {"control": 3, "unknown": 2, "user": 4, "unused": 5, "normal": 1}
-    expected = ["control", "unknown", "control", "user", "unused", "unused", *["normal"] * (len(order) - 6)]
-    assert [piece.type for piece in pieces] == [kinds[kind] for kind in expected]
-    two = vocabularies.tokenizers([tmp_path / "a.spm"] * 2, [dict.fromkeys(order, 0)] * 2, separate=True)
-    assert two == [made, made], "one for each side, though they are alike"
+    assert verify_import(None, tokenizer, None, None) == "It has not been compared: pymarian is not installed."

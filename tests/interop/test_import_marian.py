@@ -1,6 +1,9 @@
-"""Marian's own directories. tests/data/marian has two that pymarian 1.12.42 has trained, and what it makes of text:
-`score --word-scores` of references, and `decode --beam-size 1`. "post" is 2 + 1 layers, relu, one vocabulary; "pre" is
-1 + 2 layers, swish, an output matrix tied to the target embedding, two vocabularies."""
+"""Import model directories of Marian.
+
+tests/data/marian has two models that pymarian 1.12.42 trained, with its scores of references (`score --word-scores`)
+and greedy translations (`decode --beam-size 1`). "post" has 2 + 1 layers, relu and one vocabulary; "pre" has 1 + 2
+layers, swish, an output matrix tied to the target embedding and two vocabularies.
+"""
 
 import io
 import json
@@ -14,11 +17,11 @@ import pytest
 import torch
 
 from nmt_cli.corpus.tokenizer import Tokenizer
-from nmt_cli.interop import npz
+from nmt_cli.interop import marian_files
+from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.export import export
-from nmt_cli.interop.import_ import import_marian
-from nmt_cli.interop.marian_peer import Marian
-from nmt_cli.interop.vocabulary import in_our_order
+from nmt_cli.interop.importing import import_model
+from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS
 from nmt_cli.recipe import yaml_file
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
@@ -32,18 +35,18 @@ DATA = Path(__file__).parents[1] / "data" / "marian"
 
 @pytest.fixture(scope="module", params=["post", "pre"])
 def pair(request, tmp_path_factory):
-    """A directory of Marian's, and our model of it."""
-    place = import_marian(DATA / request.param, tmp_path_factory.mktemp("imported") / "model")
-    return DATA / request.param, load_model(place)
+    """A directory of Marian and its import."""
+    imported = import_model(DATA / request.param, tmp_path_factory.mktemp("imported") / "model")
+    return DATA / request.param, load_model(imported)
 
 
-def test_scores_are_those_of_marians_scorer(pair):
-    """Every token's log-probability within 1e-4; Marian prints five decimals."""
+def test_scores_equal_those_of_marian(pair):
+    """Within 1e-4 per token, because Marian prints five decimals. PyTorch and the engine are both tested."""
     directory, ours = pair
     tokenizer, lines = Tokenizer(ours.tokenizer_file), json.loads((directory / "marian.json").read_text())
     texts = [tuple(tokenizer.encode_pair(line["src"], line["tgt"])) for line in lines]
     translator = Translator.of(ours.model, tokenizer, ours.recipe, torch.float32)
-    for each in (score_targets([ours.model], torch.float32, texts), translator.score_ids(texts)):  # torch, the engine
+    for each in (score_targets([ours.model], torch.float32, texts), translator.score_ids(texts)):
         for scores, line in zip(each, lines, strict=True):
             assert scores == pytest.approx(line["scores"], rel=1e-4, abs=1e-4)
     depths = {"post": (2, 1), "pre": (1, 2)}[directory.name]
@@ -51,8 +54,8 @@ def test_scores_are_those_of_marians_scorer(pair):
     assert ours.recipe.model.norm == directory.name
 
 
-def test_greedy_translations_are_marians(pair):
-    """Of the post-norm model: with pre-norm Marian's decoder computes something else than its training and scorer."""
+def test_greedy_translations_equal_those_of_marian(pair):
+    """Except with pre-norm, where the decoder of Marian computes something else than its training and its scorer."""
     directory, ours = pair
     lines = json.loads((directory / "marian.json").read_text())
     translator = Translator.of(ours.model, Tokenizer(ours.tokenizer_file), ours.recipe, torch.float32)
@@ -61,7 +64,7 @@ def test_greedy_translations_are_marians(pair):
     assert (same == len(lines)) == (directory.name == "post"), same
 
 
-def test_a_model_with_marians_positions_is_exported_and_imported_again(pair, tmp_path):
+def test_a_model_with_marian_positions_survives_export_and_import(pair, tmp_path):
     directory, ours = pair
     lines = [line["src"] for line in json.loads((directory / "marian.json").read_text())]
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
@@ -70,16 +73,16 @@ def test_a_model_with_marians_positions_is_exported_and_imported_again(pair, tmp
         with pytest.raises(DataError, match="must share one embedding"):
             export(ours.directory, "hf", tmp_path / "hf", None, tmp_path / "lines")
         return
-    for target in ("hf", "ctranslate2"):  # or they raise
+    for target in ("hf", "ctranslate2"):
         assert export(ours.directory, target, tmp_path / target, None, tmp_path / "lines") == 0
-    back = load_model(import_marian(tmp_path / "hf", tmp_path / "back"))
+    back = load_model(import_model(tmp_path / "hf", tmp_path / "back"))
     assert back.recipe.model.positions == "marian"
     tensors = back.model.state_dict()
     assert all(torch.equal(tensors[name], tensor) for name, tensor in ours.model.state_dict().items())
 
 
 def changed(to, options=None, tensors=None, name="post"):
-    """Copy a directory, options of its model replaced, and tensors added."""
+    """Copy a directory with changed options of its model and additional tensors."""
     shutil.copytree(DATA / name, to)
     with np.load(to / "model.npz") as archive:
         arrays = dict(archive)
@@ -97,62 +100,51 @@ def changed(to, options=None, tensors=None, name="post"):
     ("options", "reason"),
     [
         ({"type": "s2s"}, "type s2s"),
-        ({"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}, "transformer-decoder-autoreg rnn"),
-        ({"transformer-decoder-autoreg": "average-attention"}, "transformer-decoder-autoreg average-attention"),
-        ({"transformer-ffn-activation": "gelu"}, "transformer-ffn-activation gelu"),
-        ({"transformer-train-position-embeddings": "true"}, "transformer-train-position-embeddings true"),
-        ({"transformer-decoder-dim-ffn": "48"}, "transformer-decoder-dim-ffn 48"),
-        ({"transformer-attention-mask": "alibi"}, "transformer-attention-mask alibi"),
-        ({"transformer-preprocess": "n"}, "operations n / an /  before, after and above"),
-        ({"right-left": "true", "output-omit-bias": "true"}, "right-left true, output-omit-bias true"),
         ({"dec-depth": "2"}, "no tensor decoder_l2_self_Wq"),
         ({"dec-depth": "0"}, "nothing like its tensor decoder_l1_context_Wk"),
-        ({"enc-depth": "many"}, "damaged: its option enc-depth is many"),
-        ({"transformer-heads": "0"}, "damaged: its option transformer-heads is 0"),
-        ({"transformer-dim-ffn": "[]"}, r"damaged: its option transformer-dim-ffn is \[\]"),
     ],
 )
-def test_other_shapes_are_refused_by_name(tmp_path, options, reason):
+def test_unsupported_models_are_refused_by_name(tmp_path, options, reason):
     with pytest.raises(DataError, match=reason):
-        import_marian(changed(tmp_path / "marian", options), tmp_path / "model")
+        import_model(changed(tmp_path / "marian", options), tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
 
-def test_what_is_missing_or_damaged_is_named(tmp_path):
+def test_missing_and_damaged_files_are_named(tmp_path):
     directory = changed(tmp_path / "marian", tensors={"decoder_l1_rnn_W": np.zeros((2, 2), np.float32)})
-    shutil.copy(directory / "model.npz", directory / "model.npz.optimizer.npz")  # as training leaves it, no model
+    shutil.copy(directory / "model.npz", directory / "model.npz.optimizer.npz")  # written by training; not a model
     (directory / "decoder.yml").unlink()
     with pytest.raises(DataError, match="nothing like its tensor decoder_l1_rnn_W"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
     shutil.copy(DATA / "post" / "decoder.yml", directory)
     (directory / "vocab.spm").unlink()
     with pytest.raises(MissingError, match=r"no file .*vocab\.spm"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
     (directory / "decoder.yml").write_text("models: [a.npz, b.npz]\nvocabs: [vocab.spm, vocab.spm]\n")
     with pytest.raises(DataError, match=r"has 2 models \(a\.npz, b\.npz\)"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
     (directory / "decoder.yml").write_text("models: [model.npz]\nvocabs: [a.fsv, a.fsv]\n")
     (directory / "a.fsv").touch()
     shutil.copy(DATA / "post" / "model.npz", directory)
     with pytest.raises(DataError, match=r"a\.fsv is a vocabulary that cannot be imported"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
     (directory / "model.npz").write_bytes(b"PK\x03\x04 and nothing more")
     with pytest.raises(DataError, match=r"model\.npz is damaged"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
     np.savez(directory / "model.npz", a=np.zeros(1))
     with pytest.raises(DataError, match=r"has no special:model\.yml: it is not a model of Marian"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
 
 
 def test_objects_in_an_archive_are_not_unpickled(tmp_path):
     directory = shutil.copytree(DATA / "post", tmp_path / "marian")
     np.savez(directory / "model.npz", a=np.array([io.StringIO], object), allow_pickle=True)
     with pytest.raises(DataError, match=r"model\.npz is damaged: a\.npy claims \(1,\) of object"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
 
 
-def test_a_vocabulary_of_words_and_sentencepiece_files_beside_it(tmp_path):
-    """As OPUS-MT's releases are: vocab.yml numbers the tokens, source.spm and target.spm split the text."""
+def test_yml_vocabularies_with_sentencepiece_models(tmp_path):
+    """As in releases of OPUS-MT: vocab.yml numbers the tokens, source.spm and target.spm split the text."""
     import sentencepiece
 
     directory = shutil.copytree(DATA / "post", tmp_path / "marian")
@@ -161,48 +153,48 @@ def test_a_vocabulary_of_words_and_sentencepiece_files_beside_it(tmp_path):
     text = "".join(f"{json.dumps(name, ensure_ascii=False)}: {i}\n" for i, name in enumerate(names))
     (directory / "opus.vocab.yml").write_text(text, "utf-8")
     (directory / "decoder.yml").write_text("models: [/elsewhere/model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\n")
-    with pytest.raises(MissingError, match=r"source\.spm: a \.yml vocabulary does not say how text is split"):
-        import_marian(directory, tmp_path / "model")
+    with pytest.raises(MissingError, match=r"source\.spm\. A \.yml vocabulary needs it to split text"):
+        import_model(directory, tmp_path / "model")
     (directory / "opus.vocab.yml").write_text(text.replace(": 5\n", ": five\n"), "utf-8")
     with pytest.raises(DataError, match=r"opus\.vocab\.yml does not number its tokens below"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
     (directory / "opus.vocab.yml").write_text(text, "utf-8")
     for side in ("source", "target"):
         shutil.copy(directory / "vocab.spm", directory / f"{side}.spm")
     ours, other = (
-        load_model(import_marian(each, tmp_path / f"{each.name}-model")) for each in (directory, DATA / "post")
+        load_model(import_model(each, tmp_path / f"{each.name}-model")) for each in (directory, DATA / "post")
     )
     assert ours.tokenizer_file.read_bytes() == other.tokenizer_file.read_bytes()
     tensors = other.model.state_dict()
     assert all(torch.equal(tensors[name], tensor) for name, tensor in ours.model.state_dict().items())
-    # The same pieces, numbered otherwise on the target side: two tokenizers of one SentencePiece model.
+    # The target vocabulary has other ids for the same pieces, so the model needs two tokenizers.
     swapped = text.replace(": 5\n", ": x\n").replace(": 6\n", ": 5\n").replace(": x\n", ": 6\n")
     (directory / "target.vocab.yml").write_text(swapped, "utf-8")
     (directory / "decoder.yml").write_text("models: [model.npz]\nvocabs: [opus.vocab.yml, target.vocab.yml]\n")
-    source = Tokenizer(load_model(import_marian(directory, tmp_path / "separate")).tokenizer_file)
+    source = Tokenizer(load_model(import_model(directory, tmp_path / "separate")).tokenizer_file)
     tokens = [side.tokens(list(range(source.vocabulary_size))) for side in (source, source.target)]
     first = tokens[0].index(names[5])
     assert tokens[0][first : first + 2] == tokens[1][first : first + 2][::-1] == names[5:7]
 
 
-def test_the_manifest_says_whether_marian_was_asked(pair):
-    asked = "the largest difference of a token's log-probability" in pair[1].manifest["proof"]
-    assert asked == (find_spec("_pymarian") is not None)
+def test_the_manifest_records_the_comparison_with_marian(pair):
+    compared = "the largest difference of a token's log-probability" in pair[1].manifest["proof"]
+    assert compared == (find_spec("_pymarian") is not None)
     assert pair[1].manifest["weights"] == {"model.npz": artefact.sha256(pair[0] / "model.npz")}
 
 
-def test_the_files_of_a_directory_are_told_apart(tmp_path):
-    """The model and its vocabularies, by decoder.yml or because there are no others."""
+def test_finding_the_model_and_its_vocabularies(tmp_path):
+    """By decoder.yml, or because the directory has no others."""
 
     def chosen(*names, decoder=None, name="decoder.yml"):
-        place = tmp_path / str(len(list(tmp_path.iterdir())))
-        place.mkdir()
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        directory.mkdir()
         for each in names:
-            (place / each).touch()
+            (directory / each).touch()
         if decoder:
-            (place / name).write_text(decoder)
-        model, vocabularies = npz._files(place)
-        assert {path.parent for path in (model, *vocabularies)} == {place}
+            (directory / name).write_text(decoder)
+        model, vocabularies = marian_files.find_files(directory)
+        assert {path.parent for path in (model, *vocabularies)} == {directory}
         return " ".join(path.name for path in (model, *vocabularies))
 
     assert chosen("m.npz", "v.spm") == "m.npz v.spm v.spm"
@@ -215,8 +207,8 @@ def test_the_files_of_a_directory_are_told_apart(tmp_path):
     for names, message in (
         (["v.spm"], r"has 0 models \(\)"),
         (["m.npz", "n.npz"], r"has 2 models \(m.npz, n.npz\)"),
-        (["m.npz"], "which vocabulary"),
-        (["m.npz", "a.spm", "b.spm", "c.spm"], "which vocabulary"),
+        (["m.npz"], "which vocabulary belongs"),
+        (["m.npz", "a.spm", "b.spm", "c.spm"], "which vocabulary belongs"),
     ):
         with pytest.raises(DataError, match=message):
             chosen(*names)
@@ -227,21 +219,21 @@ def test_the_files_of_a_directory_are_told_apart(tmp_path):
             chosen("m.npz", decoder=text)
 
 
-def test_a_directory_of_transformers_is_not_one_of_marian(tmp_path):
+def test_directories_of_transformers_and_of_marian(tmp_path):
     (tmp_path / "model.npz.optimizer.npz").touch()
-    assert not npz.present(tmp_path)
+    assert not marian_files.has_marian_model(tmp_path)
     (tmp_path / "model.npz").touch()
-    assert npz.present(tmp_path)
+    assert marian_files.has_marian_model(tmp_path)
     (tmp_path / "config.json").touch()
-    assert not npz.present(tmp_path)
+    assert not marian_files.has_marian_model(tmp_path)
 
 
-def test_a_pad_of_marians_own_is_a_token_like_others(tmp_path):
-    """Ours is the row that was added for it."""
+def test_a_pad_token_of_marian_is_an_ordinary_token(tmp_path):
+    """Our PAD is the row of zeros that the import adds."""
     (tmp_path / "vocab.yml").write_text("</s>: 0\n<unk>: 1\n<pad>: 2\na: 3\n")
     for side in ("source", "target"):
         shutil.copy(DATA / "post" / "vocab.spm", tmp_path / f"{side}.spm")
-    (numbers, other), models = npz._vocabularies(tmp_path, [tmp_path / "vocab.yml"] * 2, [4, 4])
+    (numbers, other), models = marian_files.read_vocabularies(tmp_path, [tmp_path / "vocab.yml"] * 2, [4, 4])
     assert list(numbers.items()) == [("<pad>", 4), ("<unk>", 1), ("</s>", 0), ("<pad> of Marian", 2), ("a", 3)]
     assert (other, len(models)) == (numbers, 1)
 
@@ -264,9 +256,15 @@ OPTIONS = {"enc-depth": "2", "dec-depth": "1", "transformer-heads": "4", "transf
             },
             None,
         ),
-        (dict.fromkeys(npz.UNKNOWN, "false"), None),
-        *(({key: "true"}, f"{key} true") for key in npz.UNKNOWN),
-        *(({key: "x"}, f"{key} x") for key in npz.COMPUTED),
+        (dict.fromkeys(marian_files.UNSUPPORTED, "false"), None),
+        *(({key: "true"}, f"{key} true") for key in marian_files.UNSUPPORTED),
+        *(({key: "x"}, f"{key} x") for key in marian_files.SUPPORTED),
+        ({"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}, "transformer-decoder-autoreg rnn"),
+        ({"transformer-ffn-activation": "gelu"}, "transformer-ffn-activation gelu"),
+        ({"transformer-decoder-dim-ffn": "48"}, "transformer-decoder-dim-ffn 48"),
+        ({"transformer-preprocess": "n"}, "operations n / an /  before, after and above"),
+        ({"enc-depth": "many"}, "damaged: its option enc-depth is many"),
+        ({"transformer-dim-ffn": []}, r"damaged: its option transformer-dim-ffn is \[\]"),
         ({"transformer-postprocess": "dna"}, "the operations  / na /  before"),
         ({"transformer-ffn-depth": "3"}, "transformer-ffn-depth 3"),
         ({"lemma-dim-emb": "8", "ulr": "true"}, "lemma-dim-emb 8, ulr true"),
@@ -275,16 +273,16 @@ OPTIONS = {"enc-depth": "2", "dec-depth": "1", "transformer-heads": "4", "transf
         *(({key: "0"}, f"damaged: its option {key} is 0") for key in ("transformer-heads", "transformer-dim-ffn")),
     ],
 )
-def test_options_that_ours_computes(options, wrong):
+def test_supported_and_unsupported_options(options, wrong):
     if wrong is None:
-        npz._check(OPTIONS | options, Path("m.npz"))
+        marian_files.check_options(OPTIONS | options, Path("m.npz"))
     else:
         with pytest.raises(DataError, match=wrong):
-            npz._check(OPTIONS | options, Path("m.npz"))
+            marian_files.check_options(OPTIONS | options, Path("m.npz"))
 
 
-def test_which_matrices_of_marian_are_one():
-    """By its options of tying; with a row of zeros more, from which its decoder starts."""
+def test_tied_matrices():
+    """Each matrix gets another row of zeros, from which the decoder of Marian starts."""
     tensors = {name: torch.full((3, 2), float(i)) for i, name in enumerate(("Wemb", "encoder_Wemb", "decoder_Wemb"), 1)}
     tensors |= {"decoder_ff_logit_out_W": torch.full((2, 3), 4.0), "decoder_ff_logit_out_b": torch.full((1, 3), 5.0)}
     used = {"": [2, 3, 3], "-src": [1, 1, 4], "-all": [1, 1, 1], None: [2, 3, 4]}
@@ -294,17 +292,17 @@ def test_which_matrices_of_marian_are_one():
             name: tensor for name, tensor in tensors.items() if name not in names or names.index(name) + 1 in numbers
         }
         options = {"enc-depth": "0", "dec-depth": "0", **({} if tied is None else {f"tied-embeddings{tied}": "true"})}
-        result = npz._as_transformers(given, options, Path("m.npz"))
-        for name, number in zip(npz.EMBEDDINGS.values(), numbers, strict=True):
+        result = marian_files.rename_tensors(given, options, Path("m.npz"))
+        for name, number in zip(EMBEDDINGS.values(), numbers, strict=True):
             assert torch.equal(result.pop(name), torch.tensor([[number] * 2] * 3 + [[0.0] * 2]))
-        assert torch.equal(result.pop(npz.BIAS), torch.tensor([[5.0, 5.0, 5.0, 0.0]]))
+        assert torch.equal(result.pop(OUTPUT_BIAS), torch.tensor([[5.0, 5.0, 5.0, 0.0]]))
         assert result == {}
 
 
-def test_a_recipe_holds_what_the_options_say():
-    embeddings = {name: torch.zeros(6, 8) for name in npz.EMBEDDINGS.values()}
+def test_the_recipe_follows_from_the_options():
+    embeddings = {name: torch.zeros(6, 8) for name in EMBEDDINGS.values()}
     numbers = [dict.fromkeys("abc", 1)] * 2
-    made = npz._recipe(
+    made = marian_files.recipe_of(
         embeddings, OPTIONS | {"transformer-dropout": "0.1", "transformer-ffn-activation": "relu"}, numbers
     )
     shape = made.model.model_dump()
@@ -313,16 +311,16 @@ def test_a_recipe_holds_what_the_options_say():
     expected |= {"attention_bias": True, "output_bias": True, "activation": "relu", "source_vocabulary": 0}
     assert shape == {**expected, "tied_output": True}
     pre = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
-    embeddings[npz.EMBEDDINGS["output"]] = torch.ones(6, 8)
-    other = npz._recipe(embeddings, OPTIONS | {**pre, "dec-depth": "2"}, [numbers[0], {"x": 1}]).model
+    embeddings[EMBEDDINGS["output"]] = torch.ones(6, 8)
+    other = marian_files.recipe_of(embeddings, OPTIONS | {**pre, "dec-depth": "2"}, [numbers[0], {"x": 1}]).model
     assert (other.norm, other.dropout, other.activation, other.tied_output) == ("pre", 0, "swish", False)
     assert (other.source_vocabulary, other.encoder_layers) == (6, None)
-    embeddings[npz.EMBEDDINGS["src"]] = torch.ones(6, 8)
-    assert npz._recipe(embeddings, OPTIONS, numbers).model.source_vocabulary == 6
+    embeddings[EMBEDDINGS["src"]] = torch.ones(6, 8)
+    assert marian_files.recipe_of(embeddings, OPTIONS, numbers).model.source_vocabulary == 6
 
 
-def test_marian_is_asked_by_tokens(tmp_path, monkeypatch):
-    """Its command line, and the files that it is given: vocabularies, and lines without </s>."""
+def test_marian_is_run_on_tokens(tmp_path, monkeypatch):
+    """The adapter passes vocabularies and lines without </s>."""
     calls = []
 
     def run(words, **_):
@@ -333,12 +331,12 @@ def test_marian_is_asked_by_tokens(tmp_path, monkeypatch):
         out = "b a\n\n" if "decode" in words else "x WordScores= -1.5 -2\ny WordScores= -3\n"
         return SimpleNamespace(returncode=0, stdout=out, stderr="")
 
-    monkeypatch.setattr("nmt_cli.interop.marian_peer.subprocess.run", run)
+    monkeypatch.setattr("nmt_cli.interop.adapters.subprocess.run", run)
     source = {"<pad>": 5, "<unk>": 1, "</s>": 0, "a": 3, "<unused 4>": 4}
     target = {"<pad>": 9, "<unk>": 1, "</s>": 0, "b": 7, "a": 8}
-    peer = Marian(tmp_path / "model.npz", [source, target], "post")
-    assert list(peer.translate([[3, 2], [3, 3, 3, 2]], 2, 7)) == [[3, 4, 2], [2]]
-    assert list(peer.score([([3, 2], [4, 2]), ([3, 3, 2], [2])])) == [[-1.5, -2.0], [-3.0]]
+    adapter = Marian(tmp_path / "model.npz", [source, target], "post")
+    assert list(adapter.translate([[3, 2], [3, 3, 3, 2]], 2, 7)) == [[3, 4, 2], [2]]
+    assert list(adapter.score([([3, 2], [4, 2]), ([3, 3, 2], [2])])) == [[-1.5, -2.0], [-3.0]]
     vocabularies = [{"<unk>": 1, "</s>": 0, "a": 3}, {"<unk>": 1, "</s>": 0, "b": 7, "a": 8}]
     (decode, read), (scored, read_too) = calls
     quiet = ["--cpu-threads", "1", "--quiet"]
@@ -347,30 +345,16 @@ def test_marian_is_asked_by_tokens(tmp_path, monkeypatch):
     assert scored == ["score", "--model", "--train-sets", "--vocabs", *quiet, "--word-scores"]
     assert (read[0], [json.loads(text) for text in read[1:]]) == ("a\na a a\n", vocabularies)
     assert (read_too[0], [json.loads(text) for text in read_too[1:]]) == ("a\na a\n", vocabularies)
-    assert (peer.beam, peer.differs, Marian(tmp_path / "m", [source, target], "pre").differs[:16]) == (
+    assert (adapter.beam, adapter.difference, Marian(tmp_path / "m", [source, target], "pre").difference[:16]) == (
         *(1, "", "Marian's decoder"),
     )
     failed = SimpleNamespace(returncode=1, stdout="out", stderr="no such model\n")
-    monkeypatch.setattr("nmt_cli.interop.marian_peer.subprocess.run", lambda *_, **__: failed)
+    monkeypatch.setattr("nmt_cli.interop.adapters.subprocess.run", lambda *_, **__: failed)
     with pytest.raises(DataError, match=r"Marian cannot score with .*model\.npz: no such model$"):
-        list(peer.score([([2], [2])]))
-
-
-def test_tokens_in_our_order():
-    """Ours first, then theirs by number; a number without a token gets a name."""
-    theirs = {"z": 4, "</s>": 0, "<unk>": 1, "b": 3, "<pad>": 6}
-    ours = in_our_order(theirs, 8, Path("v"))
-    expected = {"<pad>": 6, "<unk>": 1, "</s>": 0, "<unused 2>": 2, "b": 3, "z": 4, "<unused 5>": 5, "<unused 7>": 7}
-    assert list(ours.items()) == list(expected.items())
-    for wrong in ({"b": 4}, {"b": 8}, {"b": -1}, {"b": "3"}, {"b": True}, {"b": 3.0}):
-        with pytest.raises(DataError, match="v does not number its tokens below 8, each by a number of its own"):
-            in_our_order(theirs | wrong, 8, Path("v"))
-    for name in ("<pad>", "</s>", "<unk>"):
-        with pytest.raises(DataError, match=f"v has no token {name}"):
-            in_our_order({token: i for token, i in theirs.items() if token != name}, 8, Path("v"))
+        list(adapter.score([([2], [2])]))
 
 
 def test_a_vocabulary_may_have_more_entries_than_a_recipe_has_values() -> None:
     count = yaml_file.MAX_VALUES + 1
     text = "".join(f"w{number}: {number}\n" for number in range(count)).encode()
-    assert len(npz._yaml(text, Path("vocab.yml"))) == count
+    assert len(marian_files.parse_yaml(text, Path("vocab.yml"))) == count

@@ -144,28 +144,28 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ("training: {warmup: 10}", "unknown key 'training.warmup'; did you mean 'training.warmup_steps'?"),
         ("max_ratio: 3", "unknown key 'max_ratio'; did you mean 'corpus.cleaning.max_ratio'?"),
         ("qqq: 1\nmodel: {norm: x}\ntraining: {steps: 0}", "model.norm must be 'post' or 'pre', not 'x'; training.st"),
-        ("qqq: 1", "mine.yaml: unknown key 'qqq'; there are name, corpus, model,"),
+        ("qqq: 1", "mine.yaml: unknown key 'qqq'; the keys are name, corpus, model,"),
         # valid alone but not together
         ("training: {keep_checkpoints: 4}\naveraging: {last: 5}", "averaging.last is larger"),
-        ("model: {d_model: 65536, max_length: 1048576}", "max_length x d_model may be 67,108,864 at most"),
+        ("model: {d_model: 65536, max_length: 1048576}", "max_length x d_model may be at most 67,108,864"),
         ("model: {d_model: 63}", "model.d_model must be even"),
         *(
-            (f"corpus: {{name: mine, {kind}_src: [a, b], {kind}_tgt: [a]}}", f"{kind}_tgt must name as many files")
+            (f"corpus: {{name: mine, {kind}_src: [a, b], {kind}_tgt: [a]}}", f"{kind}_tgt must name the same number")
             for kind in ("train", "mix")
         ),
         *(
-            (f"corpus: {{name: mine, {kind}_src: a}}", f"{kind}_tgt must name as many files")
+            (f"corpus: {{name: mine, {kind}_src: a}}", f"{kind}_tgt must name the same number")
             for kind in ("dev", "test", "general")
         ),
         ("expect: {bleu: 30}", "two numbers"),
         ("expect: {pairs: [30, 20]}", "expect.pairs and expect.bleu must be two numbers"),
-        ("expect: {dev_steps: [300, 300]}", "dev_steps must rise"),
-        ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu have as many"),
-        ("expect: {dev_steps: [300, 400], dev_perplexity: [1]}", "dev_perplexity and dev_bleu have as many"),
+        ("expect: {dev_steps: [300, 300]}", "dev_steps must ascend"),
+        ("expect: {dev_steps: [300], dev_bleu: [1, 2]}", "dev_bleu must have as many"),
+        ("expect: {dev_steps: [300, 400], dev_perplexity: [1]}", "dev_perplexity and dev_bleu must have as many"),
         ("corpus: {real_pairs: no}", "mine.yaml: corpus.real_pairs=no requires corpus.synthetic"),
         ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model that translates"),
         ("corpus: {synthetic: {tag: b-t}}", "corpus.synthetic.0.tag must be String should match pattern"),
-        (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut corpus.mix_src off: leave one out"),
+        (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut off corpus.mix_src. Leave one"),
         ("averaging: {with_start: 0.5}", "averaging.with_start requires training.init_from"),
         ("averaging: {with_start: 1.5}", "averaging.with_start.0 must be less than or equal to 1"),
         (f"training: {{steps: {'x' * 50}}}", f"a valid integer, not '{'x' * 40}'"),
@@ -177,8 +177,8 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ('name: "\\ud800"', "not valid YAML: "),
         *((empty, "is empty") for empty in ("", "# a comment\n", "{}", "---\n...\n")),
         # names of directories under runs/ and data/
-        *((f"name: {name}", "a directory of its own under runs/") for name in ("../../x", "/abs", "..", "a/b")),
-        *((f"corpus: {{name: {name}}}", "a directory of its own under data/") for name in ("..", ".")),
+        *((f"name: {name}", "be the name of a directory under runs/") for name in ("../../x", "/abs", "..", "a/b")),
+        *((f"corpus: {{name: {name}}}", "be the name of a directory under data/") for name in ("..", ".")),
         ("name: a\nmodel: {norm", "line 2"),
         ("? [a, b]\n: c", "not valid YAML"),
         ("name: a\n---\nname: b", "not valid YAML"),
@@ -218,7 +218,7 @@ def test_a_small_file_that_would_expand_to_gigabytes_is_refused_at_once(tmp_path
         load(path)
     assert "key5" not in str(caught.value)
     path.write_text("".join(f"key{i}: 1\n" for i in range(5)))
-    with pytest.raises(UsageError, match=r"'key4'; there are [\w, ]*expect$"):
+    with pytest.raises(UsageError, match=r"'key4'; the keys are [\w, ]*expect$"):
         load(path)
     path.write_text("name: x\n" + f"{'k' * 600}: 1\n" * 2)
     with pytest.raises(UsageError) as caught:
@@ -246,7 +246,7 @@ def test_set_changes_one_setting(read: Read) -> None:
         ("training.steps.more=5", "training.steps must be a valid integer"),
     ):
         assert message in error_of(read, "name: mine", override)
-    assert "a directory of its own" in error_of(read, text, "name=../x")
+    assert "the name of a directory" in error_of(read, text, "name=../x")
 
 
 def test_a_recipe_may_have_a_base(read: Read, tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_a_recipe_may_have_a_base(read: Read, tmp_path: Path) -> None:
     upper = read("base: low.yaml\nmodel: {num_layers: 3}", "training.seed=9")
     assert (upper.model.num_layers, upper.model.d_ff) == (3, 99)
     assert (upper.training.steps, upper.training.seed) == (7, 9)
-    assert "its base mine.yaml has a base itself. Name that one (mine.yaml)" in error_of(read, "base: mine.yaml")
+    assert "its base mine.yaml has a base itself. Make mine.yaml the base" in error_of(read, "base: mine.yaml")
     (tmp_path / "toy.yaml").write_text("model: {d_ff: 77}")
     assert read("base: toy.yaml").model.d_ff == 77, "found in the package"
     for missing in ("nowhere.yaml", "."):
@@ -408,7 +408,7 @@ def test_removed_settings_do_not_make_a_stored_recipe_unreadable(
 def test_a_stored_recipe_of_a_newer_version_is_refused(tmp_path: Path, change: str) -> None:
     path, key = tmp_path / "stored.yaml", change.partition("=")[0].removeprefix("model.")
     path.write_text(yaml.safe_dump(loading.merge(Recipe(name="n").model_dump(), loading.override(change))))
-    with pytest.raises(DataError, match=rf"{key}.* newer than .*update"):
+    with pytest.raises(DataError, match=rf"{key}.* newer nmt than .*update"):
         load_stored(path)
 
 

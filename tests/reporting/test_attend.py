@@ -139,6 +139,16 @@ def test_the_default_head_is_the_most_focused_one(model, tmp_path):
     assert page_data(output.read_text())["head"] == sharp[0][role, layer]
 
 
+def test_the_limit_on_weights_is_that_of_a_page(model, tmp_path, monkeypatch):
+    output = tmp_path / "a.html"
+    attend(["test en 3"], model, output)
+    (sentence,) = page_data(output.read_text())["sentences"]
+    monkeypatch.setattr("nmt_cli.reporting.attend.MOST_WEIGHTS", sum(map(np.size, sentence["weights"].values())))
+    attend(["test en 3"], model, output)
+    with pytest.raises(UsageError, match="too many tokens for one page"):
+        attend(["test en 3"] * 2, model, output)
+
+
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [

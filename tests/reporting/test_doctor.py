@@ -344,7 +344,7 @@ def test_findings_are_printed_most_serious_first(copy, capsys):
     assert starts[:3] == ["1. wrong: the run was ", "2. wrong: training gav", "3. costly: 2 of 7 tran"]
     assert lines[7] == f"   in {copy[0]}/crash.json"
     assert lines[8].startswith("   fix: use a lower training.rate_factor")
-    assert lines[-2] == "Not checked, because the run has none yet: loss, averaging."
+    assert lines[-2] == "Not checked, because the run does not have them yet: loss, averaging."
     doctor(*copy, None, None, True)
     report = json.loads(capsys.readouterr().out)
     assert (report["unchecked"], report["steps"]) == (["loss", "averaging"], 0)

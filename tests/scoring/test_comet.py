@@ -79,7 +79,7 @@ def test_comet_is_scored_compared_and_gated_like_bleu(files: dict[str, Path], tm
     turned = evaluate(files, program(tmp_path), hypothesis=files["bad"], baseline=files["good"], fail_if_worse=True)
     assert "significantly worse" in turned.failures[0]
     named = evaluate(files, program(tmp_path), comet_model="Unbabel/XCOMET-XL").text()
-    assert "COMET of Unbabel/XCOMET-XL (see the model's card for its licence)" in named
+    assert "COMET of Unbabel/XCOMET-XL (see the model's card for its license)" in named
 
 
 def test_a_python_runs_unbabel_comets_module(files: dict[str, Path], tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_published_scores_need_the_same_metric_case_and_test_set() -> None:
         assert "on the same test set" in comparable(metric, f"case:{case}", length, "de")
     same = "on the same test set"
     for metric in ("paper-bleu", "paper-bleu-quotes"):
-        for language, kind in (("de", "tokenised, compound-split"), ("fr", "Moses-tokenised")):
+        for language, kind in (("de", "tokenized, compound-split"), ("fr", "Moses-tokenized")):
             said = f"{kind} BLEU {same}. Not with sacreBLEU"
             assert comparable(metric, "case:mixed", 1, language) == said
     for metric, signature, language in (

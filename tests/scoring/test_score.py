@@ -237,7 +237,7 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     for options in ({"references": (files["ref"],)}, {"corpus": corpus, "hypothesis": files["good"]}):
         with pytest.raises(UsageError, match="--model translates the source: give --corpus"):
             score.evaluate(ScoreOptions(**options), lambda sources: sources)
-    with pytest.raises(MissingError, match=r"corpus has no dev set\. Name one by corpus\.dev_src"):
+    with pytest.raises(MissingError, match=r"corpus has no dev set\. Name one in corpus\.dev_src"):
         evaluate(hypothesis=files["good"], corpus=corpus, split="dev")
     with pytest.raises(MissingError, match=r"other is not a prepared corpus\. Name a directory that nmt prepare wrote"):
         evaluate(hypothesis=files["good"], corpus=tmp_path / "other")

@@ -102,7 +102,7 @@ def test_a_failed_download_of_a_tokenizer_is_one_line(
     monkeypatch.setattr(pieces, "SACREBLEU_DIR", str(tmp_path / "empty"))
     monkeypatch.setattr(pieces, "download_file", fail)
     with pytest.raises(
-        DownloadError, match=r"cannot fetch tokenizer flores200 from https.*: no network. Run again with"
+        DownloadError, match=r"cannot fetch tokenizer flores200 from https.*: no network\. Connect to a network"
     ):
         ours(texts["hyp"], texts["one"], metrics=("bleu",), tokenize="flores200")
     assert ours(texts["hyp"], texts["one"], metrics=("chrf",), tokenize="flores200"), "chrF has no tokenizer"

@@ -34,7 +34,7 @@ def test_output_holds_no_terminal_control_characters(
     console.warn(ESCAPE)
     console.table(ESCAPE, [""], [[ESCAPE]])
     (tmp_path / "README.md").write_text(f'---\nlicense: "{json.dumps(ESCAPE)[1:-1]}"\n---\n')
-    console.say(hub.licence(tmp_path))
+    console.say(hub.license_of(tmp_path))
     with console.Progress(ESCAPE, 10, "lines", every=0) as progress:
         progress.advance(1, ESCAPE)
     monkeypatch.setattr(console, "is_live", lambda: True)

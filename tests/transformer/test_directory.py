@@ -167,7 +167,7 @@ def test_ranges_of_model_json_are_those_of_a_recipe(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, r"model\.json has format '2', not 1\. An nmt newer than .* wrote it: update"),
+        ({"format": 2}, r"model\.json has format '2', not 1\. It was edited, or a newer nmt .*: then update"),
         ({"src": 5}, r"model\.json is damaged: src must be a string, not '5'"),
         ({"src": "\ud800"}, r"src must be text"),
         ({"output": "pictures"}, "output must be 'text' or 'trees', not 'pictures'"),
@@ -189,7 +189,7 @@ def test_a_wrong_value_in_model_json_is_named(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"experts": 8}, "unknown settings of the model: 'experts'. An nmt newer than .* wrote it: update"),
+        ({"experts": 8}, "unknown settings of the model: 'experts'. It was edited, or a newer nmt .*: then update"),
         ({"activation": "geglu"}, "activation must be 'relu' or 'swish' or 'gelu', not 'geglu'"),
         ({"tied_output": 1}, "tied_output must be a boolean, not '1'"),
         ({"d_model": 63}, "d_model must be even"),
@@ -214,7 +214,7 @@ def test_settings_that_are_edited_by_hand_are_damage(model: Path, tmp_path: Path
 def test_translation_follows_model_json_and_fine_tuning_wants_both_to_agree(model: Path, tmp_path: Path) -> None:
     directory = edited(model, tmp_path / "model", "recipe.yaml", lambda text: text.replace("beam: 2", "beam: 9"))
     assert open_model(directory).config.decoding.beam == 2
-    with pytest.raises(DataError, match=r"recipe\.yaml does not fit model\.json beside it"):
+    with pytest.raises(DataError, match=r"recipe\.yaml does not match the model\.json beside it"):
         load_model(directory)
 
 

@@ -427,3 +427,19 @@ def test_a_line_that_is_not_text_is_a_type_error(model: Path) -> None:
             with pytest.raises(TypeError):
                 list(translator.translate(**one_text))
         assert pending.result().text == next(translator.translate(["der Hund"])).text
+
+
+@pytest.mark.parametrize("line", ["12", "rot"])
+def test_lines_are_read_no_faster_than_translations_are_taken(echo: Translator, line: str) -> None:
+    """With and without a search. Else a pipe with a slow reader would fill the memory with a long file."""
+    all_read = threading.Event()
+
+    def chunks() -> Iterator[list[str]]:
+        yield from ([line] for _ in range(1000))
+        all_read.set()
+
+    translations = echo.translate_chunks(chunks())
+    next(translations)
+    assert not all_read.wait(0.5)
+    assert [one.text for one in translations] == [line] * 999
+    assert all_read.is_set()

@@ -1,4 +1,4 @@
-"""Weights, archives and JSON that a stranger has made: read if they are whole, else refused in little memory."""
+"""Weights, archives and JSON from untrusted sources are refused if damaged, without taking much memory."""
 
 import json
 import resource
@@ -15,7 +15,7 @@ import pytest
 from tiny_model import make_model
 
 from nmt_cli.engine import safetensors_file
-from nmt_cli.interop import npz
+from nmt_cli.interop.npz import read_arrays
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
@@ -38,12 +38,12 @@ HEADERS = {
     "a gap": b'{"x":{"dtype":"F32","shape":[5],"data_offsets":[4,24]}}',
     "bytes of no tensor": b'{"x":{"dtype":"F32","shape":[5],"data_offsets":[0,20]}}',
     "a type that is a list": b'{"x":{"dtype":["F32"],"shape":[6],"data_offsets":[0,24]}}',
-    "names that a terminal obeys": b'{"\\u001b[2J":{"dtype":"F32","shape":[9],"data_offsets":[0,24]}}',
+    "control characters in a name": b'{"\\u001b[2J":{"dtype":"F32","shape":[9],"data_offsets":[0,24]}}',
 }
 
 
 @pytest.mark.parametrize("header", HEADERS.values(), ids=HEADERS.keys())
-def test_a_header_of_weights_is_taken_only_if_it_describes_the_bytes(tmp_path: Path, header: bytes) -> None:
+def test_a_header_of_weights_must_describe_the_bytes(tmp_path: Path, header: bytes) -> None:
     (tmp_path / "w").write_bytes(len(header).to_bytes(8, "little") + header + bytes(24))
     for act in (safetensors_file.read_tensors, safetensors_file.read_shapes):
         with pytest.raises(DataError) as caught:
@@ -55,7 +55,7 @@ def test_a_header_of_weights_is_taken_only_if_it_describes_the_bytes(tmp_path: P
 def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "w").open("wb") as file:
         file.write((1 << 32).to_bytes(8, "little"))
-        file.truncate(1 << 33)  # it takes no room
+        file.truncate(1 << 33)  # sparse, so it takes no space
     with pytest.raises(DataError, match="header would have more than"):
         safetensors_file.read_shapes(tmp_path / "w")
 
@@ -63,7 +63,7 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
 def archive(
     place: Path, members: dict[str, bytes], claimed: dict[str, int] | None = None, compress: bool = False
 ) -> Path:
-    """Write an .npz; `claimed` are false sizes of members."""
+    """Write an .npz file, with false sizes of members in `claimed`."""
     kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with zipfile.ZipFile(place / "model.npz", "w", kind) as file:
         for name, data in members.items():
@@ -103,35 +103,43 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("data", ARRAYS.values(), ids=ARRAYS.keys())
-def test_an_array_in_an_archive_is_read_only_if_its_bytes_are_there(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_array_in_an_archive_is_refused(tmp_path: Path, data: bytes) -> None:
     file = archive(tmp_path, {"x.npy": data})
     with pytest.raises(DataError, match=r"model\.npz is damaged") as caught:
-        npz._arrays(file)
+        read_arrays(file)
     assert str(caught.value).isprintable()
     assert not Path("pwned").exists()
 
 
-def test_an_archive_that_claims_or_holds_gigabytes_is_refused_in_little_memory(tmp_path: Path) -> None:
+def test_an_archive_of_gigabytes_is_refused(tmp_path: Path) -> None:
     whole = array_file("(6,)", data=bytes(24))
     for file in (
         archive(tmp_path, {"x.npy": array_file("(1073741800,)")}, {"x.npy": 0xFFFFFFF0}),
         archive(tmp_path, {"x.npy": whole}, {"x.npy": 0xFFFFFFF0}),
     ):
         with pytest.raises(DataError, match="more bytes than weights can have"):
-            npz._arrays(file)
+            read_arrays(file)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bomb = archive(tmp_path, {"x.npy": array_file("(50000000,)", data=bytes(200_000_000))}, compress=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(DataError, match="more bytes than weights can have"):
-        npz._arrays(bomb)
+        read_arrays(bomb)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= max(peak, before) + 50_000
-    assert [*npz._arrays(archive(tmp_path, {"../x.npy": whole, "/y.npy": whole}))] == ["../x", "/y"], "names of tensors"
-    real = npz._arrays(DATA / "post" / "model.npz")
+    zeros = {f"{i}.npy": array_file("(250000,)", data=bytes(1_000_000)) for i in range(4)}
+    weights = np.random.default_rng(1).bytes(1_000_000)
+    several = archive(tmp_path, {"w.npy": array_file("(250000,)", data=weights), **zeros}, compress=True)
+    with pytest.raises(DataError, match="more bytes than weights can have"):  # together
+        read_arrays(several)
+    assert [*read_arrays(archive(tmp_path, {"../x.npy": whole, "/y.npy": whole}))] == [
+        "../x",
+        "/y",
+    ]  # names of tensors, not paths
+    real = read_arrays(DATA / "post" / "model.npz")
     with np.load(DATA / "post" / "model.npz") as expected:
         assert {name: array.tolist() for name, array in expected.items()} == {n: a.tolist() for n, a in real.items()}
 
 
-def test_json_that_is_too_deep_too_large_or_no_number_is_refused(tmp_path: Path) -> None:
+def test_json_beyond_the_limits_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     for text in (
         '{"a":' * 200_000,
@@ -149,8 +157,8 @@ def test_json_that_is_too_deep_too_large_or_no_number_is_refused(tmp_path: Path)
         artefact.read_json(file)
 
 
-def test_weights_that_are_cut_or_overwritten_while_they_are_used_change_nothing(tmp_path: Path) -> None:
-    """Mapped, a file that is cut ends the process by SIGBUS, and one that is overwritten changes translations."""
+def test_truncating_or_overwriting_weights_in_use_changes_nothing(tmp_path: Path) -> None:
+    """If the file were mapped, truncation would end the process by SIGBUS, and zeros would change translations."""
     place = make_model(tmp_path / "tiny", "model.d_model=64", "model.max_length=64")
     code = f"""
         import os
@@ -179,7 +187,7 @@ def test_only_embeddings_stay_in_memory_once_weights_are_packed(tmp_path: Path) 
     text = json.dumps(header).encode()
     (tmp_path / "w").write_bytes(len(text).to_bytes(8, "little") + text + b"\1" * start)
     tensors, memory = safetensors_file.read_tensors(tmp_path / "w")
-    weights.release(memory, [tensors["embedding"], tensors["embedding"]])
+    safetensors_file.release(memory, [tensors["embedding"], tensors["embedding"]])
     first, last = 12 * 4096, 20 * 4096
     assert memory[first:last] == b"\1" * (last - first)
     assert memory[:first].count(1) + memory[last:].count(1) == 0

@@ -1,37 +1,37 @@
-"""Models as they are found: pickles, in parts, with other first tokens, by name with the network and without it."""
+"""Read model directories of transformers: pickles, weights in parts, unusual tokens and configurations."""
 
-import errno
 import functools
 import json
 import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock, call
 
-import hub_server
-import huggingface_hub
 import pytest
 import safetensors.torch
 import torch
-from test_import import random_marian
 
 from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
-from nmt_cli.interop import hf, hub, marian
+from nmt_cli.interop import transformers_files
+from nmt_cli.interop import transformers_marian as marian
 from nmt_cli.interop.export import export
-from nmt_cli.interop.import_ import cached, import_marian
-from nmt_cli.system.errors import DataError, DownloadError, MissingError
+from nmt_cli.interop.importing import import_model
+from nmt_cli.recipe import loading
+from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.transformer.model import sinusoids
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.search import score_targets
 
 pytest.importorskip("transformers")
+
+from random_marian import random_marian
+
 LINES = "the old fox sees a shy dog\na red man\n"
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A model of transformers with an encoder deeper than its decoder, as safetensors."""
+    """Safetensors of a model whose encoder is deeper than its decoder."""
     directory = tmp_path_factory.mktemp("saved")
     random_marian(directory, encoder_layers=3, decoder_layers=1)
     return directory
@@ -39,11 +39,11 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def imported(saved, tmp_path_factory):
-    return load_model(import_marian(saved, tmp_path_factory.mktemp("imported") / "model"))
+    return load_model(import_model(saved, tmp_path_factory.mktemp("imported") / "model"))
 
 
 def pickled(saved: Path, to: Path, parts: int = 1) -> Path:
-    """Copy a model, its weights as pickles, all tensors of a layer in the same part."""
+    """Copy a model with its weights as pickles, in one or several parts."""
     shutil.copytree(saved, to)
     (to / "model.safetensors").unlink()
     tensors = safetensors.torch.load_file(saved / "model.safetensors")
@@ -65,16 +65,16 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_pickle_of_tensors_is_the_model_that_safetensors_are(tmp_path, saved, imported, parts):
+def test_pickles_and_safetensors_give_the_same_model(tmp_path, saved, imported, parts):
     assert (imported.recipe.model.depths, len(imported.model.encoder), len(imported.model.decoder)) == ((3, 1), 3, 1)
     directory = pickled(saved, tmp_path / "hf", parts)
-    loaded = load_model(import_marian(directory, tmp_path / "model"))
+    loaded = load_model(import_model(directory, tmp_path / "model"))
     assert same(loaded, imported)
     assert len(loaded.manifest["weights"]) == parts
     if parts > 1:
         (directory / "pytorch_model-00002-of-00003.bin").unlink()
         with pytest.raises(MissingError, match=r"no file .*-00002-of-00003\.bin, which .*index\.json names"):
-            import_marian(directory, tmp_path / "other")
+            import_model(directory, tmp_path / "other")
 
 
 class Harm:
@@ -86,16 +86,16 @@ class Harm:
 
 
 @pytest.mark.parametrize("parts", [1, 3])
-def test_a_pickle_that_would_execute_code_is_refused_and_nothing_is_executed(tmp_path, saved, parts):
+def test_a_pickle_that_would_execute_code_is_refused(tmp_path, saved, parts):
     directory, marker = pickled(saved, tmp_path / "hf", parts), tmp_path / "executed"
     for file in directory.glob("*.bin"):
         torch.save(torch.load(file, weights_only=True) | {"harm": Harm(marker)}, file)
     with pytest.raises(DataError, match="nothing of it was executed"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
     assert not marker.exists()
     assert not (tmp_path / "model").exists()
     torch.load(next(directory.glob("*.bin")), weights_only=False)
-    assert marker.exists(), "it would have"
+    assert marker.exists(), "the pickle is not dangerous, so the test proves nothing"
 
 
 def test_a_damaged_pickle_is_refused(tmp_path, saved):
@@ -103,28 +103,28 @@ def test_a_damaged_pickle_is_refused(tmp_path, saved):
     data = (directory / "pytorch_model.bin").read_bytes()
     (directory / "pytorch_model.bin").write_bytes(data[: len(data) // 2])
     with pytest.raises(DataError, match="hf"):
-        import_marian(directory, tmp_path / "model")
+        import_model(directory, tmp_path / "model")
 
 
 def test_a_decoder_may_start_from_any_token(tmp_path, saved):
-    """</s>, as other toolkits have it: the same scores, training keeps it, exports to transformers have it."""
+    """Here from </s>. Exports to transformers keep it; CTranslate2 cannot."""
     directory = shutil.copytree(saved, tmp_path / "hf")
     for name in ("config.json", "generation_config.json"):
         about = json.loads((directory / name).read_text())
         (directory / name).write_text(json.dumps(about | {"decoder_start_token_id": 0}))
-    ours = load_model(import_marian(directory, tmp_path / "model"))
+    ours = load_model(import_model(directory, tmp_path / "model"))
     weights = ours.model.embedding.weight
     assert torch.equal(weights[PAD], weights[EOS])
     assert weights[PAD].any()
     (tmp_path / "lines").write_text(LINES)
     assert export(tmp_path / "model", "hf", tmp_path / "again", None, tmp_path / "lines") == 0
-    assert same(load_model(import_marian(tmp_path / "again", tmp_path / "back")), ours)
+    assert same(load_model(import_model(tmp_path / "again", tmp_path / "back")), ours)
     with pytest.raises(DataError, match="CTranslate2 decodes from a zero embedding"):
         export(tmp_path / "model", "ctranslate2", tmp_path / "ct2", None, tmp_path / "lines")
 
 
-def test_numbers_without_a_token_are_kept(tmp_path, saved, imported):
-    """A vocab.json that lacks some tokens of the matrix is imported; the tokens it has keep their scores."""
+def test_ids_without_a_token_are_kept(tmp_path, saved, imported):
+    """A vocab.json may lack tokens of the embedding matrix. The others keep their scores."""
     directory = shutil.copytree(saved, tmp_path / "hf")
     before = Tokenizer(imported.tokenizer_file)
     pair = tuple(before.encode_pair("a red man", "der man"))
@@ -132,7 +132,7 @@ def test_numbers_without_a_token_are_kept(tmp_path, saved, imported):
     lost = next(name for name in sorted(tokens) if name.isalpha() and name not in before.tokens([*pair[0], *pair[1]]))
     del tokens[lost]
     (directory / "vocab.json").write_text(json.dumps(tokens))
-    ours = load_model(import_marian(directory, tmp_path / "model"))
+    ours = load_model(import_model(directory, tmp_path / "model"))
     after = Tokenizer(ours.tokenizer_file)
     assert before.vocabulary_size == after.vocabulary_size
     assert after.encode_pair("a red man", "der man") == [*pair]
@@ -141,92 +141,18 @@ def test_numbers_without_a_token_are_kept(tmp_path, saved, imported):
     tokens["one"] = tokens["two"] = tokens["</s>"] + 3
     (directory / "vocab.json").write_text(json.dumps(tokens))
     with pytest.raises(DataError, match="each by a number of its own"):
-        import_marian(directory, tmp_path / "other")
-
-
-def test_a_name_is_downloaded_once_and_then_needs_no_network(tmp_path, saved, imported, monkeypatch, capsys):
-    """As OPUS-MT's are: a pickle and no safetensors; import and the cache of translate, with the net and without."""
-    directory, client = pickled(saved, tmp_path / "hf"), huggingface_hub.snapshot_download
-    (directory / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A model\n")
-    (directory / "tf_model.h5").write_bytes(b"not needed")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    with hub_server.serving("owner/opus", directory) as hub:
-        here = functools.partial(client, endpoint=hub.url, cache_dir=tmp_path / "cache")
-        monkeypatch.setattr("huggingface_hub.snapshot_download", here)
-        assert same(load_model(import_marian("owner/opus", tmp_path / "model")), imported)
-        assert not [path for path in hub.requests if "tf_model" in path]
-    huggingface_hub.close_session()  # a connection that is open would still be answered
-    capsys.readouterr()
-    assert same(load_model(import_marian("owner/opus", tmp_path / "again")), imported)
-    place = cached("owner/opus")
-    assert capsys.readouterr().err.count("licence: cc-by-4.0") == 2
-    assert same(load_model(place), imported)
-    shutil.rmtree(tmp_path / "cache")
-    assert cached("owner/opus") == place
-    assert capsys.readouterr().err == "", "said once"
-    with pytest.raises(DownloadError, match="no directory owner/opus here"):
-        import_marian("owner/opus", tmp_path / "third")
-
-
-def test_weights_in_two_forms_are_downloaded_in_the_safe_one(tmp_path, saved, monkeypatch):
-    directory, client = pickled(saved, tmp_path / "hf"), huggingface_hub.snapshot_download
-    shutil.copy(saved / "model.safetensors", directory)
-    with hub_server.serving("owner/opus", directory) as hub:
-        here = functools.partial(client, endpoint=hub.url, cache_dir=tmp_path / "cache")
-        monkeypatch.setattr("huggingface_hub.snapshot_download", here)
-        assert import_marian("owner/opus", tmp_path / "model")
-        assert not [path for path in hub.requests if path.startswith("GET") and path.endswith(".bin")]
-
-
-@pytest.mark.parametrize(
-    ("card", "said"),
-    [
-        (None, "not named; see its page on the hub"),
-        ("# A model\n", "not named; see its page on the hub"),
-        ("---\nlanguage: de\n---\n", "not named; see its page on the hub"),
-        ("---\nlicense: [\n---\n", "not named; see its page on the hub"),
-        ("---\nlicense: apache-2.0\n---\n# A model\n", "apache-2.0"),
-    ],
-)
-def test_the_licence_on_a_card(tmp_path, card, said):
-    if card is not None:
-        (tmp_path / "README.md").write_text(card)
-    assert hub.licence(tmp_path) == said
-
-
-def test_a_full_disk_is_no_failed_download(monkeypatch):
-    for error, kind in ((OSError(errno.ENOSPC, "full"), OSError), (OSError(errno.EIO, "x"), DownloadError)):
-        monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
-        with pytest.raises(kind) as caught:
-            hub.download("owner/name")
-        assert (caught.value is error) == (kind is OSError)
-
-
-def test_what_is_asked_of_the_hub(tmp_path, monkeypatch):
-    """Safetensors, else pickles, else Marian's own; a revision where one is named; never the optimiser's state."""
-    for names in (["model.safetensors"], ["pytorch_model.bin"], ["model.npz"], []):
-        place = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        place.mkdir()
-        for name in names:
-            (place / name).touch()
-        monkeypatch.setattr("huggingface_hub.snapshot_download", client := Mock(return_value=str(place)))
-        assert hub.download("owner/name@v1" if names else "owner/name") == place
-        forms = [["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]]
-        asked = forms[: next((i for i, form in enumerate(forms, 1) if any(place.glob(form[0]))), 3)]
-        text, rest = ["*.json", "*.spm", "README.md"], {"ignore_patterns": "*.optimizer.npz"}
-        rest |= {"revision": "v1" if names else None}
-        assert client.call_args_list == [call("owner/name", allow_patterns=[*text, *form], **rest) for form in asked]
+        import_model(directory, tmp_path / "other")
 
 
 def test_the_weights_of_a_directory(tmp_path):
-    """In the safe form if it is there, in parts as the index names them, each once, whatever folder it names."""
+    """Safetensors if possible, and parts as the index names them, without its directories."""
 
     def files(**written):
-        place = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        place.mkdir()
+        directory = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        directory.mkdir()
         for name, text in written.items():
-            (place / name.replace("__", ".")).write_text(text)
-        return [path.relative_to(place).as_posix() for path in hf._weights(place)]
+            (directory / name.replace("__", ".")).write_text(text)
+        return [path.relative_to(directory).as_posix() for path in transformers_files.weight_files(directory)]
 
     parts = json.dumps({"weight_map": {"a": "x/p2", "b": "p1", "c": "x/p2"}})
     one, two = "model__safetensors", "pytorch_model__bin"
@@ -243,39 +169,35 @@ def test_the_weights_of_a_directory(tmp_path):
         files(config__json="")
 
 
-def test_first_tokens_are_where_the_configuration_says(tmp_path):
+def test_special_tokens_must_match_the_configuration(tmp_path):
     (tmp_path / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, "a": 2, "<pad>": 3}))
-    read = functools.partial(hf._numbers, tmp_path / "vocab.json", 4)
+    read = functools.partial(transformers_files.read_vocabulary, tmp_path / "vocab.json", 4)
     assert list(read(SimpleNamespace(pad_token_id=3, eos_token_id=0))) == ["<pad>", "<unk>", "</s>", "a"]
     for pad, eos in ((2, 0), (3, 1), (0, 3)):
-        with pytest.raises(DataError, match=r"does not have <pad> and </s> where config\.json says"):
+        with pytest.raises(DataError, match=r"vocab\.json and config\.json number <pad> and </s> differently"):
             read(SimpleNamespace(pad_token_id=pad, eos_token_id=eos))
-    with pytest.raises(MissingError, match=r"no file .*target_vocab\.json, which tokenizer_config\.json promises"):
-        hf._numbers(tmp_path / "target_vocab.json", 4, None)
+    with pytest.raises(MissingError, match=r"no file .*target_vocab\.json, which tokenizer_config\.json requires"):
+        transformers_files.read_vocabulary(tmp_path / "target_vocab.json", 4, None)
 
 
-def test_settings_are_read_from_a_configuration_and_its_weights(tmp_path):
-    """Each of them, and what is zero or the same is left out: biases, matrices of their own, positions."""
+def test_settings_follow_from_the_configuration_and_the_weights():
+    """Biases of zeros and equal matrices are left out."""
     values = {"d_model": 8, "encoder_ffn_dim": 12, "decoder_ffn_dim": 12, "encoder_attention_heads": 2, "dropout": 0.3}
     values |= {"decoder_attention_heads": 2, "max_position_embeddings": 16, "activation_function": "silu"}
     values |= {"encoder_layers": 3, "decoder_layers": 3, "model_type": "marian"}
-    numbers = [{"<pad>": 3, "<unk>": 1, "</s>": 0, "a": 2}] * 2
-    bias = torch.tensor([[0.0, 0, 0, marian.NO_LOGIT]])  # of the pad alone
+    vocabularies = [{"<pad>": 3, "<unk>": 1, "</s>": 0, "a": 2}] * 2
+    bias = torch.tensor([[0.0, 0, 0, marian.NO_LOGIT]])  # only PAD has a bias
     ours = sinusoids(16, 8, "sinusoidal")[:, marian.sines_first(8)]
-    tensors = {**dict.fromkeys(marian.EMBEDDINGS.values(), torch.ones(4, 8)), marian.BIAS: bias}
+    tensors = {**dict.fromkeys(marian.EMBEDDINGS.values(), torch.ones(4, 8)), marian.OUTPUT_BIAS: bias}
     tensors |= {marian.POSITIONS[0]: ours, "model.encoder.layers.0.self_attn.q_proj.bias": torch.zeros(8)}
 
-    def shape(config=(), changed=(), other=None):
-        settings = hf._recipe(
-            tmp_path / "mine",
-            SimpleNamespace(**{**values, **dict(config)}),
-            {**tensors, **dict(changed)},
-            [numbers[0], other or numbers[1]],
-        )
-        assert settings.name == "mine"
-        return settings.model.model_dump()
+    def settings(config=(), changed=(), other=None):
+        configuration = SimpleNamespace(**{**values, **dict(config)})
+        sides = [vocabularies[0], other or vocabularies[1]]
+        made = transformers_files.model_settings(configuration, {**tensors, **dict(changed)}, sides)
+        return loading.from_plain({"model": made}, "test").model.model_dump()
 
-    plain = shape()
+    plain = settings()
     expected = {
         "num_layers": 3,
         "encoder_layers": None,
@@ -292,11 +214,11 @@ def test_settings_are_read_from_a_configuration_and_its_weights(tmp_path):
         ({"model_type": "pegasus"}, {}, None, {"norm": "pre"}),
         ({"decoder_layers": 1}, {}, None, {"encoder_layers": 3, "decoder_layers": 1}),
         ({}, {"model.decoder.layers.2.encoder_attn.v_proj.bias": torch.ones(8)}, None, {"attention_bias": True}),
-        ({}, {marian.BIAS: bias + torch.tensor([0.0, 0, 1, 0])}, None, {"output_bias": True}),
+        ({}, {marian.OUTPUT_BIAS: bias + torch.tensor([0.0, 0, 1, 0])}, None, {"output_bias": True}),
         ({}, {marian.EMBEDDINGS["src"]: torch.zeros(4, 8)}, None, {"source_vocabulary": 4}),
         ({}, {}, {"<pad>": 3, "<unk>": 0, "</s>": 1, "a": 2}, {"source_vocabulary": 4}),
         ({}, {marian.EMBEDDINGS["output"]: torch.zeros(4, 8)}, None, {"tied_output": False}),
         ({}, {marian.POSITIONS[0]: positions}, None, {"positions": "marian"}),
         ({"activation_function": "gelu"}, {}, None, {"activation": "gelu"}),
     ):
-        assert shape(config, changed, other) == {**plain, **setting}
+        assert settings(config, changed, other) == {**plain, **setting}

@@ -1,0 +1,186 @@
+"""One interface to models in transformers, CTranslate2 and Marian, to compare them with ours.
+
+All methods take and return our token ids, and every list of ids ends with EOS.
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
+from nmt_cli.interop.packages import import_package
+from nmt_cli.interop.vocabulary import UNNAMED_PREFIX, ForeignIds, IdMaps
+from nmt_cli.system.errors import DataError
+
+BATCH = 32  # sentences
+OFFLINE = {"local_files_only": True, "trust_remote_code": False}
+MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # Marian's command line, for python -c
+MARIAN_OPTIONS = ("--cpu-threads", "1", "--quiet")
+PRE_NORM = "Marian's decoder normalizes no keys and values with pre-norm, its training and scorer do: not compared."
+TokenIds = list[int]
+
+
+class Adapter:
+    """A model in another toolkit."""
+
+    beam: int | None = None  # the only beam size with which it searches as we do, or None
+    difference = ""  # why its translations differ from ours, if they do although token probabilities agree
+
+    def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
+        """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently."""
+
+    def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
+        """Yield the best translation of each source, without length penalty, of at most `limit` tokens."""
+        raise NotImplementedError
+
+    def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
+        """Yield the log-probability of each target token."""
+        raise NotImplementedError
+
+
+class Transformers(Adapter):
+    """A model directory of transformers. `id_maps`: its ids of our tokens."""
+
+    def __init__(self, directory: Path, id_maps: IdMaps) -> None:
+        options = {
+            "use_safetensors": any(directory.glob("model.safetensors*")),
+            "weights_only": True,  # refuses pickles that would execute code
+            "dtype": torch.float32,
+            "output_loading_info": True,
+            **OFFLINE,
+        }
+        self.model, report = import_package("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
+        self.missing = [name for name in sorted(report["missing_keys"]) if "embed_positions" not in name]
+        self.pad = id_maps[1][PAD]
+        self.start = self.model.generation_config.decoder_start_token_id
+        if self.start is None:
+            self.start = self.model.config.decoder_start_token_id
+        self.their_ids = [torch.tensor(ids) for ids in id_maps]
+        self.our_ids = [ids.argsort() for ids in self.their_ids]
+
+    def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
+        their_tokenizer = import_package("transformers").AutoTokenizer.from_pretrained(
+            self.model.name_or_path, **OFFLINE
+        )
+        their_tokenizer.punc_normalizer = str  # turns off sacremoses' changes, which the model card mentions
+        their_targets = [their_tokenizer(text_target=line)["input_ids"] for line in targets]
+        sides = zip(
+            (their_tokenizer(sources)["input_ids"], their_targets),
+            (tokenizer.encode(sources), tokenizer.target.encode(targets)),
+            self.our_ids,
+            strict=True,
+        )
+        different = sum(
+            our_ids[theirs].tolist() != [*ours, EOS]
+            for their_lines, our_lines, our_ids in sides
+            for theirs, ours in zip(their_lines, our_lines, strict=True)
+        )
+        if different > allowed:
+            lines = len(sources) + len(targets)
+            raise DataError(f"MarianTokenizer splits {different} of {lines} lines differently from ours")
+
+    def _pad(self, sentences: Sequence[TokenIds], side: int) -> torch.Tensor:
+        rows = [self.their_ids[side][ids] for ids in sentences]
+        return pad_sequence(rows, batch_first=True, padding_value=self.pad)
+
+    @torch.inference_mode()
+    def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
+        options = {"num_beams": beam, "length_penalty": 0.0, "early_stopping": False, "max_new_tokens": limit}
+        for start in range(0, len(sources), BATCH):
+            src = self._pad(sources[start : start + BATCH], 0)
+            for row in self.model.generate(src, attention_mask=(src != self.pad).long(), **options):
+                ids = [*self.our_ids[1][row[1:]].tolist(), EOS]
+                yield ids[: ids.index(EOS) + 1]
+
+    @torch.inference_mode()
+    def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
+        for start in range(0, len(pairs), BATCH):
+            batch = pairs[start : start + BATCH]
+            src = self._pad([ids for ids, _ in batch], 0)
+            tgt = self._pad([[PAD, *ids] for _, ids in batch], 1)
+            tgt[:, 0] = self.start
+            mask = (src != self.pad).long()
+            logits = self.model(input_ids=src, attention_mask=mask, decoder_input_ids=tgt[:, :-1]).logits
+            gold = torch.log_softmax(logits, -1).gather(2, tgt[:, 1:, None])[:, :, 0]
+            yield from (row[: len(ids)].tolist() for row, (_, ids) in zip(gold, batch, strict=True))
+
+
+class CTranslate2(Adapter):
+    """A model directory of CTranslate2, on the CPU. Its tokens have the same names as ours."""
+
+    def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
+        self.translator: Any = import_package("ctranslate2").Translator(str(directory), compute_type="default")
+        self.names = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
+        self.ids = {name: i for i, name in enumerate(self.names)}
+
+    def _tokens(self, sentences: Iterable[TokenIds]) -> list[list[str]]:
+        return [[self.names[i] for i in ids] for ids in sentences]
+
+    def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
+        options = {"beam_size": beam, "length_penalty": 0.0, "max_decoding_length": limit, "max_batch_size": BATCH}
+        for result in self.translator.translate_batch(self._tokens(sources), min_decoding_length=0, **options):
+            yield [*(self.ids[name] for name in result.hypotheses[0]), EOS]
+
+    def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
+        sides = self._tokens(src for src, _ in pairs), self._tokens(tgt[:-1] for _, tgt in pairs)
+        yield from (result.log_probs for result in self.translator.score_batch(*sides, max_batch_size=BATCH))
+
+
+class Marian(Adapter):
+    """A model.npz in Marian (pip install pymarian).
+
+    Marian receives tokens separated by spaces, with .yml vocabularies, so it does not tokenize. That needs no check:
+    it would use the same SentencePiece files.
+    """
+
+    beam = 1  # Marian narrows a wider beam with every finished hypothesis
+
+    def __init__(self, model: Path, vocabularies: list[ForeignIds], norm: str) -> None:
+        self.difference = PRE_NORM if norm == "pre" else ""
+        self.model = model.resolve()
+        self.vocabularies = vocabularies
+        self.names = [[*side] for side in vocabularies]
+        self.ids = [{name: i for i, name in enumerate(side)} for side in self.names]
+
+    @classmethod
+    def if_installed(cls, model: Path, vocabularies: list[ForeignIds], norm: str) -> "Marian | None":
+        return cls(model, vocabularies, norm) if find_spec("_pymarian") else None
+
+    def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
+        factor = math.ceil(limit / min(map(len, sources)))
+        options = ("--beam-size", beam, "--normalize", 0, "--max-length-factor", factor, "--allow-unk")
+        for line in self._run("decode", [sources], "--quiet-translation", *options):
+            yield [*(self.ids[1][name] for name in line.split()), EOS]
+
+    def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
+        sides = [[pair[side] for pair in pairs] for side in (0, 1)]
+        for line in self._run("score", sides, "--word-scores"):
+            yield [float(number) for number in line.rpartition("WordScores=")[2].split()]
+
+    def _run(self, command: str, sides: Sequence[Iterable[TokenIds]], *options: object) -> list[str]:
+        """Run a command of Marian on sources, or on sources and targets; return its lines of output."""
+        with tempfile.TemporaryDirectory() as directory:
+            vocabulary_files = [Path(directory) / f"{side}.yml" for side in ("source", "target")]
+            text_files = [Path(directory) / side for side in ("source", "target")]
+            for file, side in zip(vocabulary_files, self.vocabularies, strict=True):
+                known = {name: i for name, i in side.items() if name != "<pad>" and not name.startswith(UNNAMED_PREFIX)}
+                file.write_text(json.dumps(known), "utf-8")
+            for file, sentences, names in zip(text_files, sides, self.names, strict=False):
+                file.write_text("".join(f"{' '.join(names[i] for i in ids[:-1])}\n" for ids in sentences), "utf-8")
+            inputs = ["--input", text_files[0]] if len(sides) == 1 else ["--train-sets", *text_files]
+            model = ["--models" if command == "decode" else "--model", self.model]
+            arguments = [command, *model, *inputs, "--vocabs", *vocabulary_files, *MARIAN_OPTIONS, *options]
+            line = [sys.executable, "-c", MARIAN, *map(str, arguments)]
+            done = subprocess.run(line, capture_output=True, text=True)  # noqa: S603
+        if done.returncode:
+            raise DataError(f"Marian cannot {command} with {self.model}: {(done.stderr or done.stdout)[-300:].strip()}")
+        return done.stdout.removesuffix("\n").split("\n")

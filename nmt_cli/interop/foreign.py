@@ -1,0 +1,33 @@
+"""A model of another toolkit, as read from its files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nmt_cli.interop.adapters import Adapter
+from nmt_cli.interop.vocabulary import IdMaps
+from nmt_cli.recipe import loading, schema
+from nmt_cli.system.errors import DataError, UsageError
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """A model of any toolkit, with tensors named as transformers names them."""
+
+    tensors: dict[str, Tensor]
+    recipe: schema.Recipe
+    id_maps: IdMaps
+    start: int  # foreign id of the token from which the decoder starts
+    tokenizers: list[bytes]  # our SentencePiece models: one for both languages, or source and target
+    weight_files: list[Path]
+    adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
+
+
+def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:
+    """Return a recipe with these settings; DataError if a foreign model exceeds the limits of a recipe."""
+    try:
+        return loading.from_plain(values, str(source))
+    except UsageError as error:
+        raise DataError(f"{error}. Such a model cannot be imported") from None

@@ -1,0 +1,112 @@
+"""The import command: convert a model of transformers or Marian to a model directory."""
+
+import os
+import re
+import tempfile
+from pathlib import Path
+
+import torch
+
+from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalise, target_file
+from nmt_cli.interop import hub
+from nmt_cli.interop.adapters import Adapter
+from nmt_cli.interop.marian_files import has_marian_model, read_marian
+from nmt_cli.interop.transformers_files import read_transformers
+from nmt_cli.interop.transformers_marian import from_transformers
+from nmt_cli.interop.verification import compare
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import say
+from nmt_cli.system.errors import DataError, MissingError, OutputError
+from nmt_cli.transformer.model import Transformer
+from nmt_cli.transformer.weights import load_into, save_model
+from nmt_cli.translation.translator import Translator
+
+LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
+
+
+def import_model(source: Path | str, out: Path) -> Path:
+    """Convert a Marian model to the new model directory `out`, and return it.
+
+    `source` is a directory as transformers or Marian writes it, or OWNER/NAME or OWNER/NAME@REVISION on the hub. The
+    import is kept only if both models compute the same.
+    """
+    if out.exists():
+        raise OutputError(f"{out} exists already. Choose another --out")
+    directory = Path(source)
+    name = directory.resolve().name
+    if not directory.exists():
+        if not hub.HUB_NAME.fullmatch(str(source)):
+            raise MissingError(f"no directory {source}. A model of the hub is named OWNER/NAME")
+        directory = hub.download(str(source))
+        name = f"{str(source).partition('@')[0]}@{directory.name}"
+    foreign = read_marian(directory) if has_marian_model(directory) else read_transformers(directory)
+    recipe = foreign.recipe.model_copy(update={"name": name})
+    try:
+        tensors = from_transformers(foreign.tensors, recipe.model, foreign.id_maps, foreign.start)
+    except (RuntimeError, IndexError, KeyError) as error:  # raised by torch
+        what = str(error).partition("\n")[0][:150]
+        raise DataError(f"{directory} cannot be imported: its tensors do not fit together: {what}") from None
+    model = Transformer(recipe.model, len(foreign.id_maps[1]))
+    load_into(model, tensors, directory)
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer_file = Path(temporary) / "tokenizer.model"
+        for path, data in zip((tokenizer_file, target_file(tokenizer_file)), foreign.tokenizers, strict=False):
+            path.write_bytes(data)
+        proof = verify_import(model.eval(), Tokenizer(tokenizer_file), recipe, foreign.adapter)
+        weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
+        manifest = {"imported": name, "weights": weights, "proof": proof, "steps": []}
+        save_model(out, tensors, recipe, tokenizer_file, manifest)
+    say(f"{out} is {name}. {proof}")
+    return out
+
+
+def import_cached(name: str) -> Path:
+    """Return the model directory of OWNER/NAME or OWNER/NAME@REVISION on the hub, importing it at the first call.
+
+    It is a directory in $XDG_CACHE_HOME/nmt/models. Later calls do not access the network; remove the directory to
+    import a newer commit.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt" / "models"
+    directory = cache / re.sub(r"[/@]+", "--", name)
+    if not artefact.present(directory):
+        try:
+            import_model(name, directory)
+        except OutputError:
+            if not artefact.present(directory):  # else another process has imported it meanwhile
+                raise
+    return directory
+
+
+def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recipe, adapter: Adapter | None) -> str:
+    """Compare tokens, log-probabilities and translations of random text; return a report.
+
+    Raises DataError if they differ.
+    """
+    if adapter is None:
+        return "It has not been compared: pymarian is not installed."
+    sources = _random_lines(tokenizer)
+    targets = _random_lines(tokenizer.target)
+    tags = [
+        text
+        for i, text in enumerate(tokenizer.decode([[i] for i in range(tokenizer.vocabulary_size)]))
+        if tokenizer.language([i])
+    ]
+    if tags:
+        adapter.check_tokenizer(tokenizer, tags, [])
+    lines = [*sources, *(f"{tag} {line}" for tag, line in zip(tags, sources, strict=False))]
+    # A token in a .spm file but not in vocab.json is unknown in their tokenizer; ours splits it into shorter tokens.
+    adapter.check_tokenizer(tokenizer, lines, targets, allowed=LINES // 2)
+    try:
+        translator = Translator.of(model, tokenizer, recipe, torch.float32)
+        return compare(translator, adapter, dict(enumerate(lines)), exact=True)[0]
+    except DataError as error:
+        raise DataError(f"{recipe.name} computes something else than our model with its weights: {error}") from None
+
+
+def _random_lines(side: Tokenizer) -> list[str]:
+    """Return lines of random tokens whose characters the tokenizer knows."""
+    texts = side.decode([[i] for i in range(side.vocabulary_size)])
+    known = [i for i, ids in enumerate(side.encode(texts)) if ids and UNK not in ids and not side.language(ids)]
+    choices = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
+    return [normalise(line) for line in side.decode([[known[k] for k in row] for row in choices])]

@@ -1,0 +1,255 @@
+"""Read a model directory of Marian: model.npz, which includes the options, and vocabularies (.yml or .spm).
+
+Tensors get the names of transformers. Names and meaning of options: marian-dev, src/models/transformer.h.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmt_cli.interop.adapters import Marian
+from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
+from nmt_cli.interop.npz import TEXT_PREFIX, read_arrays
+from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS
+from nmt_cli.interop.vocabulary import ForeignIds, convert_tokenizers, in_our_order, read_sentencepiece
+from nmt_cli.recipe import schema, yaml_file
+from nmt_cli.system.errors import DataError, MissingError, UsageError
+
+OPTIONS = f"{TEXT_PREFIX}model.yml"  # name of the array with the options as YAML
+MAX_LENGTH = 512  # positions; Marian itself has no limit
+MAX_YAML_BYTES, MAX_YAML_VALUES = 1 << 25, 2_100_000  # enough for a vocabulary of a million tokens
+Options = dict[str, Any]  # values as text, lists of text, or mappings
+# Values of options that our model supports. The first is Marian's default.
+SUPPORTED: dict[str, list[Any]] = {
+    "type": ["transformer"],
+    "transformer-decoder-autoreg": ["self-attention"],
+    "transformer-ffn-activation": ["swish", "relu"],  # Marian's gelu is an approximation
+    "transformer-ffn-depth": ["2"],
+    "transformer-decoder-ffn-depth": ["0", "2"],
+    "transformer-postprocess-emb": ["d", ""],
+    "transformer-attention-mask": ["default"],
+    "transformer-tied-layers": [[]],
+    "input-types": [[], ["sequence", "sequence"]],
+    "lemma-dim-emb": ["0"],
+}
+UNSUPPORTED = [  # options that must be false
+    *("right-left", "ulr", "output-omit-bias", "transformer-pool", "transformer-no-projection"),
+    *("transformer-no-bias", "transformer-no-affine", "transformer-train-position-embeddings"),
+    *("transformer-train-positions", "transformer-disable-position-embeddings"),
+]
+REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # with their minimum
+NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}  # by operations before and after sublayers, and on top
+# Modules of transformers -> Marian's name, with W or b for {}.
+LINEAR = {
+    **{f"self_attn.{side}_proj": f"self_{{}}{side}" for side in "qkv"},
+    **{f"encoder_attn.{side}_proj": f"context_{{}}{side}" for side in "qkv"},
+    **{"self_attn.out_proj": "self_{}o", "encoder_attn.out_proj": "context_{}o", "fc1": "ffn_{}1", "fc2": "ffn_{}2"},
+}
+NORM = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
+
+
+def _model_files(directory: Path) -> list[Path]:
+    return [file for file in sorted(directory.glob("*.npz")) if not file.name.endswith(".optimizer.npz")]
+
+
+def has_marian_model(directory: Path) -> bool:
+    """Whether a directory has a model of Marian and none of transformers."""
+    return bool(_model_files(directory)) and not (directory / "config.json").is_file()
+
+
+def read_marian(directory: Path) -> ForeignModel:
+    """Read a model directory of Marian. DataError names the features that our model does not have."""
+    file, vocabulary_files = find_files(directory)
+    arrays = read_arrays(file)
+    if OPTIONS not in arrays:
+        raise DataError(f"{file} has no {OPTIONS}: it is not a model of Marian")
+    options = parse_yaml(arrays.pop(OPTIONS).tobytes().rstrip(b"\0"), file)
+    check_options(options, file)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if TEXT_PREFIX not in name}
+    tensors = rename_tensors(tensors, options, file)
+    sizes = [len(tensors[EMBEDDINGS[side]]) - 1 for side in ("src", "tgt")]
+    vocabularies, tokenizers = read_vocabularies(directory, vocabulary_files, sizes)
+    id_maps = [[*side.values()] for side in vocabularies]
+    recipe = recipe_of(tensors, options, vocabularies)
+    adapter = Marian.if_installed(file, vocabularies, recipe.model.norm)
+    return ForeignModel(tensors, recipe, id_maps, id_maps[1][0], tokenizers, [file], adapter)
+
+
+def find_files(directory: Path) -> tuple[Path, list[Path]]:
+    """Return the model and the vocabularies of source and target, as decoder.yml names them or as the directory's only
+    ones."""
+    for name in ("decoder.yml", "model.npz.decoder.yml"):
+        if (directory / name).is_file():
+            decoder = _read_yaml(directory / name)
+            models = _file_names(decoder.get("models", ()))
+            vocabularies = _file_names(decoder.get("vocabs", ()))
+            break
+    else:
+        models = [file.name for file in _model_files(directory)]
+        vocabularies = [file.name for kind in ("*.spm", "vocab*.yml", "*.vocab.yml") for file in directory.glob(kind)]
+        vocabularies = [name for name in vocabularies if name not in ("source.spm", "target.spm")] or vocabularies
+    if len(models) != 1:
+        raise DataError(f"{directory} has {len(models)} models ({', '.join(models)}). Give each a directory of its own")
+    if len(vocabularies) == 1:
+        vocabularies *= 2
+    if len(vocabularies) != 2:
+        raise DataError(f"{directory}: which vocabulary belongs to which side? Name two in decoder.yml, under vocabs")
+    paths = [directory / name for name in (models[0], *vocabularies)]
+    if missing := [path for path in paths if not path.is_file()]:
+        raise MissingError(f"no file {missing[0]}")
+    return paths[0], paths[1:]
+
+
+def _file_names(paths: Any) -> list[str]:
+    return [Path(each).name for each in paths if isinstance(each, str)]
+
+
+def parse_yaml(data: bytes, source: Path) -> Any:
+    """Return the mapping of a YAML text, which may be a vocabulary."""
+    if len(data) > MAX_YAML_BYTES:
+        raise DataError(f"{source} is too large for YAML: {MAX_YAML_BYTES:,} bytes at most")
+    try:
+        return yaml_file.parse_mapping(data, source, MAX_YAML_VALUES)
+    except UsageError as error:
+        raise DataError(str(error)) from None
+
+
+def _read_yaml(file: Path) -> Any:
+    with file.open("rb") as stream:
+        return parse_yaml(stream.read(MAX_YAML_BYTES + 1), file)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) is not None
+
+
+def _norms(options: Options) -> tuple[str, str, str]:
+    """Return the operations before and after sublayers, and on top of the stack, without dropout."""
+    defaults = {"preprocess": "", "postprocess": "dan", "postprocess-top": ""}
+    chosen = (str(options.get(f"transformer-{key}", default)) for key, default in defaults.items())
+    before, after, top = (operations.replace("d", "") for operations in chosen)
+    return before, after, top
+
+
+def check_options(options: Options, source: Path) -> None:
+    """Raise DataError for required options without a valid number; else name all options that we do not support."""
+    for key, least in REQUIRED.items():
+        value = options.get(key, "not there")
+        if not (_is_number(value) and int(value) >= least):
+            raise DataError(f"{source} is damaged: its option {key} is {str(value)[:40]}")
+    supported = SUPPORTED | {"transformer-decoder-dim-ffn": ["0", options.get("transformer-dim-ffn")]}
+    supported |= {key: ["false"] for key in UNSUPPORTED}
+    wrong = [f"{key} {options[key]}" for key, values in supported.items() if options.get(key, values[0]) not in values]
+    if _norms(options) not in NORMS:
+        wrong.append(f"the operations {' / '.join(_norms(options))} before, after and above its layers")
+    if wrong:
+        raise DataError(f"{source} cannot be imported: the model of nmt does not have {', '.join(wrong)}")
+
+
+def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
+    """Yield transformers' and Marian's name of each tensor except embeddings, and whether it is a matrix."""
+    pre = "_pre" if NORMS[_norms(options)] == "pre" else ""
+    for stack, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
+        for number in range(int(depth)):
+            ours = f"model.{stack}.layers.{number}."
+            theirs = f"{stack}_l{number + 1}_"
+            for module, name in LINEAR.items():
+                if stack == "decoder" or "encoder_attn" not in module:
+                    yield f"{ours}{module}.weight", theirs + name.format("W"), True
+                    yield f"{ours}{module}.bias", theirs + name.format("b"), False
+            for module, name in NORM.items():
+                if stack == "decoder" or "encoder_attn" not in module:
+                    yield f"{ours}{module}.weight", f"{theirs}{name}_ln_scale{pre}", False
+                    yield f"{ours}{module}.bias", f"{theirs}{name}_ln_bias{pre}", False
+        if pre:
+            yield f"model.{stack}.layer_norm.weight", f"{stack}_top_ln_scale", False
+            yield f"model.{stack}.layer_norm.bias", f"{stack}_top_ln_bias", False
+
+
+def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -> dict[str, Tensor]:
+    """Return Marian's tensors as transformers stores them.
+
+    Embeddings get another row of zeros, from which Marian's decoder starts.
+    """
+    unused = dict(tensors)
+
+    def take(name: str, is_matrix: bool = True) -> Tensor:
+        if name not in tensors:
+            raise DataError(f"{source} has no tensor {name}")
+        unused.pop(name, None)
+        if is_matrix and tensors[name].dim() != 2:
+            raise DataError(f"{source} cannot be imported: its tensor {name} is no matrix")
+        return tensors[name] if is_matrix else tensors[name].flatten()
+
+    tied = {key: options.get(f"tied-embeddings{key}", "false") == "true" for key in ("", "-src", "-all")}
+    shared = tied["-src"] or tied["-all"]
+    src, tgt = (take("Wemb" if shared else f"{side}_Wemb") for side in ("encoder", "decoder"))
+    output = tgt if tied[""] or tied["-all"] else take("decoder_ff_logit_out_W").t()
+    result = {}
+    for side, matrix in zip(EMBEDDINGS, (src, tgt, output), strict=True):
+        result[EMBEDDINGS[side]] = torch.cat([matrix, matrix.new_zeros(1, matrix.shape[1])])
+    bias = take("decoder_ff_logit_out_b", False)
+    result[OUTPUT_BIAS] = torch.cat([bias, bias.new_zeros(1)])[None]
+    for ours, theirs, is_matrix in _layer_tensors(options):
+        result[ours] = take(theirs).t() if is_matrix else take(theirs, False)
+    if unused:
+        raise DataError(f"{source} cannot be imported: the model of nmt has nothing like its tensor {min(unused)}")
+    return result
+
+
+def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> tuple[list[ForeignIds], list[bytes]]:
+    """Return both vocabularies in our order, and our SentencePiece models.
+
+    A .spm file is both vocabulary and SentencePiece model. Beside .yml vocabularies, source.spm and target.spm are the
+    SentencePiece models. Both vocabularies get a <pad> with the id `size`; Marian's own <pad> is an ordinary token.
+    """
+    vocabularies = []
+    for file, size in zip(files, sizes, strict=True):
+        if file.suffix == ".spm":
+            ids = {token.piece: number for number, token in enumerate(read_sentencepiece(file).pieces)}
+        elif file.suffix in (".yml", ".yaml"):
+            entries = _read_yaml(file).items()
+            ids = {name: int(number) if _is_number(number) else number for name, number in entries}
+        else:
+            raise DataError(f"{file} is a vocabulary that cannot be imported; .spm and .yml can")
+        if "<pad>" in ids:
+            ids["<pad> of Marian"] = ids.pop("<pad>")
+        vocabularies.append(in_our_order({**ids, "<pad>": size}, size + 1, file))
+    spm = files if files[0].suffix == ".spm" else [directory / f"{side}.spm" for side in ("source", "target")]
+    if missing := [file for file in spm if not file.is_file()]:
+        raise MissingError(f"no file {missing[0]}. A .yml vocabulary needs it to split text into tokens")
+    return vocabularies, convert_tokenizers(spm, vocabularies, separate=vocabularies[0] != vocabularies[1])
+
+
+def recipe_of(tensors: dict[str, Tensor], options: Options, vocabularies: list[ForeignIds]) -> schema.Recipe:
+    """Return a recipe with the settings of the model."""
+    src, tgt, output = (tensors[name] for name in EMBEDDINGS.values())
+    d_model = src.shape[1]
+    heads = int(options["transformer-heads"])
+    encoder_layers = int(options["enc-depth"])
+    decoder_layers = int(options["dec-depth"])
+    model = {
+        "num_layers": encoder_layers,
+        "d_model": d_model,
+        "d_ff": int(options["transformer-dim-ffn"]),
+        "num_heads": heads,
+        "d_k": d_model // heads,
+        "d_v": d_model // heads,
+        "dropout": options.get("transformer-dropout", "0"),
+        "norm": NORMS[_norms(options)],
+        "positions": "marian",
+        "max_length": MAX_LENGTH,
+        "attention_bias": True,
+        "output_bias": True,
+        "activation": options.get("transformer-ffn-activation", "swish"),
+        "source_vocabulary": 0 if vocabularies[0] == vocabularies[1] and torch.equal(src, tgt) else len(src),
+        "tied_output": torch.equal(tgt, output),
+    }
+    if decoder_layers != encoder_layers:
+        model |= {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
+    corpus = {"name": None, "src": "src", "tgt": "tgt"}
+    return foreign_recipe({"name": "marian", "corpus": corpus, "model": model}, OPTIONS)

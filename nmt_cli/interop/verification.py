@@ -1,0 +1,62 @@
+"""Verify that a model computes the same in two toolkits: compare token log-probabilities and translations.
+
+Translations are compared without length penalty, and only where they end before our length limit, because other
+toolkits define both differently.
+"""
+
+from collections.abc import Iterable
+
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.interop.adapters import Adapter, TokenIds
+from nmt_cli.system.console import table
+from nmt_cli.system.errors import DataError
+from nmt_cli.translation.translator import Translator
+
+# Allowed difference per token, in nats, or as a fraction of log-probabilities below -1. It covers another order of
+# float32 sums.
+TOLERANCE = 1e-4
+# Allowed fraction of differing translations, plus one line. Rounding decides between equally likely hypotheses in about
+# one line of 8,000; a different kind of search changes many lines.
+MAX_DIFFERING = 0.02
+MAX_LISTED = 20  # differing lines shown to the user
+
+
+def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> float:
+    """Return the largest difference between token log-probabilities in nats, relative to those below -1."""
+    both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
+    return max(abs(p - q) / max(1.0, -p) for p, q in both)
+
+
+def compare(
+    translator: Translator, adapter: Adapter, lines: dict[int, str], exact: bool
+) -> tuple[str, list[TokenIds], list[TokenIds]]:
+    """Translate lines, given by their index in the file, in both toolkits; return a report and both translations.
+
+    With `exact`, raises DataError if they differ by more than rounding, and prints the lines that differ.
+    """
+    decoding = translator.config.decoding
+    beam = adapter.beam or decoding.beam
+    translations = translator.translate(lines.values(), beam=beam, alpha=0.0, split=False, copy_wordless=False)
+    segments = [translation.segments[0] for translation in translations]
+    sources = [segment.ids for segment in segments]
+    ours = [[*segment.hypotheses[0].ids, EOS] for segment in segments]
+    limits = [len(source) + decoding.extra_length for source in sources]
+    theirs = ours if adapter.difference else list(adapter.translate(sources, beam, max(limits)))
+    ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
+    differing = [i for i in ended if ours[i] != theirs[i]]
+    pairs = list(zip(sources, ours, strict=True))
+    largest = largest_difference(translator.score_ids(pairs), adapter.score(pairs))
+    same = f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same."
+    report = (
+        f"On {len(lines)} sentences ({sum(map(len, ours)):,} tokens), beam {beam}, without length penalty: the largest "
+        f"difference of a token's log-probability is {largest:.1e}; {adapter.difference or same}"
+    )
+    if exact and differing:
+        numbers = [index + 1 for index in lines]
+        decode = translator.tokenizer.target.decode
+        rows = [[str(numbers[i]), *decode([ours[i][:-1], theirs[i][:-1]])] for i in differing[:MAX_LISTED]]
+        table("lines that differ", ["line", "ours", "theirs"], rows)
+    if exact and not (len(differing) <= 1 + MAX_DIFFERING * len(ended) and largest <= TOLERANCE):
+        must = f"log-probabilities must agree within {TOLERANCE:g}, and translations but for {MAX_DIFFERING:.0%}"
+        raise DataError(f"the copy is not kept: {must}. {report}")
+    return report, ours, theirs
