@@ -1,8 +1,8 @@
 """Training on several machines: each has its own corpus, and only the first one has the run."""
 
 import os
-import re
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
