@@ -16,7 +16,7 @@ from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers also forward signals that processes got themselves
 RETRY_SECONDS = 0.02
-STARTING = "nmt_cli.commands.app", "nmt_cli.__main__", __name__  # modules that run before a command's own work
+STARTING = "nmt_cli.commands.", "nmt_cli.__main__", __name__  # modules that run before a command's own work
 _received, _since = 0, 0.0  # the first signal and its time
 
 
@@ -82,7 +82,7 @@ def _state(frame: FrameType | None) -> tuple[bool, bool]:
     while frame:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name
         importing |= frame.f_code.co_filename.startswith("<frozen importlib")
-        own_work = module.startswith("nmt_cli.") and module not in STARTING
+        own_work = module.startswith("nmt_cli.") and not module.startswith(STARTING)
         working |= own_work and function != "<module>"
         frame = frame.f_back
     return importing, working

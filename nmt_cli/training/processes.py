@@ -54,7 +54,8 @@ def _refuse_unconnected_machines() -> None:
     address = os.environ.get("MASTER_ADDR", "")
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHED
     if launched and address and address != "localhost" and not address.startswith("127."):
-        advice = "Run torchrun --nnodes on each of them (README, Several processes), or leave --main_process_ip out"
+        guide = "“Several processes and machines” in recipes/README.md"
+        advice = f"Run torchrun --nnodes on each of them (see {guide}), or leave --main_process_ip out"
         problem = "accelerate launch does not connect CPUs of several machines: each would train alone"
         raise UsageError(f"{problem}. {advice}")
 

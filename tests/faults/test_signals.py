@@ -11,7 +11,7 @@ import pytest
 import texts
 
 # Sends a signal at the n-th import of the command, or at the import of a module, and suppresses the exception of its
-# handler, as C code of torch does.
+# handler, as C code of torch does. Prints a line if the process outlives the signal.
 SITE = """
 import os, signal, sys
 
@@ -24,6 +24,7 @@ class Finder:
             try:
                 if os.environ["AT"] in (name, str(Finder.imports)):
                     os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+                    os.write(2, b"the import continues\\n")
             except BaseException:
                 pass
 
@@ -52,6 +53,11 @@ def test_a_signal_during_imports_ends_a_command_at_once(tmp_path: Path, command:
     for number, code, at in ((signal.SIGINT, 130, 1), (signal.SIGTERM, 143, 100)):
         assert run(tmp_path, command, number, at) == (code, "", f"nmt {name}: stopped by {number.name}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["sitecustomize.py"]
+
+
+def test_a_signal_while_a_command_imports_its_work_ends_it_at_once(tmp_path: Path) -> None:
+    expected = (143, "", "nmt score: stopped by SIGTERM\n")
+    assert run(tmp_path, "score h --reference r", signal.SIGTERM, "sacrebleu") == expected
 
 
 @pytest.mark.parametrize("at", ["numpy", "torch.nn", "nmt_cli.engine.library"])

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -111,8 +112,10 @@ def test_machines_that_accelerate_does_not_connect_are_refused(
     lab.patch.setattr(os, "environ", {**kept, **environment})
     settings = lab.recipe("training.processes=1")
     if refused:
-        with pytest.raises(UsageError, match=r"each would train alone\. Run torchrun --nnodes"):
+        with pytest.raises(UsageError, match=r"each would train alone\. Run torchrun --nnodes") as raised:
             in_processes(settings, lambda: pytest.fail("it trained"))
+        section, guide = re.findall(r"“(.*)” in ([\w/.]+)", str(raised.value))[0]
+        assert f"\n## {section}\n" in (Path(__file__).parents[2] / guide).read_text("utf-8")
     else:
         assert in_processes(settings, lambda: 7) == 7
 
