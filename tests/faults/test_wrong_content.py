@@ -245,7 +245,7 @@ def test_ids_and_offsets_of_a_corpus_that_do_not_fit(numbers_corpus: Path, tmp_p
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("state.json", b"{}", "it is of another step"),
+        ("state.json", b"{}", "it belongs to another step"),
         ("state.json", b'{"step": "x"}', "state.json is damaged: step must be"),
         ("state.json", b'{"step": 30, "best_nll": []}', "state.json is damaged: best_nll must be"),
         ("manifest.json", b'{"format": 1, "kind": "checkpoint"}', "files is missing"),

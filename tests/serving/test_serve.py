@@ -394,6 +394,19 @@ def test_file_translations_expire_after_half_an_hour_or_a_hundred_others(monkeyp
     assert [shelf.get(key) for key in rest] == [bytes([number]) for number in range(1, 101)]
 
 
+def test_file_translations_fill_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest file is always kept, and older ones as long as there is room."""
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
+    shelf = files.FileStore()
+    large = shelf.put("a.txt", bytes(1001))
+    assert shelf.get(large) == bytes(1001)
+    small = [shelf.put("b.txt", bytes(400)) for _ in range(3)]
+    for key in (large, small[0]):
+        with pytest.raises(Refusal, match="has expired"):
+            shelf.get(key)
+    assert [shelf.get(key) for key in small[1:]] == [bytes(400)] * 2
+
+
 def test_metrics_count_requests_and_texts(model: Path) -> None:
     with client_of(model) as client:
         ask(client, q=TEXTS)

@@ -277,6 +277,8 @@ def test_concurrent_long_requests_are_refused_and_short_ones_pass(model: Path) -
             assert client.post("/translate", json={"q": "der Hund geht. " * 40, **PAIR}).status_code == 200
             alternatives = {"q": "der Hund geht. " * 40, "alternatives": 7, **PAIR}
             assert client.post("/translate", json=alternatives).status_code == 429
+            few = {"q": "rot " * 60, "alternatives": 10, **PAIR}  # eleven times as many characters
+            assert client.post("/translate", json=few).status_code == 429
             assert service.pool.costs.used == 18_000
         assert client.post("/translate", json={"q": sentences, **PAIR}).status_code == 200
         assert service.pool.costs.used == 0

@@ -92,6 +92,17 @@ def test_the_gradient_equals_that_of_single_sentences(
                 assert difference(one_by_one, gradients(settings, lab.corpus, world, memory_tokens, step)) < 1e-10
 
 
+def test_the_losses_of_processes_add_up_to_the_loss_of_the_step(lab: Lab) -> None:
+    """Also where a process repeats the sentences of another one, because there are too few."""
+
+    def total(world: int) -> float:
+        runs = [start_trainer(settings, corpus, fake_accelerator(world, rank), Path(), 0) for rank in range(world)]
+        return sum(float(run.take_step(1, run.step_batch(0))[0]) for run in runs)
+
+    settings, corpus = lab.recipe("training.tokens_per_step=1"), open_corpus(lab.corpus)
+    assert total(3) == pytest.approx(total(1), rel=1e-6)
+
+
 def test_the_memory_check_uses_the_longest_sentences_and_changes_nothing(lab: Lab, tmp_path: Path) -> None:
     settings, corpus = lab.recipe("training.memory_tokens=200", "training.seed=5"), open_corpus(lab.corpus)
     seen, forward = [], LossModel.forward

@@ -10,7 +10,7 @@ import pytest
 import texts
 import torch
 from searching import options, search_all
-from tiny_model import WORDS
+from tiny_model import WORDS, make_model
 
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
@@ -100,6 +100,16 @@ def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
     backend = torch_backend.on_cpu([open_model(model)], threads + 2)
     assert torch.get_num_threads() == threads + 2
     assert (backend.about, len(backend.searches)) == ("float32, torch on cpu", 1)
+
+
+@pytest.mark.parametrize("changes", [["positions=learned"], ["source_vocabulary=340", "tied_output=no"]])
+def test_a_model_translates_the_same_from_a_file_and_in_memory(tmp_path: Path, changes: list[str]) -> None:
+    """The engine reads some tensors in place, and releases the memory of the others."""
+    model = make_model(tmp_path, "model.d_model=128", *(f"model.{change}" for change in changes))
+    loaded = load_model(model)
+    with Translator.of(loaded.model, loaded.tokenizer, loaded.recipe, torch.float32) as in_memory:
+        expected = [[h.ids for h in each.hypotheses] for each in in_memory.translate(LINES, n_best=2)]
+    assert [[h.ids for h in each.hypotheses] for each in translations(model)] == expected
 
 
 def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:

@@ -16,6 +16,7 @@ from translators import parts_of
 
 from nmt_cli import Terms, Translator
 from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.storage import artefact
 from nmt_cli.translation.segmenter import halves, looping, sentences_of, split_line
 
 
@@ -48,16 +49,22 @@ def test_splitting_loses_nothing_and_keeps_the_limit(translator: Translator) -> 
 def test_a_line_is_split_where_it_is_longer_than_those_of_training(
     echo: Translator, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their 99.9th percentile is in the manifest; a single sentence is cut only beyond the limit of the filter."""
+    """Their 99.9th percentile is in model.json; a single sentence is cut only beyond the limit of the filter."""
     assert echo.segmenter.seen_tokens == echo.segmenter.filter_tokens == echo.max_length == 128
     assert Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=40")).segmenter.seen_tokens == 40
-    manifest = shutil.copytree(model, tmp_path / "seen") / "manifest.json"
-    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seen_tokens": 12}))
-    for both in ([model, manifest.parent], [manifest.parent, model]):
+
+    def with_seen_tokens(seen: int) -> Path:
+        directory = shutil.copytree(model, tmp_path / f"seen-{seen}")
+        config, manifest = directory / "model.json", directory / "manifest.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "seen_tokens": seen}))
+        entries = json.loads(manifest.read_text())
+        entries["files"]["model.json"] = {"bytes": config.stat().st_size, "sha256": artefact.sha256(config)}
+        manifest.write_text(json.dumps(entries))
+        return directory
+
+    seen_12, seen_20 = with_seen_tokens(12), with_seen_tokens(20)
+    for both in ([model, seen_12], [seen_12, model], [seen_20, seen_12]):
         assert Translator(both).segmenter.seen_tokens == 12
-    other = shutil.copytree(manifest.parent, tmp_path / "more") / "manifest.json"
-    other.write_text(other.read_text().replace('"seen_tokens": 12', '"seen_tokens": 20'))
-    assert Translator([other.parent, manifest.parent]).segmenter.seen_tokens == 12
     two, one = "der Hund geht. die Katze ist rot.", "der Hund geht und die Katze ist rot"
     sizes = [len(ids) + 1 for ids in echo.tokenizer.encode([two, one])]
     most = sizes[1]

@@ -156,6 +156,18 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
         translate(replace(options, output=tmp_path / "new"))
 
 
+def test_a_file_of_another_process_never_becomes_the_output(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"der Hund\n")
+
+    def replaced(*_: object) -> None:
+        (tmp_path / "out.part").unlink()
+        (tmp_path / "out.part").write_bytes(b"of another process\n")
+
+    with pytest.raises(OutputError, match=r"another process has replaced .*out\.part"):
+        translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (model,)), replaced)
+    assert not (tmp_path / "out").exists()
+
+
 def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = TranslateOptions(Path("absent"), score_pairs=Path("absent"))
     for more in (
