@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from nmt_cli.translation.options import Sampling
     from nmt_cli.translation.translator import Translator
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["Sampling", "Terms", "Translator", "__version__"]
 
 # oneDNN and torch's layer above it each keep kernels for 1,024 shapes by default, so memory on CPUs would creep up.

@@ -395,6 +395,6 @@ def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> Non
 
 def _as_text(corpus: Any, data: Path) -> Any:
     """Return the corpus section. Trees are first written beside `data` as plain text files."""
-    from nmt_cli.parsing.trees import linearise
+    from nmt_cli.parsing.trees import linearize
 
-    return linearise(corpus, Path(f"{data}-text")) if corpus.format == "trees" else corpus
+    return linearize(corpus, Path(f"{data}-text")) if corpus.format == "trees" else corpus

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.recipe import schema
 from nmt_cli.system.console import counted
 
@@ -95,7 +95,7 @@ def repair(line: str, settings: schema.Cleaning) -> str:
     """Return the normalized line, with HTML entities replaced if the settings ask for it."""
     if settings.unescape and "&" in line:  # replace once: "&amp;lt;" becomes "&lt;"
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
-    return normalise(line)
+    return normalize(line)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nmt_cli.corpus.readers import split_lines
-from nmt_cli.corpus.tokenizer import WIDE, normalise
+from nmt_cli.corpus.tokenizer import WIDE, normalize
 from nmt_cli.system.errors import DataError
 
 _WORD = re.compile(rf"[^\W{WIDE}]+|[{WIDE}]|[^\w\s]")
@@ -100,7 +100,7 @@ class Terms:
         for number, line in enumerate(lines, 1):
             if not line.strip("\ufeff \t\r") or line.startswith("#"):
                 continue
-            source, *rest = map(normalise, line.split("\t"))
+            source, *rest = map(normalize, line.split("\t"))
             forms = [form.strip() for form in rest[0].split("|")] if rest else []
             flags = [flag for flag in rest[1:] if flag]
             sizes = [len(words(text)) for text in (source, *forms)]

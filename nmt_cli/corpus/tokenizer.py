@@ -50,7 +50,7 @@ def bound_marks(line: str) -> str:
 _NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
-def normalise(line: str) -> str:
+def normalize(line: str) -> str:
     """Return a line as the model reads it: in NFC, stripped, with single spaces for control characters and separators.
 
     At most 30 combining marks in a row remain. Idempotent.
@@ -162,7 +162,7 @@ class Tokenizer:
 
     def encode_pair(self, src: str, tgt: str) -> list[list[int]]:
         """Return the token ids of a source and a target line, with EOS. Normalizes the lines first."""
-        return [[*side.encode([normalise(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
+        return [[*side.encode([normalize(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
 
     def language(self, ids: list[int]) -> list[int]:
         """Return the target-language token (`>>deu<<`) at the beginning of a source, or []."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from nmt_cli.corpus.tokenizer import normalise, visible
+from nmt_cli.corpus.tokenizer import normalize, visible
 from nmt_cli.documents.placeholders import Piece, Protection
 
 _WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
@@ -133,14 +133,14 @@ class SegmentBuilder:
         if not (text := visible(text)):
             self.source.append(source)
             return
-        words = normalise(text)
+        words = normalize(text)
         if self._is_full(space=self._space or not words):
             self._begin_another()
             if not words:
                 self._built.append(source)
                 return
         self.source.append(source)
-        if not words or normalise(f".{text}")[1] == " ":
+        if not words or normalize(f".{text}")[1] == " ":
             self._add_space()
         if not words:
             return
@@ -149,7 +149,7 @@ class SegmentBuilder:
         self._line.append(words)
         self._space = False
         self._separated = False
-        if normalise(f"{text}.")[-2] == " ":
+        if normalize(f"{text}.")[-2] == " ":
             self._add_space()
 
     def _add_space(self) -> None:

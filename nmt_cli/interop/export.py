@@ -9,7 +9,7 @@ import torch
 from nmt_cli import __version__
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalise
+from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalize
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.transformers_marian import MAX_OUTPUT, write_transformers
@@ -75,7 +75,7 @@ def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> t
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")
-        return [normalise(line) for line in read_lines(file)], []
+        return [normalize(line) for line in read_lines(file)], []
     if recipe.corpus.name is None:  # an imported model
         raise MissingError("the export is compared on real sentences. Give --lines FILE")
     data = recipe.corpus.directory
@@ -84,14 +84,14 @@ def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> t
     if not found:
         raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
     src, tgt = open_corpus(found[0]).lines("dev")
-    return [normalise(line) for line in src[:DEV_LINES]], tgt[:DEV_LINES]
+    return [normalize(line) for line in src[:DEV_LINES]], tgt[:DEV_LINES]
 
 
 def _write_hf(
     loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, lines: list[str], references: list[str]
 ) -> Adapter:
     adapter = Transformers(out, write_transformers(loaded, penalty, out))
-    adapter.check_tokenizer(tokenizer, lines, [normalise(line) for line in references])
+    adapter.check_tokenizer(tokenizer, lines, [normalize(line) for line in references])
     return adapter
 
 

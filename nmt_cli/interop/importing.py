@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalise, target_file
+from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalize, target_file
 from nmt_cli.interop import hub
 from nmt_cli.interop.adapters import Adapter
 from nmt_cli.interop.marian_files import has_marian_model, read_marian
@@ -109,4 +109,4 @@ def _random_lines(side: Tokenizer) -> list[str]:
     texts = side.decode([[i] for i in range(side.vocabulary_size)])
     known = [i for i, ids in enumerate(side.encode(texts)) if ids and UNK not in ids and not side.language(ids)]
     choices = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
-    return [normalise(line) for line in side.decode([[known[k] for k in row] for row in choices])]
+    return [normalize(line) for line in side.decode([[known[k] for k in row] for row in choices])]

@@ -28,7 +28,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Score trees, as `scoring.score.evaluate` scores text."""
     if set(options.metrics) - {"brackets"} or options.baseline or len(options.references) > 1:
         raise UsageError("--metric brackets takes one --reference, and neither --baseline nor another --metric")
-    report = read_inputs(options, hypotheses, _linearise)
+    report = read_inputs(options, hypotheses, _linearize)
     lines, gold = report.hypotheses.lines, report.references[0].lines
     counts = corpus_brackets(lines, gold)
     precision, recall, f1 = counts.scores()
@@ -48,7 +48,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     return report
 
 
-def _linearise(report: Report) -> None:
+def _linearize(report: Report) -> None:
     """Turn a bracketed reference into labels and words, as `nmt prepare` does."""
     report.language = "trees"
     gold = report.references[0]

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
@@ -28,7 +28,7 @@ _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+
 def _label(written: str) -> str:
     """Return a label without function tags and indices. Labels such as -LRB- stay whole."""
     label = written if written[:1] in "-=" else re.sub("[-=].*", "", written)
-    if label.startswith("/") or label != normalise(label):
+    if label.startswith("/") or label != normalize(label):
         raise ValueError(f"label {label!r} begins with the slash that closes phrases, or cleaning would change it")
     return label
 
@@ -109,7 +109,7 @@ def bracketed(words: list[str], labels: list[str]) -> str:
     return f"{tree})"
 
 
-def linearise(corpus: schema.Corpus, directory: Path) -> schema.Corpus:
+def linearize(corpus: schema.Corpus, directory: Path) -> schema.Corpus:
     """Write a corpus of trees as text files of words and labels, and return the corpus section for these files."""
     if corpus.mix_src or corpus.general_src or corpus.hold_out:
         raise UsageError("corpus.mix_src, general_src and hold_out are not for trees: leave them out")

@@ -13,7 +13,7 @@ from sacrebleu import BLEU, CHRF
 from nmt_cli.corpus import near_duplicates
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.scoring import comet
 from nmt_cli.scoring.checks import hypothesis_warnings, reference_warnings, test_set_warnings
 from nmt_cli.scoring.downloads import fetch
@@ -204,10 +204,10 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> TermCounts:
     with_terms = counted = met = 0
     for source, hypothesis in zip(sources, hypotheses, strict=True):
-        found = terms.find(normalise(source))
+        found = terms.find(normalize(source))
         with_terms += bool(found)
         counted += len(found)
-        met += sum(term.form_in(normalise(hypothesis)) is not None for term in found)
+        met += sum(term.form_in(normalize(hypothesis)) is not None for term in found)
     return TermCounts(counted, met, with_terms)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nmt_cli.corpus.terms import Term, Terms
-from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer, has_letter, normalise, visible, writable
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer, has_letter, normalize, visible, writable
 from nmt_cli.translation.pending import Copy, Pending
 from nmt_cli.translation.segments import Segment
 
@@ -46,8 +46,8 @@ class Segmenter:
         for value in (line, prefix):
             if not isinstance(value, str):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
-        options, text = pending.options, normalise(visible(line))
-        forced = self.tokenizer.target.encode([normalise(prefix)])[0] if prefix else []
+        options, text = pending.options, normalize(visible(line))
+        forced = self.tokenizer.target.encode([normalize(prefix)])[0] if prefix else []
         pending.terms = options.terms.find(text) if options.terms else []
         pending.drafts = [[] for _ in range(options.n_best if options.sampling else 1)]
         if options.copy_wordless and not (forced or pending.terms):
@@ -98,7 +98,7 @@ class Segmenter:
 
 def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:
     """Return the glossary entries whose phrase is in a source, given by its ids."""
-    return terms.find(normalise(tokenizer.decode([source[:-1]])[0])) if terms else []
+    return terms.find(normalize(tokenizer.decode([source[:-1]])[0])) if terms else []
 
 
 def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Terms | None = None) -> list[list[int]]:

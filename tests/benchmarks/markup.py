@@ -24,7 +24,7 @@ from pathlib import Path
 from terms import Lexicon, bleu, frequent, is_content, lexicon, read
 
 from nmt_cli import Translator
-from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.documents import html as html_format
 from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.placement import place_marks
@@ -179,7 +179,7 @@ def is_balanced(text: str) -> bool:
 
 
 def plain_of(text: str) -> str:
-    return normalise(html.unescape(_TAG.sub("", text)))
+    return normalize(html.unescape(_TAG.sub("", text)))
 
 
 def report(
@@ -191,7 +191,7 @@ def report(
         tags = [set(_TAG.findall(each)) for each in (tree.write(), out)]
         balanced, equal = balanced + is_balanced(out), equal + (tags[0] == tags[1])
         repeated += len(_TAG.findall(out)) > len(_TAG.findall(tree.write()))
-        untranslated = plain_of(out) == normalise(source)
+        untranslated = plain_of(out) == normalize(source)
         same += untranslated
         for element in tree.elements:
             own = judge.phrase(_WORD.findall(source), element, list(inside(out, element.open)))
@@ -222,7 +222,7 @@ def main() -> None:
     common = frequent(training[0]), frequent(training[1])
     judge = Judge(lexicon(*training), lexicon(*training[::-1]), common)
     sources, references = both_sides(options.test, "test_2016_flickr")
-    sources, draw = [normalise(line) for line in sources], random.Random(1)
+    sources, draw = [normalize(line) for line in sources], random.Random(1)
     trees = [marked(source, number, draw) for number, source in enumerate(sources)]
     with Translator(options.model, precision=options.precision, workers=1) as translator:
         plain = [each.text for each in translator.translate(sources)]

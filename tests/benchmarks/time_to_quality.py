@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from training_systems import Step, Textbook, default_corpus, ours, plain_loop, sorted_batches
 
 from nmt_cli.corpus.store import Corpus, open_corpus
-from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.recipe import loading, schema
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.training.batches import BatchPlan
@@ -113,7 +113,7 @@ def marian(settings: schema.Recipe, corpus: Corpus, dev: DevSet, directory: Path
         text.write_text("".join(" ".join(dev.tokenizer.tokens(line)) + "\n" for line in ids))
     lines, decoding = dev.lines[: settings.training.validate_bleu], settings.decoding
     source, output, model, log = (directory / name for name in ("dev", "dev.hyp", "model.npz", "log"))
-    source.write_text("".join(normalise(line) + "\n" for line in lines))
+    source.write_text("".join(normalize(line) + "\n" for line in lines))
     vocabulary.write_bytes(corpus.tokenizer_file.read_bytes())
     options = marian_options(settings, corpus) | {"model": str(model), "log": str(log), "save-freq": f"{every}u"}
     options |= {"train-sets": [*map(str, train)], "vocabs": [str(vocabulary)] * 2, "quiet": True}

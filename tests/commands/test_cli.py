@@ -138,7 +138,7 @@ def test_the_first_process_reports_a_reproduced_run(nmt: Nmt, monkeypatch: pytes
     assert nmt(*words) == (1, "", "")
     assert reported.call_count == 1
     written = Mock(side_effect=LookupError)
-    monkeypatch.setattr("nmt_cli.parsing.trees.linearise", written)
+    monkeypatch.setattr("nmt_cli.parsing.trees.linearize", written)
     parsing, present = ["reproduce", "recipes/parsing.yaml", "--data", "d"], Mock(return_value=True)
     nmt(*parsing, "--dry-run")  # without text files there is no estimate
     for more in ([], ["--dry-run"]):

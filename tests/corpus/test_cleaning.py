@@ -8,7 +8,7 @@ import texts
 from nmt_cli.corpus import cleaning
 from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.recipe.schema import Cleaning, Corpus
 
 Cleaned = tuple[bytes, bytes, bytes, CleaningStats]
@@ -21,10 +21,10 @@ def clean(*pairs: tuple[bytes | None, bytes | None], held_out: frozenset[bytes] 
 
 def test_normalized_text_is_one_line_with_single_spaces() -> None:
     breaks = "\0\n\r\x1c\x1f\x7f\x85\x9f\xa0\u1680\u2000\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800\udfff "
-    line = normalise(breaks + "".join(f"x{char}{char}" for char in breaks))
-    assert line == normalise(line) == " ".join("x" * len(breaks))
+    line = normalize(breaks + "".join(f"x{char}{char}" for char in breaks))
+    assert line == normalize(line) == " ".join("x" * len(breaks))
     kept = "é ½ ﬁ ~a! \xad\u200c\u200d"
-    assert normalise(f" e\u0301  {kept[2:]}") == kept
+    assert normalize(f" e\u0301  {kept[2:]}") == kept
 
 
 def test_entities_are_replaced_once_on_request() -> None:

@@ -12,7 +12,7 @@ from tiny_model import train_tokenizer
 
 from nmt_cli.corpus import cleaning, near_duplicates
 from nmt_cli.corpus.terms import Term, Terms
-from nmt_cli.corpus.tokenizer import MOST_MARKS, Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import MOST_MARKS, Tokenizer, normalize
 from nmt_cli.recipe import schema
 
 SMALL = 24_000  # characters
@@ -48,7 +48,7 @@ def _grows_linearly(act: Callable[[str], object], text_of: Callable[[int], str])
 
 @pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS.keys())
 def test_normalization_takes_linear_time(unit: str) -> None:
-    _grows_linearly(normalise, lambda size: "x" + unit * (size // len(unit)))
+    _grows_linearly(normalize, lambda size: "x" + unit * (size // len(unit)))
 
 
 def test_tokenizer_cleaning_terms_and_folding_take_linear_time(tmp_path: Path) -> None:
@@ -92,14 +92,14 @@ def test_text_with_few_marks_in_a_row_becomes_plain_nfc() -> None:
     texts = [text for text in _texts(25) if _longest_run(unicodedata.normalize("NFD", text)) <= MOST_MARKS]
     assert len(texts) > 500
     for text in texts:
-        assert normalise(text) == " ".join(unicodedata.normalize("NFC", text).replace("\u00a0", " ").split())
+        assert normalize(text) == " ".join(unicodedata.normalize("NFC", text).replace("\u00a0", " ").split())
 
 
 def test_normalization_keeps_30_marks_in_a_row_and_is_idempotent() -> None:
     longest = 0
     for text in _texts(80):
-        once = normalise(text)
-        assert normalise(once) == once
+        once = normalize(text)
+        assert normalize(once) == once
         assert unicodedata.is_normalized("NFC", once)
         longest = max(longest, _longest_run(once))
     assert longest == MOST_MARKS
@@ -108,5 +108,5 @@ def test_normalization_keeps_30_marks_in_a_row_and_is_idempotent() -> None:
 def test_marks_beyond_30_are_dropped_at_any_position() -> None:
     for before in range(62):
         bounded = "x" * before + "\u0316" * 30 + "y"
-        assert normalise("x" * before + "\u0316" * 31 + "y") == bounded
-        assert normalise(bounded + "…" * 40) == bounded + "…" * 40
+        assert normalize("x" * before + "\u0316" * 31 + "y") == bounded
+        assert normalize(bounded + "…" * 40) == bounded + "…" * 40

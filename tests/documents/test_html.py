@@ -11,7 +11,7 @@ from html5lib.constants import cdataElements, rcdataElements, voidElements
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nmt_cli.corpus.tokenizer import normalise
+from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.documents import html, markdown
 from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.formats import FORMATS
@@ -54,7 +54,7 @@ def content(text: str) -> str:
                 yield from walk(child)
         yield element.tail or ""
 
-    return normalise("".join(walk(root)))
+    return normalize("".join(walk(root)))
 
 
 def shown(text: str) -> list[str]:

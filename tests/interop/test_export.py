@@ -22,7 +22,7 @@ import torch
 from nmt_cli import __version__
 from nmt_cli.corpus import tokenizer as subwords
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalise
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalize
 from nmt_cli.interop import transformers_marian
 from nmt_cli.interop.adapters import Adapter, Transformers
 from nmt_cli.interop.export import comparison_lines, export
@@ -147,7 +147,7 @@ def test_transformers_searches_with_the_recipe_by_default(exported):
     out = exported("hf")
     config = artefact.read_json(out / "generation_config.json")
     tokenizer = Tokenizer(out / "source.spm")
-    length = round(statistics.median(len(ids) for ids in tokenizer.encode([normalise(line) for line in LINES]) if ids))
+    length = round(statistics.median(len(ids) for ids in tokenizer.encode([normalize(line) for line in LINES]) if ids))
     assert config["length_penalty"] == pytest.approx(0.6 * length / (5 + length), abs=0.005)
     card, pad = " ".join((out / "README.md").read_text().split()), tokenizer.vocabulary_size - 1
     assert f"by length ^ {config['length_penalty']}. The effect is the same at {length} tokens" in card
@@ -345,7 +345,7 @@ def test_one_line_within_the_limit_is_enough(models, tmp_path, monkeypatch):
     model = models(0)
     tokenizer = Tokenizer(model / "tokenizer.model")
     lines = ["a " * count for count in range(1, 60)]
-    sizes = [len(ids) for ids in tokenizer.encode([normalise(line) for line in lines])]
+    sizes = [len(ids) for ids in tokenizer.encode([normalize(line) for line in lines])]
     for size, fits in ((53, True), (54, False)):
         (tmp_path / "lines").write_text(f"{lines[sizes.index(size)]}\n")
         monkeypatch.setattr("nmt_cli.interop.export.write_transformers", Mock(side_effect=LookupError("begun")))

@@ -43,7 +43,7 @@ def test_from_trees_to_f1(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
     (tmp_path / "small.yaml").write_text(RECIPE.format(tmp_path))
     settings, data = loading.load(tmp_path / "small.yaml"), tmp_path / "data"
     for times in (2, 0):  # the second time, the translation exists
-        text = trees.linearise(settings.corpus, tmp_path / "text")
+        text = trees.linearize(settings.corpus, tmp_path / "text")
         assert reproduce(settings, text, data, tmp_path / "run", PrepareOptions(workers=1), score.evaluate) == 0
         printed = capfd.readouterr().err
         assert printed.count("4/5 translate") == times

@@ -119,7 +119,7 @@ def test_all_trees_are_prepared_as_words_and_labels(tmp_path: Path) -> None:
     files = [texts.write(tmp_path / "a.mrg", ["\ufeff" + first[0], *first[1:]]), tmp_path / "b.mrg.gz"]
     files[1].write_bytes(gzip.compress("\n".join(second).encode()))
     dev = texts.write(tmp_path / "dev.mrg", texts.trees(20, 7))
-    text = trees.linearise(section(files, dev), tmp_path / "text")
+    text = trees.linearize(section(files, dev), tmp_path / "text")
     assert (text.format, text.tgt, text.test_src) == ("text", "labels", None)
     corpus = store.open_corpus(texts.run(text, tmp_path / "data"))
     tokenizer = Tokenizer(corpus.tokenizer_file)
@@ -138,7 +138,7 @@ def test_every_split_becomes_two_files_of_its_own(tmp_path: Path) -> None:
         texts.write(tmp_path / f"{name}.mrg", [f"(S (NN {name}))", f"(X (Y {name}2))"]) for name in ("a", "b", "c")
     ]
     trained = section(files[:1], files[1]).model_copy(update={f"test_{side}": str(files[2]) for side in ("src", "tgt")})
-    made = trees.linearise(trained, tmp_path / "new" / "text")
+    made = trees.linearize(trained, tmp_path / "new" / "text")
     for split, name in (("train", "a"), ("dev", "b"), ("test", "c")):
         paths = [str(tmp_path / "new" / "text" / f"{split}.{side}") for side in ("words", "labels")]
         sides = [getattr(made, f"{split}_{side}") for side in ("src", "tgt")]
@@ -164,14 +164,14 @@ def test_every_split_becomes_two_files_of_its_own(tmp_path: Path) -> None:
 def test_broken_files_are_refused_and_nothing_is_written(name: str, data: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=reason):
-        trees.linearise(section([tmp_path / name]), tmp_path / "text")
+        trees.linearize(section([tmp_path / name]), tmp_path / "text")
     assert list((tmp_path / "text").iterdir()) == []
 
 
 def test_options_that_trees_do_not_have(tmp_path: Path) -> None:
     corpus = section([tmp_path / "a.mrg"]).model_copy(update={"train_tgt": ["b.mrg"]})
     with pytest.raises(UsageError, match="must be the same"):
-        trees.linearise(corpus, tmp_path / "text")
+        trees.linearize(corpus, tmp_path / "text")
     for name, value in (("mix_src", ["a"]), ("general_src", "a"), ("hold_out", 9)):
         with pytest.raises(UsageError, match="are not for trees"):
-            trees.linearise(section([tmp_path / "a.mrg"]).model_copy(update={name: value}), tmp_path / "text")
+            trees.linearize(section([tmp_path / "a.mrg"]).model_copy(update={name: value}), tmp_path / "text")

@@ -81,7 +81,7 @@ class Operations(TorchDispatchMode):
         else:
             size += size_of(args)
         if "adam" in name or "foreach" in name or name in ("linalg_vector_norm", "stack"):
-            part = "optimiser and norm"
+            part = "optimizer and norm"
         elif name == "sum" and size < 1 << 26:
             part = "norms, dropout, residuals"
         else:
