@@ -4,8 +4,8 @@
     nmt export MODEL --to ctranslate2 --out EXPORTS/float32          (and with int8 weights to EXPORTS/int8)
     python tests/benchmarks/translate_speed.py --model MODEL --exports EXPORTS --source test.en --reference test.de
 
-Each system runs in its own process, loads its model, warms up, and translates all lines from text to text when its turn
-comes. All use beam 4 and no length penalty, because their formulas differ. The table has medians with their range,
+Each system runs in its own process, loads its model, warms up, and translates all lines from text to text. The systems
+take turns. All use beam 4 and no length penalty, because their formulas differ. The table has medians with their range,
 tokens counted by the model's tokenizer, and the number of lines that equal those of the first system. For our systems
 it also has the latency of one line through a running `nmt translate`. The last line of output compares Marian's first
 translations with ours when our positions use Marian's wavelengths, which differ from the paper's.

@@ -1,4 +1,4 @@
-"""A server for tests of the page: the real application, whose answers tests can delay, replace, stop and restart."""
+"""A server for tests of the page: the real application, which tests can delay, replace, stop and restart."""
 
 import asyncio
 import contextlib

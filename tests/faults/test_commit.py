@@ -68,7 +68,7 @@ def stop_at(k: int, error: int | None) -> Callable[[], bool]:
 
 
 def code_of(work: Callable[[], object], k: int, error: int | None) -> int:
-    """Do `work` in a child whose k-th change fails; return the exit code of `nmt` for the error, or COMPLETED."""
+    """Do `work` in a child and stop it at the k-th change; return the exit code of `nmt`, KILLED or COMPLETED."""
     child = os.fork()
     if not child:
         code = 1
