@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from nmt_cli.serving.app import create_app
-from nmt_cli.translation.segments import sentences_of
+from nmt_cli.translation.segmenter import sentences_of
 
 
 class Server:
