@@ -27,7 +27,7 @@ from nmt_cli.documents import html, markdown
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.po import Catalog
 from nmt_cli.documents.segment import Parts, plain_parts
-from nmt_cli.translation.segments import sentences_of
+from nmt_cli.translation.segmenter import sentences_of
 
 ROOT = Path(nmt_cli.__file__).parent
 SPOILERS = ("", "\n", "\0", "!")

@@ -1,9 +1,10 @@
-"""A hostile day for `nmt serve`: hostile and broken clients on many connections beside one honest client.
+"""Test `nmt serve` against hostile and broken clients on many connections while one honest client uses it.
 
     python tests/benchmarks/hostile_day.py MODEL MODEL [--minutes 30] [--connections 200] [--seed 1] [--log FILE]
 
-The server has its default limits. Prints how the honest client fared, the server's memory, its log, the statuses of all
-answers, and whether an answer held the contents of a file of the server. Exits with 1 where a bar is missed.
+The server has its default limits. The script prints the latency and failures of the honest client, the server's memory
+and log, and the status codes of all answers. It also checks that no answer contains a file of the server. The exit code
+is 1 if a limit is exceeded.
 """
 
 import argparse
@@ -31,7 +32,7 @@ CAPTIONS = [
     "The dog did not cross the street because it was too wide.",
     "Will I wait in the forest?",
 ]
-SECONDS, MEGABYTES = 1.0, 300  # the bars: of captions, and of the server without its processes
+SECONDS, MEGABYTES = 1.0, 300  # limits on caption latency, and on server memory without its child processes
 PAIR = {"source": "en", "target": "de"}
 MARKS = (
     r"%0 [^ [ ![ <b> <b </b> <!-- <code> & &a { {{ } ( %s %(a :a $a $ ` * _ ~ \ > | +++ ::: --- $$ <0> <x/> <![CDATA["
@@ -44,10 +45,10 @@ TEXT_SIZES = 10, 500, 5_000, 99_000
 
 
 class Hostile:
-    """Requests as bytes, drawn at random; `secret_file` is a file of the server whose contents nobody must get."""
+    """Make random hostile requests as bytes. No answer may contain the contents of `secret_file`."""
 
     def __init__(self, seed: int, port: int, secret_file: Path) -> None:
-        self.draw, self.port, self.secret_file = random.Random(seed), port, str(secret_file)
+        self.rng, self.port, self.secret_file = random.Random(seed), port, str(secret_file)
         self.glossaries = ["x"]
         self.kinds: list[Callable[[], bytes]] = [
             self.translate, self.translate, self.deepl, self.sentences, self.detect, self.file, self.file,
@@ -55,13 +56,13 @@ class Hostile:
         ]  # fmt: skip
 
     def text(self) -> str:
-        size, draw = self.draw.choice(TEXT_SIZES), self.draw
-        if draw.random() < 0.1:
+        size, rng = self.rng.choice(TEXT_SIZES), self.rng
+        if rng.random() < 0.1:
             return self.secret_file
-        if draw.random() < 0.2:
-            return "".join(chr(draw.choice([draw.randrange(32, 127), draw.randrange(160, 0xD800)])) for _ in range(500))
-        unit = "".join(draw.sample(UNITS, draw.choice([1, 1, 1, 2, 3])))
-        return (draw.choice(["", *UNITS]) + unit * (size // len(unit) + 1) + draw.choice(["", *UNITS]))[:size]
+        if rng.random() < 0.2:
+            return "".join(chr(rng.choice([rng.randrange(32, 127), rng.randrange(160, 0xD800)])) for _ in range(500))
+        unit = "".join(rng.sample(UNITS, rng.choice([1, 1, 1, 2, 3])))
+        return (rng.choice(["", *UNITS]) + unit * (size // len(unit) + 1) + rng.choice(["", *UNITS]))[:size]
 
     def request(self, method: str, path: str, body: bytes = b"", *headers: str) -> bytes:
         lines = [f"{method} {path} HTTP/1.1", f"Host: 127.0.0.1:{self.port}", f"Content-Length: {len(body)}", *headers]
@@ -71,49 +72,49 @@ class Hostile:
         return self.request("POST", path, json.dumps(fields).encode(), "Content-Type: application/json")
 
     def language(self) -> str:
-        return self.draw.choice(["en", "de", "auto", "fr", "EN-GB", "", "x" * 1000, self.secret_file, "\u0130"])
+        return self.rng.choice(["en", "de", "auto", "fr", "EN-GB", "", "x" * 1000, self.secret_file, "\u0130"])
 
     def flag(self) -> Any:
-        return self.draw.choice(
+        return self.rng.choice(
             [True, False, 1, 0, "1", "0", "nonewlines", "xml", "html", None, [], {}, -1, 10**400, "x"]
         )
 
     def pair(self) -> tuple[str, str]:
-        return ("en", "de") if self.draw.random() < 0.8 else (self.language(), self.language())
+        return ("en", "de") if self.rng.random() < 0.8 else (self.language(), self.language())
 
     def translate(self) -> bytes:
         q: Any = (
-            self.text() if self.draw.random() < 0.8 else [self.text()[:100] for _ in range(self.draw.randrange(1100))]
+            self.text() if self.rng.random() < 0.8 else [self.text()[:100] for _ in range(self.rng.randrange(1100))]
         )
         source, target = self.pair()
-        kind = self.draw.choice(["text", "html", "html", self.flag()])
-        number = self.draw.choice([0, 0, 1, 10, self.flag()])
+        kind = self.rng.choice(["text", "html", "html", self.flag()])
+        number = self.rng.choice([0, 0, 1, 10, self.flag()])
         return self.json("/translate", q=q, source=source, target=target, format=kind, alternatives=number)
 
     def deepl(self) -> bytes:
         source, target = self.pair()
-        more = {"tag_handling": self.draw.choice(["xml", "html", None]), "split_sentences": self.flag()}
+        more = {"tag_handling": self.rng.choice(["xml", "html", None]), "split_sentences": self.flag()}
         return self.json("/v2/translate", text=[self.text()], source_lang=source, target_lang=target, **more)
 
     def sentences(self) -> bytes:
-        return self.json("/sentences", q=self.text(), alternatives=self.draw.choice([0, 3, 10]), **PAIR)
+        return self.json("/sentences", q=self.text(), alternatives=self.rng.choice([0, 3, 10]), **PAIR)
 
     def detect(self) -> bytes:
         return self.json("/detect", q=self.text())
 
     def glossary(self) -> bytes:
-        entries = "\n".join(f"the {number}\tdas {number}" for number in range(self.draw.choice([1, 100, 4900])))
-        if self.draw.random() < 0.3:
+        entries = "\n".join(f"the {number}\tdas {number}" for number in range(self.rng.choice([1, 100, 4900])))
+        if self.rng.random() < 0.3:
             entries = self.text()
-        fields = {"name": self.text()[:2000], "entries": entries, "entries_format": self.draw.choice(["tsv", "csv"])}
+        fields = {"name": self.text()[:2000], "entries": entries, "entries_format": self.rng.choice(["tsv", "csv"])}
         return self.json("/v2/glossaries", source_lang="en", target_lang="de", **fields)
 
     def use_glossary(self) -> bytes:
-        key = self.draw.choice([*self.glossaries[-200:], self.secret_file])
-        if self.draw.random() < 0.5:
+        key = self.rng.choice([*self.glossaries[-200:], self.secret_file])
+        if self.rng.random() < 0.5:
             path = f"/v2/glossaries/{key}"
-            return self.request(self.draw.choice(["GET", "DELETE", "DELETE"]), path.replace(" ", "%20")[:1000])
-        text = ["the 17 " * self.draw.choice([1, 100, 12_000])]
+            return self.request(self.rng.choice(["GET", "DELETE", "DELETE"]), path.replace(" ", "%20")[:1000])
+        text = ["the 17 " * self.rng.choice([1, 100, 12_000])]
         return self.json("/v2/translate", text=text, source_lang="en", target_lang="de", glossary_id=key)
 
     def multipart_of(self, parts: list[tuple[str, str]]) -> bytes:
@@ -122,12 +123,10 @@ class Hostile:
         return self.request("POST", "/translate_file", data, "Content-Type: multipart/form-data; boundary=b")
 
     def file(self) -> bytes:
-        name = self.draw.choice(["a.html", "a.md", "a.po", "a.po", "a.txt", "../../a.po", self.secret_file, "a.docx"])
+        name = self.rng.choice(["a.html", "a.md", "a.po", "a.po", "a.txt", "../../a.po", self.secret_file, "a.docx"])
         text = self.text()
-        if name.endswith(".po") and self.draw.random() < 0.5:
-            forms = self.draw.choice(
-                ["nplurals=3000000; plural=n", "nplurals=2; plural=n!=1", "nplurals=" + "9" * 5000]
-            )
+        if name.endswith(".po") and self.rng.random() < 0.5:
+            forms = self.rng.choice(["nplurals=3000000; plural=n", "nplurals=2; plural=n!=1", "nplurals=" + "9" * 5000])
             head = f'msgid ""\nmsgstr "Plural-Forms: {forms};\\n"\n\n'
             text = f'{head}msgid "{text[:500]}"\nmsgid_plural "b"\nmsgstr[0] ""\n'
         return self.multipart_of(
@@ -136,19 +135,19 @@ class Hostile:
 
     def multipart(self) -> bytes:
         return self.multipart_of(
-            [(f'name="{self.draw.choice(UNITS)}"', "\r\n--" * 100)] * self.draw.choice([1, 60, 3000])
+            [(f'name="{self.rng.choice(UNITS)}"', "\r\n--" * 100)] * self.rng.choice([1, 60, 3000])
         )
 
     def headers(self) -> bytes:
-        draw = self.draw
-        return draw.choice([
-            b"GET /health HTTP/1.1\r\n" + b"X: a\r\n" * draw.choice([100, 100_000]),
-            b"GET /health HTTP/1.1\r\nX: " + b"a" * draw.choice([1000, 1_000_000]),
-            b"GET /" + b"a" * draw.choice([1000, 1_000_000]),
+        rng = self.rng
+        return rng.choice([
+            b"GET /health HTTP/1.1\r\n" + b"X: a\r\n" * rng.choice([100, 100_000]),
+            b"GET /health HTTP/1.1\r\nX: " + b"a" * rng.choice([1000, 1_000_000]),
+            b"GET /" + b"a" * rng.choice([1000, 1_000_000]),
             b"POST /translate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: a\r\n" * 100_000,
             b"POST /translate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"a" * 500_000,
             b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 1000,
-            b"\x16\x03\x01\x02\x00\x01", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", draw.randbytes(2000),
+            b"\x16\x03\x01\x02\x00\x01", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", rng.randbytes(2000),
             self.request("OPTIONS", "/translate", b"", "Origin: http://evil", "Access-Control-Request-Method: POST"),
             self.request("GET", "/metrics", b"", "Host: evil"),
             self.request("TRACE", "/"), self.request("PUT", "/translate"),
@@ -159,11 +158,11 @@ class Hostile:
             b"[" * 100_000, b'{"q":' * 50_000, b'{"q": ' + b"9" * 5000 + b"}", b'{"q": "\\ud800"}', b'{"q": "\\u0000"}',
             b"\xff\xfe", b"q=" + b"%41" * 400_000, b"q=a&" * 5000, b"{}", b"null", b"",
         ]  # fmt: skip
-        kind = self.draw.choice(
+        kind = self.rng.choice(
             ["application/json", "application/x-www-form-urlencoded", "multipart/form-data", "x" * 500]
         )
-        whole = self.request("POST", "/translate", self.draw.choice(wrong), f"Content-Type: {kind}")
-        return whole[: self.draw.choice([len(whole), len(whole) // 2])]
+        whole = self.request("POST", "/translate", self.rng.choice(wrong), f"Content-Type: {kind}")
+        return whole[: self.rng.choice([len(whole), len(whole) // 2])]
 
     def paths(self) -> bytes:
         file = self.secret_file.lstrip("/")
@@ -176,29 +175,29 @@ class Hostile:
             "//",
             "/v2/",
         ]
-        return self.request("GET", self.draw.choice(tries) + self.draw.choice([file, file.replace("/", "%2f"), "x"]))
+        return self.request("GET", self.rng.choice(tries) + self.rng.choice([file, file.replace("/", "%2f"), "x"]))
 
 
 async def client(hostile: Hostile, until: float, secret: bytes, statuses: collections.Counter[str]) -> None:
-    """Open one connection after the other: send slowly or at once, read all, some, or nothing, and leave."""
-    draw = hostile.draw
+    """Open connections one after another: send slowly or at once, read some of the answer or nothing, and leave."""
+    rng = hostile.rng
     while time.monotonic() < until:
         writer = None
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", hostile.port), 10)
-            data = draw.choice(hostile.kinds)()
-            manner = draw.random()
-            for start in range(0, len(data), step := (50 if manner < 0.1 else 1 << 20)):
+            data = rng.choice(hostile.kinds)()
+            behavior = rng.random()
+            for start in range(0, len(data), step := (50 if behavior < 0.1 else 1 << 20)):
                 writer.write(data[start : start + step])
                 await asyncio.wait_for(writer.drain(), 30)
-                if manner < 0.1:
+                if behavior < 0.1:
                     await asyncio.sleep(0.2)
                     if start > 2000:
                         break
-            if manner < 0.2:  # an idle connection, which may have an answer to read
-                await asyncio.sleep(draw.choice([1, 20]))
-            elif manner > 0.3:
-                answer = await asyncio.wait_for(reader.read(1 << 16), draw.choice([1, 5, 90]))
+            if behavior < 0.2:  # an idle connection, which may have an unread answer
+                await asyncio.sleep(rng.choice([1, 20]))
+            elif behavior > 0.3:
+                answer = await asyncio.wait_for(reader.read(1 << 16), rng.choice([1, 5, 90]))
                 statuses[answer[9:12].decode(errors="replace")] += 1
                 if secret in answer:
                     statuses["SECRET"] += 1
@@ -212,16 +211,16 @@ async def client(hostile: Hostile, until: float, secret: bytes, statuses: collec
 def attack(seed: int, port: int, file: Path, connections: int, until: float, secret: bytes, results: Any) -> None:
     statuses, hostile = collections.Counter[str](), Hostile(seed, port, file)
 
-    async def all_of_them() -> None:
+    async def run_clients() -> None:
         await asyncio.gather(*(client(hostile, until, secret, statuses) for _ in range(connections)))
 
     with contextlib.suppress(asyncio.CancelledError):
-        asyncio.run(all_of_them())
+        asyncio.run(run_clients())
     results.put(statuses)
 
 
 def honest(port: int, until: float) -> tuple[list[float], list[float], list[str]]:
-    """Translate a caption and ask for /health each second; return the seconds of both, and what failed."""
+    """Translate a caption and get /health every second; return the latencies of both in seconds, and the failures."""
     seconds, healths, failures = list[float](), list[float](), list[str]()
     while time.monotonic() < until:
         begun = time.monotonic()
@@ -248,7 +247,7 @@ def honest(port: int, until: float) -> tuple[list[float], list[float], list[str]
 
 
 def megabytes(process: int) -> tuple[float, float]:
-    """Return the proportional memory of a process, and of it with its children."""
+    """Return the proportional memory (PSS) of a process in MB, without and with its children."""
     found = []
     for each in [process, *map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]:
         with contextlib.suppress(OSError):
@@ -263,7 +262,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--log", type=Path, help="Keep the server's log in this file")
+    parser.add_argument("--log", type=Path, help="keep the server's log in this file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         secret = os.urandom(16).hex()
@@ -306,28 +305,28 @@ def main() -> int:
             + ", ".join(f"{name or 'none'} {count:,}" for name, count in statuses.most_common())
         )
         for name, values in (("captions", seconds), ("/health", healths)):
-            late = statistics.quantiles(values, n=100)[98]
+            percentile_99 = statistics.quantiles(values, n=100)[98]
             print(
                 f"{name}: {len(values):,}, median {statistics.median(values):.3f} s, "
-                f"99th {late:.3f}, most {max(values):.3f}"
+                f"99th percentile {percentile_99:.3f}, maximum {max(values):.3f}"
             )
         print(f"failures of the honest client: {len(failures)}", *failures[:5], sep="\n  ")
-        print(f"memory: at most {highest[0]:.0f} MB, {highest[1]:.0f} with its processes")
+        print(f"peak memory: {highest[0]:.0f} MB, {highest[1]:.0f} MB with its child processes")
         print(f"log: {len(lines)} lines; exit code {code}", *lines[:20], sep="\n  ")
-        missed = [
+        exceeded = [
             name
             for name, wrong in {
-                "a caption takes too long": statistics.quantiles(seconds, n=100)[98] > SECONDS,
-                "the honest client was refused": bool(failures),
+                "caption latency": statistics.quantiles(seconds, n=100)[98] > SECONDS,
+                "failures of the honest client": bool(failures),
                 "memory": highest[0] > MEGABYTES,
-                "the log": len(lines) > options.minutes + 1,
-                "a file of the server in an answer": statuses["SECRET"] > 0,
-                "the server ended": not alive or code != 0,
+                "length of the log": len(lines) > options.minutes + 1,
+                "server file in an answer": statuses["SECRET"] > 0,
+                "server exit": not alive or code != 0,
             }.items()
             if wrong
         ]
-        print("missed: " + ", ".join(missed) if missed else "all bars are met")
-        return bool(missed)
+        print("limits exceeded: " + ", ".join(exceeded) if exceeded else "all limits met")
+        return bool(exceeded)
 
 
 if __name__ == "__main__":

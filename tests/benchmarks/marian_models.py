@@ -1,10 +1,10 @@
-"""An imported model beside Marian itself (pip install pymarian), on real lines: scores of references, and translations.
+"""Compare an imported model with Marian itself (pip install pymarian) on real text: reference scores and translations.
 
     nmt import MARIAN_DIRECTORY --out MODEL
     python tests/benchmarks/marian_models.py MARIAN_DIRECTORY MODEL test.en test.de
 
-Marian scores the references token by token; both translate the source greedily (with pre-norm Marian's decoder does not
-compute what its scorer does, and is left out).
+Marian scores the references token by token, and both translate the source greedily. Pre-norm models are only scored,
+because Marian's decoder does not compute the same function as its scorer.
 """
 
 import sys
@@ -37,10 +37,10 @@ def main() -> None:
     for (_, mine), other, limit in zip(results, others, limits, strict=True):
         if len(other) < limit:
             same += mine == other
-        else:  # ours ends at its limit
+        else:  # our translation stops at its length limit
             same += mine[:-1] == other[: len(mine) - 1]
             cut += 1
-    print(f"{same} of {len(results)} greedy translations are the same ({cut} of them as far as ours may be long)")
+    print(f"{same} of {len(results)} greedy translations are equal ({cut} of them compared up to our length limit)")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Marian, the C++ toolkit (pip install pymarian): a model of ours as its files, and its names of our settings."""
+"""Export our models and settings to the Marian C++ toolkit (pip install pymarian)."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.transformer.weights import LoadedModel
 from nmt_cli.translation.translator import Translator
 
-COMMAND = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # its command line, for python -c
+COMMAND = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # Marian's command line, for python -c
 NORMS = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
 
 
@@ -29,17 +29,17 @@ def model_options(model: schema.Model) -> dict[str, object]:
 
 
 def _name(transformers: str) -> str:
-    """Return Marian's name of what is "model.STACK.layers.NUMBER.MODULE.KIND" in transformers."""
+    """Return Marian's name for the tensor "model.STACK.layers.NUMBER.MODULE.KIND" of transformers."""
     _, stack, _, layer, *module, kind = transformers.split(".")
     if module[0] in NORMS:
         return f"{stack}_l{int(layer) + 1}_{NORMS[module[0]]}_ln_{'scale' if kind == 'weight' else 'bias'}"
     part = {"fc1": "ffn", "fc2": "ffn", "self_attn": "self", "encoder_attn": "context"}[module[0]]
-    place = module[1][0] if module[1:] else module[0][2]  # of q_proj, or of fc1
-    return f"{stack}_l{int(layer) + 1}_{part}_{'W' if kind == 'weight' else 'b'}{place}"
+    suffix = module[1][0] if module[1:] else module[0][2]  # "q" of q_proj, or "1" of fc1
+    return f"{stack}_l{int(layer) + 1}_{part}_{'W' if kind == 'weight' else 'b'}{suffix}"
 
 
 def write_model(loaded: LoadedModel, directory: Path, kinds: list[str]) -> None:
-    """Write a post-norm model of one vocabulary as model.npz and vocab.spm, and converted for each kind of product."""
+    """Write a post-norm model with one vocabulary as model.npz and vocab.spm, and convert it to each GEMM type."""
     size = loaded.model.vocabulary_size
     tensors = to_transformers(loaded.model.state_dict(), loaded.recipe.model, [[*range(size)]] * 2)
     arrays = {"Wemb": tensors.pop(SHARED_EMBEDDING).numpy(), "decoder_ff_logit_out_b": tensors.pop(OUTPUT_BIAS).numpy()}
@@ -56,7 +56,7 @@ def write_model(loaded: LoadedModel, directory: Path, kinds: list[str]) -> None:
 
 
 def translate_with_its_positions(loaded: LoadedModel, lines: list[str], beam: int) -> list[str]:
-    """Translate in our float32, but with Marian's positions: its longest wavelength is at the last pair of channels."""
+    """Translate with our float32 search and Marian's positions: the last channel pair has the longest wavelength."""
     sinusoids = loaded.model.get_buffer("sinusoids")
     last = sinusoids.shape[1] // 2 - 1
     angles = torch.arange(len(sinusoids))[:, None] * 10000 ** (-torch.arange(last + 1, dtype=torch.float64) / last)

@@ -1,14 +1,16 @@
-"""Captions with marked phrases, Multi30k EN-DE: do the tags stand around the translations of what they stood around?
+"""Measure whether tags enclose the translations of the phrases that they enclosed in the source (Multi30k EN-DE).
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/markup.py MODEL
     PYTHONPATH=. python tests/benchmarks/markup.py MODEL --training train.en train.fr --test test.en test.fr
 
-By turns a phrase is in <b>, in <a href>, or in <i> with a part of it in <b>. The judge knows no attention: by two
-lexicons of the training text (IBM Model 1, one each way) it links words of the source and of the translation that are
-each other's best, with more than 90 % of the probability, and are no function words. Of other words it says nothing. A
-phrase is right if all its linked words are inside, and no others. Beside it LibreTranslate's way on the same model:
-elements are translated alone, too, and looked for in the translation of the whole; where one is not found the line
-stays as it is, or, as another of its versions does, its pieces are translated one by one.
+Each line has a phrase in <b>, in <a href>, or in <i> with a part of it in <b>. The judge does not use attention. It
+trains two lexicons on the training text (IBM Model 1, one per direction) and links source and target words that are
+each other's best match with over 90 % of the probability. It ignores function words and unlinked words. A phrase is
+right if the element contains all of its linked words and no others.
+
+The baseline is LibreTranslate's method with the same model: it translates each element alone and searches for the
+result in the translation of the line. If an element is not found, one version of LibreTranslate leaves the line
+untranslated, and another translates its pieces one by one.
 """
 
 import argparse
@@ -37,7 +39,7 @@ LONGEST, CERTAIN = 4, 0.9
 
 @dataclass
 class Tree:
-    """An element; `first` and `last` word of it are counted in the line."""
+    """An element; `first` and `last` are the positions of its first and last words in the line."""
 
     open: str
     children: "list[Tree | str]"
@@ -59,15 +61,17 @@ class Tree:
         return f"{self.open}{inner}{close}"
 
 
-def marked(source: str, number: int, draw: random.Random) -> Tree:
-    """Return a line with a phrase of up to four words, from a word to a word, as an element, every third with another
-    in it."""
+def marked(source: str, number: int, rng: random.Random) -> Tree:
+    """Return a line with a phrase of up to four words as an element; in every third line, it has a nested element.
+
+    A phrase starts and ends with a word, not with punctuation.
+    """
     spans = [(match.start(), match.end()) for match in _WORD.finditer(source)]
     ends = [i for i, (start, _) in enumerate(spans) if source[start].isalnum()]
 
     def phrase(first: int, last: int) -> tuple[int, int]:
-        begin = draw.choice([i for i in ends if first <= i <= last])
-        return begin, draw.choice([i for i in ends if begin <= i <= min(last, begin + LONGEST - 1)])
+        begin = rng.choice([i for i in ends if first <= i <= last])
+        return begin, rng.choice([i for i in ends if begin <= i <= min(last, begin + LONGEST - 1)])
 
     def element(open_: str, first: int, last: int, inner: list[Tree | str] | None = None) -> Tree:
         return Tree(open_, inner or [source[spans[first][0] : spans[last][1]]], first, last)
@@ -95,29 +99,29 @@ def ours(translator: Translator, lines: list[str]) -> list[str]:
     return [render(parts) for parts in documents]
 
 
-def searched(tree: Tree, say: Callable[[str], str], pieces: bool) -> Tree:
-    """Translate a line as LibreTranslate does; by `pieces` what it cannot find."""
+def by_search(tree: Tree, translate: Callable[[str], str], pieces: bool) -> Tree:
+    """Translate a line as LibreTranslate does. With `pieces`, translate lines piece by piece if the search fails."""
     if not tree.elements or any(each.elements for each in tree.elements):
-        return Tree(tree.open, [_said(each, say, pieces) for each in tree.children], tree.first, tree.last)
-    whole, found = say(tree.text), list[tuple[int, str, Tree]]()
+        return Tree(tree.open, [_by_search(each, translate, pieces) for each in tree.children], tree.first, tree.last)
+    whole, found = translate(tree.text), list[tuple[int, str, Tree]]()
     for element in tree.elements:
-        text = say(element.text)
+        text = translate(element.text)
         found.append((whole.find(text), text, element))
     found.sort(key=lambda each: each[0])
     children, end = list[Tree | str](), 0
     for at, text, element in found:
         if at < end:
-            return Tree(tree.open, [_said(each, say, pieces) for each in tree.children]) if pieces else tree
+            return Tree(tree.open, [_by_search(each, translate, pieces) for each in tree.children]) if pieces else tree
         children += [whole[end:at], Tree(element.open, [text])]
         end = at + len(text)
     return Tree(tree.open, [*children, whole[end:]])
 
 
-def _said(each: Tree | str, say: Callable[[str], str], pieces: bool) -> Tree | str:
+def _by_search(each: Tree | str, translate: Callable[[str], str], pieces: bool) -> Tree | str:
     if isinstance(each, Tree):
-        return searched(each, say, pieces)
+        return by_search(each, translate, pieces)
     spaces = " " * each.startswith(" "), " " * each.endswith(" ")
-    return say(each).join(spaces) if each.strip() else each
+    return translate(each).join(spaces) if each.strip() else each
 
 
 @dataclass
@@ -125,12 +129,14 @@ class Judge:
     forward: Lexicon  # P(target word | source word)
     backward: Lexicon  # P(source word | target word)
     common: tuple[set[str], set[str]]  # function words
-    words: int = 0  # that were linked, in phrases that were judged
-    wrong: int = 0
+    words: int = 0  # linked words in judged phrases
+    wrong: int = 0  # linked words on the wrong side of a tag
 
     def phrase(self, source: list[str], element: Tree, target: list[tuple[str, bool]]) -> bool | None:
-        """Return whether the words of a translation, each with whether it is inside, are on the sides on which they
-        have to be; None if of no word it is certain that it has to be inside."""
+        """Return whether all linked words are on the right side of the element's tags; None if none belongs inside.
+
+        `target` has the words of the translation, each with a flag for those inside the element.
+        """
         links = [[self._weight(each, word) for each in source] for word, _ in target]
         certain = known = wrong = 0
         for (_, is_inside), weights in zip(target, links, strict=True):
@@ -155,7 +161,7 @@ class Judge:
 
 
 def inside(text: str, open_: str) -> Iterator[tuple[str, bool]]:
-    """Yield the words of a marked-up text, each with whether it begins inside of an element."""
+    """Yield each word of a marked-up text, and whether it begins inside an element opened by `open_`."""
     plain, flags, stack, end = "", list[bool](), list[str](), 0
     for match in [*_TAG.finditer(text), None]:
         piece = html.unescape(text[end : match.start() if match else len(text)])
@@ -198,13 +204,15 @@ def report(
             verdicts[False if untranslated else own] += 1
     judged, lines = verdicts[True] + verdicts[False], len(sources)
     print(f"{name}: balanced {balanced / lines:.1%}, tags and attributes equal {equal / lines:.1%}")
-    print(f"  phrases right {verdicts[True]} of {judged} ({verdicts[True] / judged:.1%}), not judged {verdicts[None]}")
-    print(f"  words wrong {judge.wrong} of {judge.words}, lines untranslated {same}")
+    print(
+        f"  correct phrases {verdicts[True]} of {judged} ({verdicts[True] / judged:.1%}), not judged {verdicts[None]}"
+    )
+    print(f"  wrong words {judge.wrong} of {judge.words}, untranslated lines {same}")
     print(f"  lines with repeated tags {repeated}, BLEU without tags {bleu(list(map(plain_of, outputs)), references)}")
 
 
 def both_sides(files: list[Path] | None, stem: str) -> list[list[str]]:
-    """Return the lines of two files, or of Multi30k."""
+    """Return the lines of two files, or of a Multi30k split."""
     if files:
         return [file.read_text(encoding="utf-8").splitlines() for file in files]
     return [read(f"{stem}.{language}") for language in ("en", "de")]
@@ -214,27 +222,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--show", type=int, default=0, help="print so many lines that the judge takes for wrong")
+    parser.add_argument("--show", type=int, default=0, help="print this many lines that the judge finds wrong")
     for name in ("training", "test"):
-        parser.add_argument(f"--{name}", nargs=2, type=Path, metavar=("SRC", "TGT"), help="text instead of Multi30k's")
+        parser.add_argument(
+            f"--{name}", nargs=2, type=Path, metavar=("SRC", "TGT"), help="text to use instead of Multi30k"
+        )
     options = parser.parse_args()
     training = both_sides(options.training, "train")
     common = frequent(training[0]), frequent(training[1])
     judge = Judge(lexicon(*training), lexicon(*training[::-1]), common)
     sources, references = both_sides(options.test, "test_2016_flickr")
-    sources, draw = [normalize(line) for line in sources], random.Random(1)
-    trees = [marked(source, number, draw) for number, source in enumerate(sources)]
+    sources, rng = [normalize(line) for line in sources], random.Random(1)
+    trees = [marked(source, number, rng) for number, source in enumerate(sources)]
     with Translator(options.model, precision=options.precision, workers=1) as translator:
         plain = [each.text for each in translator.translate(sources)]
         outputs = ours(translator, [tree.write() for tree in trees])
         print(f"{translator.backend.about}; {len(sources)} lines, {sum(len(tree.elements) for tree in trees)} phrases")
         print(f"BLEU of the plain lines {bleu(plain, references)}; ", end="")
-        print(f"{sum(a != plain_of(b) for a, b in zip(plain, outputs, strict=True))} lines differ but for tags")
+        print(f"{sum(a != plain_of(b) for a, b in zip(plain, outputs, strict=True))} lines differ in more than tags")
         report("nmt", sources, trees, outputs, references, judge)
-        say = functools.cache(lambda text: next(translator.translate([text])).text)
+        translate = functools.cache(lambda text: next(translator.translate([text])).text)
         for pieces in (False, True):
-            found = [searched(tree, say, pieces).write() for tree in trees]
-            report(f"LibreTranslate's way{', by pieces' * pieces}", sources, trees, found, references, judge)
+            found = [by_search(tree, translate, pieces).write() for tree in trees]
+            report(f"LibreTranslate's method{', by pieces' * pieces}", sources, trees, found, references, judge)
     for source, tree, out in zip(sources, trees, outputs, strict=True):
         words = _WORD.findall(source)
         own = [judge.phrase(words, element, list(inside(out, element.open))) for element in tree.elements]

@@ -1,7 +1,7 @@
-"""Near-twins: equal counts with TAME-MT on real text; planted ones, time and memory on generated text.
+"""Check near-duplicate counts against TAME-MT on real text; measure recall, time and memory on generated text.
 
-TAME-MT (PyPI: tame-mt 0.2.2) compares character n-grams. Here each folded word becomes one character, and its n-grams
-are of length 1, so that its exact search counts what `nmt prepare` counts. Run from the repository root:
+TAME-MT (PyPI: tame-mt 0.2.2) compares character n-grams. Here each folded word becomes one character and n is 1, so
+that TAME-MT's exact search should give the counts of `nmt prepare`. Run from the repository root:
 
     pip install --no-deps tame-mt
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/near_twins.py --compare --pairs 4500000 --workers 2
@@ -24,7 +24,7 @@ import pyarrow.parquet
 from nmt_cli.corpus import near_duplicates, stages
 
 Sides = tuple[list[str], list[str]]
-FIRST, LAST = 0xF0000, 0x10FFFD  # characters of private use, which no normalisation changes
+FIRST, LAST = 0xF0000, 0x10FFFD  # private-use characters, which normalization never changes
 
 
 def multi30k(corpora: Path, stem: str) -> Sides:
@@ -34,7 +34,7 @@ def multi30k(corpora: Path, stem: str) -> Sides:
 
 
 def news(corpora: Path, pair: str, split: str) -> Sides:
-    """Return English and the other language of one split of wmt14-mini."""
+    """Return the English lines and the lines of the other language of one split of wmt14-mini."""
     files = sorted((corpora / "wmt14-mini" / pair).glob(f"{split}-*.parquet"))
     rows = [row for file in files for row in pyarrow.parquet.read_table(file)["translation"].to_pylist()]
     return [row["en"] for row in rows], [row[pair[:2]] for row in rows]
@@ -46,19 +46,19 @@ def ours(train: Sides, held_out: Sides) -> list[int]:
 
 
 def tame(train: Sides, held_out: Sides) -> list[int]:
-    """Return TAME-MT's counts: equal source, target and pair, and the same for near-twins."""
+    """Return TAME-MT's counts of lines with equal source, target and pair, and the same for near-duplicates."""
     import tame_mt
     from tame_mt.exposure import compute_exposure
 
     characters: dict[str, str] = {}
 
-    def spell(lines: list[str]) -> list[str]:
+    def encode(lines: list[str]) -> list[str]:
         return [
             "".join(characters.setdefault(w, chr(FIRST + len(characters))) for w in near_duplicates.fold(x))
             for x in lines
         ]
 
-    spelt = [spell(lines) for lines in (*train, *held_out)]
+    encoded = [encode(lines) for lines in (*train, *held_out)]
     assert len(characters) < LAST - FIRST
     config = tame_mt.ScoreConfig(
         similarity=tame_mt.SimilarityConfig(ngram_orders=(1,)),
@@ -66,7 +66,7 @@ def tame(train: Sides, held_out: Sides) -> list[int]:
         bins=tame_mt.BinConfig(leak_thresholds=(0.6,)),
         pair=tame_mt.PairConfig(exact_thresholds=True),
     )
-    rows = compute_exposure(spelt[0], spelt[1], spelt[2], [spelt[3]], config)
+    rows = compute_exposure(encoded[0], encoded[1], encoded[2], [encoded[3]], config)
     return [
         sum(row.source_exact for row in rows),
         sum(bool(row.target_exact) for row in rows),
@@ -85,14 +85,14 @@ def compare(corpora: Path) -> None:
     for pair in ("de-en", "fr-en"):
         for split in ("validation", "test"):
             cases.append((f"wmt14-mini {pair} {split}", news(corpora, pair, "train"), news(corpora, pair, split)))
-    print("lines equal by source, target, pair; near-twins by source, target, pair")
+    print("equal lines by source, target, pair; near-duplicates by source, target, pair")
     for name, train, held_out in cases:
         theirs = tame(train, held_out) if importlib.util.find_spec("tame_mt") else None
         print(f"{name}: ours {ours(train, held_out)}, TAME-MT {theirs}", flush=True)
 
 
 def generated(corpora: Path, pairs: int, planted: list[tuple[int, str, str]]) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield chunks of made-up news, lengths and frequencies of words as in real lines, with the planted pairs in it."""
+    """Yield chunks of random news with real word frequencies and line lengths, including the planted pairs."""
     rng = np.random.default_rng(1)
     sides = news(corpora, "de-en", "train")
     words = [np.array(" ".join(lines).split(), object) for lines in sides]
@@ -108,28 +108,31 @@ def generated(corpora: Path, pairs: int, planted: list[tuple[int, str, str]]) ->
             ends = np.cumsum(sizes)
             chunk.append([" ".join(drawn[end - size : end]) for size, end in zip(sizes, ends, strict=True)])
         while waiting and waiting[-1][0] < start + count:
-            place, src, tgt = waiting.pop()
-            chunk[0][place - start], chunk[1][place - start] = src, tgt
+            index, src, tgt = waiting.pop()
+            chunk[0][index - start], chunk[1][index - start] = src, tgt
         yield chunk[0], chunk[1]
 
 
 def plant(held_out: Sides, pairs: int) -> list[tuple[int, str, str]]:
-    """Return every line of a held-out set with a changed digit, a swapped word and a changed case on both sides."""
+    """Return near-duplicates of every held-out pair, and their positions among `pairs` pairs.
+
+    On both sides, the digits and the case differ, and the first two words are swapped.
+    """
     rng = np.random.default_rng(2)
-    places = rng.choice(pairs, len(held_out[0]), replace=False)
-    changed = []
-    for place, *lines in zip(places, *held_out, strict=True):
-        spoilt = []
+    positions = rng.choice(pairs, len(held_out[0]), replace=False)
+    planted = []
+    for position, *lines in zip(positions, *held_out, strict=True):
+        changed = []
         for line in lines:
             words = line.translate(str.maketrans("0123456789", "1234567890")).swapcase().split()
             words[:2] = words[1::-1]
-            spoilt.append(" ".join(words))
-        changed.append((int(place), *spoilt))
-    return changed
+            changed.append(" ".join(words))
+        planted.append((int(position), *changed))
+    return planted
 
 
 def _peak_mb() -> int:
-    """Return this process' peak memory; that of rusage begins with what the process had that started it."""
+    """Return this process's peak memory. The figure of getrusage is at least that of the parent process."""
     (line,) = (line for line in Path("/proc/self/status").read_text().split("\n") if line.startswith("VmHWM"))
     return int(line.split()[1]) // 1024
 
@@ -141,39 +144,41 @@ def _look_up(directory: Path, chunk: tuple[list[str], list[str]]) -> tuple[near_
 def measure(corpora: Path, pairs: int, workers: int) -> None:
     held_out = {split: news(corpora, "de-en", name) for split, name in (("dev", "validation"), ("test", "test"))}
     planted = plant(held_out["test"], pairs)
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as directory:
         for split, sides in held_out.items():
             for side, lines in zip(("src", "tgt"), sides, strict=True):
-                Path(place, f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines))
+                Path(directory, f"{split}.{side}").write_text("".join(f"{line}\n" for line in lines))
         flags = np.zeros(sum(len(sides[0]) for sides in held_out.values()), np.uint8)
-        begin, making, most = time.monotonic(), 0.0, 0
+        begin, generating, most = time.monotonic(), 0.0, 0
 
         def chunks() -> Iterator[tuple[list[str], list[str]]]:
-            nonlocal making
+            nonlocal generating
             source, start = generated(corpora, pairs, planted), time.monotonic()
             for chunk in source:
-                making += time.monotonic() - start
+                generating += time.monotonic() - start
                 yield chunk
                 start = time.monotonic()
 
         with stages.Pool(workers) as pool:
-            for found, megabytes in pool.map(partial(_look_up, Path(place)), chunks()):
+            for found, megabytes in pool.map(partial(_look_up, Path(directory)), chunks()):
                 flags |= found
                 most = max(most, megabytes)
         took = time.monotonic() - begin
-        counts = near_duplicates.summary(Path(place), flags)
+        counts = near_duplicates.summary(Path(directory), flags)
     cpu = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     test = counts["test"]
     print(f"{pairs:,} pairs, {len(flags):,} held out, {workers} workers")
-    print(f"seconds: {took:.0f}; to make the text {making:.0f}; of all CPUs {cpu:.0f}")
-    print(f"peak MB of this process, which makes the text, and of the largest worker: {_peak_mb()}, {most}")
-    print(f"planted {len(planted):,}: near-twins by source, target, pair {test['near']}; dev {counts['dev']['near']}")
+    print(f"seconds: {took:.0f}; generating text {generating:.0f}; CPU time {cpu:.0f}")
+    print(f"peak MB of this process, which generates the text, and of the largest worker: {_peak_mb()}, {most}")
+    print(
+        f"planted {len(planted):,}: near-duplicates by source, target, pair {test['near']}; dev {counts['dev']['near']}"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--compare", action="store_true", help="also compare with TAME-MT, which takes minutes")
-    parser.add_argument("--pairs", type=int, default=200_000, help="generated ones")
+    parser.add_argument("--pairs", type=int, default=200_000, help="number of generated pairs")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     corpora = Path(os.environ["NMT_CORPORA"])

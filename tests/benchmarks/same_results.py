@@ -67,7 +67,9 @@ def main() -> None:
     parser.add_argument("--only", help=f"groups to run, with commas between: {', '.join(GROUPS)}")
     parser.add_argument("--match", default="", help="run only the checks whose names contain this text")
     default = os.environ.get("NMT_CORPORA")
-    parser.add_argument("--corpora", type=Path, default=default, help="folder of real text [default: $NMT_CORPORA]")
+    parser.add_argument(
+        "--corpora", type=Path, default=default, help="directory with real text [default: $NMT_CORPORA]"
+    )
     parser.add_argument("--work", type=Path, help="new folder that is kept [default: a temporary one]")
     given = parser.parse_args()
     chosen = given.only.split(",") if given.only else list(GROUPS)

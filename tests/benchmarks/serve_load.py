@@ -1,12 +1,12 @@
-"""Loads `nmt serve`, a small server around CTranslate2, and LibreTranslate with clients, in turns: texts/s and latency.
+"""Measure texts/s and latency of `nmt serve`, a small server around CTranslate2, and LibreTranslate under load.
 
     PYTHONPATH=. python tests/benchmarks/serve_load.py MODEL CT2_DIRECTORY LINES_FILE [--libretranslate PYTHON]
 
-CT2_DIRECTORY is from `nmt export MODEL --to ctranslate2 --quantization int8 --out DIR`, PYTHON that of an environment
-where `pip install libretranslate` was run: it gets the same model, as a package for argostranslate. What cuts texts
-into sentences there is a model that has to be downloaded; it is left out: LINES_FILE should have a sentence a line.
-Then, for `nmt serve` and CTranslate2: short texts beside one of 50,000 characters, and `Translator` in this process
-(`--load-only`: without these). Needs the extras `serve` and `export`.
+Make CT2_DIRECTORY with `nmt export MODEL --to ctranslate2 --quantization int8 --out DIR`. PYTHON belongs to an
+environment with `pip install libretranslate`; it uses the same model, as a package for argostranslate. LibreTranslate's
+sentence splitter is off because it needs a download, so LINES_FILE should have one sentence per line. Unless
+`--load-only` is given, the script also measures short texts while a text of 50,000 characters is being translated (`nmt
+serve` and CTranslate2), and `Translator` in this process. Needs the extras `serve` and `export`.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LONG = 50_000  # characters
-LONG_TEXTS = 4  # of each kind, one after the other
+LONG_TEXTS = 4  # of each kind, one after another
 CTRANSLATE2 = """
 import asyncio, sys
 import ctranslate2, sentencepiece, uvicorn
@@ -80,8 +80,7 @@ class Client:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int, home: Path | None = None) -> Iterator[float]:
-    """Start a server, silent and with a home of its own if one is given; yield the seconds from there to its first
-    answer."""
+    """Start a server and yield the seconds until its first answer. With `home`, it has its own home and no output."""
     begun = time.perf_counter()
     if home:
         names = "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"
@@ -106,7 +105,7 @@ def running(command: list[str], port: int, home: Path | None = None) -> Iterator
 
 
 def load(port: int, lines: list[str], clients: int, stop: threading.Event) -> list[float]:
-    """Return the milliseconds of each answer to `clients` that ask one line after the other until `stop` is set."""
+    """Return the latency of each answer in milliseconds while `clients` send line after line until `stop` is set."""
     took = list[float]()
 
     def work(number: int) -> None:
@@ -125,7 +124,7 @@ def load(port: int, lines: list[str], clients: int, stop: threading.Event) -> li
 
 
 def timed(port: int, lines: list[str], clients: int, seconds: float) -> tuple[list[float], float]:
-    """Return the milliseconds of each answer, and texts/s."""
+    """Return the latency of each answer in milliseconds, and texts/s."""
     stop = threading.Event()
     timer = threading.Timer(seconds, stop.set)
     timer.start()
@@ -141,7 +140,7 @@ def shown(took: list[float]) -> str:
 
 
 def beside_long(port: int, lines: list[str], separator: str) -> None:
-    """Show the latency of short texts while long ones are translated, of so many lines or of one."""
+    """Print the latency of short texts during long requests, which join `lines` with `separator`."""
     lengths = itertools.accumulate(len(line) + 1 for line in lines)
     text = separator.join(line for line, length in zip(lines, lengths, strict=True) if length <= LONG)
     stop, begun = threading.Event(), time.perf_counter()
@@ -156,7 +155,7 @@ def beside_long(port: int, lines: list[str], separator: str) -> None:
     took = load(port, lines, 1, stop)
     sender.join()
     each = (time.perf_counter() - begun) / LONG_TEXTS
-    print(f"beside {len(text):,} characters joined by {separator!r} ({each:.2f} s each): {shown(took)}", flush=True)
+    print(f"during {len(text):,} characters joined by {separator!r} ({each:.2f} s each): {shown(took)}", flush=True)
 
 
 def engine(model: Path, lines: list[str]) -> None:
@@ -174,14 +173,14 @@ def engine(model: Path, lines: list[str]) -> None:
 
 
 def packages(ct2: Path, home: Path) -> Path:
-    """Write the exported model as packages for argostranslate, which wants two; return `home`."""
+    """Write the exported model as packages for argostranslate, which needs both directions; return `home`."""
     for source, target in ("en", "de"), ("de", "en"):
         package = home / "packages" / f"{source}_{target}"
         shutil.copytree(ct2, package / "model")
         shutil.copy(ct2 / "tokenizer.model", package / "sentencepiece.model")
-        about = {"package_version": "1.0", "argos_version": "1.9", "from_code": source, "to_code": target}
+        package_data = {"package_version": "1.0", "argos_version": "1.9", "from_code": source, "to_code": target}
         names = {"from_name": source, "to_name": target}
-        (package / "metadata.json").write_text(json.dumps(about | names))
+        (package / "metadata.json").write_text(json.dumps(package_data | names))
         config = json.loads((ct2 / "config.json").read_text()) | {"add_source_eos": True}
         (package / "model" / "config.json").write_text(json.dumps(config))
     return home
@@ -207,7 +206,7 @@ def main() -> None:
     }  # fmt: skip
     if options.libretranslate:
         own = [options.libretranslate, "-c", LIBRETRANSLATE, str(port)]
-        commands["libretranslate"] = own  # as it comes: one search at a time, with four threads
+        commands["libretranslate"] = own  # its defaults: one search at a time with four threads
         commands["libretranslate 2x1"] = ["env", "ARGOS_INTER_THREADS=2", "ARGOS_INTRA_THREADS=1", *own]
     with tempfile.TemporaryDirectory() as directory:
         home = packages(Path(options.ct2), Path(directory))

@@ -1,10 +1,10 @@
-"""Translation with terms on Multi30k EN-DE: how many are met, at what cost in BLEU and time.
+"""Measure translation with terms on Multi30k EN-DE: the share of terms met, and the cost in BLEU and time.
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/terms.py MODEL
 
-Terms are pairs of words that a lexicon of the training text (IBM Model 1, made here) has and that are in the source and
-in the reference; half of them, if there are so many, are not in the translation without terms. Each line has terms of
-its own, one or two. Then the same lines get one wrong term each: a word of their source and any word of other lines.
+Each line has one or two terms. They are word pairs from an IBM Model 1 lexicon, trained here, that occur in the source
+and in the reference. About half of them are missing from the translation without terms, if there are enough. Then each
+line gets one wrong term: a word of its source with a random word of the references.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from nmt_cli.corpus.terms import Term, words
 from nmt_cli.translation.options import SearchOptions
 
 ITERATIONS, LEAST, ROUNDS = 5, 0.05, 5
-FUNCTION_WORDS = 80  # the most frequent ones of a side are no terms
+FUNCTION_WORDS = 80  # the most frequent words of each side, which are not used as terms
 
 Lexicon = dict[tuple[str, str], float]
 
@@ -45,12 +45,12 @@ def lexicon(sources: list[str], targets: list[str]) -> Lexicon:
         keys.append((src[None] * len(names[1]) + tgt[:, None]).ravel())
         groups.append(np.repeat(np.arange(group, group + len(tgt)), len(src)))
         group += len(tgt)
-    pairs, place = np.unique(np.concatenate(keys), return_inverse=True)
+    pairs, inverse = np.unique(np.concatenate(keys), return_inverse=True)
     groups_N, source_of = np.concatenate(groups), pairs // len(names[1])
     p = np.ones(len(pairs))
     for _ in range(ITERATIONS):
-        shares = p[place] / np.bincount(groups_N, p[place])[groups_N]
-        counts = np.bincount(place, shares)
+        shares = p[inverse] / np.bincount(groups_N, p[inverse])[groups_N]
+        counts = np.bincount(inverse, shares)
         p = counts / np.bincount(source_of, counts)[source_of]
     likely = np.flatnonzero(p >= LEAST)
     return {(names[0][pairs[i] // len(names[1])], names[1][pairs[i] % len(names[1])]): float(p[i]) for i in likely}
@@ -67,27 +67,30 @@ def is_content(word: str, common: set[str]) -> bool:
 def choose(
     sources: list[str], references: list[str], plain: list[str], table: Lexicon, common: tuple[set[str], set[str]]
 ) -> dict[int, list[Term]]:
-    """Return one or two terms for each line that has some, in turns such that its translation says and does not say."""
+    """Return terms by line, alternately one and two per line. Lines without suitable words have no entry.
+
+    Terms present in the plain translation and terms missing from it are balanced.
+    """
     chosen, absent = dict[int, list[Term]](), 0
     for i, (source, reference, hypothesis) in enumerate(zip(sources, references, plain, strict=True)):
-        said, found = set(words(hypothesis)), dict[str, str]()
+        translation, found = set(words(hypothesis)), dict[str, str]()
         for target in words(reference):
             if is_content(target, common[1]):
                 best = max(words(source), key=lambda word: table.get((word, target), 0.0))
                 if is_content(best, common[0]) and (best, target) in table:
                     found.setdefault(best, target)
-        missing = [(s, t) for s, t in found.items() if t not in said]
-        there = [(s, t) for s, t in found.items() if t in said]
+        missing = [(s, t) for s, t in found.items() if t not in translation]
+        present = [(s, t) for s, t in found.items() if t in translation]
         number = 1 + len(chosen) % 2
-        wanted = missing + there if 2 * absent <= sum(map(len, chosen.values())) else there + missing
+        wanted = missing + present if 2 * absent <= sum(map(len, chosen.values())) else present + missing
         if len(wanted) >= number:
-            absent += sum(t not in said for _, t in wanted[:number])
+            absent += sum(t not in translation for _, t in wanted[:number])
             chosen[i] = [Term(s, (t,)) for s, t in wanted[:number]]
     return chosen
 
 
 def translated(translator: Translator, lines: list[str], terms: list[list[Term]]) -> tuple[list[str], float]:
-    """Return translations and the seconds of one core that they took."""
+    """Return translations and their CPU time in seconds."""
     made = {id(each): Terms(each) if each else None for each in terms}
     lists, start = [made[id(each)] for each in terms], time.process_time()
     pending = [translator.submit(line, SearchOptions(terms=each)) for line, each in zip(lines, lists, strict=True)]
@@ -105,7 +108,7 @@ def bleu(texts: list[str], references: list[str]) -> str:
 
 
 def ratio(translator: Translator, lines: list[str], terms: list[list[Term]]) -> str:
-    """Return the time with terms over that without, in turns."""
+    """Return the ratio of the times with and without terms, over alternating runs."""
     ratios = []
     for _ in range(ROUNDS):
         plain = translated(translator, lines, [[] for _ in lines])[1]
@@ -129,27 +132,27 @@ def main() -> None:
         terms = list(own.values())
         after, _ = translated(translator, lines, terms)
         print(f"{translator.backend.about}; {len(lines)} lines")
-        print(f"their own terms: {met(before, terms)} without, {met(after, terms)} with")
+        print(f"terms from the reference: {met(before, terms)} without, {met(after, terms)} with")
         print(f"BLEU {bleu(before, refs)} without, {bleu(after, refs)} with")
-        print(f"time over these lines: {ratio(translator, lines, terms)}")
+        print(f"time ratio on these lines: {ratio(translator, lines, terms)}")
         failed = [i for i in range(len(lines)) if before[i] != after[i]]
-        print(f"time over the {len(failed)} of them that were searched again: ", end="")
+        print(f"time ratio on the {len(failed)} lines that were searched again: ", end="")
         print(ratio(translator, [lines[i] for i in failed], [terms[i] for i in failed]))
         others = [source for i, source in enumerate(sources) if i not in own]
         absent = [Term(f"absent{i}", ("nirgends",)) for i in range(1000)]
-        print(f"time over {len(others)} lines that have none of 1,000 terms: ", end="")
+        print(f"time ratio on {len(others)} lines without any of 1,000 terms: ", end="")
         print(ratio(translator, others, [absent] * len(others)))
-        draw, any_word = random.Random(1), sorted({w for line in references for w in words(line)} - common[1])
+        rng, any_word = random.Random(1), sorted({w for line in references for w in words(line)} - common[1])
         any_word = [word for word in any_word if is_content(word, set())]
         wrong = []
         for line in lines:
             content = [word for word in words(line) if is_content(word, common[0])]
-            wrong.append([Term(draw.choice(content), (draw.choice(any_word),))])
-        random_ones, _ = translated(translator, lines, wrong)
-        print(f"a wrong term: {met(before, wrong)} without, {met(random_ones, wrong)} with")
-        print(f"BLEU {bleu(random_ones, refs)}; time {ratio(translator, lines, wrong)}")
-        for i in draw.sample(range(len(lines)), 8):
-            print(f"  {terms[i]}\n    {before[i]}\n    {after[i]}\n  {wrong[i]}\n    {random_ones[i]}")
+            wrong.append([Term(rng.choice(content), (rng.choice(any_word),))])
+        with_wrong, _ = translated(translator, lines, wrong)
+        print(f"wrong terms: {met(before, wrong)} without, {met(with_wrong, wrong)} with")
+        print(f"BLEU {bleu(with_wrong, refs)}; time ratio {ratio(translator, lines, wrong)}")
+        for i in rng.sample(range(len(lines)), 8):
+            print(f"  {terms[i]}\n    {before[i]}\n    {after[i]}\n  {wrong[i]}\n    {with_wrong[i]}")
 
 
 if __name__ == "__main__":

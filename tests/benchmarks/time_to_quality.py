@@ -1,12 +1,15 @@
-"""Minutes of training until a dev BLEU: `nmt train`, a textbook loop and Marian, taking turns in one run.
+"""Compare the training time until a dev BLEU of `nmt train`, a textbook loop and Marian, alternating in one run.
 
-All train a recipe's model on its corpus with its vocabulary, rates, dropout, smoothing and tokens per step. `nmt train`
-(in one process here) and the textbook loop start from the same weights, in bf16; the loop is torch.nn.Transformer,
-autocast, padded batches sorted by length and fused Adam (training_systems.py). Marian (the C++ toolkit, if installed)
-has its own process, stopped between its turns: float32, its fastest on a CPU, a thread for each core, batches sorted
-over the whole corpus, its own first weights, and no cooldown. After each turn of `--every` steps our model with the
-weights, or Marian with its own, translates the dev set as the recipe decodes (Marian divides by length ** alpha). That
-is not counted, nor is loading. The minute of a BLEU is interpolated.
+All systems train the recipe's model on its corpus with its vocabulary, learning rates, dropout, label smoothing and
+tokens per step. `nmt train` (here in one process) and the textbook loop start from the same weights and use bf16. The
+loop is torch.nn.Transformer with autocast, padded batches sorted by length, and fused Adam (training_systems.py).
+Marian (the C++ toolkit, if installed) runs in its own process, which is stopped between its turns. It uses float32, its
+fastest type on a CPU, one thread per core, batches sorted over the whole corpus, its own initial weights, and no
+cooldown.
+
+After each turn of `--every` steps, the system's weights translate the dev set with the recipe's decoding settings. Our
+model does this for the textbook loop too; Marian uses its own decoder, which divides scores by length ** alpha.
+Validation and loading do not count. The time of a BLEU is interpolated.
 
     pip install pymarian
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/time_to_quality.py --bleu 30 35
@@ -40,7 +43,7 @@ from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.model import Transformer
 
-System = tuple[Callable[[], object], Callable[[], float]]  # a turn, and the dev BLEU after it
+System = tuple[Callable[[], object], Callable[[], float]]  # takes a turn, and returns the dev BLEU after it
 TORCH_NAMES = {
     **{f"{stack}.": f"transformer.{stack}.layers." for stack in ("encoder", "decoder")},
     **{"self_attention.query_key_value.": "self_attn.in_proj_", "self_attention.output": "self_attn.out_proj"},
@@ -52,7 +55,7 @@ TORCH_NAMES = {
 
 
 def same_weights(model: Transformer, other: Textbook) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield each weight of our model with the same one, or the same rows of it, of the textbook's."""
+    """Yield each weight of our model with the matching weight, or rows of a weight, of the textbook model."""
     theirs, width = dict(other.named_parameters()), model.settings.d_model
     for name, weight in model.named_parameters():
         rows = slice(width * ("cross_attention.key" in name), width if "cross_attention.query" in name else None)
@@ -62,13 +65,13 @@ def same_weights(model: Transformer, other: Textbook) -> Iterator[tuple[Tensor, 
 
 
 def textbook(settings: schema.Recipe, corpus: Corpus) -> tuple[Step, Callable[[], Transformer]]:
-    """Return steps of torch's model of the same equations and first weights, and what gives its weights as ours."""
+    """Return steps of torch's model with our equations and initial weights, and a function that copies them to ours."""
     training = settings.training
     shape = settings.model.model_copy(update={"attention_bias": True})
     torch.manual_seed(training.seed)
     model = Transformer(shape, int(corpus.manifest["vocabulary_size"]))
     other = Textbook(shape, model.vocabulary_size).train()
-    if shape.norm == "post":  # the paper has no norm at the end of each stack, and no dropout inside of sub-layers
+    if shape.norm == "post":  # the paper has no norm after a stack and no dropout inside sublayers
         other.transformer.encoder.norm = other.transformer.decoder.norm = None
     for module in other.transformer.modules():
         if isinstance(module, nn.MultiheadAttention):
@@ -82,18 +85,20 @@ def textbook(settings: schema.Recipe, corpus: Corpus) -> tuple[Step, Callable[[]
     batches = sorted_batches(corpus, round(len(corpus.tgt.ids) / steps))
 
     @torch.no_grad()
-    def ours_again() -> Transformer:
+    def to_ours() -> Transformer:
         for mine, theirs in same_weights(model, other):
             mine.copy_(theirs)
         return model
 
     step = plain_loop(other, batches, adam(other, training), "bf16", lambda n: noam_rate(n, shape.d_model, training))
-    return step, ours_again
+    return step, to_ours
 
 
 def marian_options(settings: schema.Recipe, corpus: Corpus) -> dict[str, object]:
     model, training = settings.model, settings.training
-    words = 2 * training.tokens_per_step / (1 + len(corpus.tgt.ids) / len(corpus.src.ids))  # Marian counts the source's
+    words = (
+        2 * training.tokens_per_step / (1 + len(corpus.tgt.ids) / len(corpus.src.ids))
+    )  # Marian counts source tokens
     return {
         **model_options(model) | {"transformer-dropout": model.dropout, "max-length": model.max_length},
         **{"cpu-threads": torch.get_num_threads(), "sync-sgd": True, "seed": training.seed, "overwrite": True},
@@ -106,7 +111,7 @@ def marian_options(settings: schema.Recipe, corpus: Corpus) -> dict[str, object]
 
 
 def marian(settings: schema.Recipe, corpus: Corpus, dev: DevSet, directory: Path, every: int) -> System:
-    """Return turns of Marian's training, and BLEU by its own translation."""
+    """Return functions that run a turn of Marian's training, and compute BLEU with Marian's decoder."""
     train, vocabulary = [directory / "train.src", directory / "train.tgt"], directory / "vocab.spm"
     for text, side in zip(train, (corpus.src, corpus.tgt), strict=True):
         ids = (side.ids[start : end - 1].tolist() for start, end in pairwise(side.offsets))
@@ -125,7 +130,7 @@ def marian(settings: schema.Recipe, corpus: Corpus, dev: DevSet, directory: Path
     def stop_when(done: Callable[[], bool]) -> None:
         while not done():
             if process.poll() is not None:
-                raise SystemExit(f"Marian has ended: {log.read_text()[-500:]}")
+                raise SystemExit(f"Marian exited: {log.read_text()[-500:]}")
             time.sleep(0.01)
         process.send_signal(signal.SIGSTOP)
 
@@ -160,7 +165,7 @@ def systems_of(settings: schema.Recipe, data: Path, directory: Path, every: int)
 
 
 def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float, float] | None:
-    """Return at which step and minute a BLEU was reached, from (step, seconds, BLEU or NaN); None where it was not."""
+    """Return the step and minute of reaching a BLEU, or None. `points` are (step, seconds, BLEU or NaN)."""
     for (u, s, b), (v, t, c) in pairwise(points):
         if not b >= bleu and c >= bleu:
             share = (bleu - b) / (c - b) if b == b else 1.0
@@ -192,11 +197,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path, nargs="?", default=Path("recipes/multi30k.yaml"))
     parser.add_argument("--bleu", type=float, nargs="+", default=[30.0, 35.0])
-    parser.add_argument("--every", type=int, default=100, help="steps of a turn")
+    parser.add_argument("--every", type=int, default=100, help="steps per turn")
     parser.add_argument("--first", type=int, default=700, help="step of the first validation")
-    parser.add_argument("--minutes", type=float, default=60.0, help="of each system, then it leaves [default: 60]")
-    parser.add_argument("--set", nargs="+", default=[], help="settings that differ from the recipe's")
-    parser.add_argument("--corpus", type=Path, help="the corpus, prepared [default: Multi30k from NMT_CORPORA]")
+    parser.add_argument("--minutes", type=float, default=60.0, help="training time limit per system [default: 60]")
+    parser.add_argument("--set", nargs="+", default=[], help="overrides of the recipe's settings")
+    parser.add_argument("--corpus", type=Path, help="prepared corpus [default: Multi30k from NMT_CORPORA]")
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f} at the start")
     with tempfile.TemporaryDirectory() as directory:

@@ -1,8 +1,9 @@
-"""How fast `nmt train` is beside the loop one would write: the same corpus, subwords, model and tokens per step.
+"""Compare the speed of `nmt train` with a plain PyTorch loop: same corpus, subwords, model and tokens per step.
 
-Each system starts anew; they take turns in windows, and medians count. "ours" is `nmt train` as it runs by itself, on a
-CPU in several processes; "products" are the model's products of weights alone, in as many; "+threads" is one process of
-all threads, "+compile" is compiled. Marian takes part where transformers is installed. From the repository root:
+Systems alternate in timed windows, each in a new process; the script reports medians. "ours" is `nmt train` with its
+defaults, which use several processes on a CPU. "products" runs only the model's matrix products with weights, in as
+many processes. "+threads" uses one process with all threads, and "+compile" uses torch.compile. Marian is included if
+transformers is installed. Run from the repository root:
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/train_speed.py --cases small:bf16 base:bf16
 """
@@ -36,7 +37,7 @@ from nmt_cli.training.processes import in_processes
 
 
 def square_rate(precision: str) -> float:
-    """Return the FLOP/s of one large square product: what MFU is a share of."""
+    """Return the FLOP/s of one large square matrix product; MFU is relative to this rate."""
     size = 8192 if DEVICE.type == "cuda" else 1024
     x = torch.randn(size, size, device=DEVICE, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
     product = Timer("x @ x", globals={"x": x}, num_threads=torch.get_num_threads())
@@ -44,7 +45,7 @@ def square_rate(precision: str) -> float:
 
 
 def profile(step: Step) -> str:
-    """Return the ten kernels (on a CPU, operations) that take longest, of three steps, and where the host waits."""
+    """Return the ten slowest kernels (on a CPU, operations) of three steps, and the lines where the host waits."""
     with torch.profiler.profile(activities=[getattr(torch.profiler.ProfilerActivity, DEVICE.type.upper())]) as profiler:
         for _ in range(3):
             step()
@@ -55,12 +56,12 @@ def profile(step: Step) -> str:
         with warnings.catch_warnings(record=True, action="always") as caught:
             step()
         waits = Counter(f"{Path(each.filename).name}:{each.lineno} {each.message}" for each in caught)
-        text += "\n".join(f"{count} x {place}" for place, count in waits.most_common(10))
+        text += "\n".join(f"{count} x {line}" for line, count in waits.most_common(10))
     return text
 
 
 def work(system: str, options: argparse.Namespace) -> int:
-    """Be one system for a window, after three steps to warm up, and print what it did."""
+    """Run one system for a window after three warm-up steps, and print its results as JSON."""
     size, precision = options.cases[0].split(":")
     corpus, tokens, world = open_corpus(options.corpus), options.tokens, int(os.environ.get("WORLD_SIZE", 1))
     settings, vocabulary = settings_of(size, precision, corpus, tokens), int(corpus.manifest["vocabulary_size"])
@@ -78,7 +79,7 @@ def work(system: str, options: argparse.Namespace) -> int:
             step = plain_loop(compiled, padded_batches(corpus, tokens), optimizer, precision)  # type: ignore[arg-type]
         for _ in range(3):
             step()
-        start, done, steps, more = timer(), 0, 0, 1  # timer waits for the GPU, too
+        start, done, steps, more = timer(), 0, 0, 1  # timer() also waits for the GPU
         while more:
             done, steps = done + step(), steps + 1
             if steps % 10 == 0:
@@ -90,11 +91,11 @@ def work(system: str, options: argparse.Namespace) -> int:
         text = profile(step) if options.profile else ""
         if os.environ.get("RANK", "0") == "0":
             print(json.dumps({**result, "profile": text}), flush=True)
-        os._exit(0)  # threads that prepare further batches are not waited for
+        os._exit(0)  # does not wait for the threads that prepare further batches
 
 
 def window(system: str, case: str, data: Path, options: argparse.Namespace) -> dict[str, Any] | None:
-    """Run `work` in a process; None where it failed, after saying why."""
+    """Run `work` in a process and return its results; if it fails, print the error and return None."""
     arguments = ["--worker", system, "--cases", case, "--corpus", str(data)]
     arguments += ["--tokens", str(options.tokens), "--seconds", str(options.seconds)]
     arguments += ["--profile"] * options.profile
@@ -112,7 +113,7 @@ def compare(options: argparse.Namespace, data: Path) -> None:
         vocabulary = int(corpus.manifest["vocabulary_size"])
         parts = step_parts(model, vocabulary, corpus.src.lengths(), corpus.tgt.lengths())
         per_token, peak = sum(part[0] for part in parts.values()) / len(corpus.tgt.ids), square_rate(case.split(":")[1])
-        print(f"\n{case}: {per_token / 1e6:.1f} MFLOP per target token; a square product {peak / 1e9:,.0f} GFLOP/s")
+        print(f"\n{case}: {per_token / 1e6:.1f} MFLOP per target token; square product: {peak / 1e9:,.0f} GFLOP/s")
         windows: dict[str, list[dict[str, Any]]] = {system: [] for system in options.systems}
         for _ in range(options.rounds):
             for system, results in windows.items():
@@ -133,15 +134,15 @@ def compare(options: argparse.Namespace, data: Path) -> None:
 
 
 def arguments(description: str | None, cases: list[str], systems: list[str], tokens: int) -> argparse.ArgumentParser:
-    """Return a parser of what both speed benchmarks take."""
+    """Return a parser with the options of both training speed benchmarks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", default=cases, metavar="SIZE:PRECISION", help=f"of {list(SIZES)}")
+    parser.add_argument("--cases", nargs="+", default=cases, metavar="SIZE:PRECISION", help=f"sizes: {list(SIZES)}")
     parser.add_argument("--systems", nargs="+", default=systems, help="ours, products, textbook, marian")
     parser.add_argument("--tokens", type=int, default=tokens, help="target tokens per step")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=10.0, help="of a window; at least one step is done")
-    parser.add_argument("--profile", action="store_true", help="print the ten kernels that take longest")
-    parser.add_argument("--corpus", type=Path, help="a prepared corpus [default: Multi30k from NMT_CORPORA]")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a window, which has at least one step")
+    parser.add_argument("--profile", action="store_true", help="print the ten slowest kernels")
+    parser.add_argument("--corpus", type=Path, help="prepared corpus [default: Multi30k from NMT_CORPORA]")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser
 

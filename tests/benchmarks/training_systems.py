@@ -1,7 +1,7 @@
-"""What the training benchmarks compare: our own steps, and a plain loop around torch.nn.Transformer or Marian.
+"""Systems for the training benchmarks: `nmt train`, and a plain loop around torch.nn.Transformer or Marian.
 
-Each is a function that does one step and returns the real target tokens it was of. The plain loop gets padded batches
-of sentences of one length, sorted over the whole corpus and prepared ahead, autocast, and fused Adam.
+Each system is a function that takes one step and returns its number of target tokens, without padding. The plain loop
+uses autocast, fused Adam and padded batches, which are sorted by length over the whole corpus and prefetched.
 """
 
 import os
@@ -35,7 +35,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def default_corpus(directory: Path) -> Path:
-    """Prepare Multi30k from $NMT_CORPORA, or where that is not set the generated language, and return it."""
+    """Prepare Multi30k from $NMT_CORPORA, or generated text if that is not set; return the corpus directory."""
     from nmt_cli.corpus.prepare import PrepareOptions, prepare
 
     corpora = os.environ.get("NMT_CORPORA")
@@ -46,14 +46,14 @@ def default_corpus(directory: Path) -> Path:
 
 
 def settings_of(size: str, precision: str, corpus: Corpus, tokens: int) -> schema.Recipe:
-    """Return a recipe of `tokens` target tokens per step on average."""
+    """Return a recipe with `tokens` target tokens per step on average."""
     both = tokens * (len(corpus.src.ids) + len(corpus.tgt.ids)) / (2 * len(corpus.tgt.ids))
     training = {"tokens_per_step": round(both), "precision": precision}
     return loading.from_plain({"name": size, "model": dict(SIZES[size]), "training": training}, "benchmark")
 
 
 def ours(settings: schema.Recipe, data: Path, directory: Path) -> tuple[Step, Trainer]:
-    """Return the steps of `nmt train`, the next batch being prepared meanwhile, and the run."""
+    """Return the steps of `nmt train`, which prefetch one batch, and the trainer."""
     run = start_trainer(settings, open_corpus(data), make_accelerator(settings, directory), directory, 0)
     pool = ThreadPoolExecutor(1)
     upcoming = [pool.submit(run.step_batch, 0)]
@@ -69,7 +69,7 @@ def ours(settings: schema.Recipe, data: Path, directory: Path) -> tuple[Step, Tr
 
 
 def products(model: schema.Model, vocabulary_size: int, precision: str, tokens: int, world: int) -> Step:
-    """Return steps that are the products of weights alone, forward and backward, for one process' share of the tokens.
+    """Return steps of only the matrix products with weights, forward and backward, for one process's share of tokens.
 
     The embedding counts once, for the logits."""
     draw = partial(torch.randn, device=DEVICE, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
@@ -91,12 +91,12 @@ def _pad(ids_N: Lengths, lengths: Lengths) -> Tensor:
 
 
 def sorted_batches(corpus: Corpus, tokens: int) -> Iterator[tuple[Tensor, Tensor, Tensor, int]]:
-    """Yield (source, target input, target output, its tokens) for ever, padded, of about so many target tokens."""
+    """Yield padded (source, target input, target output, target tokens) without end, about `tokens` at a time."""
     lengths = corpus.tgt.lengths()
     order = np.lexsort((corpus.src.lengths(), lengths))
     bounds = np.flatnonzero(np.diff(lengths[order].cumsum() // tokens)) + 1
     batches = [b for b in np.split(order, bounds) if lengths[b].sum() > tokens // 2]
-    draw = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
 
     def build(sentences: Lengths) -> tuple[Tensor, Tensor, Tensor, int]:
         src, tgt = _pad(*corpus.src.gather(sentences)), _pad(*corpus.tgt.gather(sentences))
@@ -106,7 +106,7 @@ def sorted_batches(corpus: Corpus, tokens: int) -> Iterator[tuple[Tensor, Tensor
     with ThreadPoolExecutor(1) as pool:
         upcoming = pool.submit(build, batches[0])
         while True:
-            for number in draw.permutation(len(batches)):
+            for number in rng.permutation(len(batches)):
                 ready, upcoming = upcoming, pool.submit(build, batches[number])
                 yield ready.result()
 
@@ -118,7 +118,7 @@ def plain_loop(
     precision: str,
     rate: Callable[[int], float] = lambda step: 1e-4,
 ) -> Step:
-    """Return the steps of the loop that one would write."""
+    """Return the steps of a plain PyTorch training loop."""
     done = 0
 
     def step() -> int:
@@ -163,7 +163,7 @@ class Textbook(nn.Module):
 
 
 class Marian(nn.Module):
-    """transformers' MarianMTModel of the same size."""
+    """MarianMTModel of transformers in the same size."""
 
     def __init__(self, model: schema.Model, vocabulary_size: int) -> None:
         super().__init__()

@@ -1,17 +1,18 @@
-"""The speed of translate beside CTranslate2 and Marian, with identical weights, alternating in one run.
+"""Compare the speed of `nmt translate`, CTranslate2 and Marian with identical weights, alternating in one run.
 
-    pip install ctranslate2 pymarian                    (one that is not installed takes no part)
-    nmt export MODEL --to ctranslate2 --out EXPORTS/float32          (and with int8 weights into EXPORTS/int8)
+    pip install ctranslate2 pymarian                    (a system that is not installed is skipped)
+    nmt export MODEL --to ctranslate2 --out EXPORTS/float32          (and with int8 weights to EXPORTS/int8)
     python tests/benchmarks/translate_speed.py --model MODEL --exports EXPORTS --source test.en --reference test.de
 
-Every system is a process of its own that loads, warms up, and then translates all lines from text to text, some times,
-in turn with the others. Beam 4 and no length penalty (the systems' formulas differ), so that all search for the same.
-Prints medians with their range, tokens by the model's own tokenizer, and how many lines are those of the first system;
-for ours also the time of a line through `nmt translate`, which stays open and gets a line when it has answered the one
-before; in the end how many of Marian's first are ours once our positions have its wavelengths, which are not the
-paper's. With `--device cuda` the peers use the GPU, as ours does wherever there is one. `--source-tokens N` takes the
-lines of N tokens only: a model that never ends a translation, as one with random weights, is then stopped by all
-systems after as many tokens.
+Each system runs in its own process, loads its model, warms up, and translates all lines from text to text. The systems
+take turns. All use beam 4 and no length penalty, because their formulas differ. The table has medians with their range,
+tokens counted by the model's tokenizer, and the number of lines that equal those of the first system. For our systems
+it also has the latency of one line through a running `nmt translate`. The last line of output compares Marian's first
+translations with ours when our positions use Marian's wavelengths, which differ from the paper's.
+
+With `--device cuda` the other systems use the GPU; ours always uses one if there is one. `--source-tokens N` selects
+the lines of N tokens, so that all systems stop after the same number of tokens if the model never outputs EOS, for
+example because its weights are random.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 BEAM = 4
-EXTRA_LENGTH = 50  # tokens that a translation may have more than its source, EOS counted, with --source-tokens
+EXTRA_LENGTH = 50  # how many tokens longer than its source a translation may be, including EOS
 CPU = "nmt fp32", "nmt int8", "ctranslate2 int8", "ctranslate2 float32"
 SYSTEMS = {"cpu": (*CPU, "pymarian intgemm8", "pymarian float32"), "cuda": ("nmt bf16", "ctranslate2 float16")}
 Run = Callable[[list[str]], list[str]]
@@ -43,7 +44,7 @@ def ours(arguments: argparse.Namespace, precision: str) -> Run:
 
 
 def our_process(arguments: argparse.Namespace, precision: str) -> Run:
-    """Return translation by `nmt translate`, which stays open."""
+    """Return a function that translates through one running `nmt translate`, line by line."""
     options = {"model": arguments.model, "precision": precision, "workers": arguments.cores, "beam": BEAM, "alpha": 0}
     options |= {"split": "off", "extra-length": EXTRA_LENGTH}
     words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
@@ -61,7 +62,7 @@ def our_process(arguments: argparse.Namespace, precision: str) -> Run:
 
 
 def ctranslate2(arguments: argparse.Namespace, kind: str) -> Run:
-    """Return translation by CTranslate2: on a CPU as many workers as cores, one thread each, its best setting here."""
+    """Return translation by CTranslate2. On a CPU, one single-threaded worker per core is its fastest setting."""
     import ctranslate2
     import sentencepiece
 
@@ -88,7 +89,7 @@ def ctranslate2(arguments: argparse.Namespace, kind: str) -> Run:
 
 
 def pymarian(arguments: argparse.Namespace, kind: str) -> Run:
-    """Return translation by the C++ toolkit: a thread for each core, `kind` of product."""
+    """Return translation by the Marian C++ toolkit with one thread per core and GEMM type `kind`."""
     import _pymarian
 
     model, vocabulary = (arguments.exports / "marian" / name for name in (f"{kind}.bin", "vocab.spm"))
@@ -100,7 +101,7 @@ def pymarian(arguments: argparse.Namespace, kind: str) -> Run:
 
 
 def read_pairs(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Return the lines that are translated, and their references."""
+    """Return the lines to translate and their references."""
     import sentencepiece
 
     sides = [file.read_text().split("\n") for file in (arguments.source, arguments.reference)]
@@ -113,13 +114,13 @@ def read_pairs(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 
 def child(arguments: argparse.Namespace) -> None:
-    """Serve one system: translate once for every line on stdin, and answer with the seconds it took."""
+    """Run one system: for every line on stdin, translate the input once and print the times and output as JSON."""
     name, kind = arguments.child.split()
     run = {"nmt": ours, "ctranslate2": ctranslate2, "pymarian": pymarian}[name](arguments, kind)
     lines, _ = read_pairs(arguments)
-    ways = [run, our_process(arguments, kind)] if name == "nmt" else [run]
-    for way, count in zip(ways, (64, 3), strict=False):
-        way(lines[:count])
+    runs = [run, our_process(arguments, kind)] if name == "nmt" else [run]
+    for each, count in zip(runs, (64, 3), strict=False):
+        each(lines[:count])
 
     def timed(run: Run, lines: list[str]) -> tuple[float, list[str]]:
         start = time.perf_counter()
@@ -128,10 +129,9 @@ def child(arguments: argparse.Namespace) -> None:
 
     for _ in sys.stdin:
         seconds, output = timed(run, lines)
-        alone = [statistics.median(timed(way, [line])[0] for line in lines[: arguments.alone]) for way in ways]
-        peak = (
-            Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
-        )  # ru_maxrss is the parent's at least
+        alone = [statistics.median(timed(each, [line])[0] for line in lines[: arguments.alone]) for each in runs]
+        # not ru_maxrss, which is at least the parent's peak
+        peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
         answer = {"seconds": seconds, "alone": alone, "megabytes": int(peak) / 1000, "output": output}
         print(json.dumps(answer), flush=True)
 
@@ -142,9 +142,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     for name, number in (("rounds", 5), ("lines", 1000), ("alone", 20), ("cores", len(os.sched_getaffinity(0)))):
         parser.add_argument(f"--{name}", type=int, default=number)
-    parser.add_argument("--source-tokens", type=int, help="translate the lines of so many tokens only, EOS counted")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the peers")
-    parser.add_argument("--systems", nargs="+", help="default: all of the device that are installed")
+    parser.add_argument("--source-tokens", type=int, help="translate only lines of this many tokens, including EOS")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of the other systems")
+    parser.add_argument("--systems", nargs="+", help="default: all installed systems for the device")
     parser.add_argument("--child")
     arguments = parser.parse_args()
     if arguments.child:
@@ -177,19 +177,19 @@ def main() -> None:
     print("|--|--|--|--|--|--|--|--|")
     for system, turns in answers.items():
         seconds = sorted(a["seconds"] for a in turns)
-        middle, output = statistics.median(seconds), turns[0]["output"]
+        median_seconds, output = statistics.median(seconds), turns[0]["output"]
         same = sum(map(str.__eq__, output, answers[systems[0]][0]["output"]))
         tokens = sum(map(len, tokenizer.encode(output))) + len(output)
         bleu = sacrebleu.corpus_bleu(output, [reference]).score
-        span = f"{len(output) / middle:.0f} ({len(output) / seconds[-1]:.0f}-{len(output) / seconds[0]:.0f})"
+        span = f"{len(output) / median_seconds:.0f} ({len(output) / seconds[-1]:.0f}-{len(output) / seconds[0]:.0f})"
         alone = [1000 * statistics.median(times) for times in zip(*(a["alone"] for a in turns), strict=True)]
-        latency = ", by a pipe ".join(f"{time:.1f}" for time in alone)
-        print(f"| {system} | {span} | {tokens / middle:,.0f} | {base / middle:.2f} | {latency} "
+        latency = ", through a pipe ".join(f"{time:.1f}" for time in alone)
+        print(f"| {system} | {span} | {tokens / median_seconds:,.0f} | {base / median_seconds:.2f} | {latency} "
               f"| {turns[-1]['megabytes']:.0f} | {bleu:.2f} | {same} |")  # fmt: skip
     if output := answers.get("pymarian float32", [{"output": []}])[0]["output"][:200]:
         lines = marian_toolkit.translate_with_its_positions(loaded, source[: len(output)], BEAM)
         same = sum(map(str.__eq__, output, lines))
-        print(f"{same} of {len(output)} lines of pymarian float32 are those of nmt fp32 with Marian's positions")
+        print(f"{same} of {len(output)} lines of pymarian float32 equal those of nmt fp32 with Marian's positions")
 
 
 if __name__ == "__main__":

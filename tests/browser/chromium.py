@@ -1,4 +1,4 @@
-"""Chromium, driven over the DevTools protocol; tests with it are skipped where it is not installed."""
+"""Drive Chromium through the DevTools protocol. Tests that use it are skipped if it is not installed."""
 
 import contextlib
 import itertools
@@ -16,7 +16,7 @@ OPTIONS = [
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--remote-debugging-pipe"),
 ]
 pytestmark = [
-    pytest.mark.skipif(PROGRAM is None, reason="there is no chromium: apt-get install chromium"),
+    pytest.mark.skipif(PROGRAM is None, reason="Chromium is not installed: apt-get install chromium"),
     pytest.mark.timeout(300),
 ]
 
@@ -27,7 +27,7 @@ KEYS = {
 
 
 class Tab:
-    """One page, driven over the DevTools protocol. Every event that it sends is kept in `events`."""
+    """One page. `events` has all events that the browser sent."""
 
     def __init__(self, commands, answers):
         self.commands, self.answers, self.buffer = commands, answers, b""
@@ -38,7 +38,7 @@ class Tab:
     def _receive(self):
         while b"\0" not in self.buffer:
             data = os.read(self.answers, 1 << 20)
-            assert data, "the browser ended"
+            assert data, "the browser exited"
             self.buffer += data
         message, _, self.buffer = self.buffer.partition(b"\0")
         return json.loads(message)
@@ -53,7 +53,7 @@ class Tab:
         return message["result"]
 
     def see(self, expression):
-        """Return the value of a JavaScript expression, or of what it promises."""
+        """Return the value of a JavaScript expression; a promise is awaited."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
@@ -67,7 +67,7 @@ class Tab:
         return value
 
     def open(self, url):
-        """Load a page and wait until it has run."""
+        """Load a page and wait for its load event."""
         for domain in ("Network", "Runtime", "Log", "Page"):
             self.call(f"{domain}.enable")
         self.events.clear()
@@ -76,17 +76,17 @@ class Tab:
             self.events.append(self._receive())
 
     def hover(self, selector):
-        """Move the pointer to the middle of an element, and return the place."""
-        place = f"document.querySelector({json.dumps(selector)})"
-        self.see(f"{place}.scrollIntoView({{block: 'center'}})")
-        x, y, width, height = self.see(f"(r => [r.x, r.y, r.width, r.height])({place}.getBoundingClientRect())")
+        """Move the pointer to the middle of an element, and return its coordinates."""
+        element = f"document.querySelector({json.dumps(selector)})"
+        self.see(f"{element}.scrollIntoView({{block: 'center'}})")
+        x, y, width, height = self.see(f"(r => [r.x, r.y, r.width, r.height])({element}.getBoundingClientRect())")
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x + width / 2, y=y + height / 2)
         return {"x": x + width / 2, "y": y + height / 2}
 
     def click(self, selector):
-        place = self.hover(selector)
+        point = self.hover(selector)
         for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+            self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **point)
 
     def sent(self, *methods):
         return [event["params"] for event in self.events if event["method"] in methods]
@@ -104,7 +104,7 @@ class Tab:
         self.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
 
     def paste(self, text):
-        """Paste text into what has the focus."""
+        """Paste text into the focused element."""
         self.allow_clipboard()
         self.see(f"navigator.clipboard.writeText({json.dumps(text)})")
         key = {"key": "v", "code": "KeyV", "windowsVirtualKeyCode": 86, "modifiers": 2}
@@ -127,7 +127,7 @@ class Tab:
 
 @contextlib.contextmanager
 def browser(profile):
-    """Start Chromium with an empty profile, and yield a tab of it."""
+    """Start Chromium with an empty profile, and yield a tab."""
     (commands_read, commands), (answers, answers_write) = os.pipe(), os.pipe()
     process = subprocess.Popen(
         [PROGRAM, *OPTIONS, f"--user-data-dir={profile}"],
@@ -135,7 +135,10 @@ def browser(profile):
         stderr=subprocess.DEVNULL,
         env={**os.environ, "HOME": str(profile)},
         close_fds=False,
-        preexec_fn=lambda: [os.dup2(commands_read, 3), os.dup2(answers_write, 4)],  # where the browser expects them
+        preexec_fn=lambda: [
+            os.dup2(commands_read, 3),
+            os.dup2(answers_write, 4),
+        ],  # the browser's descriptors for the protocol
     )
     os.close(commands_read)
     os.close(answers_write)

@@ -1,4 +1,4 @@
-"""The real application with tiny models, and a tab of a browser that shows its page."""
+"""Fixtures: the real application with tiny models, and a browser tab that shows its page."""
 
 import pytest
 from chromium import browser

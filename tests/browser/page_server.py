@@ -1,4 +1,4 @@
-"""A server for tests of the page: the real application, which can be held back, replaced, stopped and started."""
+"""A server for tests of the page: the real application, which tests can delay, replace, stop and restart."""
 
 import asyncio
 import contextlib
@@ -14,16 +14,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from nmt_cli.serving.app import create_app
-from nmt_cli.translation.segments import sentences_of
+from nmt_cli.translation.segmenter import sentences_of
 
 
 class Server:
-    """The application on a port of its own; it can go away and come back, hold an answer back and refuse to answer."""
+    """Serves the application on its own port, records the times of requests, and lets tests interfere with answers."""
 
     def __init__(self, service):
         self.app, self.asked, self.port = create_app(service), [], 0
         self.held = None  # an event that the next answer waits for
-        self.instead = None  # what answers instead of the application
+        self.instead = None  # an application that answers instead
         self.start()
 
     async def __call__(self, scope, receive, send):
@@ -50,8 +50,8 @@ class Server:
     def url(self):
         return f"http://127.0.0.1:{self.port}/"
 
-    def says(self, text, **fields):
-        """Return what the server says of a text: for each sentence its hypotheses, with the alternatives."""
+    def hypotheses(self, text, **fields):
+        """Return the server's hypotheses for each sentence of a text, the best one first."""
         answer = self._ask("sentences", q=text, alternatives=3, **fields)
         return [sentence["hypotheses"] for sentence in answer["sentences"]]
 
@@ -65,11 +65,11 @@ class Server:
         return self._ask("translate", q=text, **fields)["translatedText"]
 
     def best(self, text, **fields):
-        return [hypotheses[0]["text"] for hypotheses in self.says(text, **fields)]
+        return [hypotheses[0]["text"] for hypotheses in self.hypotheses(text, **fields)]
 
 
 async def backwards(scope, receive, send):
-    """Answer as POST /sentences does: words in capitals and in reverse, and "AUCH" at the end of other translations."""
+    """Answer POST /sentences with the words capitalized and in reverse order. Alternatives end with "AUCH"."""
     fields = await Request(scope, receive).json()
     text, found, end = fields["q"], [], 0
     for start, stop in sentences_of(text):

@@ -1,4 +1,4 @@
-"""What tests of the page look at, and what they do there."""
+"""JavaScript expressions and actions for tests of the page."""
 
 import json
 
@@ -22,13 +22,13 @@ def load_page(tab, server):
 
 
 def type_text(tab, text):
-    """Put text where the caret is, in the text's field."""
+    """Insert text at the caret of the text field."""
     tab.see("document.getElementById('text').focus()")
     tab.call("Input.insertText", text=text)
 
 
 def translate(tab, server, text=TEXT):
-    """Type a text, and wait for its translation, which is returned."""
+    """Type a text, wait for its translation, and return it."""
     best = " ".join(server.best(text))
     type_text(tab, text)
     tab.until(f"{SHOWN} === {json.dumps(best)}")

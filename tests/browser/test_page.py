@@ -1,4 +1,4 @@
-"""The page of `nmt serve` in a real browser, in front of the real application and tiny models."""
+"""Test the page of `nmt serve` in a real browser, with the real application and tiny models."""
 
 import json
 import threading
@@ -34,8 +34,8 @@ from nmt_cli.serving.service import Limits, Service
 pytest_plugins = "page_fixtures"
 
 
-def test_typing_shows_a_translation_and_asks_nobody_else(tab, server):
-    """Each sentence is the server's, blank lines and emoji stay where they are, and nothing complains."""
+def test_typing_shows_a_translation_and_contacts_no_other_host(tab, server):
+    """The page shows the server's sentences, keeps blank lines and emoji, and logs no errors."""
     text = f"{FIRST} {SECOND}\n\n🐕 der Hund\n"
     best = server.best(text)
     type_text(tab, text)
@@ -50,11 +50,11 @@ def test_typing_shows_a_translation_and_asks_nobody_else(tab, server):
     assert complaints(tab) == []
 
 
-def test_one_request_is_sent_for_what_is_typed_without_a_pause(tab, server):
+def test_typing_without_a_pause_sends_one_request(tab, server):
     typing = "for (const each of {}) {{ text.value += each; text.dispatchEvent(new Event('input')); }}"
     tab.see(f"const text = document.getElementById('text'); {typing.format(json.dumps(FIRST))}")
     tab.until(f"{SHOWN} === {json.dumps(server.best(FIRST)[0])}")
-    assert len(server.asked) == 2  # one of them is the test's
+    assert len(server.asked) == 2  # one from the page and one from the test
 
 
 def test_an_older_answer_never_overwrites_a_newer_one(tab, server):
@@ -71,7 +71,7 @@ def test_an_older_answer_never_overwrites_a_newer_one(tab, server):
     assert [failed["canceled"] for failed in tab.sent("Network.loadingFailed")] == [True]
 
 
-def test_a_click_lists_other_translations_and_the_chosen_one_stays(tab, server):
+def test_a_click_lists_alternatives_and_the_chosen_one_stays(tab, server):
     server.instead = backwards
     translate(tab, server)
     tab.click(SENTENCE)
@@ -91,8 +91,8 @@ def test_a_click_lists_other_translations_and_the_chosen_one_stays(tab, server):
     assert tab.see("document.getElementById('menu').hidden")
 
 
-def test_all_of_it_is_done_by_keyboard(tab, server):
-    """From the text to its translation, through sentences, to another translation, to the copy and back."""
+def test_the_keyboard_reaches_every_function(tab, server):
+    """Move from the text to its translation and its sentences, choose an alternative, copy, and clear the text."""
     server.instead = backwards
     translate(tab, server)
     tab.press("Tab", "Tab")
@@ -111,13 +111,13 @@ def test_all_of_it_is_done_by_keyboard(tab, server):
     tab.press("Enter")
     tab.until(f"{FOCUSED}.textContent === 'Copied'")
     assert tab.see("navigator.clipboard.readText()") == "GEHT. HUND DER ROT! IST HAUS DAS AUCH"
-    tab.press("Shift+Tab", "Shift+Tab", "Enter")  # the button that clears the text
+    tab.press("Shift+Tab", "Shift+Tab", "Enter")  # the clear button
     tab.until(f"{SHOWN} === ''")
     assert tab.see(f"{FOCUSED}.id") == "text"
 
 
-def test_the_copy_works_where_the_clipboard_is_refused(tab, server):
-    """Browsers give pages without https no clipboard, but they obey the command."""
+def test_copying_works_without_the_clipboard_api(tab, server):
+    """Browsers deny the clipboard API to pages without https, but they still run the copy command."""
     server.instead = backwards
     translate(tab, server, FIRST)
     tab.allow_clipboard()
@@ -127,19 +127,19 @@ def test_the_copy_works_where_the_clipboard_is_refused(tab, server):
     assert tab.see("navigator.clipboard.readText()") == "GEHT. HUND DER"
 
 
-def test_aligned_words_are_highlighted_by_pointer_and_by_keyboard(tab, server):
+def test_the_pointer_and_the_keyboard_highlight_aligned_words(tab, server):
     server.instead = backwards
     translate(tab, server)
     pairs = [("GEHT.", "geht."), ("HUND", "Hund"), ("DER", "der"), ("ROT!", "rot!")]
-    for place, (target, source) in enumerate(pairs[:3], 1):
-        tab.hover(f"{SENTENCE} .word:nth-of-type({place})")
+    for number, (target, source) in enumerate(pairs[:3], 1):
+        tab.hover(f"{SENTENCE} .word:nth-of-type({number})")
         assert tab.see(LIT) == [source, target]
-    tab.hover("#mirror .word:nth-of-type(1)")  # it lies below the text's field
+    tab.hover("#mirror .word:nth-of-type(1)")  # the mirror lies below the text field
     assert tab.see(LIT) == ["der", "DER"]
     tab.hover("h1")
     assert tab.see(LIT) == []
     tab.press("Tab", "Tab")
-    for target, source in pairs:  # on to the next sentence
+    for target, source in pairs:  # the last pair is in the next sentence
         assert tab.see(LIT) == [source, target]
         tab.press("ArrowRight")
     assert tab.see("document.getElementById('status').textContent") == "IST: ist"
@@ -150,8 +150,8 @@ def test_aligned_words_are_highlighted_by_pointer_and_by_keyboard(tab, server):
     assert tab.see(LIT) == []
 
 
-def test_words_without_spaces_between_are_highlighted_by_themselves(tab, server):
-    """As the browser cuts Chinese into words; places are of characters, not of their halves in UTF-16."""
+def test_words_without_spaces_are_highlighted_separately(tab, server):
+    """The browser splits Chinese into words. Offsets count characters, not UTF-16 code units."""
 
     async def chinese(scope, receive, send):
         await Request(scope, receive).json()
@@ -164,26 +164,26 @@ def test_words_without_spaces_between_are_highlighted_by_themselves(tab, server)
     tab.until(f"{SHOWN} === '🙂 the weather today'")
     words = "[...document.querySelectorAll('#mirror .word')].map(e => e.textContent)"
     assert tab.see(words) == ["🙂", "今天", "天气"]
-    for place, lit in ((1, ["🙂", "🙂"]), (2, ["今天", "today"]), (3, ["天气", "weather"])):
-        tab.hover(f"#mirror .word:nth-of-type({place})")
+    for number, lit in ((1, ["🙂", "🙂"]), (2, ["今天", "today"]), (3, ["天气", "weather"])):
+        tab.hover(f"#mirror .word:nth-of-type({number})")
         assert tab.see(LIT) == lit
     tab.hover(f"{SENTENCE} .word:nth-of-type(3)")
     assert tab.see(LIT) == ["天气", "weather"]
 
 
-def test_a_server_that_is_gone_is_said_and_the_page_goes_on_when_it_is_back(tab, server):
+def test_the_page_reports_an_unreachable_server_and_recovers(tab, server):
     best = translate(tab, server, FIRST)
     server.stop()
     type_text(tab, f" {SECOND}")
     tab.until(MESSAGE)
     assert tab.see(MESSAGE) == "The server cannot be reached; this page keeps trying."
-    assert tab.see(SHOWN) == best  # what is known stays
+    assert tab.see(SHOWN) == best  # the old translation stays
     server.start()
     tab.until(f"{SHOWN} === {json.dumps(' '.join(server.best(TEXT)))}")
     assert tab.see(MESSAGE) == ""
 
 
-def test_a_server_that_is_gone_when_the_page_opens_is_found_later(tab, server):
+def test_the_page_finds_a_server_that_was_unreachable_on_opening(tab, server):
     tab.call("Network.setBlockedURLs", urls=["*/languages"])
     tab.open(server.url)
     tab.until(MESSAGE)
@@ -192,7 +192,7 @@ def test_a_server_that_is_gone_when_the_page_opens_is_found_later(tab, server):
     tab.until(f"{SHOWN} === {json.dumps(server.best(FIRST)[0])}")
 
 
-def test_a_busy_server_is_asked_again(tab, server):
+def test_a_request_to_a_busy_server_is_repeated(tab, server):
     server.instead = JSONResponse({"error": "Too many texts are waiting"}, 429, {"Retry-After": "1"})
     type_text(tab, FIRST)
     tab.until(MESSAGE)
@@ -202,7 +202,7 @@ def test_a_busy_server_is_asked_again(tab, server):
     assert tab.see(MESSAGE) == ""
 
 
-def test_other_errors_are_said_in_the_servers_words(tab, server):
+def test_other_errors_appear_in_the_servers_words(tab, server):
     server.instead = JSONResponse({"error": "The translation took longer than 60 seconds"}, 504)
     type_text(tab, FIRST)
     tab.until(MESSAGE)
@@ -210,7 +210,7 @@ def test_other_errors_are_said_in_the_servers_words(tab, server):
 
 
 def test_text_over_the_limit_is_not_sent(tab, server):
-    """Characters are counted as the server does: an emoji is one."""
+    """The page counts characters like the server: an emoji is one."""
     type_text(tab, "🐕" * (LIMIT + 1))
     tab.until(MESSAGE)
     assert tab.see(MESSAGE) == "This text has 30,001 characters; the server takes 30,000 at once."
@@ -218,7 +218,7 @@ def test_text_over_the_limit_is_not_sent(tab, server):
 
 
 def test_a_long_text_is_shown_whole(tab, server):
-    """Of 20,000 characters nothing is cut off: neither of the text, whose field grows, nor of the translation."""
+    """The text field grows with 20,000 characters, and the translation is complete."""
     server.instead = backwards
     text = (f"{TEXT}\n\n" * 700)[:20_000].strip()
     sentences = len(server.best(text))
@@ -233,7 +233,7 @@ def test_a_long_text_is_shown_whole(tab, server):
     assert complaints(tab) == []
 
 
-def test_languages_are_swapped_with_their_texts(tab, server):
+def test_swapping_languages_swaps_the_texts(tab, server):
     best = translate(tab, server, FIRST)
     tab.click("#swap")
     tab.until(f"{SHOWN} === {json.dumps(' '.join(server.best(best, source='de', target='en')))}")
@@ -242,7 +242,7 @@ def test_languages_are_swapped_with_their_texts(tab, server):
     assert tab.see("document.getElementById('text').value") == best
 
 
-def test_languages_are_not_swapped_where_no_model_translates_back(browsed, pool):
+def test_languages_cannot_be_swapped_without_a_model_for_the_way_back(browsed, pool):
     one = ModelPool(pool.models[:1], pool.metrics, queue=1000)
     with serving(Service(one, pool.metrics, Limits(LIMIT))) as server:
         load_page(browsed, server)
@@ -262,8 +262,8 @@ def test_the_detected_language_is_shown(tab, server):
     assert not tab.see("document.getElementById('swap').disabled")
 
 
-def test_text_is_never_taken_for_markup_and_scripts_of_others_never_run(tab, server):
-    """What the policy forbids is not done even if someone could write into the page."""
+def test_text_is_never_markup_and_injected_scripts_never_run(tab, server):
+    """The content security policy blocks scripts, styles and requests even if an attacker can change the page."""
     text = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'>"
     type_text(tab, text)
     tab.until("document.querySelectorAll('.sentence').length")
@@ -280,8 +280,8 @@ def test_text_is_never_taken_for_markup_and_scripts_of_others_never_run(tab, ser
 @pytest.mark.parametrize(
     ("width", "height", "side_by_side"), [(390, 844, False), (1280, 800, True), (1920, 1080, True)]
 )
-def test_it_fits_a_telephone_and_a_screen(tab, server, tmp_path, width, height, side_by_side):
-    """The panes fill the window; there is nothing to scroll to the side, with a list open, a file and a long word."""
+def test_the_page_fits_a_phone_and_a_screen(tab, server, tmp_path, width, height, side_by_side):
+    """The panes fill the window. An open menu, a file and a long word cause no horizontal scrolling."""
     tab.resize(width, height)
     boxes = "[...document.querySelectorAll('.pane')].map(e => e.getBoundingClientRect())"
     first, second = tab.see(f"{boxes}.map(r => [r.x, r.y, r.right, r.bottom])")
@@ -299,7 +299,7 @@ def test_it_fits_a_telephone_and_a_screen(tab, server, tmp_path, width, height, 
     assert tab.see("document.documentElement.scrollWidth") == width
 
 
-def test_right_to_left_text_is_shown_so(tab, server):
+def test_right_to_left_text_is_shown_from_right_to_left(tab, server):
     type_text(tab, "שלום עולם")
     assert tab.see("getComputedStyle(document.getElementById('text')).direction") == "rtl"
     tab.see("document.getElementById('text').select()")
@@ -308,7 +308,7 @@ def test_right_to_left_text_is_shown_so(tab, server):
     assert directions == ["ltr", "ltr"]
 
 
-def test_controls_have_names_and_what_changes_is_announced(tab, server):
+def test_controls_have_names_and_changes_are_announced(tab, server):
     translate(tab, server)
     tab.click(SENTENCE)
     nodes = [node for node in tab.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
@@ -321,11 +321,11 @@ def test_controls_have_names_and_what_changes_is_announced(tab, server):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_what_is_behind_it(tab, server, scheme):
-    """WCAG's level AA: a contrast of 4.5 for text, of 3 for the edges of controls and the mark of the focus."""
+def test_text_contrasts_with_its_background(tab, server, scheme):
+    """WCAG level AA requires a contrast of 4.5 for text, and of 3 for the edges of controls and the focus ring."""
     tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-    backs = {"text": "back card hover lit", "soft": "back card", "bad": "card bad-back", "accent": "card hover"}
-    pairs = [(front, back, 4.5) for front, names in backs.items() for back in names.split()]
+    backgrounds = {"text": "back card hover lit", "soft": "back card", "bad": "card bad-back", "accent": "card hover"}
+    pairs = [(front, back, 4.5) for front, names in backgrounds.items() for back in names.split()]
     for front, back, least in [*pairs, ("edge", "card", 3), ("edge", "back", 3), ("accent", "back", 3)]:
         brighter, darker = sorted([luminance(tab, front), luminance(tab, back)], reverse=True)
         assert (brighter + 0.05) / (darker + 0.05) >= least, (front, back)
@@ -333,7 +333,7 @@ def test_text_stands_out_from_what_is_behind_it(tab, server, scheme):
 
 
 def luminance(tab, name):
-    """Return the relative luminance of a colour of the style sheet."""
+    """Return the relative luminance of a color in the style sheet."""
     tab.see(f"document.body.style.outlineColor = 'var(--{name})'")
     text = tab.see("getComputedStyle(document.body).outlineColor")
     shares = [int(part) / 255 for part in text.removeprefix("rgb(").rstrip(")").split(", ")]

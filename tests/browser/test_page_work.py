@@ -1,4 +1,4 @@
-"""Long texts, files and keys on the page of `nmt serve`, in a real browser."""
+"""Test long texts, files and API keys on the page of `nmt serve` in a real browser."""
 
 import asyncio
 import json
@@ -35,13 +35,13 @@ pytest_plugins = "page_fixtures"
 
 
 def long_text(sentences=120):
-    """Return a text of several parts, of sentences that differ."""
+    """Return a text of several parts, with distinct sentences."""
     return "".join(
         f"der Hund geht {number} mal. das Haus ist rot!{chr(10) * (number % 3)} " for number in range(sentences)
     )
 
 
-def test_a_long_text_is_translated_in_parts_as_it_would_be_whole(tab, server):
+def test_a_long_text_in_parts_has_the_same_translation_as_the_whole_text(tab, server):
     text = long_text()
     whole = server.best(text)
     server.asked.clear()
@@ -53,17 +53,17 @@ def test_a_long_text_is_translated_in_parts_as_it_would_be_whole(tab, server):
     assert 2 <= asked <= len(text) / 1500
     assert tab.see("document.getElementById('work').hidden")
     tab.press("Home")
-    type_text(tab, "rot ")  # within the last part
+    type_text(tab, "rot ")  # in the last part
     tab.until("document.getElementById('mirror').textContent.includes('rot ')")
     tab.see("(e => e.setSelectionRange(0, 0))(document.getElementById('text'))")
     type_text(tab, "rot ")
     edited = tab.see("document.getElementById('text').value")
     best = json.dumps(server.best(edited))
     tab.until(f"JSON.stringify({SENTENCES}) === JSON.stringify({best})")
-    assert len(server.asked) <= asked + 5, "one for each edit, at most two for what is beside it, and the test's own"
+    assert len(server.asked) <= asked + 5, "one per edit, at most two for neighbors, one from the test"
 
 
-def test_a_long_text_shows_its_progress_and_can_be_cancelled_and_continued(tab, server):
+def test_a_long_text_shows_its_progress_and_can_be_canceled_and_continued(tab, server):
     text = long_text()
     sentences = len(server.best(text))
     held = threading.Event()
@@ -72,7 +72,7 @@ def test_a_long_text_shows_its_progress_and_can_be_cancelled_and_continued(tab, 
     bar = "document.getElementById('progress')"
     tab.until(f"{bar}.checkVisibility() && {bar}.value > 0")
     shown = tab.see(f"document.querySelectorAll('{SENTENCE}').length")
-    assert 0 < shown < sentences, "what is there is shown"
+    assert 0 < shown < sentences, "finished sentences are shown"
     assert tab.see("document.getElementById('translation').ariaBusy") == "true"
     [node] = [
         node
@@ -80,26 +80,26 @@ def test_a_long_text_shows_its_progress_and_can_be_cancelled_and_continued(tab, 
         if node["role"]["value"] == "progressbar" and not node["ignored"]
     ]
     assert node["name"]["value"] == "Progress of the translation"
-    part = tab.see("document.getElementById('done').textContent")
-    assert part == f"{tab.see(f'Math.round(100 * {bar}.value)')}%"
+    percent = tab.see("document.getElementById('done').textContent")
+    assert percent == f"{tab.see(f'Math.round(100 * {bar}.value)')}%"
     tab.see("document.getElementById('cancel').focus()")
     tab.press("Enter")
-    assert tab.see("document.getElementById('done').textContent") == f"Stopped at {part}"
+    assert tab.see("document.getElementById('done').textContent") == f"Stopped at {percent}"
     asked = len(server.asked)
     held.set()
     time.sleep(0.5)
     assert tab.see(f"document.querySelectorAll('{SENTENCE}').length") == shown
-    assert len(server.asked) == asked, "nothing more is asked"
+    assert len(server.asked) == asked, "the page sends no more requests"
     assert tab.see("[document.activeElement.id, document.activeElement.textContent]") == ["cancel", "Continue"]
     server.instead = None
     tab.press("Enter")
     tab.until(f"document.querySelectorAll('{SENTENCE}').length === {sentences}")
     tab.until("document.getElementById('work').hidden")
-    assert tab.see(f"{FOCUSED}.id") == "copy", "the focus is not lost with the button"
+    assert tab.see(f"{FOCUSED}.id") == "copy", "the focus moves on when the button disappears"
 
 
 def hold_after(app, count, held):
-    """Answer so many requests at once, and others when `held` is set."""
+    """Answer `count` requests at once, and the others once `held` is set."""
     left = [None] * count
 
     async def answer(scope, receive, send):
@@ -112,7 +112,7 @@ def hold_after(app, count, held):
     return answer
 
 
-def test_parts_of_a_long_text_are_in_the_language_that_was_found_in_it(tab, server):
+def test_all_parts_of_a_long_text_use_its_detected_language(tab, server):
     asked = []
 
     async def listen(scope, receive, send):
@@ -134,7 +134,7 @@ def test_parts_of_a_long_text_are_in_the_language_that_was_found_in_it(tab, serv
 
 
 def test_a_dropped_file_is_translated_and_saved(tab, server, tmp_path):
-    """Its name has the language in it; its markup stays."""
+    """The new file's name contains the language, and the markup stays."""
     page = "<p>der <b>Hund</b> geht.</p>\n<p>das Haus ist rot!</p>\n"
     (file := tmp_path / "the page.html").write_text(page)
     saved = tmp_path / "saved"
@@ -151,7 +151,7 @@ def test_a_dropped_file_is_translated_and_saved(tab, server, tmp_path):
 
 
 def wait_for(file):
-    """Return the text of a file that the browser saves."""
+    """Wait until the browser has saved a file, and return its text."""
     end = time.monotonic() + 30
     while not file.exists():
         assert time.monotonic() < end, list(file.parent.glob("*"))
@@ -180,7 +180,7 @@ def test_files_are_chosen_by_keyboard(tab, server, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("a.pdf", b"x", f"The server takes files of these kinds: {' '.join(sorted(KINDS))}."),
         ("a.txt", b"x" * (LIMIT + 1), "This text has 30,001 characters; the server takes 30,000 at once."),
@@ -188,16 +188,16 @@ def test_files_are_chosen_by_keyboard(tab, server, tmp_path):
         ("a.txt", b"\xff\xfe", "Invalid request: file is not text in UTF-8."),
     ],
 )
-def test_a_file_that_cannot_be_translated_is_refused(tab, server, tmp_path, name, content, said):
+def test_a_file_that_cannot_be_translated_is_refused(tab, server, tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     tab.drop(tmp_path / name)
-    tab.until(f"{FILES} === {json.dumps(f'{name}: {said}')}")
-    assert tab.see("document.getElementById('status').textContent") == f"{name}: {said}"
+    tab.until(f"{FILES} === {json.dumps(f'{name}: {message}')}")
+    assert tab.see("document.getElementById('status').textContent") == f"{name}: {message}"
     assert tab.see("[...document.querySelectorAll('#files button')].map(e => e.checkVisibility())") == [False, True]
-    assert len(server.asked) == (content == b"\xff\xfe"), "what the page can tell is not sent"
+    assert len(server.asked) == (content == b"\xff\xfe"), "the page checks the kind and size itself"
 
 
-def test_a_file_waits_for_a_busy_server_can_be_cancelled_and_tried_again(tab, server, tmp_path):
+def test_a_file_waits_for_a_busy_server_and_can_be_canceled_and_retried(tab, server, tmp_path):
     (file := tmp_path / "a.txt").write_text(FIRST)
     tab.save_in(tmp_path / "saved")
     server.instead = JSONResponse({"error": "Too many texts are waiting"}, 429, {"Retry-After": "1"})
@@ -214,7 +214,7 @@ def test_a_file_waits_for_a_busy_server_can_be_cancelled_and_tried_again(tab, se
     assert wait_for(tmp_path / "saved" / "a.de.txt") == server.translated(FIRST)
 
 
-def test_text_that_is_dropped_goes_into_its_field(tab, server):
+def test_dropped_text_goes_into_the_text_field(tab, server):
     data = {"items": [{"mimeType": "text/plain", "data": FIRST}], "dragOperationsMask": 1}
     for kind in ("dragEnter", "dragOver", "drop"):
         tab.call("Input.dispatchDragEvent", type=kind, x=200, y=300, data=data)
@@ -222,8 +222,8 @@ def test_text_that_is_dropped_goes_into_its_field(tab, server):
     assert tab.see(FILES) == ""
 
 
-def test_a_key_is_asked_for_where_the_server_wants_one(browsed, pool):
-    """It is kept in the tab's session storage, and sent with each text."""
+def test_the_page_asks_for_an_api_key_if_the_server_needs_one(browsed, pool):
+    """The page keeps the key in the tab's session storage and sends it with each text."""
     with serving(Service(pool, pool.metrics, Limits(LIMIT), keys=[b"secret"])) as server:
         load_page(browsed, server)
         type_text(browsed, FIRST)
@@ -243,8 +243,8 @@ def test_a_key_is_asked_for_where_the_server_wants_one(browsed, pool):
         assert browsed.see("[localStorage.length, sessionStorage.getItem('key')]") == [0, "secret"]
 
 
-def test_the_key_field_has_the_focus_when_a_key_is_asked_for(browsed, pool, tmp_path):
-    """At the start, after a refusal, and for a file; who types on without a key is left alone."""
+def test_the_key_field_gets_the_focus_when_a_key_is_needed(browsed, pool, tmp_path):
+    """It gets the focus on opening, after a refusal and for a file, but not while the user types on without a key."""
     with serving(Service(pool, pool.metrics, Limits(LIMIT), keys=[b"secret"])) as server:
         browsed.open(server.url)
         browsed.see("sessionStorage.clear()")
@@ -261,7 +261,7 @@ def test_the_key_field_has_the_focus_when_a_key_is_asked_for(browsed, pool, tmp_
             browsed.call("Input.insertText", text="wrong")
             browsed.press("Enter")
             browsed.until(f"{MESSAGE} === 'The server does not accept this API key.' && {FOCUSED}.id === 'key'")
-        browsed.call("Input.insertText", text="secret")  # in place of the wrong one, which is selected
+        browsed.call("Input.insertText", text="secret")  # replaces the wrong key, which is selected
         browsed.press("Enter")
         browsed.until(f"document.querySelectorAll('{SENTENCE}').length && {FOCUSED}.id === 'text'")
         browsed.save_in(tmp_path)
@@ -270,8 +270,8 @@ def test_the_key_field_has_the_focus_when_a_key_is_asked_for(browsed, pool, tmp_
 
 
 @pytest.mark.parametrize("status", [400, 401])
-def test_a_key_that_is_needed_later_is_asked_for(tab, server, status):
-    """The server was started anew, with keys."""
+def test_the_page_asks_for_an_api_key_when_the_server_starts_to_need_one(tab, server, status):
+    """For example, the server was restarted with keys."""
     server.instead = JSONResponse({"error": "An API key is needed, as api_key or in the Authorization header"}, status)
     type_text(tab, FIRST)
     tab.until(f"{FOCUSED}.id === 'key'")

@@ -1,4 +1,4 @@
-"""Both pages in a real browser: they load nothing and log no errors, and hovering changes the heads."""
+"""Test the attention page and the report in a real browser: no requests, no errors; hovering changes the heads."""
 
 import pytest
 from chromium import browser, pytestmark  # noqa: F401

@@ -1,8 +1,8 @@
-"""Commits under faults: stopped or failing at each of their steps in turn, they leave the old state or the new one.
+"""Commits under faults: a kill or an error at any step leaves the old state or the new state.
 
 A child process does the work. At its k-th change of the file system (opening for writing, fsync, rename, mkdir, chmod,
-unlink, ...) it dies or gets an error; then the parent looks at what a reader finds. k runs until the work completes.
-A power failure may lose more, unless fsync and rename come in the order that has its own tests.
+unlink, ...) it exits or gets an error. Then the parent reads the result. k increases until the work completes. A power
+failure can lose more if fsync and rename are in the wrong order, so other tests check their order.
 """
 
 import errno
@@ -33,14 +33,17 @@ from nmt_cli.translation.translate import TranslateOptions, translate
 
 CHANGES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "os.truncate"}
 WRITING = os.O_WRONLY | os.O_RDWR
-# Real fsyncs cost a test most of its time and tell it nothing: SIGKILL does not empty the page cache.
+# A RAM disk saves the time of real fsyncs. They do not matter here, because SIGKILL does not empty the page cache.
 FAST = Path("/dev/shm") if os.access("/dev/shm", os.W_OK) else None
 KILLED, COMPLETED = 99, 98
 STOPPED = pytest.mark.parametrize("error", [None, errno.ENOSPC], ids=["killed", "disk full"])
 
 
 def stop_at(k: int, error: int | None) -> Callable[[], bool]:
-    """Let the k-th change of the file system fail with `error`, or end the process; return whether it has come."""
+    """Make the k-th change of the file system fail with `error`, or kill the process if `error` is None.
+
+    Return a function that tells whether the k-th change was reached.
+    """
     count, fsync = 0, os.fsync
 
     def change() -> None:
@@ -65,7 +68,7 @@ def stop_at(k: int, error: int | None) -> Callable[[], bool]:
 
 
 def code_of(work: Callable[[], object], k: int, error: int | None) -> int:
-    """Do `work` in a child whose k-th change fails; return its exit code as `nmt` would give it, or COMPLETED."""
+    """Do `work` in a child and stop it at the k-th change; return the exit code of `nmt`, KILLED or COMPLETED."""
     child = os.fork()
     if not child:
         code = 1
@@ -84,34 +87,34 @@ def code_of(work: Callable[[], object], k: int, error: int | None) -> int:
 
 
 def every_point(
-    place: Path, prepare: Callable[[Path], None], work: Callable[[Path], object], error: int | None
+    parent: Path, prepare: Callable[[Path], None], work: Callable[[Path], object], error: int | None
 ) -> Iterator[tuple[Path, int]]:
-    """Yield a directory after `work` was stopped in it, and its exit code, for each point until it completes."""
-    template = place / "template"
+    """Stop `work` at each point in turn until it completes; yield the directory and the exit code each time."""
+    template = parent / "template"
     template.mkdir(parents=True)
     prepare(template)
     code, k = 1, 0
     while code != COMPLETED:
         k += 1
-        directory = place / f"{k}"
+        directory = parent / f"{k}"
         shutil.copytree(template, directory)
         code = code_of(lambda directory=directory: work(directory), k, error)
-        # An error in cleaning up is no failure.
+        # An error during cleanup does not change the exit code.
         assert code in ((KILLED, COMPLETED) if error is None else (0, 73, 74, COMPLETED)), f"point {k}: code {code}"
         yield directory, code if code != COMPLETED else 0
         shutil.rmtree(directory)
-    assert k > 3, "the work was not stopped anywhere: the engine is broken"
+    assert k > 3, "the work was never stopped: fault injection is broken"
 
 
 @pytest.fixture
 def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory where there is such a place."""
+    """A temporary directory, in memory if possible."""
     with tempfile.TemporaryDirectory(dir=FAST or tmp_path) as directory:
         yield Path(directory)
 
 
 def checkpoint(run: Path, step: int) -> None:
-    """Write a checkpoint as training does, by a thread, and wait for it."""
+    """Write a checkpoint in a thread like training, and wait for it."""
     model, training = {"w": torch.full((40, 3), float(step))}, Training(checkpoint_every=10, keep_checkpoints=9)
     writer = checkpoints.Writer(run, training, MetricsLog(run / "metrics.jsonl", 0), {"corpus": "c"})
     writer.begin(State(step=step), model, {"w.exp_avg": -model["w"]}, is_last=True)
@@ -119,7 +122,7 @@ def checkpoint(run: Path, step: int) -> None:
 
 
 def newest(run: Path) -> int:
-    """Return the step that a run resumes from, after checking that all of it is of that step."""
+    """Return the step from which a run resumes, after checking that all parts of the checkpoint belong to it."""
     step = checkpoints.newest(run, "c")
     if step:
         model, moments = checkpoints.load(run, step)
@@ -158,7 +161,7 @@ def test_a_save_leaves_the_old_checkpoint_or_the_new_one(
     for run, code in every_point(tmp_path, prepare, lambda run: checkpoint(run, step), error):
         assert newest(run) in ((before, step) if code else (step,))
         assert code in (0, KILLED) or not temporaries(run)
-        checkpoint(run, step)  # the next process finishes what was left
+        checkpoint(run, step)  # the next process cleans up
         assert newest(run) == step
         assert not temporaries(run)
 
@@ -180,12 +183,12 @@ def test_pruning_stopped_anywhere_leaves_whole_checkpoints(tmp_path: Path, error
 
 
 def save(directory: Path, value: float) -> None:
-    """Write a model directory whose only weight is `value`; a file of any content is its tokenizer."""
+    """Write a model directory with one weight, `value`, and an arbitrary file as its tokenizer."""
     save_model(directory, {"embedding.weight": torch.tensor([value])}, Recipe(), Path(__file__), {})
 
 
 def value_of(directory: Path) -> float:
-    """Return the weight of a model directory as a reader finds it; 0 where there is no model."""
+    """Verify a model directory and return its weight, or 0 if there is no model."""
     if not artefact.present(directory):
         return 0.0
     artefact.verify(directory, "model")
@@ -195,23 +198,23 @@ def value_of(directory: Path) -> float:
 @STOPPED
 @pytest.mark.parametrize("before", [0.0, 1.0], ids=["no model", "a model"])
 def test_a_reader_finds_the_old_model_or_the_new_one(tmp_path: Path, before: float, error: int | None) -> None:
-    nameless = 0
+    missing = 0
     prepare = (lambda run: save(run / "model", before)) if before else (lambda run: None)
     for run, code in every_point(tmp_path, prepare, lambda run: save(run / "model", 2.0), error):
-        nameless += bool(before) and not (run / "model").exists()
+        missing += bool(before) and not (run / "model").exists()
         left = {path.name for path in run.iterdir()}
         again = run.with_name(f"{run.name}-again")
         shutil.copytree(run, again)
         assert value_of(run / "model") in ((before, 2.0) if code else (2.0,))
-        for place in (run, again):  # the next writer finishes what was left, whether a reader came before it or not
-            save(place / "model", 3.0)
-            assert value_of(place / "model") == 3.0
-            assert {path.name for path in place.iterdir()} == {"model"}, left
+        for directory in (run, again):  # the next writer cleans up, with and without a reader before it
+            save(directory / "model", 3.0)
+            assert value_of(directory / "model") == 3.0
+            assert {path.name for path in directory.iterdir()} == {"model"}, left
         shutil.rmtree(again)
-    assert bool(nameless) == (before > 0 and error is None)  # a reader puts the old one back
+    assert bool(missing) == (before > 0 and error is None)  # a reader restores the old model
 
 
-def test_a_reader_that_comes_between_the_two_renames_does_not_stop_the_writer(
+def test_a_reader_between_the_two_renames_does_not_stop_the_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, model, seen = os.rename, tmp_path / "model", []
@@ -224,13 +227,13 @@ def test_a_reader_that_comes_between_the_two_renames_does_not_stop_the_writer(
 
     monkeypatch.setattr(os, "rename", rename)
     save(model, 2.0)
-    assert seen == [1.0, 1.0], "the old one is put back and read"
+    assert seen == [1.0, 1.0], "the reader restores and reads the old model"
     assert value_of(model) == 2.0
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
 @STOPPED
-def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
+def test_a_stop_while_a_run_is_created_leaves_no_incomplete_run(
     tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path, error: int | None
 ) -> None:
     settings = tiny_recipe()
@@ -238,7 +241,7 @@ def test_a_run_is_founded_in_an_order_that_a_stop_cannot_confuse(
     for run, code in every_point(tmp_path, lambda run: None, start, error):
         assert code or (run / "recipe.yaml").exists()
         corpus = open_corpus(numbers_corpus)
-        if (run / "recipe.yaml").exists():  # it is taken for a run, which has these
+        if (run / "recipe.yaml").exists():  # the recipe marks a run, which needs the other files
             assert artefact.read_json(run / "corpus.json") == {"corpus": corpus.identity}
             assert (run / "tokenizer.model").exists()
         start(run)
@@ -272,14 +275,14 @@ def test_metrics_are_cut_back_to_the_checkpoint(tmp_path: Path, cut: int) -> Non
     os.truncate(path, max(size, path.stat().st_size - cut))  # killed while writing
     written = [record["step"] for record in read_records(path)]
     assert written == [1, 2, 3, 4][: len(written)]
-    # again with the size of the checkpoint, then with a file shorter than it says
+    # first a log as long as in the checkpoint or longer, then a shorter one
     for length, more, steps in ((None, (3, 4, 5), [1, 2, 3, 4, 5]), (size - 3, (2,), [1, 2])):
         os.truncate(path, length or path.stat().st_size)
         write_metrics(path, size, *more)
         assert [record["step"] for record in read_records(path)] == steps
 
 
-def test_a_line_of_metrics_that_does_not_fit_is_left_out_with_a_warning(
+def test_a_metrics_line_without_disk_space_is_dropped_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = MetricsLog(tmp_path / "metrics.jsonl", 0)
@@ -295,7 +298,7 @@ def test_a_line_of_metrics_that_does_not_fit_is_left_out_with_a_warning(
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Fsyncs and renames by path, in order."""
+    """The fsyncs and renames of a test with their paths, in order."""
     events: list[tuple[str, str]] = []
 
     def record(name: str, real: Callable[..., None], *paths: Any) -> None:
@@ -309,7 +312,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["new", "replaced"])
-def test_a_checkpoint_is_on_the_disk_before_its_name_is(
+def test_a_checkpoint_is_synced_before_it_is_renamed(
     tmp_path: Path, events: list[tuple[str, str]], again: bool
 ) -> None:
     if again:
@@ -322,19 +325,19 @@ def test_a_checkpoint_is_on_the_disk_before_its_name_is(
     before = [path for kind, path in events[:commit] if kind == "fsync"]
     files = [f"{stage}/{name}" for name in (checkpoints.MODEL, checkpoints.OPTIMIZER, checkpoints.STATE)]
     assert {*files, f"{tmp_path}/metrics.jsonl"} <= {*before}
-    assert before[-2:] == [f"{stage}/{artefact.MANIFEST}", stage], "the stage's own entries come last"
+    assert before[-2:] == [f"{stage}/{artefact.MANIFEST}", stage], "the stage directory is synced last"
     assert ("fsync", str(target.parent)) in events[commit:]
-    assert again or str(tmp_path) in before, "checkpoints/ itself is an entry too"
+    assert again or str(tmp_path) in before, "checkpoints/ is also a new entry"
 
 
-def test_a_replaced_file_is_on_the_disk_before_its_name_is(tmp_path: Path, events: list[tuple[str, str]]) -> None:
+def test_a_replaced_file_is_synced_before_it_is_renamed(tmp_path: Path, events: list[tuple[str, str]]) -> None:
     artefact.replace_file(tmp_path / "best.json", b"{}")
     (_, written), (_, renamed), (_, parent) = events
     assert [kind for kind, _ in events] == ["fsync", "replace", "fsync"]
     assert (renamed, parent) == (f"{written}->{tmp_path / 'best.json'}", str(tmp_path))
 
 
-def test_translations_are_on_the_disk_before_their_name_is(tmp_path: Path, events: list[tuple[str, str]]) -> None:
+def test_translations_are_synced_before_they_are_renamed(tmp_path: Path, events: list[tuple[str, str]]) -> None:
     model, out = make_model(tmp_path / "tiny"), tmp_path / "out"
     (tmp_path / "in").write_text("der Hund\n")
     events.clear()

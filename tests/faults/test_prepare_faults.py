@@ -176,7 +176,7 @@ def test_signals_end_all_processes(busy: Busy, number: int, code: int, delay: fl
     time.sleep(delay)
     process.send_signal(number)
     _, text = process.communicate(timeout=5)
-    # A worker whose parent is killed while it starts prints a traceback of the interpreter.
+    # If the parent is killed while a worker starts, the worker prints a traceback of the interpreter.
     unstarted = (number, delay) == (9, 0.0) and "in spawn_main" in text and "nmt_cli" not in text
     assert (process.returncode, "Traceback" in text and not unstarted) == (code, False), text
     assert wait_for(lambda: all(map(gone, workers)), 3)

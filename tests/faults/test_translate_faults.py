@@ -1,4 +1,4 @@
-"""translate under faults, as a process: signals, broken and closed pipes, full disks, damaged models, huge lines."""
+"""`nmt translate` under faults: signals, broken and closed pipes, full disks, damaged models, huge lines."""
 
 import contextlib
 import gc
@@ -56,7 +56,7 @@ def start(model: Path, *arguments: str, lines: bytes = b"", **more: Any) -> subp
 
 
 def failed(process: subprocess.Popen[bytes], code: int, more: bytes = b"") -> str:
-    """Return the one line in which the process says why it ended with this code."""
+    """Check that the process fails with this exit code and one error line; return its stderr."""
     errors = process.communicate(more, timeout=60)[1].decode()
     assert process.returncode == code
     assert errors.count("error:") == 1
@@ -81,15 +81,15 @@ def gone(pids: list[int]) -> bool:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)]
 )
-def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
+def test_a_signal_leaves_whole_lines_no_output_file_and_no_process(
     model: Path, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    """Output before the signal is a prefix of whole lines; with --output the final name does not appear."""
+    """The partial output is a prefix of whole lines, and the file of --output does not appear."""
     process, part = start(model, "--output", str(tmp_path / "out"), lines=b"der Hund\n" * 50), tmp_path / "out.part"
     while not part.exists() or part.read_bytes().count(b"\n") < 50:
         assert process.poll() is None
         time.sleep(0.05)
-    assert not children(process.pid), "threads search, no processes"
+    assert not children(process.pid), "threads search, not processes"
     process.send_signal(number)
     assert process.wait(20) == code
     assert not (tmp_path / "out").exists()
@@ -101,7 +101,7 @@ def test_stopped_it_leaves_whole_lines_no_file_and_no_process(
 
 
 def test_a_broken_pipe_is_silent(model: Path) -> None:
-    """`nmt translate | head -1`: exit 141 soon after the reader has gone."""
+    """In `nmt translate | head -1`, the command exits with 141 soon after the reader has exited."""
     process = start(model, "--quiet", lines=b"der Hund\n" * 10)
     assert process.stdout.readline().endswith(b"\n")
     process.stdout.close()
@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_no_file_that_looks_finished(model: Path, tmp_path: P
 
 def flip(path: Path) -> None:
     data = path.read_bytes()
-    path.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])  # not in the header of safetensors
+    path.write_bytes(data[:-100] + bytes([data[-100] ^ 1]) + data[-99:])  # outside the header of safetensors
 
 
 def pickle(path: Path) -> None:
@@ -151,21 +151,21 @@ FILES = ("model.safetensors", "tokenizer.model", "recipe.yaml")
 DAMAGES = [*((flip, file) for file in FILES), (pickle, "manifest.json")]
 
 
-@pytest.mark.parametrize(("how", "file"), DAMAGES)
-def test_no_damaged_model_says_a_word(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Path], None], file: str
+@pytest.mark.parametrize(("damage", "file"), DAMAGES)
+def test_a_damaged_model_translates_nothing(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], file: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").write_bytes(b"der Hund\n")
-    how(shutil.copytree(model, tmp_path / "model") / file)
+    damage(shutil.copytree(model, tmp_path / "model") / file)
     with pytest.raises(NmtError) as caught:
         translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (tmp_path / "model",)))
     assert caught.value.exit_code in (2, 65)
     assert {path.name for path in tmp_path.iterdir()} == {"in", "model"}
 
 
-def test_a_directory_that_is_no_model_is_named_for_what_it_is(model: Path, tmp_path: Path) -> None:
-    """A run stands for its model; a checkpoint is told from one, and where the command is that makes one of it."""
+def test_errors_name_the_kind_of_a_directory_without_a_model(model: Path, tmp_path: Path) -> None:
+    """A run stands for its model. The error for a checkpoint names the command that makes a model of it."""
     opened = open_model(model.parent)
     assert (opened.directory, opened.tokenizer.vocabulary_size) == (model, 340)
     with pytest.raises(MissingError, match=f"no model in {tmp_path}"):
@@ -177,8 +177,8 @@ def test_a_directory_that_is_no_model_is_named_for_what_it_is(model: Path, tmp_p
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: Path, count: int) -> None:
-    """Weights that pass every check and yet overflow, in one thread and in several."""
+def test_non_finite_scores_never_become_a_translation(model: Path, tmp_path: Path, count: int) -> None:
+    """Finite weights that overflow end the command, with one thread and with several."""
     loaded = load_model(model)
     tensors = loaded.model.state_dict()
     weight = tensors["decoder.0.feed_forward.outer.weight"]
@@ -200,13 +200,13 @@ def test_numbers_that_are_not_finite_never_become_a_line(model: Path, tmp_path: 
 def test_out_of_memory_halves_the_batch_and_loses_nothing(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As torch says it on GPUs; the engine's memory is in test_engine.py."""
-    translator, how = Translator(model, precision="fp32", workers=1), options(beam=2, extra_length=5)
+    """Torch raises this error on GPUs. Tests of the engine's memory are in test_engine.py."""
+    translator, search_options = Translator(model, precision="fp32", workers=1), options(beam=2, extra_length=5)
     sources = [[*ids, 2] for ids in translator.tokenizer.encode([f"der Hund {i}" for i in range(50)])]
     models = [for_inference(load_model(model).model, torch.float32)]
 
     def results() -> list[list[int]]:
-        segments = [Segment(ids, how) for ids in sources]
+        segments = [Segment(ids, search_options) for ids in sources]
         search_all(partial(search, models, torch.float32), segments)
         return [segment.hypotheses[0].ids for segment in segments]
 
@@ -226,7 +226,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 
 
 def found_by(find: Callable[[Segment], list[int]]) -> Callable[..., None]:
-    """Return a search that finds these ids for each segment."""
+    """Return a search that finds the ids `find(segment)` for each segment."""
 
     def run(_models: object, _dtype: object, queue: WorkerQueue) -> None:
         while taken := queue.take(1 << 20, 1 << 30, 1 << 17):
@@ -239,7 +239,7 @@ def found_by(find: Callable[[Segment], list[int]]) -> Callable[..., None]:
 
 @contextlib.contextmanager
 def pool_of(find: Callable[[Segment], list[int]]) -> Iterator[workers.Workers]:
-    """Two processes that search so."""
+    """Start two processes that search with `find`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "search", found_by(find))
         pool = workers.Workers([torch.device("cpu")] * 2, lambda _: ([], torch.float32))
@@ -249,7 +249,7 @@ def pool_of(find: Callable[[Segment], list[int]]) -> Iterator[workers.Workers]:
 
 @contextlib.contextmanager
 def queue_of(pool: workers.Workers) -> Iterator[Callable[[list[Segment]], list[list[int]]]]:
-    """A queue that these processes search: a function that submits segments and returns the ids found for each."""
+    """Yield a function that submits segments to a queue for these processes and returns the ids found for each."""
     done = list[Segment]()
     queue = SegmentQueue([pool.search], done.append)
 
@@ -271,17 +271,17 @@ def segments_of(*sources: list[int], beam: int = 4) -> list[Segment]:
     return [Segment(ids, options(beam)) for ids in sources]
 
 
-def test_huge_segments_both_ways_block_nobody() -> None:
-    """A worker answers with megabytes while the parent is still sending it megabytes: both go on."""
+def test_huge_segments_in_both_directions_do_not_deadlock() -> None:
+    """A worker sends megabytes of results while the parent is still sending it megabytes of segments."""
     with pool_of(lambda segment: segment.ids) as pool, queue_of(pool) as found:
-        for beam in (4, 2):  # 2 MB a batch, 0.2 MB an answer; again, by the same processes
+        for beam in (4, 2):  # 2 MB per batch, 0.2 MB per result; twice with the same processes
             sources = [[*range(10_000, 30_000), i] for i in range(64)]
             assert found(segments_of(*sources, beam=beam)) == sources
 
 
 def test_workers_share_the_work_and_know_the_options_of_each_segment() -> None:
-    """The owners of segments, which cannot be sent, stay here. An interrupt at the terminal does not end workers."""
-    both = set[int]()
+    """Segments' owners cannot be pickled and stay in this process. SIGINT from the terminal does not stop workers."""
+    pids = set[int]()
     with pool_of(lambda segment: [os.getpid(), segment.options.beam, *segment.ids]) as pool, queue_of(pool) as found:
         for beam in (1, 3, 2):
             segments = segments_of(*([i, 2] for i in range(8)), beam=beam)
@@ -291,23 +291,23 @@ def test_workers_share_the_work_and_know_the_options_of_each_segment() -> None:
             results = found(segments)
             assert [ids[1:] for ids in results] == [[beam, i, 2] for i in range(8)]
             assert sorted(Counter(pid for pid, *_ in results).values()) == [4, 4]
-            assert not both or {pid for pid, *_ in results} == both, "the same processes"
-            both = {pid for pid, *_ in results}
-            for pid in both:
+            assert not pids or {pid for pid, *_ in results} == pids, "the same processes"
+            pids = {pid for pid, *_ in results}
+            for pid in pids:
                 os.kill(pid, signal.SIGINT)
         child = os.fork()
         if not child:
             try:
-                pool.close()  # a fork of their owner leaves them alone
+                pool.close()  # does nothing in a fork of the owner
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
-        assert {pid for pid, *_ in found(segments_of(*[[2]] * 8))} == both
-    assert gone([*both])
+        assert {pid for pid, *_ in found(segments_of(*[[2]] * 8))} == pids
+    assert gone([*pids])
 
 
-def test_the_idlest_worker_gets_the_next_segment() -> None:
-    """Not the one that had the fewest until then: it may have a long one still."""
+def test_the_worker_with_the_least_pending_work_gets_the_next_segment() -> None:
+    """The number of segments received so far does not matter: a worker with one segment may still be busy with it."""
     out, into = os.pipe()
     with pool_of(lambda segment: [os.getpid(), *os.read(out, 1 if segment.ids == [1] else 0)]) as pool:
         done = list[Segment]()
@@ -333,7 +333,7 @@ def test_the_idlest_worker_gets_the_next_segment() -> None:
         (KeyError("x"), NmtError, "^a worker failed: KeyError: 'x'$"),
     ],
 )
-def test_a_workers_error_is_told_and_others_begin(error: Exception, kind: type[NmtError], words: str) -> None:
+def test_a_workers_error_is_raised_and_new_workers_start(error: Exception, kind: type[NmtError], words: str) -> None:
     def find(segment: Segment) -> list[int]:
         if segment.ids == [7]:
             raise error
@@ -350,10 +350,10 @@ def test_a_workers_error_is_told_and_others_begin(error: Exception, kind: type[N
         bad, *good = segments_of([7], *([i] for i in range(20, 29)))
         with pytest.raises(NmtError, match=words):
             found([bad, *good])
-        assert all(segment.hypotheses for segment in good), "those sent beside it are searched again"
+        assert all(segment.hypotheses for segment in good), "the other segments are searched again"
 
 
-def test_workers_end_where_their_owner_is_killed() -> None:
+def test_workers_end_when_their_owner_is_killed() -> None:
     out, into = os.pipe()
     child = os.fork()
     if not child:
@@ -373,7 +373,7 @@ def test_workers_end_where_their_owner_is_killed() -> None:
 
 
 def test_processes_end_with_their_owner() -> None:
-    """Also where they are only forgotten; the end of one is an error, not a wait, and others begin."""
+    """They also end when the pool is garbage-collected. If workers die, new ones start and the search does not hang."""
     ours = set(children(os.getpid()))
     with pool_of(lambda segment: [os.getpid()]) as pool:
         assert not pool.started
@@ -384,7 +384,7 @@ def test_processes_end_with_their_owner() -> None:
             assert len(started) == 2
             for pid in started:
                 os.kill(pid, signal.SIGKILL)
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # then nobody reads what it is sent
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # now the worker reads no more input
             ((again,),) = found(segments_of([5, 2]))
             assert again not in started
     assert gone(list(set(children(os.getpid())) - ours))
@@ -397,16 +397,16 @@ def test_processes_end_with_their_owner() -> None:
     assert gone(list(started))
 
 
-def test_the_end_of_a_worker_is_an_error() -> None:
+def test_the_unexpected_exit_of_a_worker_is_an_error() -> None:
     with pool_of(lambda _: os._exit(9)) as pool, queue_of(pool) as found:
         with pytest.raises(StorageError, match="a worker ended, probably for want of memory"):
             found(segments_of([5, 2]))
 
 
-def test_a_thread_that_has_no_memory_ends_the_command_with_one_line(
+def test_a_thread_without_memory_ends_the_command_with_one_line(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where not even one sentence has room; what was written before is whole lines."""
+    """This happens if memory is too small for one sentence. The partial output has whole lines."""
     enter = EngineSearch.enter
 
     def limited(search: EngineSearch, segments: Sequence[Segment]) -> None:

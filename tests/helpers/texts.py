@@ -27,8 +27,8 @@ def pairs(count: int, seed: int = 0) -> list[tuple[str, str]]:
     return list(made.items())
 
 
-# A grammar whose trees follow from all the words but not from each alone: "saw" is a noun or a verb, "of" and "that"
-# hang on the noun before them, "with" on the verb of its clause. What follows an underscore is no part of the label.
+# A tree of this grammar depends on all words together, not on each alone: "saw" is a noun or a verb, "of" and "that"
+# attach to the noun before them, "with" to the verb of its clause. Labels end before an underscore.
 GRAMMAR = """S: NP VP ._; NP: DT NN|DT NN|PRP|DT JJ NN|NP_1 PP_of|NP_1 SBAR_who; NP_1: DT NN|DT JJ NN|PRP;
     PP_of: IN_of NP_of; NP_of: DT NN|DT NN|PRP|NP_1 PP_of; SBAR_who: IN_that VP_1; VP_1: VBD NP_of;
     VP: VBD|VBD NP|VBD NP|VBD NP PP_with|VBP SBAR_say; PP_with: IN_with NP; SBAR_say: IN_that S_1; S_1: NP VP;

@@ -1,8 +1,8 @@
-"""Builds the null GPU for a Python that has the CUDA build of torch, and says what environment to run that Python in.
+"""Build the null GPU for a Python with the CUDA build of torch, and print the environment variables for using it.
 
     eval "$(python tests/benchmarks/null_gpu/device.py PYTHON)"      # in a shell
 
-In a process that runs on it, `Counters` reads what has been counted.
+In a process that runs on the null GPU, `Counters` reads the counts.
 """
 
 import ctypes
@@ -17,11 +17,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = [HERE / name for name in ("null_gpu.c", "null_driver.c", "null_blas.c")]
-HEADERS = (  # of the CUDA runtime, to be found from torch's own packages
+HEADERS = (  # finds the headers of the CUDA runtime among torch's dependencies
     "import site; from pathlib import Path; "
     "print(next(p.parent for d in site.getsitepackages() for p in Path(d).glob('nvidia/**/driver_types.h')))"
 )
-# NVIDIA's packages leave out crt/host_defines.h, which its headers include for these words of its own compiler.
+# NVIDIA's packages lack crt/host_defines.h, which its headers include for these keywords of its compiler.
 WORDS = "device_builtin device_builtin_texture_type device_builtin_surface_type cudart_builtin host device"
 HOST_DEFINES = (
     "".join(f"#define __{word}__\n" for word in WORDS.split())
@@ -31,7 +31,7 @@ HOST_DEFINES = (
 
 
 def compiler() -> list[str]:
-    """Return the command of a C compiler: gcc, or that of the package ziglang."""
+    """Return the command of a C compiler: gcc, cc, clang, or the one in the package ziglang."""
     for name in ("gcc", "cc", "clang"):
         if found := shutil.which(name):
             return [found]
@@ -39,7 +39,7 @@ def compiler() -> list[str]:
 
 
 def build(python: str, directory: Path) -> Path:
-    """Compile the library for this Python's torch into a directory, if it is not there; return its path."""
+    """Compile the library for this Python's torch into a directory, unless it is up to date; return its path."""
     library = directory / "libcuda.so.1"
     if library.exists() and library.stat().st_mtime > max(source.stat().st_mtime for source in SOURCES):
         return library
@@ -49,19 +49,19 @@ def build(python: str, directory: Path) -> Path:
     flags = ["-shared", "-O1", "-fPIC", "-w", "-pthread", f"-I{directory / 'include'}", f"-I{headers}"]
     subprocess.run([*compiler(), *flags, "-Wl,-soname,libcuda.so.1", "-o", library, *SOURCES], check=True)
     (directory / "libcuda.so").unlink(missing_ok=True)
-    (directory / "libcuda.so").symlink_to(library.name)  # what Triton links its launchers with
+    (directory / "libcuda.so").symlink_to(library.name)  # Triton links its launchers with this file
     return library
 
 
 def environment(python: str, directory: Path | None = None) -> dict[str, str]:
-    """Return the variables with which a process of this Python sees the null GPU; the library is built beside it."""
+    """Build the library, and return the environment variables that show the null GPU to this Python."""
     library = build(python, directory or Path(python).absolute().parent.parent / "null_gpu")
     cc = {"CC": compiler()[0]} if len(compiler()) == 1 else {}
     return {"LD_PRELOAD": str(library), "TRITON_LIBCUDA_PATH": str(library.parent), **cc}
 
 
 class Counters:
-    """What this process has asked of the null GPU."""
+    """Reads the counts of this process's calls to the null GPU."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL(os.environ["LD_PRELOAD"])
@@ -71,7 +71,7 @@ class Counters:
         self.names = self.names.value.decode().split()
 
     def now(self) -> dict[str, float]:
-        """Return all counts, with the operations and bytes of products and the nodes of replayed graphs."""
+        """Return all counts, including operations and bytes of matrix products and nodes of replayed graphs."""
         counts = (ctypes.c_long * len(self.names)).in_dll(self.library, "null_gpu_counts")
         values: dict[str, float] = dict(zip(self.names, counts, strict=True))
         values["replayed"] = ctypes.c_long.in_dll(self.library, "null_gpu_replayed").value
@@ -81,7 +81,7 @@ class Counters:
 
     @contextmanager
     def during(self) -> Iterator[dict[str, float]]:
-        """Yield a dict that holds, after the block, what it counted."""
+        """Yield a dict that has the counts of the block after its end."""
         before: dict[str, float] = self.now()
         counted: dict[str, float] = {}
         yield counted
@@ -92,8 +92,8 @@ class Counters:
         function = self.library.null_gpu_kernel
         function.restype, launches = ctypes.c_char_p, ctypes.c_long()
         found: dict[str, int] = {}
-        for place in range(1 << 17):
-            name = function(ctypes.c_long(place), ctypes.byref(launches))
+        for slot in range(1 << 17):
+            name = function(ctypes.c_long(slot), ctypes.byref(launches))
             if launches.value:
                 found[name.decode()] = found.get(name.decode(), 0) + launches.value
         return found

@@ -1,8 +1,8 @@
-"""`nmt` on the null GPU: python nmt.py COMMAND ..., in the environment that device.py prints.
+"""Run `nmt` on the null GPU: python nmt.py COMMAND ..., in the environment that device.py prints.
 
-Logits there are zeros, so the best continuations of a search are written where the kernels would have: random tokens,
-EOS at last. What was counted goes as JSON to the file that NULL_GPU_COUNTS names; NULL_GPU_COMPILE=aot_eager compiles
-without generating kernels, and `no` does not compile. NULL_GPU_KILL_AT names a step before which training is killed.
+Kernels compute nothing there, so the script writes the best continuations of each search step itself: random tokens,
+and EOS at the end. NULL_GPU_COUNTS names a file for the counts, in JSON. NULL_GPU_COMPILE=aot_eager compiles without
+generating kernels, and `no` does not compile. With NULL_GPU_KILL_AT=N, training is killed before step N.
 """
 
 import atexit
@@ -25,19 +25,19 @@ from nmt_cli.training.trainer import Trainer
 from nmt_cli.transformer import hardware
 from nmt_cli.translation import backends
 
-LENGTH = 12  # of a random translation, about
+LENGTH = 12  # average length of a random translation
 
 
 def device_array(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
-    """Return a view of a tensor of doubles on the null GPU, whose memory is the host's."""
+    """Return an array that shares memory with a tensor of doubles on the null GPU, where memory is host memory."""
     memory = (ctypes.c_double * tensor.numel()).from_address(tensor.data_ptr())
     return np.ctypeslib.as_array(memory).reshape(tensor.shape)
 
 
 def let_searches_end() -> None:
-    """Make a step of search return sums that fall, parents in order, and ids of which one in LENGTH is EOS."""
+    """Make each search step return falling scores, parents in order, and random ids, with one EOS in LENGTH."""
     replay: Callable[..., torch.Tensor] = hardware.Replayed.__call__
-    draw = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
 
     def ending(self: Any, function: Any, *arrays: Any) -> torch.Tensor:
         best = replay(self, function, *arrays)
@@ -47,8 +47,8 @@ def let_searches_end() -> None:
         order = np.arange(candidates) % width
         best_3SC[0] = alive_SW.max(1, keepdims=True) - 0.5 - 0.1 * np.arange(candidates)
         best_3SC[1] = order if np.isfinite(alive_SW).all() else 0
-        best_3SC[2] = draw.integers(EOS + 1, 100, best_3SC[2].shape)
-        best_3SC[2][:, 0][draw.random(len(alive_SW)) < 1 / LENGTH] = EOS
+        best_3SC[2] = rng.integers(EOS + 1, 100, best_3SC[2].shape)
+        best_3SC[2][:, 0][rng.random(len(alive_SW)) < 1 / LENGTH] = EOS
         if len(forced_S):
             best_3SC[2] = np.where(forced_S[:, None], forced_S[:, None], best_3SC[2])
         return best
@@ -57,11 +57,11 @@ def let_searches_end() -> None:
 
 
 def choose_compiler() -> None:
-    how = os.environ.get("NULL_GPU_COMPILE", "inductor")
-    if how == "no":
+    backend = os.environ.get("NULL_GPU_COMPILE", "inductor")
+    if backend == "no":
         hardware.can_compile = lambda device: False
     else:
-        hardware.BACKEND = how
+        hardware.BACKEND = backend
 
 
 def kill_at(step: int) -> None:
@@ -84,7 +84,7 @@ def write_counts() -> None:
 
 
 if __name__ == "__main__":
-    backends.GPU_FILES = ("/dev/null",)  # there is no driver to be found
+    backends.GPU_FILES = ("/dev/null",)  # there are no driver files
     let_searches_end()
     choose_compiler()
     if "NULL_GPU_KILL_AT" in os.environ:

@@ -1,4 +1,4 @@
-/* cuBLAS and cuBLASLt: products are counted, with their operations and bytes, and not computed. */
+/* cuBLAS and cuBLASLt: count matrix products, their operations and bytes, without computing them. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* libcuda.so.1 as torch and Triton ask it. Triton's kernels are compiled by the real ptxas, loaded nowhere, and counted
-   at launch under their names. */
+/* The functions of libcuda.so.1 that torch and Triton call. The real ptxas compiles Triton's kernels; they are not
+   loaded, and each launch is counted under the kernel's name. */
 #include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ int cuGetErrorString(int e, const char **s) { *s = "null GPU"; return 0; }
 int cuGetProcAddress_v2(const char *s, void **p, int v, size f, void *st) { *p = 0; return 500; }
 int cuPointerGetAttribute(void *out, int a, size p) { *(size *)out = p; return 0; }
 
-/* A module is its cubin, an ELF file whose section headers end it. Each is kept as a file in NULL_GPU_KERNELS. */
+/* A module is its cubin, an ELF file that ends with its section headers. NULL_GPU_KERNELS is a directory for copies. */
 struct module { char *bytes; size length; };
 int cuModuleLoadData(struct module **m, const char *image) {
   *m = malloc(sizeof **m);

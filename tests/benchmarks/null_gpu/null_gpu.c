@@ -1,14 +1,16 @@
-/* A CUDA runtime, driver and cuBLAS for a machine without a GPU, in one library that is preloaded before NVIDIA's.
+/* A CUDA runtime, driver and cuBLAS for machines without a GPU, in one library that is preloaded before NVIDIA's.
 
-   Device memory is host memory and copies copy, so all that the host does is real: streams, events, pinned memory,
-   captures, the caching allocator, out of memory. Kernels and products are counted and compute nothing. A capture
-   refuses what a real one refuses. What is not here is answered by the real libraries, mostly by "not supported in the
-   installed CUDA driver": add it then.
+   Device memory is host memory, and copies are real. So all work of the host is real: streams, events, pinned memory,
+   captures, the caching allocator, running out of memory. The library counts kernels and matrix products but computes
+   nothing. A capture refuses the same calls as a real one. The real libraries answer all other functions, mostly with
+   "not supported in the installed CUDA driver"; add such a function here when torch needs it.
 
-   Environment: NULL_GPU=75, 80 or 90 is the card (T4, A100, H100); NULL_GPU_MEMORY_MB its memory; NULL_GPU_DEVICES how
-   many there are; NULL_GPU_FAIL=N or N:COUNT lets allocations from the N-th on fail, all or COUNT of them;
-   NULL_GPU_STILL=1 only counts what a GPU's memory would do by itself (copies within it, memsets), for times of the
-   host. */
+   Environment variables:
+   NULL_GPU=75, 80 or 90 selects the card (T4, A100 or H100).
+   NULL_GPU_MEMORY_MB is its memory.
+   NULL_GPU_DEVICES is the number of cards.
+   NULL_GPU_FAIL=N makes all allocations fail from the N-th on; N:COUNT makes COUNT of them fail.
+   NULL_GPU_STILL=1 counts memsets and copies within device memory without doing them, to measure host time. */
 #include <driver_types.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -20,7 +22,7 @@ enum { OK, OUT_OF_MEMORY = 2, CAPTURE_UNSUPPORTED = 900 };
 typedef unsigned long size;
 typedef struct { unsigned x, y, z; } grid;
 
-/* ---- what is counted ---- */
+/* ---- counters ---- */
 enum {
   LAUNCHES, PRODUCTS, CAPTURED, SYNCHRONISATIONS, TO_DEVICE, TO_HOST, PAGEABLE, WITHIN, MEMSETS, ALLOCATIONS,
   PINNED_ALLOCATIONS, CAPTURES, REPLAYS, REFUSED, KINDS
@@ -29,16 +31,16 @@ const char null_gpu_names[] =
     "launches products captured synchronisations to_device to_host pageable within memsets allocations "
     "pinned_allocations captures replays refused";
 long null_gpu_counts[KINDS];
-double null_gpu_flops, null_gpu_product_bytes; /* of products */
-long null_gpu_replayed;                        /* kernels and products in graphs that were replayed */
+double null_gpu_flops, null_gpu_product_bytes; /* totals of all matrix products */
+long null_gpu_replayed;                        /* kernels and products in replayed graphs */
 static void count(int kind) { __sync_fetch_and_add(&null_gpu_counts[kind], 1); }
 
-/* ---- captures: of one stream at a time, by one thread ---- */
+/* ---- captures: one stream at a time, by one thread ---- */
 static void *capture_stream;
 static __thread int capturing;
 static long captured_before;
 static int captured(void *stream) { return capture_stream && stream == capture_stream; }
-static int refused(void) { /* what this thread may not do while it captures */
+static int refused(void) { /* count and refuse a call that is not allowed in a capturing thread */
   if (capturing) count(REFUSED);
   return capturing;
 }
@@ -52,7 +54,7 @@ static struct kernel *kernel_of(const void *function) {
   kernels[i].function = function;
   return &kernels[i];
 }
-const char *null_gpu_kernel(long i, long *launches) { /* the i-th place of the table; NULL: none is there */
+const char *null_gpu_kernel(long i, long *launches) { /* the i-th slot of the table; NULL if it is empty */
   *launches = kernels[i].launches;
   return kernels[i].name;
 }
@@ -97,9 +99,9 @@ static const struct card {
 } CARDS[] = {{"null T4", 7, 5, 40, 65536, 1024, 15360}, {"null A100", 8, 0, 108, 166912, 2048, 40960},
              {"null H100", 9, 0, 132, 232448, 2048, 81559}};
 static __thread int device;
-static long setting(const char *name, long otherwise) {
+static long setting(const char *name, long default_value) {
   const char *text = getenv(name);
-  return text && *text ? atol(text) : otherwise;
+  return text && *text ? atol(text) : default_value;
 }
 static const struct card *card(void) {
   long number = setting("NULL_GPU", 90);
@@ -109,7 +111,7 @@ static size memory(void) { return (size)setting("NULL_GPU_MEMORY_MB", card()->me
 int cudaFuncGetAttributes(struct cudaFuncAttributes *a, const void *f) {
   memset(a, 0, sizeof *a);
   a->maxThreadsPerBlock = 1024, a->numRegs = 64;
-  a->ptxVersion = a->binaryVersion = 10 * card()->major + card()->minor; /* CUB chooses its kernels by it */
+  a->ptxVersion = a->binaryVersion = 10 * card()->major + card()->minor; /* CUB uses it to choose kernels */
   return OK;
 }
 int cudaGetDeviceCount(int *n) { *n = setting("NULL_GPU_DEVICES", 1); return OK; }
@@ -148,13 +150,13 @@ int cudaDeviceGetAttribute(int *v, int attribute, int d) {
     case 75: *v = c->major; break;
     case 76: *v = c->minor; break;
     case 81: *v = c->shared + 1024; break;
-    case 97: *v = c->shared; break; /* shared memory per block, by asking */
+    case 97: *v = c->shared; break; /* shared memory per block, opt-in */
     default: *v = 0;
   }
   return OK;
 }
 
-/* ---- memory: pages of the host that are real once something is written there ---- */
+/* ---- memory: host pages, which take physical memory once they are written ---- */
 static struct block { char *start; size bytes; int pinned; struct block *next; } *blocks;
 static size used;
 static struct block *block_of(const void *p) {
@@ -243,10 +245,10 @@ int cudaPointerGetAttributes(struct cudaPointerAttributes *a, const void *p) {
   return OK;
 }
 
-/* ---- streams, events, graphs; handles are numbers, but for graphs ---- */
+/* ---- streams, events, graphs; a graph's handle is a pointer, other handles are numbers ---- */
 static long next_handle = 16;
 static int make(void **handle) { *handle = (void *)__sync_fetch_and_add(&next_handle, 16); return OK; }
-static int synchronise(void) {
+static int synchronize(void) {
   if (refused()) return CAPTURE_UNSUPPORTED;
   count(SYNCHRONISATIONS);
   return OK;
@@ -258,9 +260,9 @@ int cudaStreamDestroy(void *s) { return OK; }
 int cudaStreamQuery(void *s) { return OK; }
 int cudaStreamWaitEvent(void *s, void *e, unsigned f) { return OK; }
 int cudaStreamGetPriority(void *s, int *p) { *p = 0; return OK; }
-int cudaStreamSynchronize(void *s) { return synchronise(); }
-int cudaEventSynchronize(void *e) { return synchronise(); }
-int cudaDeviceSynchronize(void) { return synchronise(); }
+int cudaStreamSynchronize(void *s) { return synchronize(); }
+int cudaEventSynchronize(void *e) { return synchronize(); }
+int cudaDeviceSynchronize(void) { return synchronize(); }
 int cudaEventCreateWithFlags(void **e, unsigned f) { return make(e); }
 int cudaEventRecord(void *e, void *s) { return OK; }
 int cudaEventRecordWithFlags(void *e, void *s, unsigned f) { return OK; }
@@ -283,7 +285,7 @@ int cudaStreamBeginCapture(void *s, int m) {
   return OK;
 }
 int cudaStreamBeginCaptureToGraph(void *s, void *g, void *a, void *b, size n, int m) { return cudaStreamBeginCapture(s, m); }
-int cudaStreamEndCapture(void *s, void **graph) { /* a graph is how many kernels and products it holds */
+int cudaStreamEndCapture(void *s, void **graph) { /* a graph is the number of its kernels and products */
   long *nodes = malloc(sizeof *nodes);
   capture_stream = 0, capturing = 0;
   *nodes = null_gpu_counts[CAPTURED] - captured_before;

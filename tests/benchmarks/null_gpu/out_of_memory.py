@@ -1,7 +1,7 @@
-"""Trains or translates again and again on the null GPU, each time with memory that ends at another allocation.
+"""Train repeatedly on the null GPU while each run's memory runs out at a different allocation.
 
-Nothing is cached, so that each tensor is an allocation of its own. JSON of what ended each try, for every N-th of them:
-its error, exit code, and the newest step whose checkpoint is whole.
+Memory is not cached, so each tensor is a separate allocation. Every N-th allocation is tried. The script prints JSON
+with the error, the exit code and the newest step with a complete checkpoint for each run.
 
     ... python out_of_memory.py RECIPE DATA DIRECTORY --every 10
 """
@@ -26,7 +26,7 @@ from nmt_cli.training.train import train
 
 
 def outcome(settings: schema.Recipe, data: Path, run: Path) -> dict[str, Any]:
-    """Train to the end or to the first error; say how it ended and what is kept."""
+    """Train to the end or to the first error; return the exit code, the error and the newest complete checkpoint."""
     AcceleratorState._reset_state(reset_partial_state=True)
     try:
         found: dict[str, Any] = {"code": train(settings, data, run)}
@@ -34,8 +34,8 @@ def outcome(settings: schema.Recipe, data: Path, run: Path) -> dict[str, Any]:
         found = {"code": error.exit_code, "error": str(error)}
     except Exception as error:
         found = {"code": 1, "error": f"{type(error).__name__}: {error}"}
-    whole = [step for step in checkpoints.steps_in(run) if checkpoints.check(run, step)]
-    return {**found, "step": max(whole, default=0)}
+    complete = [step for step in checkpoints.steps_in(run) if checkpoints.check(run, step)]
+    return {**found, "step": max(complete, default=0)}
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     choose_compiler()
     let_searches_end()
     settings, counters, results = loading.load(options.recipe, options.set), Counters(), []
-    outcome(settings, options.data, options.directory / "first")  # makes what a process needs but once
+    outcome(settings, options.data, options.directory / "first")  # warm-up: one-time allocations
     with counters.during() as counts:
         results.append({"allocation": 0, **outcome(settings, options.data, options.directory / "whole")})
     for number in range(1, int(counts["allocations"]) + 1, options.every):

@@ -1,11 +1,11 @@
-"""A training step's least time on a GPU, from what the null GPU counts: for each part its launches, bytes, operations.
+"""Estimate a training step's minimum time on a GPU from the launches, bytes and operations that the null GPU counts.
 
     eval "$(PYTHON device.py PYTHON)"; PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/roofline.py base --gpu h100
 
-Bytes of a generated kernel are those of the tensors it is given, once for each time it is given them, and twice where
-it writes what it reads; those of torch's own operations are of their arguments and results; of products, cuBLAS'
-arguments. Attention's operations are those of the tiles of 128 x 128 that flash attention computes whole; those of the
-tokens alone stand below.
+The bytes of a generated kernel are those of its tensor arguments; in-place arguments count twice. The bytes of torch's
+own operations are those of their arguments and results, and the bytes of matrix products those of cuBLAS's arguments.
+The operations of attention are those of whole tiles of 128 x 128, because flash attention computes whole tiles. The
+last line has the operations of the tokens alone.
 """
 
 import argparse
@@ -33,17 +33,17 @@ from nmt_cli.training.trainer import start_trainer
 from nmt_cli.transformer import model
 from nmt_cli.transformer.model import Batch
 
-# bf16 operations a second and bytes a second that large products and copies reach: the H100 (SXM, 80 GB) and the H200
-# as measured, the A100 (SXM, 40 GB) 85 % of its data sheet.
+# bf16 operations and bytes per second of large products and copies: measured on the H100 (SXM, 80 GB) and the H200,
+# 85 % of the data sheet for the A100 (SXM, 40 GB).
 GPUS = {"h100": (798e12, 3.0e12), "h200": (790e12, 4.3e12), "a100": (265e12, 1.32e12)}
-LAUNCH = 2e-6  # seconds that the shortest kernel takes on the device
+LAUNCH = 2e-6  # seconds on the device for the shortest kernel
 TILE = 128
 PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}  # counted by cuBLAS
 FREE = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "record_stream"}
 
 
 class Ledger:
-    """What has been counted, by part of the step: bytes, operations and launches; and bytes of each kernel."""
+    """Counts of bytes and launches for each part of the step, and the bytes of each kernel launch."""
 
     def __init__(self) -> None:
         self.bytes: Counter[str] = Counter()
@@ -75,8 +75,8 @@ class Operations(TorchDispatchMode):
             return result
         size = size_of(result)
         if name in ("embedding", "index_select", "gather"):
-            size *= 2  # what it reads of the table is as much as it writes
-        elif name.endswith("_") and size_of(result) == 0:  # of lists, in place
+            size *= 2  # reads as many bytes of the table as it writes
+        elif name.endswith("_") and size_of(result) == 0:  # updates lists of tensors in place
             size = size_of(args) * 7 // 4 if "adam" in name else 2 * size_of(args)  # Adam writes all but the gradient
         else:
             size += size_of(args)
@@ -97,11 +97,11 @@ def part_of(kernel: str, arguments: list[str]) -> str:
         return "loss: generated"
     if "layer_norm" in kernel or "shift" in kernel:
         return "norms, dropout, residuals"
-    joined = re.fullmatch(r"triton_poi_fused_\d+", kernel)  # of several kernels: its name says no operation
+    joined = re.fullmatch(r"triton_poi_fused_\d+", kernel)  # several kernels in one, without operations in its name
     if "relu" in kernel or "threshold" in kernel or (joined and "in_out_ptr0" in arguments):
-        return "activation"  # its gradient is written in place, beside a weight's that is cast
+        return "activation"  # the kernel writes its gradient in place and casts a weight's gradient
     if "cat" in kernel:
-        return "gradients of heads, joined"
+        return "joined gradients of heads"
     if "red_fused" in kernel:
         return "gradients of biases"
     return "weights to bf16, gradients to fp32"
@@ -109,8 +109,8 @@ def part_of(kernel: str, arguments: list[str]) -> str:
 
 @contextmanager
 def counted(ledger: Ledger) -> Iterator[None]:
-    """Count while the block runs: generated kernels by their arguments, the rest by a dispatch mode."""
-    launch, compiled, rooms = CachingAutotuner.run, loss.compiled, (loss, model)
+    """Count generated kernels by their arguments while the block runs; a dispatch mode counts other operations."""
+    launch, compiled, modules = CachingAutotuner.run, loss.compiled, (loss, model)
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         name = self.inductor_meta.get("kernel_name") or self.fn.__name__
@@ -134,43 +134,46 @@ def counted(ledger: Ledger) -> Iterator[None]:
         return eager if chosen is eager else call
 
     CachingAutotuner.run = run
-    for room in rooms:
-        room.compiled = without_modes
+    for module in modules:
+        module.compiled = without_modes
     try:
         yield
     finally:
         CachingAutotuner.run = launch
-        for room in rooms:
-            room.compiled = compiled
+        for module in modules:
+            module.compiled = compiled
 
 
 def attention_work(settings: schema.Model, batch: Batch) -> dict[str, float]:
-    """Return operations, exact and of whole tiles, and bytes of attention, forward (2 products) and backward (5)."""
+    """Return the bytes and operations of attention, forward (2 products) and backward (5).
+
+    "exact" counts operations on tokens, "tiles" those on whole tiles.
+    """
     (_, src, *_), (_, tgt, *_) = batch.src.integers, batch.tgt.integers
     encoder_layers, decoder_layers = settings.depths
     exact = tiles = size = 0.0
     for layers, queries, keys, share in (
         (encoder_layers, src, src, 1.0),
-        (decoder_layers, tgt, tgt, 0.5),  # causal: half the places are looked at
+        (decoder_layers, tgt, tgt, 0.5),  # causal: half the positions are visible
         (decoder_layers, tgt, src, 1.0),
     ):
-        places = (queries.astype(float) * keys).sum()
+        scores = (queries.astype(float) * keys).sum()
         rows, columns = (-(-lengths.astype(float) // TILE) * TILE for lengths in (queries, keys))
         blocks = (rows * columns).sum()
         if share < 1:
             blocks = (rows * (rows + TILE) / 2).sum()
         heads = layers * settings.num_heads
-        exact += 14 * heads * settings.d_k * places * share
+        exact += 14 * heads * settings.d_k * scores * share
         tiles += 14 * heads * settings.d_k * blocks
-        # Forward q, k, v and the output; backward these and its gradient are read, three are written, and the
-        # queries' in float32 first: set to zero, added to, converted.
+        # Forward reads q, k and v, and writes the output. Backward reads these and the output's gradient, and writes
+        # three gradients. The queries' gradient is accumulated in float32: set to zero, added to, converted.
         width = 2 * heads * settings.d_k
         size += width * (queries.sum() * (2 + 3 + 1 + 2 * 3) + keys.sum() * (2 + 2 + 2))
     return {"exact": exact, "tiles": tiles, "bytes": size}
 
 
 def registers(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """Return each generated kernel's registers, bytes spilt and shared memory, the most where there are several."""
+    """Return each generated kernel's registers, spilled bytes and shared memory; the maximum of several versions."""
     tool, found = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump", {}
     for cubin in directory.glob("*.cubin"):
         done = subprocess.run([tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True)
@@ -183,11 +186,11 @@ def registers(directory: Path) -> dict[str, tuple[int, int, int]]:
 
 
 def step_counts(settings: schema.Recipe, directory: Path, steps: int) -> tuple[Ledger, dict[str, Any]]:
-    """Take some steps and count the last one."""
+    """Take `steps` steps, then one more, and return the counts of the last one."""
     ledger, counters = Ledger(), Counters()
     corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, 20_000)
     run = start_trainer(settings, corpus, make_accelerator(settings, directory), directory, 0)
-    run.graphs = None  # what a graph holds is launched here kernel by kernel
+    run.graphs = None  # launch the kernels of graphs one by one
     for step in range(1, steps + 1):
         run.take_step(step, run.step_batch(step - 1))
     batch, before = run.step_batch(steps), counters.kernels()
@@ -204,18 +207,18 @@ def table(ledger: Ledger, found: dict[str, Any], gpu: str) -> str:
     flash = sum(count for name, count in found["kernels"].items() if "flash" in name)
     rows = [
         ("products", counts["products"], counts["product_bytes"], counts["flops"]),
-        ("attention, tiles whole", flash, attention["bytes"], attention["tiles"]),
+        ("attention, whole tiles", flash, attention["bytes"], attention["tiles"]),
         *((part, ledger.launches[part], size, 0.0) for part, size in ledger.bytes.most_common()),
     ]
-    lines = [f"| {gpu} | launches | GB | TFLOP | bytes, ms | operations, ms | least, ms | bound by |"]
+    lines = [f"| {gpu} | launches | GB | TFLOP | bytes, ms | operations, ms | minimum, ms | bound by |"]
     lines += ["|--|--:|--:|--:|--:|--:|--:|--|"]
     total = 0.0
     for name, launches, size, work in rows:
         times = {"bytes": size / bandwidth, "operations": work / rate, "launches": launches * LAUNCH}
-        least, bound = max(times.values()), max(times, key=times.__getitem__)
-        total += least
+        minimum, bound = max(times.values()), max(times, key=times.__getitem__)
+        total += minimum
         cells = f"{size / 1e9:.2f} | {work / 1e12:.2f} | {times['bytes'] * 1e3:.2f} | {times['operations'] * 1e3:.2f}"
-        lines.append(f"| {name} | {launches:.0f} | {cells} | {least * 1e3:.2f} | {bound} |")
+        lines.append(f"| {name} | {launches:.0f} | {cells} | {minimum * 1e3:.2f} | {bound} |")
     useful = counts["flops"] + attention["exact"]
     lines.append(f"| **sum** | | | {useful / 1e12:.2f} | | | {total * 1e3:.1f} | MFU {useful / rate / total:.0%} |")
     exact = f"(attention of the tokens alone: {attention['exact'] / 1e12:.2f} TFLOP)"
@@ -224,9 +227,9 @@ def table(ledger: Ledger, found: dict[str, Any], gpu: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", help="the name of a recipe, without .yaml")
+    parser.add_argument("recipe", help="name of a recipe, without .yaml")
     parser.add_argument("--gpu", choices=GPUS, action="append")
-    parser.add_argument("--kernels", type=Path, help="where NULL_GPU_KERNELS has kept the kernels: lists the longest")
+    parser.add_argument("--kernels", type=Path, help="directory of NULL_GPU_KERNELS, to list its kernels")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
@@ -238,7 +241,7 @@ def main() -> None:
         print(table(ledger, found, gpu), end="\n\n")
     if options.kernels:
         used = registers(options.kernels)
-        print("| generated kernel | launches | MB each | GB | registers | spilt, bytes | shared, bytes |")
+        print("| generated kernel | launches | MB each | GB | registers | spilled, bytes | shared, bytes |")
         print("|--|--:|--:|--:|--:|--:|--:|")
         for name, sizes in sorted(ledger.kernels.items(), key=lambda x: -sum(x[1])):
             cells = " | ".join(map(str, used.get(name, ("?",) * 3)))

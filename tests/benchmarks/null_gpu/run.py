@@ -1,9 +1,9 @@
-"""Makes an environment with the CUDA build of torch (5 GB), builds the null GPU there, and runs all that it checks.
+"""Make an environment with the CUDA build of torch (5 GB), build the null GPU there, and run all of its checks.
 
     python tests/benchmarks/null_gpu/run.py DIRECTORY                 # about half an hour on two cores
-    python tests/benchmarks/null_gpu/run.py DIRECTORY counts          # only this: tests, counts, roofline or values
+    python tests/benchmarks/null_gpu/run.py DIRECTORY counts          # one part: tests, counts, roofline or values
 
-Kernels that are compiled stay in DIRECTORY/kernels for the next time.
+Compiled kernels stay in DIRECTORY/kernels for the next run.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from device import HERE, environment
 
 ROOT = HERE.parents[2]
-TORCH = "2.11.0"  # the oldest that this project takes
+TORCH = "2.11.0"  # the oldest supported version
 PARTS = {
     "tests": [["-m", "pytest", "-n", "0", "tests/gpu/test_null_gpu.py"]],
     "counts": [
@@ -33,7 +33,7 @@ PARTS = {
 
 
 def install(directory: Path, version: str) -> str:
-    """Make the environment, if it is not there, and return its Python."""
+    """Make the environment if it does not exist, and return its Python."""
     python = directory / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", directory], check=True)
@@ -44,9 +44,9 @@ def install(directory: Path, version: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path, help="the environment; it is made if it is not there")
+    parser.add_argument("directory", type=Path, help="environment; it is made if it does not exist")
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
-    parser.add_argument("--torch", default=TORCH, help="the version to install")
+    parser.add_argument("--torch", default=TORCH, help="torch version to install")
     options = parser.parse_args()
     python = install(options.directory.absolute(), options.torch)
     kernels, failed = options.directory.absolute() / "kernels", 0

@@ -1,4 +1,4 @@
-"""What a search asks of the GPU, on the null GPU: JSON of counts of a search, and of its steps one by one.
+"""Count the GPU calls of a search on the null GPU. Prints JSON with counts of the search and of its kinds of steps.
 
 eval "$(PYTHON device.py PYTHON)"; PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/searches.py base --sentences 2000
 """
@@ -27,14 +27,14 @@ from nmt_cli.translation.queue import SegmentQueue
 from nmt_cli.translation.segments import Segment
 
 
-def measure(settings: schema.Recipe, how: SearchOptions, sentences: int, models: int) -> dict[str, Any]:
-    """Search random sentences, longest first, with an ensemble of models that are all the same."""
+def measure(settings: schema.Recipe, search: SearchOptions, sentences: int, models: int) -> dict[str, Any]:
+    """Search random sentences, longest first, with an ensemble of identical models; return counts and times."""
     device = choose_device()
     dtype, vocabulary = choose_dtype("auto", device), settings.corpus.tokenizer.vocabulary_size
     model = for_inference(Transformer(settings.model, vocabulary).to(device), dtype)
-    draw = np.random.default_rng(1)
-    lengths = sorted(wmt14_lengths(sentences, draw)[0].tolist(), reverse=True)
-    segments = [Segment([*draw.integers(EOS + 1, vocabulary, n - 1).tolist(), EOS], how) for n in lengths]
+    rng = np.random.default_rng(1)
+    lengths = sorted(wmt14_lengths(sentences, rng)[0].tolist(), reverse=True)
+    segments = [Segment([*rng.integers(EOS + 1, vocabulary, n - 1).tolist(), EOS], search) for n in lengths]
     counters, steps, milliseconds, step = Counters(), [], [], searching.Slots.step
 
     def counted(slots: Any) -> None:
@@ -65,15 +65,15 @@ def measure(settings: schema.Recipe, how: SearchOptions, sentences: int, models:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe", help="the name of a recipe, without .yaml")
+    parser.add_argument("recipe", help="name of a recipe, without .yaml")
     parser.add_argument("--sentences", type=int, default=2000)
     parser.add_argument("--beam", type=int, default=4)
     parser.add_argument("--models", type=int, default=1)
     options = parser.parse_args()
     let_searches_end()
     settings = loading.load(ROOT / "recipes" / f"{options.recipe}.yaml", [])
-    how = SearchOptions(options.beam, 0.6, 50, True, copy_wordless=True)
-    print(json.dumps(measure(settings, how, options.sentences, options.models)))
+    search = SearchOptions(options.beam, 0.6, 50, True, copy_wordless=True)
+    print(json.dumps(measure(settings, search, options.sentences, options.models)))
 
 
 if __name__ == "__main__":

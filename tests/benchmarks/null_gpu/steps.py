@@ -1,9 +1,9 @@
-"""What training steps of a recipe at its full size ask of the GPU, on the null GPU: JSON of counts for each step.
+"""Count the GPU calls of training steps of a full-size recipe on the null GPU. Prints JSON with counts for each step.
 
     eval "$(PYTHON device.py PYTHON)"; PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/steps.py base --steps 6
 
-It is the real loop: `Trainer.take_step`, batches prepared by a thread, the norm copied to the host, on random tokens in
-sentences as long as WMT14's. One line for each recipe.
+The steps are those of real training: `Trainer.take_step`, batches from a thread, and a copy of the norm to the host.
+Sentences are random tokens with the lengths of WMT14. The output has one line per recipe.
 """
 
 import argparse
@@ -36,10 +36,10 @@ from nmt_cli.transformer.hardware import ToHost  # noqa: E402
 
 
 def random_corpus(directory: Path, vocabulary: int, pairs: int) -> Corpus:
-    """Return random tokens in sentences as long as WMT14's."""
-    draw, sides = np.random.default_rng(1), []
-    for lengths in wmt14_lengths(pairs, draw):
-        ids = draw.integers(EOS + 1, vocabulary, lengths.sum()).astype(np.uint32)
+    """Return a corpus of random tokens with the sentence lengths of WMT14."""
+    rng, sides = np.random.default_rng(1), []
+    for lengths in wmt14_lengths(pairs, rng):
+        ids = rng.integers(EOS + 1, vocabulary, lengths.sum()).astype(np.uint32)
         ids[lengths.cumsum() - 1] = EOS
         sides.append(Side(ids, np.append(0, lengths.cumsum())))
     return Corpus(directory, {"vocabulary_size": vocabulary, "files": {}}, *sides)
@@ -55,8 +55,10 @@ def median(values: list[float]) -> float | None:
 
 
 def measure(settings: schema.Recipe, directory: Path, steps: int, pairs: int, *, replays: bool) -> dict[str, Any]:
-    """Return counts of each step, the kernels of the last, memory, and medians of the host's milliseconds: of steps
-    that are launched kernel by kernel, and of replays."""
+    """Return the counts of each step, the kernels of the last step, memory, and host times.
+
+    The host times are medians in milliseconds: of steps launched kernel by kernel, and of replays.
+    """
     counters, began = Counters(), time.perf_counter()
     corpus = random_corpus(directory, settings.corpus.tokenizer.vocabulary_size, pairs)
     with counters.during() as start:
@@ -103,7 +105,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--pairs", type=int, default=20_000)
     parser.add_argument("--no-replays", action="store_true", help="launch the kernels of every step")
-    parser.add_argument("--set", action="append", default=[], help="a change of the recipe: training.precision=fp32")
+    parser.add_argument("--set", action="append", default=[], help="change a setting: training.precision=fp32")
     options = parser.parse_args()
     choose_compiler()
     for name in options.recipes:

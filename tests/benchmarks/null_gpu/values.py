@@ -1,9 +1,10 @@
-"""Are the values of the generated kernels right? A small model's loss and gradients by the code that GPUs run, computed
-on the null GPU: Triton's kernels by Triton's interpreter, all else by torch on the CPU, in the same memory.
+"""Check the values that generated kernels compute, with the loss and gradients of a small model on the null GPU.
+
+Triton's interpreter runs Triton's kernels, and torch runs all other operations on the CPU, in the same memory.
 
     eval "$(PYTHON device.py PYTHON)"; TRITON_INTERPRET=1 PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/values.py
 
-Prints the relative difference of the loss and of each gradient from those of the same model on the CPU, in float64.
+Prints the relative differences of the loss and of each gradient from the same model in float64 on the CPU.
 """
 
 import copy
@@ -33,7 +34,7 @@ from varlen import varlen, varlen_backward
 from nmt_cli.training import loss as loss_module
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer import attention, hardware
-from nmt_cli.transformer import model as modelling
+from nmt_cli.transformer import model as model_module
 
 V = 100
 LENGTHS = [(1, 1), (9, 12), (30, 25), (30, 30), (5, 2)]
@@ -42,12 +43,12 @@ EMPTY = ctypes.create_string_buffer(16)
 
 
 def on_host(x: Tensor) -> Tensor:
-    """Return a CPU tensor of the same memory."""
+    """Return a CPU tensor that shares the memory of `x`."""
     if not x.is_cuda:
         return x
-    places = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
-    memory = (ctypes.c_char * max(1, places * x.element_size())).from_address(x.data_ptr() or ctypes.addressof(EMPTY))
-    flat = torch.frombuffer(memory, dtype=torch.uint8)[: places * x.element_size()].view(x.dtype)
+    extent = 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+    memory = (ctypes.c_char * max(1, extent * x.element_size())).from_address(x.data_ptr() or ctypes.addressof(EMPTY))
+    flat = torch.frombuffer(memory, dtype=torch.uint8)[: extent * x.element_size()].view(x.dtype)
     return flat.as_strided(x.shape, x.stride())
 
 
@@ -61,17 +62,17 @@ ATTENTION = {"_varlen_attn": varlen, "_varlen_attn_backward": varlen_backward}
 
 
 class OnHost(TorchDispatchMode):
-    """Computes every operation on CUDA tensors by the CPU, in their own memory."""
+    """Computes all operations on CUDA tensors on the CPU, in the memory of those tensors."""
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = function.overloadpacket.__name__, dict(kwargs or {})
         device = kwargs.get("device")
-        made_there = device is not None and torch.device(device).type == "cuda"
-        to_host = device is not None and not made_there
+        made_on_gpu = device is not None and torch.device(device).type == "cuda"
+        to_host = device is not None and not made_on_gpu
         given = [x for x in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x.is_cuda]
-        if name in NATIVE or function.is_view or to_host or not (given or made_there):
+        if name in NATIVE or function.is_view or to_host or not (given or made_on_gpu):
             return function(*args, **kwargs)
-        if made_there:
+        if made_on_gpu:
             kwargs["device"] = torch.device("cpu")
         aliases: dict[int, Tensor] = {}
 
@@ -86,8 +87,8 @@ class OnHost(TorchDispatchMode):
             return tree_map_only(Tensor, lambda y: aliases.get(id(y)) if id(y) in aliases else on_device(y), result)
 
 
-def take_new_numpy() -> None:
-    """Let Triton's interpreter take NumPy's integers: as arrays of one element they are no integers since NumPy 2.4."""
+def allow_new_numpy() -> None:
+    """Let Triton's interpreter use arrays of one element as integers, which NumPy no longer allows since 2.4."""
     patch = interpreter._patch_lang_tensor
 
     def patched(tensor: Any, scope: Any) -> None:
@@ -102,8 +103,8 @@ def triton_math(name: str, x: Any) -> Any:
 
 
 def interpret() -> None:
-    """Let compiled code run what it compiled, and compute the rest of it on the host."""
-    launch, graph, compiled = CachingAutotuner.run, CompiledFxGraph.__call__, modelling.compiled
+    """Let compiled code run its Triton kernels in the interpreter and its other operations on the host."""
+    launch, graph, compiled = CachingAutotuner.run, CompiledFxGraph.__call__, model_module.compiled
     fold = ConstantFolder.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -123,22 +124,24 @@ def interpret() -> None:
 
         return eager if chosen is eager else called
 
-    def folded(self: Any, *args: Any, **kwargs: Any) -> Any:  # the compiler reads what operations on constants give
+    def folded(
+        self: Any, *args: Any, **kwargs: Any
+    ) -> Any:  # the compiler reads the results of operations on constants
         with OnHost():
             return fold(self, *args, **kwargs)
 
-    take_new_numpy()
-    for name in ("rsqrt", "exp", "log", "erf"):  # the interpreter has Triton's own, not NVIDIA's
+    allow_new_numpy()
+    for name in ("rsqrt", "exp", "log", "erf"):  # the interpreter has Triton's functions, not NVIDIA's
         setattr(libdevice, name, partial(triton_math, name))
     CachingAutotuner.run, CompiledFxGraph.__call__, ConstantFolder.run = run, call, folded
-    for room in (modelling, loss_module):
-        room.compiled = without_modes
+    for module in (model_module, loss_module):
+        module.compiled = without_modes
 
 
 def computed(model: LossModel, device: str) -> list[Tensor]:
     pairs = random_pairs(2, V, LENGTHS)
     if device == "cuda":
-        pairs += [([0] * 3, [0] * 5), ([0] * 4, [0])]  # which fill batches up, and count nothing
+        pairs += [([0] * 3, [0] * 5), ([0] * 4, [0])]  # padding pairs, which do not count
     batch = batch_of(pairs, device, (1,), np.arange(len(pairs)))
     loss, nll = model(batch)
     gradients = torch.autograd.grad(loss, [*model.parameters()])
@@ -149,20 +152,20 @@ def main() -> None:
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[sys.argv[1] if len(sys.argv) > 1 else "fp32"]
     model = random_model(tiny(d_model=64, d_ff=96, d_k=16, d_v=16, dropout=0.2), V)
     exact = computed(LossModel(copy.deepcopy(model), 0.1, torch.float64), "cpu")
-    for room in (attention, modelling):
-        room.has_kernel = lambda *_: True  # so that float32 takes the same way
+    for module in (attention, model_module):
+        module.has_kernel = lambda *_: True  # so that float32 uses the same code
     ours = LossModel(copy.deepcopy(model).float(), 0.1, dtype).to("cuda")
     assert hardware.can_compile(torch.device("cuda", 0))
     interpret()
     with OnHost():
         found = computed(ours, "cuda")
     names = ["loss", "nll", *(name for name, _ in ours.named_parameters())]
-    worst = 0.0
+    largest = 0.0
     for name, a, b in zip(names, found, exact, strict=True):
         difference = float((on_host(a).double() - b).norm() / b.norm())
-        worst = max(worst, difference)
+        largest = max(largest, difference)
         print(f"{difference:.1e}  {name}")
-    print(f"{worst:.1e}  the worst of {len(names)}")
+    print(f"{largest:.1e}  largest of {len(names)}")
 
 
 if __name__ == "__main__":
