@@ -1,23 +1,19 @@
 """Shared fixtures: a small prepared corpus of spelled-out numbers, and a recipe to train on it."""
 
-import contextlib
-import json
 import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lab import ENGLISH, GERMAN, Lab
 
 from nmt_cli.recipe import loading
 from nmt_cli.recipe.schema import Recipe
-from nmt_cli.storage import artefact
 from nmt_cli.system import console
 
 # One thread: computations in tests are too small for more, and waiting threads slow down a busy machine.
@@ -32,8 +28,6 @@ if os.access(SHM, os.W_OK) and shutil.disk_usage(SHM).free > 4 << 30 and not os.
 # Shells start background jobs with interrupts ignored; programs started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-ENGLISH = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-GERMAN = ["null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun"]
 
 TINY = """
 name: tiny
@@ -109,65 +103,6 @@ def reference_run(
     run = tmp_path_factory.mktemp("runs") / "reference"
     assert train(tiny_recipe(), numbers_corpus, run) == 0
     return run
-
-
-@contextlib.contextmanager
-def held(directory: Path) -> Iterator[int]:
-    """Lock a directory in another process during the block; yield that process' id."""
-    receiver, sender = os.pipe()
-    child = os.fork()
-    if not child:
-        with artefact.locked(directory, "the run"):
-            os.write(sender, b"x")
-            signal.pause()
-    os.read(receiver, 1)
-    try:
-        yield child
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-
-
-@dataclass
-class Lab:
-    """The tiny recipe, its corpus, a directory to train in, and an undisturbed run to compare with."""
-
-    recipe_file: Path
-    corpus: Path
-    reference: Path
-    run: Path
-    patch: pytest.MonkeyPatch
-    captured: pytest.CaptureFixture[str]
-
-    def stderr(self) -> str:
-        return self.captured.readouterr().err
-
-    def recipe(self, *changes: str) -> Recipe:
-        return loading.load(self.recipe_file, changes)
-
-    def train(self, *changes: str, tracker: str | None = None, data: Path | None = None) -> int:
-        from nmt_cli.training.train import train
-
-        return train(self.recipe(*changes), data or self.corpus, self.run, tracker)
-
-    def same(self, step: int = 30) -> bool:
-        """Return whether a checkpoint verifies and has the weights and moments of the undisturbed run."""
-        from nmt_cli.training import checkpoints
-
-        files = [checkpoints.check(run, step)["files"] for run in (self.run, self.reference)]
-        return all(files[0][name] == files[1][name] for name in (checkpoints.MODEL, checkpoints.OPTIMIZER))
-
-    def jobs(self, *specs: dict[str, Any], **environment: str) -> list[dict[str, Any]]:
-        """Run training jobs one after the other. A spec holds "name", "set", and the options of faults/job.py."""
-        for spec in specs:
-            where = ["--data", str(self.corpus), "--run", str(self.run.with_name(spec.get("name", "run")))]
-            sets = [word for change in spec.get("set", ()) for word in ("--set", change)]
-            spec["args"] = ["train", str(self.recipe_file), *where, *sets]
-        job, file = Path(__file__).parent / "faults" / "job.py", self.run.with_name("specs")
-        file.write_text(json.dumps(specs))
-        variables = os.environ | {"PYTHONPATH": str(job.parents[2]), "NMT_PATIENCE_SECONDS": "60", **environment}
-        done = subprocess.run([sys.executable, job, file], env=variables, capture_output=True, text=True, check=True)
-        return [{**result, "stderr": done.stderr} for result in json.loads(done.stdout)]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from nmt_cli.scoring.score import evaluate
 from nmt_cli.storage import artefact
 from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.weights import load_model
-from nmt_cli.translation.segments import Sampling
+from nmt_cli.translation.options import Sampling
 
 ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "source words per second", "a line alone")
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import texts
-from conftest import ENGLISH, GERMAN
+from lab import ENGLISH, GERMAN
 from tiny_model import make_model
 
 from nmt_cli.corpus import readers, synthetic

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Lab, held
+from lab import Lab, held
 from steps import before_each_call, before_each_step
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare

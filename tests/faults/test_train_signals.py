@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from conftest import Lab
+from lab import Lab
 from steps import before_each_call
 
 from nmt_cli.storage import artefact

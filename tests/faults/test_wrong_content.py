@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Lab
+from lab import Lab
 from tiny_model import make_model
 
 from nmt_cli.corpus import tokenizer as spm

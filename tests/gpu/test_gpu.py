@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from conftest import Lab
+from lab import Lab
 from reference import batch_of, random_model, random_pairs, tiny
 from searching import by_torch, options, search_all
 from steps import before_each_step

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Lab
+from lab import Lab
 from tiny_model import WORDS, make_model
 
 HERE = Path(__file__).parents[1] / "benchmarks" / "null_gpu"

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import held
+from lab import held
 
 from nmt_cli import __version__
 from nmt_cli.storage import artefact

@@ -13,7 +13,7 @@ import pytest
 import texts
 import torch
 from accelerate import tracking
-from conftest import Lab
+from lab import Lab
 
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Lab
+from lab import Lab
 from steps import losses
 
 from nmt_cli.training import checkpoints

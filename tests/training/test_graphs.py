@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.attention.varlen
-from conftest import Lab
+from lab import Lab
 from reference import random_model, tiny
 from steps import fake_accelerator
 from test_batches import corpus_of, skewed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import Lab
+from lab import Lab
 from steps import losses
 from torch.distributed.run import get_args_parser
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Lab
+from lab import Lab
 from other_processes import ended
 from steps import losses
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Lab
+from lab import Lab
 from steps import before_each_step, fake_accelerator
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import Lab
+from lab import Lab
 from steps import fake_accelerator, losses
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare

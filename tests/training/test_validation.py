@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Lab
+from lab import Lab
 from reference import batch_of
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
