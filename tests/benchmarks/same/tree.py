@@ -109,8 +109,8 @@ def make_inputs(folder: Path, old: Tree, corpora: Path | None) -> None:
 
 NASTY = [
     "", " ", "\t", "   \u00a0  ", "\u200b", "3.14", "12:30 - 13:45", "...", "?!", "\u20ac 5", "- - -", "\u2028", "a",
-    "I", ".a.", "The dog \ud83d\ude00 was tired.", "\ud83d\udc68\u200d\ud83d\udc69\u200d\ud83d\udc67",
-    "\ud83c\udde9\ud83c\uddea \ud83d\ude00!", "<b>The dog</b> was tired.", "<b>The <i>old</b> dog</i>", "<br/>",
+    "I", ".a.", "The dog \U0001f600 was tired.", "\U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "\U0001f1e9\U0001f1ea \U0001f600!", "<b>The dog</b> was tired.", "<b>The <i>old</b> dog</i>", "<br/>",
     "</p>", "a < b & c > d", "&lt;b&gt; &amp; &#39;",
     "<a href=\"http://example.org/?a=1&b=2\">The dog</a> did not cross the street.", "<!-- a comment --> The dog",
     "Mail me@example.org, or see https://example.org/a_(b)?c=d#e.", "%s of %d dogs were {tired} and %(wide)s, $HOME.",
