@@ -78,4 +78,5 @@ def test_the_session_of_the_readme_prints_its_output(tmp_path: Path) -> None:
         done = subprocess.run(
             command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )
-        assert (done.returncode, done.stdout) == (0, output), (command, done.stderr)
+        printed, expected = (re.sub(r"\d+", "0", text) for text in (done.stdout, output))  # scores vary with the CPU
+        assert (done.returncode, printed) == (0, expected), (command, done.stderr)
