@@ -75,7 +75,11 @@ USER_FILES_ONLY: list[dict[str, object]] = [
         ("hub:a/b@", {"src": ["en"], "tgt": ["de"]}, "hub:OWNER/NAME"),
         *((None, settings, "mix_src, general_src and hold_out require") for settings in USER_FILES_ONLY),
         (None, {"src": ["a"], "tgt": ["b"], "name": "toy-en-de"}, "another corpus.name"),
-        (None, {"src": ["a"], "tgt": ["b"], "dev_src": "c"}, "corpus.dev_src and corpus.dev_tgt must name as many"),
+        (
+            None,
+            {"src": ["a"], "tgt": ["b"], "dev_src": "c"},
+            "corpus.dev_src and corpus.dev_tgt must name the same number of files",
+        ),
         (None, {"src": ["a"], "tgt": ["b"], "test_tgt": "d"}, "corpus.test_src and corpus.test_tgt must"),
     ],
 )

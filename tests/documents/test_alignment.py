@@ -10,6 +10,7 @@ from nmt_cli import Translator
 from nmt_cli.documents import alignment
 from nmt_cli.documents.alignment import offsets_in, translate_aligned
 from nmt_cli.documents.placement import Aligned
+from nmt_cli.translation.options import SearchOptions
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_links_end_in_the_translation_and_begin_at_words_of_the_source(translator: Translator) -> None:
     """Also for text that the model sees in another spelling, or cut in two."""
     texts = ["der Hund", "die  Katze \u00a0 ist e\u0301in", "das Haus . " * 30, "", "\u2581 rot 日本"]
-    results = list(translate_aligned(translator, texts))
+    results = list(translate_aligned(translator, [texts], SearchOptions()))
     assert [aligned.text for aligned in results] == [each.text for each in translator.translate(texts)]
     for text, aligned in zip(texts, results, strict=True):
         ends = [end for end, _ in aligned.links]
@@ -38,7 +39,7 @@ def test_links_with_two_vocabularies_and_several_parts() -> None:
 
     tokenizer = SimpleNamespace(decode=decoding(source), target=SimpleNamespace(decode=decoding(target)))
     parts = [([1, 2, 0], [3, 2], [1, 0]), ([3, 0], [1], [0])]
-    hypotheses = [([ids, SimpleNamespace(ids=output, looked=looked)]) for ids, output, looked in parts]
+    hypotheses = [([ids, SimpleNamespace(ids=output, source_positions=looked)]) for ids, output, looked in parts]
     result: Any = SimpleNamespace(
         copy=None, parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")]
     )
@@ -56,7 +57,7 @@ def test_bytes_of_a_character_begin_where_it_begins() -> None:
     tokenizer = SimpleNamespace(decode=decode)
     tokenizer.target = tokenizer
     ids = [0, 1, 1, 1, 1]
-    parts = [([*ids, 2], SimpleNamespace(ids=ids, looked=[4, 3, 2, 1, 0]))]
+    parts = [([*ids, 2], SimpleNamespace(ids=ids, source_positions=[4, 3, 2, 1, 0]))]
     result: Any = SimpleNamespace(parts=lambda _: parts, hypotheses=[SimpleNamespace(text="a😀")], copy=None)
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
     links = alignment.align(translator, result, "a😀", 0).links

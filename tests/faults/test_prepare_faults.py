@@ -218,7 +218,7 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     process = start(tmp_path, tmp_path / "out", 1, preexec_fn=lambda: resource.setrlimit(*limit))
     _, text = process.communicate()
     assert (process.returncode, "Traceback" in text) == (74, False)
-    assert "Free some space" in text.split("\n")[-2]
+    assert "free some space" in text.split("\n")[-2]
     assert not (tmp_path / "out").exists()
 
 

@@ -69,11 +69,11 @@ def test_a_validation_uses_all_fitting_pairs_and_keeps_ten_samples(lab: Lab) -> 
     model = load_model(lab.reference).model
     record = validation.validate(model, torch.float32, dev, settings)
     assert record == {"dev_nll": 2000, "dev_perplexity": math.exp(700), "dev_bleu": 12.5, "samples": lines[:10]}
-    assert given == [((lines, dev.references[:12]), {"language": "fr", "tokenised": True})]
+    assert given == [((lines, dev.references[:12]), {"language": "fr", "tokenized": True})]
     settings.training.validate_bleu = 99  # more lines than the set has
     lab.patch.setattr(validation, "compute_share", lambda *_: (2000.0 * tokens, dev.lines))
     assert validation.validate(model, torch.float32, dev, settings)["samples"] == dev.lines[:10]
-    assert given.pop() == ((dev.lines, dev.references), {"language": "fr", "tokenised": True})
+    assert given.pop() == ((dev.lines, dev.references), {"language": "fr", "tokenized": True})
     settings.training.validate_bleu = 0
     record = validation.validate(model, torch.float32, dev, settings)
     assert (record["dev_bleu"], record["samples"], len(given)) == (None, [], 1)
