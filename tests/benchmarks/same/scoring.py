@@ -10,7 +10,7 @@ from same import digests
 from same.corpora import TREES
 from same.tree import INPUTS, MODEL, TOY, Tree, read_lines
 
-PROSE = {
+PROSE = {"compare_with", "what", "do", "description", "title", "versions"}  # fields of JSON that are not compared
     "compare_with",
     "what",
     "do",
