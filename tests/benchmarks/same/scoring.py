@@ -11,13 +11,6 @@ from same.corpora import TREES
 from same.tree import INPUTS, MODEL, TOY, Tree, read_lines
 
 PROSE = {"compare_with", "what", "do", "description", "title", "versions"}  # fields of JSON that are not compared
-    "compare_with",
-    "what",
-    "do",
-    "description",
-    "title",
-    "versions",
-}  # fields of JSON that hold sentences or versions
 NUMBERS = r"[-+]?\d+(?:[.,]\d+)*|\w+:[^\s|]+(?:\|\w+:[^\s|]+)+"  # of text: numbers, and signatures
 
 REFERENCE = ["--reference", "test.tgt"]
