@@ -1,4 +1,7 @@
-"""Repair lines and drop pairs. A pair is dropped for the first reason that applies, in the order of `DROPPED`."""
+"""Repair lines and drop pairs. A pair is dropped for the first reason that applies, in the order of `DROPPED`.
+
+The reasons that need subwords, such as the ratio of lengths, are applied in stages.encode_chunk.
+"""
 
 import functools
 import hashlib

@@ -1,4 +1,7 @@
-"""Limits on the settings that translation reads. No pydantic here: importing it takes longer than a translation."""
+"""Limits on the settings that translation reads. No pydantic here: importing it takes longer than a translation.
+
+loading.py has the other checks across settings.
+"""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
