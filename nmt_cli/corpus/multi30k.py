@@ -1,4 +1,7 @@
-"""Multi30k: six small gzip files, downloaded one by one or taken from a mirror. catalog.py has their address and hashes."""
+"""Multi30k: six small gzip files, downloaded one by one or taken from a mirror.
+
+catalog.py has their address and hashes.
+"""
 
 import http.client
 import urllib.request
