@@ -1,4 +1,4 @@
-"""Hold out pairs of the user's text for dev and test sets that are not named: `corpus.hold_out`.
+"""The setting `corpus.hold_out`: take dev and test sets from the user's text where the recipe names none.
 
 Pairs with equal sources or equal targets, after folding, form a group. A group is held out as a whole or stays in
 training as a whole. So held-out pairs share no side with the training text or with another held-out set.
@@ -27,7 +27,7 @@ Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
 SHARE = 20  # a set is at most 1/20 of its text
 # For each set: the text it is taken from (0: the user's, 1: the general text), and its phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-LARGEST = 10  # pairs in a held-out group, or 1/20 of the set if more: a set of similar pairs measures little
+LARGEST = 10  # most pairs in a held-out group (or 1/20 of the set, if that is more): similar pairs tell little
 
 
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:
@@ -44,18 +44,21 @@ def _hash(text: str) -> int:
 
 
 def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
-    """Return (pairs, 3) hashes of the folded source, the folded target and the pair; 0 if cleaning drops the pair."""
+    """Return three hashes for each pair: of the folded source, of the folded target, and of the whole pair.
+
+    All three are 0 if cleaning drops the pair.
+    """
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
     for i, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
         if pair := _cleaned(raw, corpus):
-            # A line of punctuation alone has no words.
+            # A line of punctuation alone folds to no words, so it is hashed as it is.
             folded = (" ".join(near_duplicates.fold(line)) or line for line in pair)
             hashes[i] = (*map(_hash, folded), _hash("\n".join(pair)))
     return hashes
 
 
 def groups(src: Hashes, tgt: Hashes) -> Ints:
-    """Return for each pair the index of the first pair in its group. Chains of equal sides form one group."""
+    """Return for each pair the index of the first pair in its group. Chains of equal sides link pairs to a group."""
     sides = [np.unique(side, return_inverse=True)[1] for side in (src, tgt)]
     first = np.arange(len(src))
     while True:
@@ -72,8 +75,8 @@ def groups(src: Hashes, tgt: Hashes) -> Ints:
 def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArray[np.bool_]) -> None:
     """Mark groups as taken, evenly spread over the candidate pairs, with at most `wanted` pairs in total.
 
-    `group` has the group of each pair; `sizes` and `taken` are indexed by group. `phase`, from 0 to 1, is the
-    place of the first pair in its interval.
+    `group` holds the group of each candidate pair; `sizes` and `taken` are indexed by group. The candidates are divided
+    into `wanted` intervals. The first begins `phase` (0 to 1) of an interval after the start.
     """
     count = 0
     starts = ((np.arange(wanted + 1) + phase) * len(group) / wanted).astype(int)
@@ -88,7 +91,7 @@ def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArr
 
 
 def pairs_at(chunks: Iterable[Chunk], lines: Ints) -> Iterator[tuple[str, str]]:
-    """Yield the pairs with these line numbers, unchanged except for a leading BOM and the CR of a line end."""
+    """Yield the pairs with these line numbers, unchanged but without a leading BOM and the CR of line ends."""
     start = 0
     for chunk in chunks:
         first, end = np.searchsorted(lines, (start, start + len(chunk.src)))
@@ -99,10 +102,11 @@ def pairs_at(chunks: Iterable[Chunk], lines: Ints) -> Iterator[tuple[str, str]]:
 
 
 def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs that `hold_out` takes for each set that is not named; `map_chunks` may use several processes.
+    """Return, for each set that the recipe does not name, the pairs that `hold_out` takes.
 
     dev and test are taken from the user's text, general from the general text. Pairs that cleaning drops do not count,
-    and of equal pairs only the first is held out. Takes about 100 bytes of memory per pair.
+    and only the first of several equal pairs is held out. `map_chunks` may use several processes. This takes about 100
+    bytes of memory per pair.
     """
     named = held_out_files(corpus)
     missing = [split for split in HELD_OUT if split not in named]

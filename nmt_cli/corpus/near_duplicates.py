@@ -2,10 +2,10 @@
 
 Lines are compared after folding: case and punctuation are removed, each number becomes 0, and each Chinese or Japanese
 character becomes a word. Two lines are near-duplicates if the Jaccard index of their word sets (shared words divided by
-all words) is at least 0.6. Prefix filtering (Bayardo, Ma and Srikant 2007) finds exactly these: two such sets share
-a word that is among the rarest of both. Held-out lines are indexed and training lines are looked up, so memory does not
-grow with the training text. Time grows with the number of matches: in text made from a few templates, each line has
-thousands of them.
+all words) is at least 0.6. Prefix filtering (Bayardo, Ma and Srikant 2007) finds exactly these, because two such sets
+share a word that is among the rarest of both. Held-out lines are indexed and training lines are looked up, so memory
+does not grow with the training text. Time grows with the number of matches: in text made from a few templates, each
+line has thousands of them.
 """
 
 import bisect
@@ -27,7 +27,7 @@ from nmt_cli.recipe import schema
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
 LABELS = "labels"  # target language of recipes/parsing.yaml; its lines are all similar
 SEVERAL_ZEROS = re.compile("0+")
-Flags = npt.NDArray[np.uint8]  # a byte of the bits above for each held-out line: its matches in training
+Flags = npt.NDArray[np.uint8]  # for each held-out line, the bits above that apply to its matches in training
 
 
 class _Folding(dict[int, str]):
@@ -56,7 +56,7 @@ def fold(line: str) -> list[str]:
 
 
 def _needed(size: int) -> int:
-    """Return the least number of words that a set of `size` shares with a near-duplicate: 0.6 of them, rounded up."""
+    """Return the least number of words that a set of `size` shares with a near-duplicate: 0.6 x `size`, rounded up."""
     return -(-3 * size // 5)
 
 
@@ -71,7 +71,7 @@ class Index:
         self._equal = defaultdict[str, list[int]](list)  # folded text -> lines
         # Rank of a word -> lines that have it among their rarest words, sorted by the size of their word sets.
         self._lines = defaultdict[int, list[int]](list)
-        self._sizes = defaultdict[int, list[int]](list)  # the sizes of these sets
+        self._sizes = defaultdict[int, list[int]](list)  # rank -> the sizes of these word sets
         for line in sorted(range(len(folded)), key=lambda i: len(self._sets[i])):
             words = self._sets[line]
             if words:
@@ -92,12 +92,13 @@ class Index:
         unknown = size - len(known)  # words of no held-out line; they count as the rarest
         for rarer, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
-                # A set without any of the rarer words shares at most size - rarer words, and that bounds its own size.
+                # A held-out set without the `rarer` rarest words shares at most size - rarer words, and this
+                # limits its size.
                 most = 8 * (size - rarer) // 3 - size
                 first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
         sets = self._sets
-        # Those with a Jaccard index of at least 0.6, computed in integers.
+        # Keep the candidates with a Jaccard index of at least 0.6, computed in integers.
         near = {i for i in candidates if 8 * len(sets[i] & known) >= 3 * (size + len(sets[i]))}
         return self._equal.get(" ".join(folded), ()) if near else (), near
 

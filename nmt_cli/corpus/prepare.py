@@ -1,4 +1,4 @@
-"""The command `nmt prepare`: turn raw text into training ids. A corpus appears complete, in one rename, or never."""
+"""The command `nmt prepare`: turn raw text into training ids. The corpus appears in one rename, when complete."""
 
 import itertools
 import shutil
@@ -27,7 +27,7 @@ from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, OutputError, StorageError, from_os_error
 from nmt_cli.system.processors import usable_cores
 
-DISK_PER_TEXT_BYTE = 1.7  # cleaned text, its ids, and hashes to find duplicates
+DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids, and hashes that find duplicates
 BYTES_PER_PAIR = 250  # of news text, both sides
 
 
@@ -39,7 +39,7 @@ class PrepareOptions:
     workers: int | None = None  # processes; None: one per core this process may use
     overwrite: bool = False
     dry_run: bool = False
-    strict: bool = False  # raise instead of warning of lines that are not UTF-8 or sides that look shifted
+    strict: bool = False  # raise DataError where it would warn: lines that are not UTF-8, or sides that look shifted
     translate: synthetic.Translate | None = None  # required for corpus.synthetic
 
     @property
@@ -48,7 +48,7 @@ class PrepareOptions:
 
 
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
-    """Prepare `corpus` in `out`, or verify a finished one; return `out`. An error leaves nothing behind."""
+    """Prepare `corpus` in `out`, or verify the one already there; return `out`. An error leaves no partial corpus."""
     source = sources.source_of(corpus, options.mirror)
     if options.dry_run:
         _dry_run(source, out, options)
@@ -58,7 +58,8 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
         artefact.restore(out)
         if work.exists() and not artefact.was_locked(work):
             raise OutputError(f"{work} is in the way, and nmt did not make it. Move it away")
-        # If nmt was killed just after the commit, `out` is complete but `work` still exists. Go on, to remove it below.
+        # If nmt was killed just after the commit, `out` is complete but `work` still exists. In that case, go on:
+        # `work` is removed below.
         if out.exists() and not work.exists() and _finished(source, out, options):
             console.say(f"{out} is already prepared and complete")
             return out
@@ -76,9 +77,9 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
 
 
 def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
-    """Return whether `out` holds this very corpus. False also means that it may be replaced.
+    """Return whether `out` holds this very corpus. If False, `out` may be replaced.
 
-    Raises OutputError or DataError if it must not be replaced.
+    Raises OutputError or DataError if `out` must not be replaced.
     """
     if not (out / artefact.MANIFEST).is_file() or artefact.read_json(out / artefact.MANIFEST).get("kind") != store.KIND:
         raise OutputError(f"{out} exists and is not a prepared corpus. Choose another --out")
@@ -89,7 +90,7 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     except DataError as error:
         raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
     corpus = source.corpus
-    # A setting that an older version did not store had its default value.
+    # A setting that an older version of nmt did not store had its default value.
     before = loading.merge(schema.Corpus().model_dump(), manifest.get("recipe", {}))
     differences = loading.differences(before, corpus.model_dump())
     hashes = {file["sha256"] for file in manifest["sources"]}
@@ -178,14 +179,14 @@ def _reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
 
 
 def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of each held-out set, named or taken from the training text by `hold_out`."""
+    """Return the pairs of each held-out set, whether it is named or `hold_out` takes it from the training text."""
     held_out = {split: held_out_set(text, split) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
         return held_out | hold_out.held_out_pairs(corpus, pool.map)
 
 
 def held_out_set(text: RawText, split: str) -> list[tuple[str, str]]:
-    """Return the pairs of a named held-out set, uncleaned except for a leading BOM and the CR of line ends."""
+    """Return the pairs of a named held-out set: not cleaned, but without a leading BOM and the CR of line ends."""
     pairs, source = list[tuple[str, str]](), text.splits[split]
     for raw in (raw for chunk in checked_chunks(text, split) for raw in zip(chunk.src, chunk.tgt, strict=True)):
         try:
@@ -201,7 +202,10 @@ def held_out_set(text: RawText, split: str) -> list[tuple[str, str]]:
 
 
 def checked_chunks(text: RawText, split: str) -> Iterator[Chunk]:
-    """Yield the pairs of a split, then check their number. A wrong number is an error if `text` has advice for it."""
+    """Yield the pairs of a split, then check their number.
+
+    A wrong number raises DataError if `text` has advice to give; otherwise it is a warning.
+    """
     rows, expected = 0, text.splits[split].rows
     for chunk in text.splits[split].chunks:
         yield chunk
@@ -215,7 +219,7 @@ def checked_chunks(text: RawText, split: str) -> Iterator[Chunk]:
 
 
 def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
-    """Yield the first `limit` training pairs, or all of them and then check their number."""
+    """Yield the first `limit` training pairs. If there are fewer, or no limit, check their number at the end."""
     rows = 0
     for chunk in checked_chunks(text, "train"):
         if limit and rows + len(chunk.src) >= limit:
@@ -232,7 +236,10 @@ def _write_held_out(directory: Path, held_out: dict[str, list[tuple[str, str]]])
 
 
 def _warn(stats: cleaning.CleaningStats, text: RawText, strict: bool) -> list[str]:
-    """Print and return warnings about wrong files. Raise DataError if `strict` or over 1 % is not UTF-8."""
+    """Print and return warnings about wrong files.
+
+    Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
+    """
     warnings = stats.warnings()
     if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
         name = text.splits["train"].name[:150]
@@ -245,7 +252,7 @@ def _warn(stats: cleaning.CleaningStats, text: RawText, strict: bool) -> list[st
 
 
 def _remaining_pairs(stats: cleaning.CleaningStats, text: RawText) -> int:
-    """Return the number of pairs that were not dropped; DataError if there are none."""
+    """Return the number of pairs that were not dropped. Raise DataError if there are none."""
     pairs = stats.read - stats.dropped.total()
     if not pairs:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))
@@ -301,7 +308,7 @@ def _dry_run(source: Source, out: Path, options: PrepareOptions) -> None:
     # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text. The second
     # term is for training the tokenizer.
     seconds = pairs and pairs / (4000 * options.processes) + 60 * min(1.0, pairs / 1e6)
-    memory = max(1300, 150 + 100 * options.processes)  # the larger of tokenizer training and the workers
+    memory = max(1300, 150 + 100 * options.processes)  # of tokenizer training or of the workers, whichever is more
 
     def show(count: float | None, unit: str = " MB") -> str:
         return "unknown" if count is None else f"{count:,.0f}{unit}"

@@ -26,10 +26,10 @@ LINES, TOKENS = 12, 4  # number and length of the random lines on which both mod
 
 
 def import_model(source: Path | str, out: Path) -> Path:
-    """Convert a Marian model to the new model directory `out`, and return it.
+    """Convert a model of transformers or Marian to the new model directory `out`, and return `out`.
 
     `source` is a directory as transformers or Marian writes it, or OWNER/NAME or OWNER/NAME@REVISION on the hub. The
-    import is kept only if both models compute the same.
+    import is kept only if both models compute the same results.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -95,7 +95,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     if tags:
         adapter.check_tokenizer(tokenizer, tags, [])
     lines = [*sources, *(f"{tag} {line}" for tag, line in zip(tags, sources, strict=False))]
-    # A token in a .spm file but not in vocab.json is unknown in their tokenizer; ours splits it into shorter tokens.
+    # If vocab.json lacks a token of the .spm file, their tokenizer does not know it. Ours splits it into shorter ones.
     adapter.check_tokenizer(tokenizer, lines, targets, allowed=LINES // 2)
     try:
         translator = Translator.of(model, tokenizer, recipe, torch.float32)

@@ -1,6 +1,7 @@
 """Read a model directory of Marian: model.npz, which includes the options, and vocabularies (.yml or .spm).
 
-Tensors get the names of transformers. Names and meaning of options: marian-dev, src/models/transformer.h.
+Tensors get the names of transformers. For the names and meaning of options, see
+marian-dev, src/models/transformer.h.
 """
 
 import re
@@ -23,7 +24,7 @@ OPTIONS = f"{TEXT_PREFIX}model.yml"  # name of the array with the options as YAM
 MAX_LENGTH = 512  # positions; Marian itself has no limit
 MAX_YAML_BYTES, MAX_YAML_VALUES = 1 << 25, 2_100_000  # enough for a vocabulary of a million tokens
 Options = dict[str, Any]  # values as text, lists of text, or mappings
-# Values of options that our model supports. The first is Marian's default.
+# For each option, the values that our model supports. The first is Marian's default.
 SUPPORTED: dict[str, list[Any]] = {
     "type": ["transformer"],
     "transformer-decoder-autoreg": ["self-attention"],
@@ -42,8 +43,9 @@ UNSUPPORTED = [  # options that must be false
     *("transformer-train-positions", "transformer-disable-position-embeddings"),
 ]
 REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # with their minimum
-NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}  # by operations before and after sublayers, and on top
-# Modules of transformers -> Marian's name, with W or b for {}.
+# Operations before sublayers, after them, and on top of the stack -> the recipe's name.
+NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
+# Name of a module in transformers -> name of its tensors in Marian, where {} stands for W or b.
 LINEAR = {
     **{f"self_attn.{side}_proj": f"self_{{}}{side}" for side in "qkv"},
     **{f"encoder_attn.{side}_proj": f"context_{{}}{side}" for side in "qkv"},
@@ -80,8 +82,10 @@ def read_marian(directory: Path) -> ForeignModel:
 
 
 def find_files(directory: Path) -> tuple[Path, list[Path]]:
-    """Return the model and the vocabularies of source and target, as decoder.yml names them or as the directory's only
-    ones."""
+    """Return the model and the vocabularies of source and target.
+
+    decoder.yml names them. Without it, they must be the only ones in the directory.
+    """
     for name in ("decoder.yml", "model.npz.decoder.yml"):
         if (directory / name).is_file():
             decoder = _read_yaml(directory / name)
@@ -136,7 +140,7 @@ def _norms(options: Options) -> tuple[str, str, str]:
 
 
 def check_options(options: Options, source: Path) -> None:
-    """Raise DataError for required options without a valid number; else name all options that we do not support."""
+    """Raise DataError for a required option without a valid number, or else for all options that we do not support."""
     for key, least in REQUIRED.items():
         value = options.get(key, "not there")
         if not (_is_number(value) and int(value) >= least):
@@ -151,7 +155,7 @@ def check_options(options: Options, source: Path) -> None:
 
 
 def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
-    """Yield transformers' and Marian's name of each tensor except embeddings, and whether it is a matrix."""
+    """Yield each tensor's name in transformers and in Marian, and whether it is a matrix. Embeddings are left out."""
     pre = "_pre" if NORMS[_norms(options)] == "pre" else ""
     for stack, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
         for number in range(int(depth)):
@@ -173,7 +177,7 @@ def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
 def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -> dict[str, Tensor]:
     """Return Marian's tensors as transformers stores them.
 
-    Embeddings get another row of zeros, from which Marian's decoder starts.
+    Embeddings get one more row, of zeros, from which Marian's decoder starts.
     """
     unused = dict(tensors)
 
@@ -204,8 +208,9 @@ def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -
 def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> tuple[list[ForeignIds], list[bytes]]:
     """Return both vocabularies in our order, and our SentencePiece models.
 
-    A .spm file is both vocabulary and SentencePiece model. Beside .yml vocabularies, source.spm and target.spm are the
-    SentencePiece models. Both vocabularies get a <pad> with the id `size`; Marian's own <pad> is an ordinary token.
+    A .spm file is both vocabulary and SentencePiece model. With .yml vocabularies, the SentencePiece models are
+    source.spm and target.spm. Both vocabularies get a <pad>, with its number in `sizes` as id; Marian's own <pad> is
+    an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

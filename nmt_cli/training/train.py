@@ -28,7 +28,7 @@ from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.weights import save_model
 
-MAX_SKIPPED = 10  # steps in a row
+MAX_SKIPPED = 10  # steps in a row, or in total (1 % of all steps, if that is more)
 
 
 def train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | None = None) -> int:
@@ -51,7 +51,7 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
             if reason is not StopReason.SIGNAL:
                 on_main(accelerator, _save_model, trainer)
             del trainer
-            accelerator.free_memory()  # frees DDP first: if DDP were the last to release gloo, it could wait forever
+            accelerator.free_memory()  # DDP must go first: if it were the last to release gloo, it could wait forever
             accelerator.end_training()
             return stop.exit_code if reason is StopReason.SIGNAL else 0
         except (RuntimeError, MemoryError) as error:
@@ -61,8 +61,11 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
 def _open(
     accelerator: Any, settings: schema.Recipe, data: Path, directory: Path, lock: contextlib.ExitStack
 ) -> tuple[Corpus, int]:
-    """Lock and open the run on the main process, and the corpus on all; return the corpus and the step to resume."""
-    opened = list[Corpus]()  # by the main process
+    """Lock and open the run on the main process; open the corpus on every process.
+
+    Return the corpus and the step to resume from.
+    """
+    opened = list[Corpus]()  # stays empty except on the main process
 
     def open_run() -> dict[str, Any]:
         lock.enter_context(artefact.locked(directory, "run"))
@@ -92,7 +95,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
     with trainer.batch_thread() as pool, trainer.writer.pool, progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
-        unread = list[tuple[int, ToHost]]()  # steps and their norms
+        unread = list[tuple[int, ToHost]]()  # steps whose gradient norms are still to be read, with these norms
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
             window_began += _validate(trainer, trainer.dev, stop)  # the first weights count as the best so far
@@ -103,7 +106,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
         while reason is None:
             batch = upcoming.result()
             state.step += 1
-            upcoming = pool.submit(trainer.step_batch, state.step)  # while this step is computed
+            upcoming = pool.submit(trainer.step_batch, state.step)  # prepared while this step is computed
             nll, norm = trainer.take_step(state.step, batch)
             window.append((nll, norm, batch.tgt_tokens))
             unread.append((state.step, ToHost({"norm": norm})))
@@ -116,7 +119,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
                 window, window_began = [], time.monotonic()
             bar.advance(1, text)
             if trainer.dev and to_validate:
-                window_began += _validate(trainer, trainer.dev, stop)  # tokens per second count training alone
+                window_began += _validate(trainer, trainer.dev, stop)  # leaves validation out of tokens per second
             reason = reason_to_stop(trainer, stop)
             if reason or to_save or state.best_step == state.step:
                 count_skipped(trainer, unread, 0)
@@ -188,7 +191,8 @@ def _print_start(trainer: Trainer) -> None:
 def count_skipped(trainer: Trainer, unread: list[tuple[int, ToHost]], keep: int) -> None:
     """Read all norms but the last `keep`. Count steps whose gradient was not finite, and give up after too many.
 
-    Those steps changed no weight. The last norm may not be computed yet: reading it would wait for the device.
+    A step without a finite gradient changed no weight. The last norm may not be computed yet, and reading it would wait
+    for the device.
     """
     state = trainer.state
     while len(unread) > keep:
@@ -245,9 +249,9 @@ def log_steps(trainer: Trainer, window: list[tuple[Tensor, Tensor, int]], second
 
 
 def _validate(trainer: Trainer, dev: DevSet, stop: Stop) -> float:
-    """Score the development set and remember the best step; return the seconds. Each process scores a share.
+    """Score the development set and remember the best step; return the seconds taken. Each process scores a share.
 
-    A signal to any process interrupts the validation of all; it is repeated when the run resumes.
+    A signal to any process interrupts the validation on all. The validation is repeated when the run resumes.
     """
     state, start, accelerator = trainer.state, time.monotonic(), trainer.accelerator
     rank, world = accelerator.process_index, accelerator.num_processes
@@ -280,7 +284,7 @@ def _report(trainer: Trainer, scores: dict[str, Any], seconds: float) -> None:
 
 
 def _save_model(trainer: Trainer) -> None:
-    """Write the last weights as the run's model, unless its model is up to date (perhaps an average)."""
+    """Write the last weights as the run's model, unless it has a model (perhaps an average) that is up to date."""
     directory, step = trainer.directory / "model", trainer.state.step
     final_steps = [step, *([trainer.state.best_step] if trainer.settings.averaging.best else [])]
     with contextlib.suppress(NmtError, IndexError):

@@ -1,4 +1,4 @@
-"""One process' share of training: model, optimizer, and the computation of a step."""
+"""One process's share of training: model, optimizer, and the computation of a step."""
 
 import contextlib
 import dataclasses
@@ -71,18 +71,18 @@ class Trainer:
         self.graphs: graphs.StepGraphs | None = None
 
     def batch_thread(self) -> ThreadPoolExecutor:
-        """Return an executor of one thread for `step_batch`, which uses this process' own device."""
+        """Return an executor of one thread for `step_batch`, which uses this process's own device."""
         device = self.device_module.current_device()
         return ThreadPoolExecutor(1, initializer=self.device_module.set_device, initargs=(device,))
 
     def step_batch(self, index: int) -> batches.StepBatch:
-        """Return this process' share of step `index` (from 0), on its way to the device."""
+        """Return this process's share of step `index` (from 0), on its way to the device."""
         micro_batches = self.plan.micro_batches_of(index)
         tokens = [self.plan.tokens(sentences) for sentences in micro_batches]
         costs = [max(sides) for sides in tokens]
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         groups, weight = batches.group_micro_batches(costs, rank, world, self.memory_tokens), 1.0
-        if not groups and any(costs):  # fewer micro-batches than processes, and DDP waits for every process
+        if not groups and any(costs):  # DDP waits for this process too: it computes a micro-batch with weight 0
             groups, weight = [[int(np.argmax(costs))]], 0.0
         sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
         with self.device_module.stream(self.copy_stream):  # meanwhile the previous step computes on another stream
@@ -94,7 +94,7 @@ class Trainer:
     def take_step(self, step: int, batch: batches.StepBatch) -> tuple[Tensor, Tensor]:
         """Update the weights in `step` (from 1), unless a gradient is not finite.
 
-        Return this process' negative log-likelihood and the norm of the gradient.
+        Return this process's negative log-likelihood and the norm of the gradient.
         """
         batch.wait(self.device_module.current_stream())
         rate = noam_rate(step, self.settings.model.d_model, self.settings.training)
@@ -105,7 +105,7 @@ class Trainer:
         return nll * batch.weight, norm
 
     def compute(self, passes: list[Batch], rate: float | Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Update the weights by the gradient of the passes' loss times `scale`; return nll and norm."""
+        """Update the weights with the gradient of `scale` times the loss of all passes; return nll and norm."""
         total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         try:
             for i, pairs in enumerate(passes, 1):
@@ -137,10 +137,10 @@ class Trainer:
 
 
 def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Trainer:
-    """Return a trainer that continues from the checkpoint of `step`; if that is 0, from new or `init_from` weights.
+    """Return a trainer that continues from the checkpoint of `step`; step 0 starts from `init_from` or new weights.
 
-    All processes call this together. Only the main one reads the checkpoint and sends it to the others. Before the
-    call returns, it checks the memory for the longest sentences.
+    All processes call this together. Only the main one reads the checkpoint and sends it to the others. Before
+    the call returns, each process checks that its memory suffices for the longest sentences.
     """
     reuse_memory()
     torch.manual_seed(settings.training.seed)
@@ -183,7 +183,7 @@ def _read_checkpoint(
 
 
 def _read_model(directory: Path, corpus: Corpus, transformer: Transformer) -> None:
-    """Load the weights of a model directory, which must have the corpus' tokenizer."""
+    """Load the weights of a model directory, which must have the tokenizer of the corpus."""
     start = load_model(directory)
     theirs, ours = (map(artefact.sha256, files_of(each.tokenizer_file)) for each in (start, corpus))
     if [*theirs] != [*ours]:

@@ -1,10 +1,9 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
 Shapes: B sentences, S source length, T target length, N query tokens and M key tokens in a batch, H heads, K size per
-head, D d_model, R rows (one per token and head), G rows of all grids, padding
-included. A packed tensor x_ND is the concatenation of all
-sentences without padding. CUDA has an attention kernel for that. Elsewhere attention runs on padded grids, one for each
-block of consecutive sentences of similar length.
+head, D d_model, R rows (one per token and head), G rows of all grids, padding included. A packed tensor x_ND is the
+concatenation of all sentences without padding. CUDA has an attention kernel for packed tensors. Elsewhere attention
+runs on padded grids, one for each block of consecutive sentences of similar length.
 """
 
 from collections.abc import Sequence
@@ -25,7 +24,7 @@ torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shap
 
 
 def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Copy arrays to the device as 32-bit integers at once. Return the buffer, and each array's part of it."""
+    """Copy arrays to the device together, as 32-bit integers. Return the buffer, and each array's part of it."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=torch.device(device).type == "cuda")
     np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
@@ -86,7 +85,7 @@ class Layout:
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
     """Return the index of the first pair of each block, then the number of pairs.
 
-    At least half of the scores computed for a block are needed, not padding, unless MIN_WIDTH widens its grids.
+    At most half of the scores computed for a block are padding, unless MIN_WIDTH widens its grids.
     """
     bounds, scores, src, tgt = [0], 0, 0, 0  # src and tgt: maximum lengths in the block
     for i, (s, t) in enumerate(zip(src_lengths.tolist(), tgt_lengths.tolist(), strict=True)):
@@ -115,9 +114,9 @@ class _ToGrid(torch.autograd.Function):
 
 
 def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
-    """Return B x H x T x K for each block: packed tokens on padded grids.
+    """Copy packed tokens to padded grids; return B x H x T x K for each block.
 
-    Padding has the vector of some token, not zeros, so it must be masked. It gets no gradient.
+    Padding holds the vector of some token, not zeros, so it must be masked. It gets no gradient.
     """
     _, heads, size = x_NHK.shape
     rows_GK: Tensor = _ToGrid.apply(x_NHK.reshape(-1, size), *layout.index(heads))  # type: ignore[no-untyped-call]
@@ -143,7 +142,7 @@ def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Return the softmax over the last dimension, on a CPU in float32, which is up to three times as fast as bf16."""
+    """Return the softmax over the last dimension. A CPU uses float32, which is up to three times as fast as bf16."""
     wide = None if scores.is_cuda else torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores, -1, dtype=wide).to(scores.dtype)
 
@@ -179,7 +178,7 @@ def packed_attention(
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Apply a layer in the dtype of `x`; its own float32 weights are the master copy."""
+    """Apply a layer in the dtype of `x`. The layer's own float32 weights are the master copy."""
     bias = layer.bias
     return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)
 
@@ -188,7 +187,7 @@ class Attention(nn.Module):
     """Multi-head attention.
 
     The paper's W^Q, W^K and W^V of all heads are rows of `query` and `key_value` or, in self-attention, of
-    `query_key_value`. The paper has no biases; the released code of 2017 does.
+    `query_key_value`. The paper has no biases, but the code released in 2017 has them.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, *, bias: bool, cross: bool) -> None:
@@ -209,7 +208,7 @@ class Attention(nn.Module):
         return [*self.query_key_value.weight.split(self.sizes), self.output.weight]
 
     def heads(self, x_ND: Tensor, memory_MD: Tensor | None = None) -> list[Tensor]:
-        """Return queries of `x_ND`, and keys and values of `memory_MD` (default: `x_ND`): N or M x H x K each."""
+        """Return queries of `x_ND`, and keys and values of `memory_MD` (default: `x_ND`): each (N or M) x H x K."""
         if memory_MD is None:
             parts = linear(x_ND, self.query_key_value).split(self.sizes, -1)
         else:

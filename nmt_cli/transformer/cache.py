@@ -47,7 +47,7 @@ def for_inference(model: Transformer, dtype: torch.dtype) -> Transformer:
         frozen.output.bias = nn.Parameter(F.pad(frozen.output_bias, (0, more)), requires_grad=False)
     for layer in frozen.modules():
         if isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
-            layer.to(dtype)  # on CUDA, `layer_norm` would cast in each call
+            layer.to(dtype)  # else `layer_norm` would cast in each call on CUDA
     return frozen
 
 
@@ -69,9 +69,9 @@ class DecoderCache:
     def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, width: int) -> None:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
-        self.captured = self.device.type == "cuda"  # as CUDA graphs, which read all changing values from tensors
-        # The caches have a multiple of `round` entries, at most `spare` times as many as needed. On CUDA their size
-        # changes rarely, because a step must be captured again after each change.
+        self.captured = self.device.type == "cuda"  # steps are CUDA graphs, which read all changing values from tensors
+        # The caches have a multiple of `round` entries, at most `spare` times as many as needed. Both are larger on
+        # CUDA, so that the size changes rarely: after each change, a step must be captured again.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._empty(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -109,11 +109,11 @@ class DecoderCache:
         return encoded
 
     def fill(self, slots: list[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
-        """Put sentences into slots. A sentence is `length` rows of the result of `encode`, from row `start`."""
+        """Put sentences into slots. `starts` and `lengths` say which rows of `encoded` (from `encode`) they are."""
         self.src_lengths_S[slots], self.used_SWE[slots] = lengths, False
         length, room = self._rounded(int(self.src_lengths_S.max())), self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
-            room, pads = length, (0, 0, 0, length - room)  # a negative length crops
+            room, pads = length, (0, 0, 0, length - room)  # a negative difference crops
             self.memory = [[F.pad(x, pads) for x in pair] for pair in self.memory]
         sentences_N, positions_N = token_positions(np.asarray(lengths))
         indices = np.asarray(starts)[sentences_N] + positions_N, np.asarray(slots)[sentences_N], positions_N
@@ -132,7 +132,7 @@ class DecoderCache:
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
         if not enough <= entries <= self.spare * enough:
-            more = enough - entries  # if negative, crop: matrix products would copy a slice
+            more = enough - entries  # if negative, F.pad crops; a mere slice would be copied by each matrix product
             self.past = [[F.pad(x, (0, 0, 0, more)) for x in pair] for pair in self.past]
             self.used_SWE = np.pad(self.used_SWE[:, :, :enough], ((0, 0), (0, 0), (0, max(0, more))))
             needed_SE = np.pad(needed_SE[:, :enough], ((0, 0), (0, max(0, more))))
@@ -171,7 +171,7 @@ class DecoderCache:
     def step(
         self, ids_R: Tensor, positions_R: Tensor, used_SWE: Tensor, new_SW: Tensor, lengths_S: Tensor
     ) -> list[Tensor]:
-        """Return each model's logits after the last token of each hypothesis, R x V, with V padded to BLOCK.
+        """Return each model's logits after the last token of each hypothesis, R x V (V: a multiple of BLOCK).
 
         The first token of a hypothesis is PAD. `used_SWE`, `new_SW` and `lengths_S` are from `allocate_entries`. A
         step may be repeated without harm, so it can be captured as a CUDA graph.

@@ -34,14 +34,14 @@ from nmt_cli.transformer.hardware import compiled
 Int32s = npt.NDArray[np.int32]
 PAD = 0  # never predicted; its embedding of zeros is the decoder's first input
 LAYER_NORM_EPSILON = 1e-5
-LEVELS = 1 << 16  # dropout probabilities are multiples of this fraction
+LEVELS = 1 << 16  # dropout probabilities are rounded to multiples of 1 / LEVELS
 GOLDEN = -1640531527  # 2^32 / golden ratio as a signed integer: its multiples are far apart
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 
 @dataclass(frozen=True)
 class Batch:
-    buffer: Tensor  # memory of all tensors below
+    buffer: Tensor  # the memory that all tensors below share
     src_N: Tensor  # source ids, EOS after each sentence
     src: Layout
     tgt_in_N: Tensor  # target ids shifted right by one, PAD before each sentence
@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes that determine the kernels of the batch, if attention takes packed tokens."""
+        """The sizes that determine which kernels the batch runs, provided that attention takes packed tokens."""
         sides = (self.src_N, self.src), (self.tgt_in_N, self.tgt)
         return tuple(size for ids_N, side in sides for size in (len(ids_N), len(side.lengths_B), side.max_length))
 
@@ -60,9 +60,9 @@ class Batch:
 def pack(
     src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: Device = "cpu", *seeds_N: Int32s
 ) -> Batch:
-    """Return a batch of concatenated ids, with EOS after each sentence. `seeds_N` are those of both sides, or empty.
+    """Return a batch of concatenated ids, with EOS after each sentence.
 
-    All integers are copied to the device at once.
+    `seeds_N` has the token seeds of each side, or nothing. All integers are copied to the device together.
     """
     tgt_in_N = np.empty_like(tgt_N)
     tgt_in_N[1:] = tgt_N[:-1]
@@ -77,7 +77,7 @@ def pack(
 
 
 def mix_(x: Tensor) -> Tensor:
-    """Hash 32-bit integers in place with the finalizer of MurmurHash3. The masks make the shifts logical."""
+    """Hash 32-bit integers in place with the finalizer of MurmurHash3. The masks make each shift a logical one."""
     x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(-2048144789)
     x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(-1028477387)
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
@@ -93,11 +93,11 @@ def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32
 
 
 def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.dtype) -> Tensor:
-    """Return N x width zeros (with this probability) and ones. Each hash of 32 bits decides on two channels."""
+    """Return N x width zeros (with this probability) and ones. Each hash of 32 bits serves two channels."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # to be fused, each channel hashes its pair and takes half of the bits
-        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # the mask makes compilers wrap the product below
+    if torch.compiler.is_compiling():  # for fusion, each channel hashes its pair's number and takes half of the bits
+        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # thanks to the mask, compiled products below wrap around
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
     bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
@@ -110,7 +110,7 @@ def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
 
 
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
-    """Return dropout(y), or x + dropout(y); without seeds, nothing drops out.
+    """Return dropout(y), or x + dropout(y) if `x_ND` is given. Without seeds, nothing drops out.
 
     What drops out depends on a hash of the token's seed, the place in the model and the channel, but not on the device
     or on the other sentences of the batch.
@@ -134,7 +134,7 @@ def dropped_sum(
 def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
     """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd channels.
 
-    Kind "marian" follows Marian: its last wavelength is 10000 x 2 pi, which the paper's do not quite reach.
+    With kind "marian", the last wavelength is 10000 x 2 pi, as in Marian. The paper's last one is a little shorter.
     """
     pairs = d_model // 2
     last = max(1, pairs - 1) if kind == "marian" else pairs
@@ -166,7 +166,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """norm(x + dropout(sublayer(x))), "post" (section 3.1), or x + dropout(sublayer(norm(x))), "pre"."""
+    """Norm "post" (section 3.1): norm(x + dropout(sublayer(x))). Norm "pre": x + dropout(sublayer(norm(x)))."""
 
     def __init__(self, settings: schema.Model) -> None:
         super().__init__()
@@ -260,7 +260,7 @@ class Transformer(nn.Module):
             self.embedding_of(side).weight[PAD].zero_()
 
     def embedding_of(self, side: str) -> nn.Embedding:
-        """Return the embedding of a side, "src" or "tgt", or the one for the logits, "output"."""
+        """Return the embedding of the side "src" or "tgt", or, for "output", the one that gives the logits."""
         return cast(nn.Embedding, self.own_embeddings[side]) if side in self.own_embeddings else self.embedding
 
     def positions(self, side: str) -> Tensor:
@@ -277,8 +277,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the input of the first layer in `dtype`.
 
-        If gradients are needed, the sum is compiled to one kernel. The look-ups stay outside it: for their gradients
-        torch sorts the ids, whereas compiled code would add to a few rows with atomics.
+        If gradients are needed, the sum is compiled to one kernel. The look-ups stay outside it, because torch sorts
+        the ids to compute their gradients. Compiled code would use atomic additions, many of them to the same few rows.
         """
         vectors = self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side))
         function = compiled(dropped_sum, ids_N.device, dropped_sum) if torch.is_grad_enabled() else dropped_sum
@@ -318,7 +318,8 @@ class Transformer(nn.Module):
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Return the two factors of the logits: hidden states and embedding matrix.
 
-        A bias adds a column to each, and zeros to a multiple of 8 columns, which the fast matrix products of GPUs need.
+        A bias becomes one more column of each. Columns of zeros then fill both up to a multiple of 8, because the fast
+        matrix products of GPUs need it.
         """
         weight_VD = self.embedding_of("output").weight
         if self.output_bias is None:
