@@ -13,7 +13,7 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # of a source
+MAX_HALVINGS = 3  # in a row, of a source and then of its halves
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
@@ -33,8 +33,8 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
 
 
 class Assembler:
-    """Receives segments from the queue. A segment whose translation is empty or loops is repeated in halves, one whose
-    translation lacks a term with constraints. An error ends its own text and no other."""
+    """Receives segments from the queue. A segment whose translation is empty or loops is searched again in halves. A
+    segment whose translation lacks a term is searched again with constraints. An error ends only its own text."""
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str]) -> None:
         self.tokenizer = tokenizer
@@ -43,7 +43,7 @@ class Assembler:
     def __call__(self, segment: Segment) -> None:
         """Receive a segment that is done, with the queue's lock held."""
         pending: Pending | None = segment.owner
-        segment.owner = None  # a thread keeps its last segment, which must not keep the text
+        segment.owner = None  # a thread keeps its last segment alive, but must not keep the text alive, too
         if pending is None:
             return
         pending.open -= 1
@@ -67,7 +67,7 @@ class Assembler:
         pending.finished = True
         try:
             pending.done(pending)
-        except Exception:  # of the caller's function; other texts must go on
+        except Exception:  # raised by the caller's function; other texts must go on
             logging.getLogger(__name__).exception("the function to call after a translation failed")
 
     def _join(self, pending: Pending) -> None:
@@ -101,7 +101,8 @@ class Assembler:
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
         _, offset, _ = segment.random_key
         for other in others:
-            other.position = offset  # its own text's segments; it has waited for those of a larger text before
+            # Only the segments of its own text count: it has already waited for those before it in a larger text.
+            other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)
 

@@ -1,14 +1,16 @@
 """Lexical constraints: forms of terms that every translation must contain. engine.c follows the same rules.
 
 A term is met by any of its forms. The forms of all terms make up an automaton of tokens (Aho and Corasick 1975). The
-state of a hypothesis is a node, which stands for the tokens of a form so far, and the set of terms that it has met. A
-complete form meets its term when the next token begins a word: until then it may be the beginning of another word.
+state of a hypothesis has two parts: a node, which stands for the tokens of a form so far, and the set of terms that the
+hypothesis has met. A complete form meets its term only when the next token begins a word: until then, its last word may
+be the beginning of a longer one.
 
-Each step considers for every hypothesis its best W tokens and each next token of a form of an unmet term; EOS only
-after all terms. These candidates are put in banks by their progress, the number of tokens of terms that they contain
-(Post and Vilar 2018). The best candidate of each bank survives, higher banks first, then the second best of each bank,
-and so on until W survive (Hu et al. 2019). Those that end are finished, and as many others survive. A search is over
-when no hypothesis that has begun all terms can win: the others mostly cannot end where they would.
+For every hypothesis, each step considers the best W tokens and every token that continues a form of an unmet term. It
+considers EOS only when all terms are met. These candidates are put in banks by their progress, the number of tokens of
+terms that they contain (Post and Vilar 2018). The best candidate of each bank survives, higher banks first, then the
+second best of each bank, and so on until W survive (Hu et al. 2019). Those that end with EOS are finished, and as many
+others survive in their place. A search is over when no hypothesis that has met or begun all terms can win. The others
+do not count: to win they would have to end soon, which the missing terms mostly prevent.
 """
 
 import itertools
@@ -21,8 +23,8 @@ from nmt_cli.corpus.terms import Term
 from nmt_cli.corpus.tokenizer import EOS, UNK, WIDE, Tokenizer
 
 MIN_BEAM, MAX_BEAM = 8, 64  # of a search with constraints
-MAX_TERMS = 64  # of a segment: bits of a number in engine.c
-MAX_TOKENS = 1024  # of their forms: the time of a step grows with their square
+MAX_TERMS = 64  # of a segment: each is one bit of a number in engine.c
+MAX_TOKENS = 1024  # of all forms together: the time of a step grows with the square of this number
 
 
 class State(NamedTuple):
@@ -40,10 +42,10 @@ class Candidate(NamedTuple):
 
 
 class Constraints:
-    """The automaton of terms, each a list of forms in token ids. `begins` is that of Tokenizer: a byte for each token.
+    """The automaton of terms: a term is a list of forms, a form a list of token ids. `begins` is that of Tokenizer.
 
-    `sizes` has the tokens of the longest form of each term. The other lists have an item for each node: `gains` has for
-    each term how many of these tokens a hypothesis at the node has.
+    `sizes` has the number of tokens of each term's longest form. The other lists have an item for each node: that of
+    `gains` has, for each term, its size less the tokens that its form lacks at the node, or 0 outside its forms.
     """
 
     def __init__(self, terms: Sequence[Sequence[Sequence[int]]], begins: bytes) -> None:
@@ -91,7 +93,7 @@ class Constraints:
     @property
     def width(self) -> int:
         """The least beam: one hypothesis in each bank."""
-        banks = -(-(1 + sum(self.sizes)) // 4) * 4  # few different widths: torch searches one at a time
+        banks = -(-(1 + sum(self.sizes)) // 4) * 4  # few different widths: torch searches only one width at a time
         return min(max(MIN_BEAM, banks), MAX_BEAM)
 
     def after(self, state: State, token: int) -> State:
@@ -121,7 +123,7 @@ class Constraints:
         return list(dict.fromkeys(found))
 
     def choose(self, candidates: Sequence[Candidate], states: Sequence[State], width: int) -> list[Candidate]:
-        """Return the finished candidates, then the survivors, each best first."""
+        """Return the finished candidates, best first, and then the survivors, best first, too."""
         banks, ranked = Counter[int](), []
         for candidate in sorted(candidates, key=lambda each: (-each.total, each.row, each.id)):
             state = self.after(states[candidate.row], candidate.id)

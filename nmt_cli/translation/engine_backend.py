@@ -20,7 +20,7 @@ ROWS = 384  # hypotheses computed at once
 ENCODE_TOKENS = 2048  # source tokens encoded at once, between steps
 MAX_SOURCE_TOKENS = 1 << 16  # of segments inside a search: bounds the memory of very long sources
 STEPS = 8  # steps between two looks at the queue
-# Levels whose instructions make 8-bit products faster than float32.
+# Levels of the engine whose instructions compute 8-bit products faster than float32 ones.
 FAST_INT8 = ("amx", "avx512", "avxvnni")
 NOT_FINITE_CODE, NO_MEMORY_CODE = -1, -2  # returned by engine.c instead of a count
 
@@ -32,8 +32,8 @@ def best_precision(level: str) -> str:
 def on_engine(
     engine: library.Library, weights: Sequence[tuple[Any, Mapping[str, Tensor], object]], precision: str, threads: int
 ) -> Backend:
-    """Return a backend for an ensemble: for each model its recipe's section, its tensors, and the owner of their
-    memory."""
+    """Return a backend for an ensemble. `weights` has for each model the section `architecture` of its recipe, its
+    tensors, and the owner of the tensors' memory."""
     chosen = best_precision(engine.level) if precision == "auto" else precision
     models = [Model(engine, *each, int8=chosen == "int8") for each in weights]
     return Backend([partial(search, models)] * threads, f"{chosen}, {engine.level}")
@@ -51,7 +51,7 @@ def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int) -> 
         inside = search.segments.values()
         used_rows = sum(segment.options.beam for segment in inside)
         used_tokens = sum(len(segment.ids) for segment in inside)
-        # Reading the encoder's weights pays off for several segments only: wait until an eighth of the rows is free.
+        # Reading the encoder's weights pays off only for several segments: wait until an eighth of the rows is free.
         if used_rows <= rows * 7 // 8:
             search.enter(queue.take(rows - used_rows, MAX_SOURCE_TOKENS - used_tokens, ENCODE_TOKENS))
         if not search.segments:
@@ -64,12 +64,12 @@ def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int) -> 
 class EngineSearch:
     """Up to `slots` segments that the engine searches at once with an ensemble of models, for one thread.
 
-    DivergedError where scores are not finite, MemoryError where memory does not suffice: after either, the search
-    cannot be used any more.
+    Raises DivergedError where scores are not finite, and MemoryError where memory does not suffice. After either, the
+    search cannot be used any more.
     """
 
     def __init__(self, models: Sequence[Model], slots: int) -> None:
-        self.models = models  # in use as long as the search
+        self.models = models  # must live as long as the search, which uses them
         self.library = models[0].library
         self.longest = min(model.longest for model in models)
         self.segments: dict[int, Segment] = {}  # by slot
@@ -101,7 +101,7 @@ class EngineSearch:
         self.segments.update(zip(slots, segments, strict=True))
 
     def run(self, steps: int) -> list[Segment]:
-        """Search until some segments are done, but for at most `steps`; return these with their hypotheses."""
+        """Search until some segments are done, for at most `steps` steps; return these segments with hypotheses."""
         count = _check(self.library.run(self.handle, steps, self._done))
         done = []
         for slot in self._done[:count]:

@@ -13,7 +13,7 @@ from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.system.errors import DataError
 
 READ_BYTES = 1 << 16
-CHUNK_CHARACTERS = 1 << 16  # of lines whose segments are sorted and queued together
+CHUNK_CHARACTERS = 1 << 16  # about how many characters of lines are segmented, sorted and queued together
 
 
 def count_lines(descriptor: int) -> int | None:
@@ -34,7 +34,7 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
     chunk, size = list[str](), 0
     for line in lines:
         chunk.append(line)
-        size += len(line) + 1 if isinstance(line, str) else 1  # the segmenter refuses others
+        size += len(line) + 1 if isinstance(line, str) else 1  # the segmenter refuses what is not text
         if size >= CHUNK_CHARACTERS:
             yield chunk
             chunk, size = [], 0
@@ -45,10 +45,10 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
 def read_chunks(
     descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False
 ) -> Iterator[list[str]]:
-    """Yield lines in chunks of about CHUNK_CHARACTERS, or of the lines that have arrived before the next read waits.
+    """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter ones where the next read would wait for input.
 
     Lines over MAX_LINE_BYTES are cut while they are read. In a line that is not UTF-8, U+FFFD replaces each run of
-    invalid bytes; with `strict` it is a DataError. `counts` gets the numbers of both kinds.
+    invalid bytes; with `strict`, such a line raises a DataError. `counts` gets the number of lines of either kind.
     """
     chunk, size = list[str](), 0
     for line in _read(descriptor, counts, name, strict):

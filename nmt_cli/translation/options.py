@@ -1,4 +1,4 @@
-"""Search options: one object from the command line, HTTP or Python down to the search itself."""
+"""Search options: one class for the command line, HTTP, Python and the search itself."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +16,7 @@ class Sampling:
 
     temperature: float = 1.0  # divides the logits
     top_k: int = 0  # draw from this many best tokens; 0 for all
-    top_p: float = 1.0  # draw from the fewest best tokens that have this probability together
+    top_p: float = 1.0  # draw from the fewest best tokens whose probabilities add up to this
     seed: int = 1  # the same seed, text and line number give the same translation
 
     def __post_init__(self) -> None:
@@ -28,13 +28,13 @@ class Sampling:
 class SearchOptions:
     """How a line is translated. None stands for the model's own value, which `resolved` fills in.
 
-    The five values that a model has are typed Any: each is of the type in its comment once it is resolved.
+    Options for which a model has its own value are typed Any: once resolved, each has the type that its comment names.
     """
 
     beam: Any = None  # int: hypotheses kept per segment; 1 is greedy search
     alpha: Any = None  # float: exponent of the length penalty
     extra_length: Any = None  # int: tokens by which a translation may exceed its source
-    split: Any = None  # bool: split long lines, and translate segments that failed again in halves
+    split: Any = None  # bool: split long lines, and retry segments that failed in halves
     n_best: int = 1  # translations returned per line; with `sampling`, samples drawn
     sampling: Sampling | None = None
     alignments: bool = False  # find the source token that each target token translates
@@ -61,7 +61,7 @@ class SearchOptions:
         return replace(self, **chosen)
 
     def for_segments(self) -> "SearchOptions":
-        """Return the options of a line's segments: each sample has a segment of its own, the glossary is the line's."""
+        """Return the options of a line's segments: one translation each for samples, and never a glossary."""
         if not (self.sampling or self.terms):
             return self
         return replace(self, n_best=1 if self.sampling else self.n_best, terms=None)

@@ -24,7 +24,7 @@ class Translation:
     hypotheses: list[Hypothesis]  # `n_best` of them, best first; samples in the order drawn
     drafts: list[list[Segment]]  # the segments of the text, once for each sample
     terms: list[Term] = field(default_factory=list)  # glossary entries whose phrase is in the text
-    copy: Copy | None = None  # of a text without letters, which has no segments
+    copy: Copy | None = None  # set for a text without letters, which has no segments
 
     @property
     def text(self) -> str:
@@ -35,7 +35,7 @@ class Translation:
         return self.drafts[0]
 
     def at(self, rank: int) -> Hypothesis:
-        """Return the hypothesis of this rank, or the last one."""
+        """Return the hypothesis of this rank, or the last one if there are fewer."""
         return self.hypotheses[min(rank, len(self.hypotheses) - 1)]
 
     @property
@@ -44,7 +44,7 @@ class Translation:
         return [term for term in self.terms if term.form_in(self.text) is None]
 
     def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
-        """Return the source ids and the hypothesis of each segment that the hypothesis of this rank is joined from."""
+        """Return what the hypothesis of this rank is joined from: the source ids and the hypothesis of each segment."""
         draft = self.drafts[rank] if len(self.drafts) > 1 else self.drafts[0]
         index = 0 if len(self.drafts) > 1 else rank
         return [(segment.ids, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
@@ -56,7 +56,7 @@ class Pending:
 
     queue: SegmentQueue
     options: SearchOptions  # resolved
-    translator: object = None  # kept alive: its end closes the queue
+    translator: object = None  # kept alive, since the queue is closed when the Translator is garbage-collected
     done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when no segment is open any more
     drafts: list[list[Segment]] = field(default_factory=list)  # its segments, once for each sample
     terms: list[Term] = field(default_factory=list)  # glossary entries whose phrase is in the text

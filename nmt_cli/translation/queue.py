@@ -1,4 +1,4 @@
-"""The queue of segments, from all texts and callers, that the threads of a backend search."""
+"""The queue that holds the segments of all texts and callers until the threads of a backend search them."""
 
 import heapq
 import itertools
@@ -15,8 +15,8 @@ from nmt_cli.translation.segments import Segment
 
 CLOSED = "this Translator is closed. Make another"
 BACKGROUND_INTERVAL = 64  # segments taken from the queue before a text's next one is due
-BUSY_SECONDS = 1.0  # how long other texts are expected after one that arrived beside a long text
-IDLE_FACTOR = 8  # times the background limit, while no other texts are expected
+BUSY_SECONDS = 1.0  # after a text arrived beside a long one, how long more texts are expected
+IDLE_FACTOR = 8  # multiplies the background limit while no more texts are expected
 
 Search = Callable[["WorkerQueue"], None]  # runs in a thread of its own until `take` returns nothing
 ScoreTargets = Callable[[Sequence[Sequence[Sequence[int]]]], list[list[float]]]
@@ -24,11 +24,11 @@ ScoreTargets = Callable[[Sequence[Sequence[Sequence[int]]]], list[list[float]]]
 
 @dataclass(frozen=True)
 class Backend:
-    """What computes: the engine on a CPU, or torch."""
+    """What computes the translations: the engine on a CPU, or torch."""
 
     searches: list[Search]  # one for each thread
     about: str  # arithmetic and hardware, for people
-    score_targets: ScoreTargets | None = None  # log-probabilities of given translations; None: by forced search
+    score_targets: ScoreTargets | None = None  # for log-probabilities of given translations; None: a forced search
     close: Callable[[], object] = lambda: None
 
 
@@ -39,16 +39,17 @@ class Closed(Exception):
 class SegmentQueue:
     """Segments that wait, and one worker thread for each of `searches`.
 
-    `done` is called in a worker's thread with each segment that has hypotheses, an error, or was cancelled, one at a
-    time; it must not raise.
+    `done` is called with each segment that has hypotheses or an error, or was cancelled: one call at a time, in a
+    worker's thread or in that of `close`. It must not raise.
 
-    The first segments of texts are taken first, in the order submitted. The second segment of a text is due after
-    BACKGROUND_INTERVAL others, the third after twice as many, and so on, or as soon as no other waits. So a short text
-    does not wait for the rest of a long one, nor a long one for the end of many short ones.
+    The first segment of each text is taken first, in the order submitted. The second segment of a text is due when
+    BACKGROUND_INTERVAL others have been taken, the third after twice as many, and so on. Where no other segment waits,
+    they are taken earlier. So a short text does not wait for the rest of a long one, nor a long one for the end of many
+    short ones.
 
     Segments that are not the first of their text are background segments. With `background_limit`, a worker holds at
-    most so many of them, IDLE_FACTOR times as many while no other texts arrive; and beside a first segment it takes
-    only background segments that are due, since each segment slows down the others of its worker.
+    most that many of them, or IDLE_FACTOR times as many while no more texts are expected. A worker that holds a first
+    segment takes only background segments that are due, since each segment slows down the others of its worker.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class SegmentQueue:
             self.changed.notify_all()
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until a condition of pending texts holds, and return whether it does; UsageError after `close`."""
+        """Wait until a condition on pending texts holds, and return whether it does; UsageError after `close`."""
         with self.changed:
             self.changed.wait_for(lambda: condition() or self.closed, timeout)
             if holds := condition():
@@ -126,7 +127,7 @@ class SegmentQueue:
                 thread.join()
 
     def peek(self, held: dict[Segment, bool]) -> Segment | None:
-        """Return the next segment for a worker that holds these, if there is one; remove cancelled segments.
+        """Return the next segment, if any, for a worker that holds the segments `held`; remove cancelled segments.
 
         No worker takes more than its share while others could search the rest.
         """
@@ -136,7 +137,7 @@ class SegmentQueue:
                 heaps.append(self._background)
             if not heaps:
                 break
-            heap = min(heaps)  # by when their heads are due
+            heap = min(heaps)  # the one whose first segment is due earlier
             segment = heap[0][-1]
             if not segment.cancelled:
                 return segment
@@ -169,8 +170,8 @@ class SegmentQueue:
 class WorkerQueue:
     """A worker's end of the queue: its search calls `take` and `finish`.
 
-    Where a search raises an error, each segment that the worker holds is searched again, alone, and has the error if it
-    occurs again.
+    If a search raises an error, each segment that the worker holds is searched again, alone. If that search raises an
+    error, too, its segment is given the error.
     """
 
     def __init__(self, queue: SegmentQueue, search: Search) -> None:
@@ -179,14 +180,15 @@ class WorkerQueue:
         self._queue = queue
         self._run_search = search
         self._inside: dict[Segment, None] = {}  # held segments that the search has been given
-        self._again: deque[Segment] = deque()  # held segments that the search is given before others
+        self._again: deque[Segment] = deque()  # held segments that the search is given again, before others
         self._alone = False
 
     def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
         """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens; stop at `batch` tokens.
 
-        A search that has no segment waits for one, and takes it even if it does not fit; an empty list then ends the
-        search. With `alike`, all segments inside the search have the same options. Closed after the queue's `close`.
+        A search that has no segment waits for one, and takes it even if it does not fit; if it gets an empty list
+        instead, it must end. With `alike`, all segments inside the search have the same options. Raises Closed after
+        the queue's `close`.
         """
         taken = list[Segment]()
         with self._queue.changed:
@@ -228,7 +230,10 @@ class WorkerQueue:
         self._inside[segment] = None
 
     def finish(self, segments: Iterable[Segment]) -> None:
-        """Hand over segments that have hypotheses or an error, or were cancelled; Closed after the queue's `close`."""
+        """Hand over segments that have hypotheses or an error, or were cancelled.
+
+        Raises Closed after the queue's `close`.
+        """
         if done := list(segments):
             with self._queue.changed:
                 for segment in done:
@@ -240,7 +245,7 @@ class WorkerQueue:
             raise Closed
 
     def restart(self) -> None:
-        """Give the segments inside the search again, in their order, to the next one."""
+        """Give the segments inside this search to the next one, in the order in which they were taken."""
         unfinished = {*self._inside, *self._again}
         self._inside.clear()
         self._again = deque(segment for segment in self.held if segment in unfinished)
@@ -265,13 +270,13 @@ class WorkerQueue:
 
     def _search_next(self) -> None:
         try:
-            self._again.extend(self.take(math.inf, math.inf, 1))  # an error then always has a segment
+            self._again.extend(self.take(math.inf, math.inf, 1))  # so that every error belongs to a segment
             self._inside.clear()
             self._run_search(self)
         except Closed:
             raise
         except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # they hold the search's memory
+            traceback.clear_frames(error.__traceback__)  # the frames keep the search's memory alive
             for segment in list(self.held):
                 self._search_alone(segment)
         self.allowance = math.inf

@@ -1,4 +1,4 @@
-"""Greedy and beam search, sampling, and the scores of given translations (section 6.1 of the paper), by torch.
+"""Greedy and beam search, sampling, and scores of given translations, with torch (section 6.1 of the paper).
 
 GPUs use this search, and tests compare it with the one of engine.c, which follows the same rules.
 
@@ -6,12 +6,13 @@ Shapes: S slots (segments inside the search), W hypotheses per slot, R = S x W r
 positions, V vocabulary. A finished segment leaves its slot and the next one enters, at its own first position. The
 hypotheses of a segment depend on its own source alone, up to rounding.
 
-Of a slot's 2W best continuations, those among the best W that end with EOS are finished; the best W that do not end
-survive. With W = 1 that is greedy search, which ends with EOS. A slot is done when no unfinished hypothesis can beat
-its n-th best finished one within 1 + 10 alpha more tokens: log-probabilities only fall, and only a greater length
-raises a score. With the longest length in the place of these tokens, search took up to 1.5 times as many steps and gave
-the same translations of 4,600 sentences. Scores are log-probability / ((5 + length) / 6) ^ alpha, EOS counted in both
-(Wu et al. 2016, without coverage).
+Each step finds the 2W best continuations of a slot. Those that are among the best W and end with EOS are finished; the
+best W without EOS survive. With W = 1 this is greedy search, and the first EOS ends it. A slot is done when no
+unfinished hypothesis can beat the n-th best finished one (n = `n_best`) within 1 + 10 alpha more tokens. A bound
+on its score is known, since log-probabilities only fall and only a greater length raises a score. With the longest
+length as the limit instead, search took up to 1.5 times as many steps and gave the same translations of 4,600
+sentences. Scores are log-probability / ((5 + length) / 6) ^ alpha, EOS counted in both (Wu et al. 2016, without
+coverage).
 """
 
 import itertools
@@ -39,9 +40,9 @@ from nmt_cli.translation.queue import WorkerQueue
 from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, before they have slots
-LOOKAHEAD = 10  # times alpha: more tokens within which an unfinished hypothesis must be able to win
-BATCH_TOKENS = 4096  # of pairs scored at once, on the longer side
+ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, before their segments have slots
+LOOKAHEAD = 10  # times alpha, plus 1: tokens that an unfinished hypothesis may still need to win
+BATCH_TOKENS = 4096  # of the pairs scored at once, counted on their longer side
 MAX_SOURCE_TOKENS = 1 << 16  # over all slots, without padding: bounds the memory of very long sources
 
 Float64s = npt.NDArray[np.float64]
@@ -54,8 +55,8 @@ def rows_at_once(device: torch.device) -> int:
 
 
 class Slots:
-    """The segments inside a search, all with the same options. Their state is on the host, with one row per slot,
-    except the models' caches. Each step reads one tensor from the device: the best continuations."""
+    """The segments inside a search, all with the same options. Except for the models' caches, their state is on the
+    host, with one row per slot. Each step reads one tensor from the device: the best continuations."""
 
     def __init__(
         self, models: Models, dtype: torch.dtype, options: SearchOptions, *, constrained: bool, rows: int
@@ -71,14 +72,14 @@ class Slots:
         self.ready: list[tuple[Segment, int]] = []  # encoded, each with the first row of its source
         self.key_values: list[Tensor] = []
         self.segments: list[Segment | None] = []
-        self.generators: list[Any] = []  # of the slots' random numbers, for samples
+        self.generators: list[Any] = []  # of random numbers, one for each slot that draws a sample
         self.states: list[list[State]] = []  # of the slots' hypotheses, for constraints
         self.position_S = np.zeros(0, np.int64)
         self.limit_S = np.zeros(0, np.int64)
         self.alive_SW = np.zeros((0, width))
         self.last_SW = np.zeros((0, width), np.int64)
         self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis
-        self.sums_SWT = np.zeros((0, width, 64))  # its running sums of log-probabilities
+        self.sums_SWT = np.zeros((0, width, 64))  # the running sums of their log-probabilities
 
     def takes(self, segment: Segment) -> bool:
         return self.options == segment.options and self.constrained == (segment.constraints is not None)
@@ -120,8 +121,8 @@ class Slots:
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.options.beam - 1)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
-        """Keep these slots, in this order, with room for `count`. Sizes are few, since kernels are kept for each. Where
-        steps are captured, shrinking to half the room is not worth a new capture."""
+        """Keep these slots, in this order, with room for `count`. Few sizes occur, since kernels are kept for each.
+        Where steps are captured as CUDA graphs, shrinking to half the room is not worth a new capture."""
         size, room = min(self.most, 1 << (count - 1).bit_length()), len(self.segments)
         if size == room or (self.cache.captured and room / 4 < size < room):
             return
@@ -184,7 +185,7 @@ class Slots:
         return parents_SW
 
     def _wanted(self, forced_S: Int64s) -> Int64s:
-        """Return the tokens that hypotheses must be able to continue with, S x W x M, PAD where there are fewer."""
+        """Return the tokens with which each hypothesis must be able to continue: S x W x M, filled up with PAD."""
         wanted = dict[tuple[int, int], list[int]]()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
@@ -198,7 +199,7 @@ class Slots:
         return wanted_SWM
 
     def _forced(self) -> Int64s:
-        """Return each slot's forced next token, of its prefix or EOS at the longest length, else PAD."""
+        """Return each slot's forced next token: EOS at the longest length, else one of its prefix, else PAD."""
         forced_S = np.where((self.position_S + 1 >= self.limit_S) & (self.limit_S > 0), EOS, PAD)
         for slot, segment in enumerate(self.segments):
             if segment and self.position_S[slot] < len(segment.prefix) and not forced_S[slot]:
@@ -272,8 +273,8 @@ def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
 
 
 def search(models: Models, dtype: torch.dtype, queue: WorkerQueue) -> None:
-    """Search the segments of a queue with an ensemble. Neighbors in the queue should have the same options: each change
-    of options waits for the end of the segments inside."""
+    """Search the segments of a queue with an ensemble. Neighbors in the queue should have the same options: a segment
+    with other options waits until all segments inside the search are done."""
     rows = rows_at_once(models[0].embedding.weight.device)
     search_within_memory(lambda queue, rows: search_with_rows(models, dtype, queue, rows), queue, rows)
 
@@ -284,7 +285,7 @@ def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, row
     slots: Slots | None = None
     while segments := take(queue, models[0].embedding.weight.device):
         if not (slots and slots.takes(segments[0])):
-            slots = None  # frees the caches first
+            slots = None  # frees the old caches before there are new ones
             constrained = segments[0].constraints is not None
             slots = Slots(models, dtype, segments[0].options, constrained=constrained, rows=rows)
         slots.encode(segments)
@@ -295,12 +296,12 @@ def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, row
 
 
 def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
-    """Return a segment with the source token that each token of its hypotheses translates, if its options ask for it.
+    """Return a segment; if its options ask for alignments, find the source token of each token of its hypotheses.
 
-    That is the source token with the most attention from all heads of all layers, each weighted by its sharpness,
-    exp(-entropy), divided by the attention of all target tokens to that source token to the power of 0.75. On generated
-    text with known alignments 94 % of the words are right; by the mean of the last layer but one it is 72 % (Garg et
-    al. 2019).
+    It is the source token with the most evidence. Evidence is the sum of the attention of all heads of all layers, each
+    weighted by its sharpness, exp(-entropy). For each source token it is divided by s ^ 0.75; s is the sum over all
+    target tokens. On generated text with known alignments, 94 % of the words are right; with the mean attention of the
+    last layer but one (Garg et al. 2019), 72 % are.
     """
     if segment.options.alignments:
         aligned = []
@@ -317,7 +318,7 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
 
 
 def pair_batches(pairs: Sequence[Sequence[Ids]], device: torch.device) -> Iterator[tuple[list[int], Batch]]:
-    """Yield batches of pairs of ids, each closed by EOS, with the indices of their pairs; short targets first."""
+    """Yield batches of pairs, short targets first, with the indices of each batch's pairs. Both sides end with EOS."""
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     while order:
         count = 1
@@ -331,14 +332,17 @@ def pair_batches(pairs: Sequence[Sequence[Ids]], device: torch.device) -> Iterat
 
 @torch.inference_mode()
 def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
-    """Return the log-probability of every target token, given its source and the target before it, both with EOS."""
+    """Return the log-probability of every target token, given its source and the target before it.
+
+    Both sides of a pair end with EOS.
+    """
     results: list[list[float]] = [[] for _ in pairs]
     for chosen, batch in pair_batches(pairs, models[0].embedding.weight.device):
         gold = []
         for model in models:
             scores_NV = torch.log_softmax(model.logits(widened(model(batch, dtype=dtype))), -1)
             gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None].long()).double())
-        mean_N1 = (torch.stack(gold).logsumexp(0) - math.log(len(models))).cpu()  # all at once
+        mean_N1 = (torch.stack(gold).logsumexp(0) - math.log(len(models))).cpu()  # one copy for all tokens
         if not mean_N1.isfinite().all():
             raise DivergedError(NOT_FINITE)
         _, lengths_B, *_ = batch.tgt.integers

@@ -1,4 +1,4 @@
-"""Cuts lines into segments: sentences of long lines, parts of long sentences, halves of what failed."""
+"""Cuts lines into segments: sentences of long lines, parts of long sentences, halves of failed segments."""
 
 import itertools
 import re
@@ -12,15 +12,16 @@ from nmt_cli.translation.pending import Copy, Pending
 from nmt_cli.translation.segments import Segment
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
-_BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"  # in German these two close; without a space they may open
+# In German, \u201c and \u00ab close a quotation; where no space follows, they may open one.
+_BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"
 _WIDE_MARKS = "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
 _MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
 # A full stop after a single character ends an initial or an abbreviation (z. B.), not a sentence.
 _SENTENCE_END = re.compile(rf"(?:(?<!\b\w)\.|[!?\u2026]){_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
-_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # a character stands for a token
-SMALLEST = 4  # tokens of a source that is halved
+_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # for text with one character for each token
+SMALLEST = 4  # the fewest tokens, EOS not counted, of a source that may be halved
 
 
 class Segmenter:
@@ -29,8 +30,8 @@ class Segmenter:
     def __init__(
         self, tokenizer: Tokenizer, *, max_length: int, filter_tokens: int, seen_tokens: int, counts: Counter[str]
     ) -> None:
-        """`max_length` tokens fit the model, `filter_tokens` the filter of its training corpus; lines of more than
-        `seen_tokens` are split. EOS counts in all three."""
+        """The model takes up to `max_length` tokens, and the filter of its training corpus kept lines of up to
+        `filter_tokens`. Lines of more than `seen_tokens` are split. EOS counts in all three."""
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.filter_tokens = filter_tokens
@@ -38,10 +39,10 @@ class Segmenter:
         self.counts = counts
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
-        """Cut a line into the segments of a pending text, and return these; none for a line that is copied or empty.
+        """Cut a line into segments, add them to its pending text, and return them: none if it is copied or empty.
 
-        The line's `number` and words determine its samples. `position` segments of the same text precede it.
-        TypeError where the line or its prefix is not text.
+        The line's `number` and words determine its samples. If the line is part of a larger text, `position` is the
+        number of segments before it. TypeError where the line or its prefix is not text.
         """
         for value in (line, prefix):
             if not isinstance(value, str):
@@ -86,7 +87,7 @@ class Segmenter:
         return sources
 
     def _copy(self, line: str, text: str) -> Copy | None:
-        """Return the copy of a line, `text` once normalized, if it has no letters after its language token."""
+        """Return the copy of a line that has no letters after its language token. `text` is the normalized line."""
         token = ""
         if text.startswith(">>"):
             token = "".join(self.tokenizer.tokens(self.tokenizer.language(self.tokenizer.encode([text])[0])))
@@ -133,8 +134,8 @@ def sentences_of(text: str) -> list[tuple[int, int]]:
 
 
 def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, terms: Terms | None) -> list[str]:
-    """Cut a text where the pattern ends, except within the phrase of a term and between neighbors that have fewer than
-    `room` tokens together. Without `room`, a sentence without letters stays with its neighbor."""
+    """Cut a text at the end of each match of `ends`, but not within the phrase of a term, nor between neighboring parts
+    that have fewer than `room` tokens together. If `room` is 0, only a part without letters stays with its neighbor."""
     cuts = [0, *(match.end() for match in ends.finditer(text)), len(text)]
     within = {index for _, start, end in (terms.spans(text) if terms else ()) for index in range(start + 1, end)}
     parts = [text[a:b] for a, b in itertools.pairwise(index for index in cuts if index not in within)]
@@ -152,7 +153,7 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, term
 
 def looping(ids: Sequence[int]) -> bool:
     """Return whether a stretch of up to 8 tokens occurs at least four times in a row, over at least 12 tokens."""
-    if len(ids) - len(set(ids)) < 9:  # true of most lines; the shortest loop, 3 tokens four times, repeats 9
+    if len(ids) - len(set(ids)) < 9:  # true of most lines; a loop of 3 tokens, the shortest, has 9 that repeat others
         return False
     return _LOOP.search("".join(map(chr, ids))) is not None
 

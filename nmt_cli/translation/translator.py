@@ -1,4 +1,4 @@
-"""The way of a line: segmenter, queue, backend, assembler. Translator owns them, Stream sends lines through them."""
+"""Lines pass through segmenter, queue, backend and assembler. Translator owns them; Stream sends lines through."""
 
 import contextlib
 import itertools
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nmt_cli.recipe import schema
     from nmt_cli.transformer.model import Transformer
 
-READ_AHEAD = 512  # segments that wait for each thread before more lines are read
+READ_AHEAD = 512  # segments per thread: while fewer wait in the queue, more lines are read
 SCORE_LINES = 1024  # pairs scored at once
 
 Ids = list[int]
@@ -45,15 +45,16 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             for translation in translator.translate(lines, beam=4):
                 print(translation.text)
 
-    On a CPU it searches in one thread per core (at most 16, or `workers`), which share the weights; else on all GPUs.
-    The models of an ensemble need the same tokenizer. Any number of threads may translate at the same time: the same
-    text, model and options always give the same translation, whatever else is in the batch. The search threads end when
-    the Translator is closed or garbage. `counts` has the numbers of lines that were split, cut, copied and so on.
-    `background_limit` is the SegmentQueue's: short texts are then translated sooner, long ones later.
+    It searches on all GPUs, or on the first `workers` of them. Where there are none, it searches in `workers` CPU
+    threads (by default one per core, at most 16), which share the weights. The models of an ensemble need the same
+    tokenizer. Any number of threads may translate at the same time. The same text, model and options always give the
+    same translation, whatever else is in the batch. The search threads end when the Translator is closed or
+    garbage-collected. `counts` has the numbers of lines that were split, cut, copied and so on. `background_limit` is
+    passed on to the SegmentQueue: short texts are then translated sooner, and long ones later.
 
-    TypeError for lines that are not text, UsageError for wrong options and after `close`, DataError and MissingError
-    for models that are damaged or missing. DivergedError, where the scores of a text are not finite, and StorageError,
-    where memory does not suffice for it, belong to that text; others go on.
+    Raises TypeError for lines that are not text, UsageError for wrong options and after `close`, DataError and
+    MissingError for models that are damaged or missing. A DivergedError (the scores of a text are not finite) or a
+    StorageError (memory does not suffice for a text) ends that text only; others go on.
     """
 
     def __init__(
@@ -71,7 +72,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise DataError("the models have different tokenizers: they cannot form an ensemble")
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
-        # The 99.9th percentile of training source lengths, EOS counted. Older models have only the longest allowed.
+        # The 99.9th percentile of training source lengths, EOS counted. Older models lack it; without it,
+        # only lines that are longer than the corpus filter allowed are split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
 
@@ -92,7 +94,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         filtered = min(config.max_tokens or longest, longest)
         sizes = {"max_length": longest, "filter_tokens": filtered, "seen_tokens": int(min(filtered, seen))}
         self.segmenter = Segmenter(tokenizer, **sizes, counts=self.counts)
-        # Neither holds this Translator, which could not become garbage while its threads run.
+        # Neither may refer to this Translator: it could not be garbage-collected while its threads run.
         self.assembler = Assembler(tokenizer, self.counts)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
         self._finalize = weakref.finalize(self, _close, self.queue, backend)
@@ -106,8 +108,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         dtype: "torch.dtype",
         seen_tokens: float = math.inf,
     ) -> "Translator":
-        """Return a Translator of a model in memory, with one thread, which splits lines of more than `seen_tokens`. On
-        a CPU it computes in float32 and ignores `dtype`."""
+        """Return a Translator of a model in memory, with one thread. It splits lines of more than `seen_tokens`. On a
+        CPU it computes in float32 and ignores `dtype`."""
         from nmt_cli.translation.torch_backend import of_memory
 
         translator = cls.__new__(cls)
@@ -141,7 +143,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         terms: Terms | None = None,
         copy_wordless: bool | None = None,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line, in order, while lines are read; an empty one where there is no text.
+        """Yield the translation of every line, in order, while more lines are read; where there is no text it is empty.
 
         `prefixes` are the forced beginnings of the translations, one for each line. The other keywords are those of
         SearchOptions.
@@ -159,7 +161,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         options: SearchOptions = MODEL_DEFAULTS,
         prefixes: Iterable[str] | None = None,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line of `chunks`, which a thread of its own reads. The lines that have arrived
+        """Yield the translation of every line of `chunks`, which a separate thread reads. The lines that have arrived
         are translated while it waits for more."""
         return Stream(self, self.resolved(options), prefixes).translate_ahead(chunks)
 
@@ -175,8 +177,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         """Begin to translate a text whose translation starts with `prefix`.
 
         `done` is called once, in this or another thread, when the translation or its error is there, or when the text
-        was cancelled. `position` is the number of parts of a larger text before this one: other texts do not wait for
-        all of them.
+        was cancelled. If the text is part of a larger one, `position` is the number of parts before it: other texts
+        then do not wait for all parts.
         """
         pending = Pending(self.queue, self.resolved(options), self, done)
         segments = self.segmenter.cut(pending, text, prefix, position=position)
@@ -207,9 +209,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 yield join(self.tokenizer, [scored], alpha)
 
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
-        """Return the log-probability of every target token, given its source and the target before it, both with EOS.
+        """Return the log-probability of every target token, given its source and the target before it.
 
-        The engine searches with the whole target as prefix, which leaves no choice.
+        Both sides of a pair end with EOS. The engine searches with the whole target as its prefix, so it has no choice.
         """
         self.queue.check_open()
         if self.backend.score_targets:
@@ -224,7 +226,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
 
 class Stream:
-    """The lines of one call on their way through a Translator: in by chunks, out translated and in order."""
+    """The lines of one call on their way through a Translator. They enter in chunks and leave translated, in order."""
 
     def __init__(self, translator: Translator, options: SearchOptions, prefixes: Iterable[str] | None) -> None:
         self._translator = translator
@@ -252,7 +254,7 @@ class Stream:
             self._cancel()
 
     def translate_ahead(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
-        """Yield the translations of chunks of lines, which a thread of its own reads."""
+        """Yield the translations of chunks of lines, which a separate thread reads."""
         threading.Thread(target=self._read, args=[chunks], name="reader", daemon=True).start()
         try:
             while True:
