@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def read_arrays(file: Path) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name, in float32 except those that hold text.
+    """Return the arrays of an .npz file by name, in float32 except for text.
 
     Nothing is unpickled. Raises DataError for damaged files, and for arrays that are larger than weights can be, before
     it allocates memory for them.

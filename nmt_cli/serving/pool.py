@@ -141,7 +141,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             self.texts -= len(texts)
 
     def _reserve(self, cost: int, reserved: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Reserve a cost; 400 if the request would cost too much, including what it has already `reserved`."""
+        """Reserve a cost; 400 if the request would cost too much, including the cost already `reserved`."""
         if cost + reserved > self.max_cost:
             raise Refusal(400, "Invalid request: too many lines, sentences and alternatives. Divide the text")
         return self.costs.reserve(cost)

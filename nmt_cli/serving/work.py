@@ -64,7 +64,7 @@ class Workers:
             cancelled.set()
 
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
-        """Run `units_of`, or `assemble` if there are `results`, in a process, and return what it returns.
+        """Run `units_of`, or `assemble` if there are `results`, in a process, and return its result.
 
         Cancellation kills the process. DataError if a text does not have the format.
         """

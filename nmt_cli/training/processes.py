@@ -113,7 +113,7 @@ def _in_forks(count: int, work: Callable[[], int]) -> int:
 def _wait_for_first(forks: list[ForkProcess], receiver: Connection) -> tuple[int, Any]:
     """Wait until the first fork ends, any fork fails, or one sends a result.
 
-    Return the exit code of the failed one and the result; what is missing is 0.
+    Return the exit code of the failed one and the result; a missing one is 0.
     """
     codes = [fork.exitcode for fork in forks]
     while codes[0] is None and not any(codes) and not receiver.poll():
