@@ -12,43 +12,30 @@ import typer
 from typer.exceptions import TyperException
 
 import nmt_cli
-from nmt_cli import documents
 from nmt_cli.commands import recipes as recipe_commands
 from nmt_cli.commands import score as score_command
 from nmt_cli.commands import serve as serve_command
+from nmt_cli.commands import translate as translate_command
 from nmt_cli.commands.help_pages import Command, Group, help_of
 from nmt_cli.commands.options import (
     MARIAN,
-    PRECISION,
     CommandName,
-    CopyWordless,
     CorpusName,
     Data,
     DryRun,
-    Markup,
     Mirror,
-    Models,
-    Precision,
-    Prefix,
-    Protect,
     Quantization,
     Quiet,
     RecipeFile,
     RunArgument,
     RunDirectory,
     Set,
-    TextFormat,
-    Threads,
-    TranslateTerms,
     Workers,
     directory_option,
     file_option,
     model_option,
     number_option,
     option,
-    output_option,
-    sampling_option,
-    search_option,
 )
 from nmt_cli.commands.usage_errors import usage_error
 from nmt_cli.interop.named_models import model_directories
@@ -78,11 +65,6 @@ def run() -> int:
             typer.echo(text, err=True)
             return UsageError.exit_code
         raise usage_error(error) from None
-
-
-def _build(kind: Any, options: dict[str, Any]) -> Any:
-    """Make a dataclass from options. None leaves a field at its default."""
-    return kind(**{name: value for name, value in options.items() if value is not None})
 
 
 @app.callback(invoke_without_command=True)
@@ -180,81 +162,7 @@ def average_checkpoints(
     average(run, last, out, data)
 
 
-@command()
-def translate(
-    file: Annotated[Path | None, typer.Argument(help="Input file", show_default="stdin")] = None,
-    input: Annotated[Path | None, file_option("Input file", "--input", "-i", default="stdin")] = None,
-    output: Annotated[
-        Path | None, file_option("Output file, kept only if complete", "--output", "-o", default="stdout")
-    ] = None,
-    models: Models = None,
-    precision: Annotated[Precision, option(PRECISION)] = "auto",
-    workers: Threads = None,
-    strict: Annotated[bool, option("Fail on input that is not UTF-8", "--strict")] = False,
-    quiet: Quiet = False,
-    beam: Annotated[int | None, search_option("Beam size; 1 is greedy search", min=1)] = None,
-    alpha: Annotated[float | None, search_option("Length penalty", min=0, max=10)] = None,
-    extra_length: Annotated[int | None, search_option("Maximum output length: source + N subwords", min=1)] = None,
-    split: Annotated[Literal["auto", "off"], search_option("Split long lines at sentence ends", kind="WHEN")] = "auto",
-    copy_wordless: CopyWordless = None,
-    prefix: Prefix = None,
-    terms: TranslateTerms = None,
-    score_pairs: Annotated[
-        Path | None, file_option("Score the translations in this file instead", panel="Search")
-    ] = None,
-    sample: Annotated[bool, sampling_option("Sample translations instead of searching", "--sample", kind=None)] = False,
-    temperature: Annotated[
-        float | None, sampling_option("Below 1 favors likely subwords", default="1", min=0.01)
-    ] = None,
-    top_k: Annotated[
-        int | None, sampling_option("Sample from the N most likely subwords", default="all", min=0)
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        sampling_option("Sample from the likeliest subwords with total probability N", default="1", min=0, max=1),
-    ] = None,
-    seed: Annotated[int | None, sampling_option("Random seed", default="1", min=0, max=2**64 - 1)] = None,
-    format: TextFormat = None,
-    markup: Markup = None,
-    protect: Protect = None,
-    n_best: Annotated[int, output_option("Translations per line", kind="N", min=1)] = 1,
-    alignments: Annotated[bool, output_option("Add word alignments of the best translation", "--alignments")] = False,
-) -> int:
-    """Translate lines of text, or an HTML, Markdown or gettext file.
-
-    Writes one line per input line, in order, and nothing else to stdout. Uses all cores, or all GPUs.
-    """
-    if file and input:
-        raise UsageError("the input file is given twice. Leave out --input")
-    plain = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
-    run = documents.choose(format, input or file, markup, protect, [name for name, used in plain.items() if used])
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    if not sample and (given := [name for name, value in sampling.items() if value is not None]):
-        raise UsageError(f"--{given[0].replace('_', '-')} requires --sample")
-    if sample and (beam is not None or terms):
-        raise UsageError(f"--sample replaces the search. Leave out {'--terms' if terms else '--beam'}")
-    from nmt_cli.corpus.terms import Terms
-    from nmt_cli.translation import translate as command
-    from nmt_cli.translation.options import Sampling, SearchOptions
-
-    search = SearchOptions(
-        beam=beam,
-        alpha=alpha,
-        extra_length=extra_length,
-        split=None if split == "auto" else False,
-        n_best=n_best,
-        sampling=_build(Sampling, sampling) if sample else None,
-        alignments=alignments,
-        terms=Terms.read(terms) if terms else None,
-        copy_wordless=copy_wordless,
-    )
-    options = command.TranslateOptions(
-        input=input or file, output=output, models=model_directories(models or []), search=search, precision=precision,
-        format=format or "text", strict=strict, prefix=prefix, score_pairs=score_pairs, workers=workers,
-    )  # fmt: skip
-    return command.translate(options, run)
-
-
+command()(translate_command.translate)
 command()(serve_command.serve)
 
 
