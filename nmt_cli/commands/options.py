@@ -80,6 +80,10 @@ CopyWordless = Annotated[
     bool | None,
     search_option("Copy lines without letters, such as 3.14", "--copy-wordless/--no-copy-wordless", kind=None),
 ]
+Case = Annotated[
+    Literal["auto", "off"] | None,
+    search_option("Search capitals and title case in sentence case, and restore the case after", kind="WHEN"),
+]
 Prefix = Annotated[
     Path | None,
     file_option("Forced start of each translation, one per line; its last word may be incomplete", panel="Search"),

@@ -8,6 +8,7 @@ import typer
 from nmt_cli import documents
 from nmt_cli.commands.options import (
     PRECISION,
+    Case,
     CopyWordless,
     Markup,
     Models,
@@ -44,6 +45,7 @@ def translate(
     extra_length: Annotated[int | None, search_option("Maximum output length: source + N subwords", min=1)] = None,
     split: Annotated[Literal["auto", "off"], search_option("Split long lines at sentence ends", kind="WHEN")] = "auto",
     copy_wordless: CopyWordless = None,
+    case: Case = None,
     prefix: Prefix = None,
     terms: TranslateTerms = None,
     score_pairs: Annotated[
@@ -94,6 +96,7 @@ def translate(
         alignments=alignments,
         terms=Terms.read(terms) if terms else None,
         copy_wordless=copy_wordless,
+        case=case,
     )
     options = command.TranslateOptions(
         input=input or file, output=output, models=model_directories(models or []), search=search, precision=precision,

@@ -56,9 +56,16 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
         pairs += [(end, starts[origin]) for end, origin in zip(ends, hypothesis.source_positions, strict=False)]
         source += f"{source_text} "
         target += f"{target_text} "
-    in_source = offsets_in(source, text)
-    in_target = offsets_in(target, translation.hypotheses[rank].text)
+    result = translation.hypotheses[rank].text
+    folded = _folded if translation.case else str
+    in_source = offsets_in(folded(source), folded(text))
+    in_target = offsets_in(folded(target), folded(result))
     return [(in_target[end], _word_start(text, in_source[start])) for end, start in pairs]
+
+
+def _folded(text: str) -> str:
+    """Return a text of the same length in small letters."""
+    return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
 
 
 def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:

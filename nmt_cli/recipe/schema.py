@@ -245,6 +245,9 @@ class Decoding(Section):  # search (section 6.1)
         True, description="split long lines at sentence ends; retry empty or looping output in halves"
     )
     copy_wordless: bool = Field(True, description="copy lines without a letter, such as 3.14, untranslated")
+    case: Literal["auto", "off"] = Field(
+        "auto", description="auto: search text in capitals or title case in sentence case, and restore its case after"
+    )
 
 
 class Expect(Section):  # expected results and their source; `train` and `reproduce` compare runs with them

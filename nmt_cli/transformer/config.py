@@ -69,6 +69,7 @@ class Decoding:
     extra_length: Annotated[int, limits.EXTRA_LENGTH]
     split: bool
     copy_wordless: bool
+    case: Literal["auto", "off"] = "auto"  # models of nmt 1.0 and before lack it
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nmt_cli.corpus.tokenizer import EOS, WIDE, Tokenizer
+from nmt_cli.translation.case import WORDS
 from nmt_cli.translation.constraints import constraints_of
 from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
@@ -23,6 +24,7 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
     Texts are joined by a space, unless both sides of a joint are Chinese or Japanese.
     """
     texts = tokenizer.target.decode([part.ids for part in parts])
+    texts = [part.text or text for part, text in zip(parts, texts, strict=True)]
     texts = texts if len(texts) == 1 else list(filter(None, map(str.strip, texts)))
     text = _WIDE_JOINT.sub(r"\1\2", "\n".join(texts)).replace("\n", " ")
     values = [value for part in parts for value in part.token_log_probabilities]
@@ -77,7 +79,24 @@ class Assembler:
             return
         for rank in range(options.n_best):
             parts = [hypothesis for _, hypothesis in whole.parts(rank)]
+            if whole.case:
+                parts = list(map(self._written, whole.drafts[rank if len(whole.drafts) > 1 else 0], parts))
             pending.hypotheses.append(join(self.tokenizer, parts, options.alpha))
+
+    def _written(self, segment: Segment, hypothesis: Hypothesis) -> Hypothesis:
+        """Return a segment's hypothesis with its text in the case of the source."""
+        text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
+        if not segment.case:
+            return hypothesis
+        if segment.case.style == WORDS:
+            source = self.tokenizer.tokens(segment.ids[:-1])
+            target = self.tokenizer.target.tokens(hypothesis.ids)
+            return replace(hypothesis, text=segment.case.emphasized(text, source, target, hypothesis.source_positions))
+        written = segment.case.written(text)
+        if segment.prefix:
+            [prefix] = self.tokenizer.target.decode([segment.prefix])
+            written = segment.case.prefix + written[len(segment.case.written(prefix)) :]
+        return replace(hypothesis, text=written)
 
     def _inspect(self, segment: Segment, pending: Pending) -> None:
         """Count the tokens found; repeat a segment that is empty, loops or lacks a term."""
@@ -86,11 +105,32 @@ class Assembler:
             if not segment.hypotheses or not self._has_terms(segment):
                 self._replace(segment, [segment.unconstrained], pending.drafts[0])
             return
+        if segment.given:
+            other = replace(
+                segment, ids=segment.given, case=None, given=[], rival=segment, owner=pending, hypotheses=[]
+            )
+            self._search(segment, [other], pending)
+            return
+        if segment.rival:
+            segment = self._choose(segment, segment.rival, pending)
         best = segment.hypotheses[0].ids
         failed = not best or (looping(best) and not looping(segment.ids))
         may_halve = pending.options.split and not pending.options.sampling and segment.depth < MAX_HALVINGS
         if not (failed and may_halve and self._halve(segment, pending)):
             self._constrain(segment, pending)
+
+    def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
+        """Return the one of two segments, the forms of one text, whose translation is likelier for each token."""
+        segment.rival, rival.given = None, []
+
+        def likelihood(each: Segment) -> tuple[bool, float]:
+            best = each.hypotheses[0]
+            return bool(best.ids) and not looping(best.ids), best.log_probability / (len(best.ids) + 1)
+
+        if likelihood(rival) < likelihood(segment):
+            return segment
+        self._replace(segment, [rival], pending.drafts[0])
+        return rival
 
     def _replace(self, segment: Segment, others: list[Segment], draft: list[Segment]) -> None:
         index = draft.index(segment)

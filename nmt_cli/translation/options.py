@@ -40,6 +40,7 @@ class SearchOptions:
     alignments: bool = False  # find the source token that each target token translates
     terms: Terms | None = None  # glossary
     copy_wordless: Any = None  # bool: copy lines without letters
+    case: Any = None  # "auto": search capitals and title case in sentence case; or "off"
 
     def resolved(self, decoding: Any) -> "SearchOptions":
         """Return these options with None replaced by the values of a model's section `decoding`.
@@ -53,7 +54,7 @@ class SearchOptions:
             raise UsageError("terms need a search, samples are drawn: leave out one of them")
         if not 1 <= self.n_best <= MAX_N_BEST:
             raise UsageError(f"n_best must be from 1 to {MAX_N_BEST:,}, not {self.n_best:,}")
-        names = "beam", "alpha", "extra_length", "split", "copy_wordless"
+        names = "beam", "alpha", "extra_length", "split", "copy_wordless", "case"
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         values = vars(checked_decoding(vars(decoding) | given))
         chosen = {name: values[name] for name in names}

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nmt_cli.corpus.terms import Term
 from nmt_cli.system.errors import UsageError
@@ -39,9 +39,24 @@ class Translation:
         return self.hypotheses[min(rank, len(self.hypotheses) - 1)]
 
     @property
+    def case(self) -> str | None:
+        """The style in which the text was written again (see Case), "mixed" for several, or None."""
+        styles = {segment.case.style if segment.case else None for segment in self.segments}
+        return "mixed" if len(styles) > 1 else next(iter(styles), None)
+
+    @property
+    def untranslated(self) -> bool:
+        """Whether a part of the text could not be translated, and is the source."""
+        return any(segment.untranslated for segment in self.segments)
+
+    def form_of(self, term: Term, text: str) -> str | None:
+        """Return the form of a term in one of the hypotheses' texts, or None. A text in another case ignores case."""
+        return (replace(term, any_case=True) if self.case else term).form_in(text)
+
+    @property
     def missing_terms(self) -> list[Term]:
         """The terms that the best translation does not contain."""
-        return [term for term in self.terms if term.form_in(self.text) is None]
+        return [term for term in self.terms if self.form_of(term, self.text) is None]
 
     def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
         """Return what the hypothesis of this rank is joined from: the source ids and the hypothesis of each segment."""

@@ -4,10 +4,13 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer, has_letter, normalize, visible, writable
+from nmt_cli.translation.case import UPPER, WORDS, Caser, Part, unusual
+from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Copy, Pending
 from nmt_cli.translation.segments import Segment
 
@@ -28,11 +31,19 @@ class Segmenter:
     """Cuts lines for one model. `counts` are those of the Translator."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, max_length: int, filter_tokens: int, seen_tokens: int, counts: Counter[str]
+        self,
+        tokenizer: Tokenizer,
+        caser: Caser,
+        *,
+        max_length: int,
+        filter_tokens: int,
+        seen_tokens: int,
+        counts: Counter[str],
     ) -> None:
         """The model takes up to `max_length` tokens, and the filter of its training corpus kept lines of up to
         `filter_tokens`. Lines of more than `seen_tokens` are split. EOS counts in all three."""
         self.tokenizer = tokenizer
+        self.caser = caser
         self.max_length = max_length
         self.filter_tokens = filter_tokens
         self.seen_tokens = seen_tokens
@@ -48,24 +59,29 @@ class Segmenter:
             if not isinstance(value, str):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
         options, text = pending.options, normalize(visible(line))
-        forced = self.tokenizer.target.encode([normalize(prefix)])[0] if prefix else []
-        pending.terms = options.terms.find(text) if options.terms else []
+        parts = self._parts(text, normalize(prefix), options)
+        forced = self._forced(normalize(prefix), parts[0]) if prefix else []
+        pending.terms = options.terms.find(" ".join(part.text for part in parts)) if options.terms else []
         pending.drafts = [[] for _ in range(options.n_best if options.sampling else 1)]
         if options.copy_wordless and not (forced or pending.terms):
             pending.copy = self._copy(line, text)
-        sources = [] if pending.copy else self._sources(pending, text, forced)
+        sources = [] if pending.copy else self._sources(pending, parts, forced)
         segments, segment_options = [], options.for_segments()
-        for offset, source in enumerate(sources):
+        for offset, (source, part) in enumerate(sources):
             terms = pending.terms if len(sources) == 1 else terms_of(source, self.tokenizer, options.terms)
+            aligned = part.case is not None and part.case.style == WORDS
+            given = self.tokenizer.encode([part.given])[0] if part.given and len(sources) == 1 else []
             for sample, draft in enumerate(pending.drafts):
                 segment = Segment(
                     source,
-                    segment_options,
+                    replace(segment_options, alignments=True) if aligned else segment_options,
                     prefix=[] if offset else forced[: self.max_length - 1],
                     random_key=(number, offset, sample),
                     position=position + offset,
                     owner=pending,
                     terms=terms,
+                    case=part.case,
+                    given=[*given[: self.max_length - 1], EOS] if given else [],
                 )
                 draft.append(segment)
                 segments.append(segment)
@@ -75,16 +91,38 @@ class Segmenter:
             self.counts["copied"] += bool(pending.copy and pending.copy.text.strip())
         return segments
 
-    def _sources(self, pending: Pending, text: str, forced: Sequence[int]) -> list[list[int]]:
-        """Return the ids of a text's segments, each closed by EOS."""
-        ids, split, room = self.tokenizer.encode([text])[0], pending.options.split, self.max_length
-        sources = [[*ids[: room - 1], EOS]] if ids else []
-        if split and len(ids) >= self.seen_tokens:
-            sources = split_line(self.tokenizer, text, self.seen_tokens, self.filter_tokens, pending.options.terms)
+    def _parts(self, text: str, prefix: str, options: SearchOptions) -> list[Part]:
+        """Return a normalized text in parts, each to be searched in the case in which the model has seen text."""
+        if options.case == "off" or not unusual(text):
+            return [Part(text)]
+        may_ask = not (options.sampling or prefix)
+        first, *others = self.caser.parts(text, sentences_of(text), options.terms, may_ask=may_ask)
+        if first.case:
+            first = replace(first, case=replace(first.case, prefix=prefix))
+        return [first, *others]
+
+    def _forced(self, prefix: str, part: Part) -> list[int]:
+        """Return the ids of a forced prefix, in sentence case if its source is in capitals."""
+        text = self.caser.prefix(prefix) if part.case and part.case.style == UPPER else prefix
+        return self.tokenizer.target.encode([text])[0]
+
+    def _sources(self, pending: Pending, parts: Sequence[Part], forced: Sequence[int]) -> list[tuple[list[int], Part]]:
+        """Return the ids of a text's segments, each closed by EOS, with the parts that they are from."""
+        split, room = pending.options.split, self.max_length
+        found, longer, too_long = list[tuple[list[int], Part]](), False, False
+        for part in parts:
+            [ids] = self.tokenizer.encode([part.text])
+            sources = [[*ids[: room - 1], EOS]] if ids else []
+            if split and len(ids) >= self.seen_tokens:
+                terms = pending.options.terms
+                sources = split_line(self.tokenizer, part.text, self.seen_tokens, self.filter_tokens, terms)
+            found += [(source, part) for source in sources]
+            longer |= len(sources) > 1
+            too_long |= not split and len(ids) >= room
         with pending.queue.changed:
-            self.counts["split"] += len(sources) > 1
-            self.counts["cut"] += (len(forced) >= room) + (not split and len(ids) >= room)
-        return sources
+            self.counts["split"] += longer
+            self.counts["cut"] += (len(forced) >= room) + too_long
+        return found
 
     def _copy(self, line: str, text: str) -> Copy | None:
         """Return the copy of a line that has no letters after its language token. `text` is the normalized line."""

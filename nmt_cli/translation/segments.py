@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nmt_cli.corpus.terms import Term
+from nmt_cli.translation.case import Case
 from nmt_cli.translation.constraints import Constraints
 from nmt_cli.translation.options import SearchOptions
 
@@ -17,7 +18,7 @@ class Hypothesis:
     log_probability: float  # of all tokens, EOS counted, in nats
     score: float  # log-probability over length penalty
     token_log_probabilities: list[float]  # EOS counted
-    text: str = ""
+    text: str = ""  # of a segment: only where the ids do not give it
     tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
     source_positions: list[int] = field(default_factory=list)  # of a segment: the source token that each id translates
 
@@ -40,6 +41,10 @@ class Segment:
     terms: Sequence[Term] = ()  # glossary entries whose phrase is in the source
     constraints: Constraints | None = None  # what every hypothesis must contain
     unconstrained: "Segment | None" = None  # the segment that this one repeats with constraints
+    case: Case | None = None  # in which the translation is written; None: as the model writes it
+    given: list[int] = field(default_factory=list)  # the source in its own case, to be searched, too, and compared
+    rival: "Segment | None" = None  # the segment in sentence case, with which this one is compared
+    untranslated: bool = False  # the search failed: the hypothesis is the source
     hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; none where the constraints allow none
     error: BaseException | None = None
 

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import Tokenizer, files_of
@@ -19,6 +19,7 @@ from nmt_cli.transformer.config import ModelConfig, from_recipe
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import backends
 from nmt_cli.translation.assembler import Assembler, join
+from nmt_cli.translation.case import Caser
 from nmt_cli.translation.lines import chunks_of
 from nmt_cli.translation.options import MODEL_DEFAULTS, Sampling, SearchOptions
 from nmt_cli.translation.pending import Pending, Translation
@@ -93,7 +94,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.counts: Counter[str] = Counter()
         filtered = min(config.max_tokens or longest, longest)
         sizes = {"max_length": longest, "filter_tokens": filtered, "seen_tokens": int(min(filtered, seen))}
-        self.segmenter = Segmenter(tokenizer, **sizes, counts=self.counts)
+        self.segmenter = Segmenter(tokenizer, Caser(tokenizer, config.src, config.tgt), **sizes, counts=self.counts)
         # Neither may refer to this Translator: it could not be garbage-collected while its threads run.
         self.assembler = Assembler(tokenizer, self.counts)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
@@ -142,6 +143,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         alignments: bool = False,
         terms: Terms | None = None,
         copy_wordless: bool | None = None,
+        case: Literal["auto", "off"] | None = None,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while more lines are read; where there is no text it is empty.
 
@@ -152,7 +154,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise TypeError("translate takes an iterable of lines, not one text: [text]")
         if isinstance(prefixes, str):
             raise TypeError("prefixes must be an iterable of texts, one for each line")
-        options = SearchOptions(beam, alpha, extra_length, split, n_best, sampling, alignments, terms, copy_wordless)
+        options = SearchOptions(
+            beam, alpha, extra_length, split, n_best, sampling, alignments, terms, copy_wordless, case
+        )
         return Stream(self, self.resolved(options), prefixes).translate(iter(lines))
 
     def translate_chunks(
@@ -191,8 +195,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         """Return options with None replaced by the model's own values; UsageError for wrong options."""
         self.queue.check_open()
         resolved = options.resolved(self.config.decoding)
-        parses = self.config.output == "trees"  # the translation of a line without letters is a tree, too
-        return replace(resolved, copy_wordless=resolved.copy_wordless and not parses)
+        parses = self.config.output == "trees"  # a line without letters has a tree, too, whose labels are capitals
+        if not parses:
+            return resolved
+        return replace(resolved, copy_wordless=False, case="off")
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
         """Yield the scores of every (source, translation), in order."""

@@ -36,8 +36,14 @@ def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None
             record["alignment"] = words
         for record, hypothesis in zip(records, hypotheses, strict=True):
             if translation.terms:
-                record["terms"] = {term.source: term.form_in(hypothesis.text) for term in translation.terms}
-        mark = {"copied": True} if translation.copy else {}
+                record["terms"] = {
+                    term.source: translation.form_of(term, hypothesis.text) for term in translation.terms
+                }
+        mark: dict[str, object] = {"copied": True} if translation.copy else {}
+        if translation.case:
+            mark["case"] = translation.case
+        if translation.untranslated:
+            mark["untranslated"] = True
         yield json.dumps({"line": number, **mark, "hypotheses": records}, ensure_ascii=False)
         return
     for rank, hypothesis in enumerate(hypotheses):
@@ -84,6 +90,7 @@ def report(counts: Counter[str], max_length: int) -> None:
         (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
         (warn, "cut", f"lines or prefixes were longer than the model's {max_length:,} tokens and were cut"),
         (warn, "unsaid", "terms are missing from their line's translation: no hypothesis with them was found"),
+        (warn, "untranslated", "segments had no translation that ends: their source was copied"),
         (say, "constrained", "segments lacked a term and were searched again, with constraints"),
         (say, "split", "lines longer than those of training were split at sentence ends and rejoined"),
         (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),

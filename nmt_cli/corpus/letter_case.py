@@ -1,0 +1,67 @@
+"""Capital and small letters by the rules of languages where Python's own, which know no language, are wrong.
+
+The rules are those of Unicode's SpecialCasing.txt and of CLDR's transforms tr-Upper, tr-Lower, el-Upper and nl-Title.
+"""
+
+import re
+import unicodedata
+
+from nmt_cli.corpus.languages import base_of
+
+_DOTLESS = "tr", "az", "crh", "tt", "gag"  # in Latin script: i and İ, ı and I
+_GREEK_WORD = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]+")
+_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # of decomposed text; capitals have none
+_HIATUS = re.compile("([ΑΕΗΟ])(?:[\u0313\u0314]?[\u0300\u0301\u0342])([ΙΥ])(?![\u0300-\u036f])")
+_WORD_START = re.compile(r"(?<![\w'’])[^\W\d_]")
+_DUTCH_START = re.compile(r"(?<![\w'’])I(?:j|\u0308j)")
+
+
+def lower(text: str, language: str) -> str:
+    """Return a text in small letters."""
+    if base_of(language) in _DOTLESS:
+        text = text.replace("I\u0307", "i").replace("İ", "i").replace("I", "ı")
+    return text.lower().replace("i\u0307", "i")  # Python writes the dot of İ twice
+
+
+def upper(text: str, language: str) -> str:
+    """Return a text in capitals, which may be longer: ß becomes SS. Georgian has no capitals in ordinary text."""
+    base = base_of(language)
+    if base == "ka":
+        return text
+    if base in _DOTLESS:
+        return text.replace("i", "İ").replace("ı", "I").upper()
+    return _GREEK_WORD.sub(_greek, text).upper() if base == "el" else text.upper()
+
+
+def _greek(word: re.Match[str]) -> str:
+    """Return a Greek word without accents: ΜΑΪΟΣ for Μάιος. The word ή (or) keeps its own."""
+    if word[0] in ("ή", "Ή"):
+        return "Ή"
+    capitals = unicodedata.normalize("NFD", word[0]).upper()
+    return unicodedata.normalize("NFC", _GREEK_ACCENTS.sub("", _HIATUS.sub("\\1\\2\u0308", capitals)))
+
+
+def capitalized(word: str, language: str) -> str:
+    """Return a word, or a text, with a capital at its beginning; the rest stays."""
+    if word[:1] == "i" and base_of(language) in _DOTLESS:
+        return f"İ{word[1:]}"
+    if word[:2] == "ij" and base_of(language) == "nl":
+        return f"IJ{word[2:]}"
+    return word[:1].title() + word[1:]
+
+
+def title(text: str, language: str) -> str:
+    """Return a text with a capital at the beginning of each word, also after a hyphen, but not after an apostrophe.
+
+    The other letters stay. Words with a capital further inside, such as iPhone and pH, stay as they are.
+    """
+
+    def start(letter: re.Match[str]) -> str:
+        rest = re.compile(r"[\w'’]*").match(text, letter.start())
+        inner = rest[0][1:] if rest else ""
+        if inner != inner.lower():
+            return letter[0]
+        return capitalized(letter[0], language)
+
+    titled = _WORD_START.sub(start, text)
+    return _DUTCH_START.sub("IJ", titled) if base_of(language) == "nl" else titled

@@ -1,0 +1,296 @@
+"""Puts text in capitals or in title case into sentence case for the search, and its translation into the given case.
+
+Models have mostly seen sentence case: their tokenizers spell a word in capitals letter by letter. A sentence without a
+small letter is "upper", a line whose words all begin with capitals is "title", and "words" are single words in capitals
+within other text. The tokenizer decides the case of each word: it spells the usual form in fewer tokens.
+"""
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from nmt_cli.corpus import letter_case
+from nmt_cli.corpus.languages import base_of
+from nmt_cli.corpus.terms import Terms
+from nmt_cli.corpus.tokenizer import LANGUAGE, Tokenizer
+
+UPPER, TITLE, WORDS = "upper", "title", "words"
+SURE_UPPER = 3  # words of a line; fewer may be an acronym or a name, so the model chooses
+SURE_TITLE = 5
+KNOWN = 3  # letters of a word's longest token: a word in shorter pieces may be an acronym
+LONGEST_ACRONYM = 5
+
+_SPACED = re.compile(r"\S+")
+_WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
+_EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00a1"
+# In a word: signs of addresses, placeholders, tags, paths, variables, of U.S. and of R&B.
+_FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
+_ORDINAL = re.compile(r"\d+(?:ST|ND|RD|TH|S)")
+_ROMAN = re.compile(r"(?=..)M{0,3}(?:C[MD]|D?C{0,3})(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")
+_CAPITALIZES_NOUNS = "de", "lb"
+_NO_SHORT_WORDS = "en", "de", "nl", "lb"  # languages whose single letters are names of letters; in English not "a"
+
+
+@dataclass(frozen=True)
+class Case:
+    """How the translation of a segment is written."""
+
+    style: str  # UPPER, TITLE or WORDS
+    language: str  # of the translation
+    kept: frozenset[str] = frozenset()  # words and phrases that keep their case
+    capitals: frozenset[str] = frozenset()  # of WORDS: source words, as searched, whose translation gets capitals
+    prefix: str = ""  # forced beginning of the translation, as it was given
+
+    def written(self, text: str) -> str:
+        """Return a translation in this case, UPPER or TITLE; for WORDS see `emphasized`."""
+        change = letter_case.upper if self.style == UPPER else letter_case.title
+        if not self.kept:
+            return change(text, self.language)
+        kept = "|".join(map(_whole, sorted(self.kept, key=len, reverse=True)))
+        parts = re.split(f"({kept})", text)
+        return "".join(part if index % 2 else change(part, self.language) for index, part in enumerate(parts))
+
+    def emphasized(self, text: str, source: Sequence[str], target: Sequence[str], positions: Sequence[int]) -> str:
+        """Return a translation with capitals for the words that translate `capitals`.
+
+        `source` and `target` are the tokens of both sides; `positions` has the source token of each target token.
+        """
+        loud = set[int]()
+        for word in _by_word(source):
+            if "".join(source[i] for i in word).lstrip("\u2581").strip(_EDGES) in self.capitals:
+                loud.update(word)
+        words, spans = text.split(" "), list(_by_word(target))
+        if len(words) != len(spans):
+            return text
+        for index, span in enumerate(spans):
+            first = next((i for i in span if any(map(str.isalpha, target[i]))), span[0])
+            if first < len(positions) and positions[first] in loud:
+                words[index] = letter_case.upper(words[index], self.language)
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One or more sentences of a line that have the same case."""
+
+    text: str  # to be searched
+    case: Case | None = None
+    given: str = ""  # the text as it was given, if the model must choose which of the two to translate
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A part of a text without spaces."""
+
+    start: int  # of its core, which has no quotes and punctuation around it
+    core: str
+    kind: str  # "upper", "title", "lower", "caseless", or "" for parts that keep their case
+
+
+def unusual(text: str) -> bool:
+    """Return whether a text may have capitals beyond those of ordinary sentences: a test that takes a microsecond."""
+    words = text.split()
+    if any(len(word) > 1 and word.isupper() for word in words):
+        return True
+    return len(words) > 1 and 5 * sum(word[0].isupper() for word in words) >= 3 * len(words)
+
+
+class Caser:
+    """Finds unusual case in source text, and puts it into sentence case."""
+
+    def __init__(self, tokenizer: Tokenizer, source: str, target: str) -> None:
+        """`source` and `target` are language codes."""
+        self.tokenizer = tokenizer
+        self.source = base_of(source)
+        self.target = target
+
+    def parts(
+        self, text: str, sentences: Iterable[tuple[int, int]], terms: Terms | None = None, *, may_ask: bool = True
+    ) -> list[Part]:
+        """Return the parts of a normalized text, given the start and end of its sentences.
+
+        The phrases of `terms` keep their case, and so do their translations, unless a term ignores case. If the model
+        `may_ask`, a part has both forms where the case is not certain: the caller searches both.
+        """
+        spans = list(sentences)
+        head = LANGUAGE.match(text)
+        front, language = (f"{head[0]} ", head[1][2:-2]) if head else ("", self.target)
+        exact = [match for match in (terms.spans(text) if terms else ()) if not match[0].any_case]
+        kept = {form for term, _, _ in exact for form in term.forms}
+        fixed = [(start, end) for _, start, end in exact]
+        tokens = [token for token in self._tokens(text, fixed) if not head or token.start >= head.end()]
+        firsts = {next((token.start for token in tokens if token.start >= start), -1) for start, _ in spans}
+        found = list[Part]()
+        for style, sure, start, end in _groups(tokens, spans, self.source):
+            own = _within(tokens, (start, end))
+            before = front if start else ""
+            part = Part(before + text[start:end])
+            if sure or may_ask or style == UPPER:
+                searched, changed = self._sentence_case(text[start:end], start, own, firsts, style)
+                if changed:
+                    names = {token.core for token in own if not token.kind and any(map(str.isalpha, token.core))}
+                    case = Case(style, language, frozenset(kept | names), changed if style == WORDS else frozenset())
+                    part = Part(before + searched, case, part.text if may_ask and not sure else "")
+            found.append(part)
+        return found if any(part.case for part in found) else [Part(text)]
+
+    def prefix(self, text: str) -> str:
+        """Return the forced beginning of a translation in sentence case, if it is in capitals."""
+        target = Caser(self.tokenizer.target, self.target, self.target)
+        [part, *others] = target.parts(text, [(0, len(text))], may_ask=False)
+        return part.text if not others and part.case and part.case.style == UPPER else text
+
+    def _tokens(self, text: str, fixed: Sequence[tuple[int, int]]) -> Iterator[_Token]:
+        for match in _SPACED.finditer(text):
+            core = match[0].strip(_EDGES)
+            if core:
+                start = match.start() + match[0].index(core)
+                inside = any(start < end and begin < start + len(core) for begin, end in fixed)
+                yield _Token(start, core, "" if inside else _kind_of(core))
+
+    def _sentence_case(
+        self, part: str, start: int, tokens: Sequence[_Token], firsts: set[int], style: str
+    ) -> tuple[str, frozenset[str]]:
+        """Return the part of a text that begins at `start` in sentence case, and the words that changed.
+
+        `firsts` has the offsets of the first words of sentences.
+        """
+        pieces, last, changed = list[str](), start, set[str]()
+        for token in tokens:
+            new = token.core
+            if token.kind == style or (style == WORDS and token.kind == UPPER and self._is_shouted(token.core)):
+                is_first = token.start in firsts
+                words = [self._usual(each, first=is_first and not i) for i, each in enumerate(_WORD.findall(new))]
+                gaps = _WORD.split(new)
+                new = "".join(itertools.chain(*itertools.zip_longest(gaps, words, fillvalue="")))
+            if new != token.core:
+                changed.add(new)
+            pieces += [part[last - start : token.start - start], new]
+            last = token.start + len(token.core)
+        return "".join([*pieces, part[last - start :]]), frozenset(changed)
+
+    def _usual(self, word: str, *, first: bool) -> str:
+        """Return the usual form of a word in capitals or with a capital: as in a sentence, or at its beginning."""
+        if any(map(str.isdigit, word)):
+            return word.lower() if self.source == "en" and _ORDINAL.fullmatch(word) else word
+        small = letter_case.lower(word, self.source)
+        large = letter_case.capitalized(small, self.source)
+        if self.source == "en" and (small == "i" or small[:2] in ("i'", "i\u2019")):
+            return large
+        if len(word) == 1:
+            alone = self.source in _NO_SHORT_WORDS and not (self.source == "en" and small == "a")
+            return word if first or alone else small
+        forms = [*([] if first else [small]), large]
+        if self.source in _CAPITALIZES_NOUNS and "ss" in small:
+            forms += [form.replace("ss", "\u00df") for form in forms]
+        spelled = {form: self.tokenizer.encode([form])[0] for form in [*forms, small, word]}
+        best = self._best(forms, spelled)
+        shortest = min(spelled[best], spelled[small], key=len)
+        return word if len(spelled[word]) < len(shortest) or self._is_acronym(word, shortest) else best
+
+    def _best(self, forms: Sequence[str], spelled: dict[str, list[int]]) -> str:
+        """Return the form with the fewest tokens; of equals a small one, except of German words in several tokens.
+
+        Elsewhere than in German, only a word that is one token gets a capital: other differences are accidents.
+        """
+        fewest = min(len(spelled[form]) for form in forms)
+        equal = [form for form in forms if len(spelled[form]) == fewest]
+        if self.source in _CAPITALIZES_NOUNS:
+            capitals = [form for form in equal if form[0].isupper()]
+            return capitals[0] if capitals and fewest > 1 else equal[0]
+        return equal[0] if fewest == 1 else forms[0]
+
+    def _is_acronym(self, word: str, ids: Sequence[int]) -> bool:
+        """Return whether a word is an acronym or a Roman numeral: short, and unknown to the tokenizer in small letters,
+        where it has these ids."""
+        if not word.isupper() or not word.isalpha():
+            return False
+        if _ROMAN.fullmatch(word) and (len(ids) > 1 or set(word) <= set("IVX")):
+            return True
+        longest = max(len(token.lstrip("\u2581")) for token in self.tokenizer.tokens(list(ids)))
+        return len(word) <= LONGEST_ACRONYM and longest < min(KNOWN, len(word))
+
+    def _is_shouted(self, core: str) -> bool:
+        """Return whether the tokenizer spells a word in capitals by letters or bytes, but knows it in small letters."""
+        letters = sum(map(str.isalpha, core))
+        if letters < KNOWN or any(map(str.isdigit, core)):
+            return False
+        usual = _WORD.sub(lambda word: self._usual(word[0], first=False), core)
+        given, known = self.tokenizer.encode([core, usual])
+        return usual != core and 2 * len(given) > letters and (len(known) == 1 or 3 * len(known) <= letters)
+
+
+def _kind_of(core: str) -> str:
+    """Return the kind of a token; see _Token."""
+    if not any(map(str.isalpha, core)) or _FIXED.search(core):
+        return ""
+    if not core.isascii() and any(c.isalpha() and not (c.isupper() or c.islower() or c.istitle()) for c in core):
+        return "caseless"
+    words = [word[0] for word in _WORD.finditer(core)]
+    if core.isupper():
+        return UPPER
+    if any(word[1:] != word[1:].lower() for word in words):
+        return ""  # iPhone, McDonald's
+    return "title" if words[0][0].isupper() else "lower"
+
+
+def _groups(
+    tokens: Sequence[_Token], sentences: Sequence[tuple[int, int]], source: str
+) -> Iterator[tuple[str, bool, int, int]]:
+    """Yield neighboring sentences of the same style: the style, whether it is certain, the start and the end."""
+    if (title := _title_of(tokens, source)) and sentences:
+        yield TITLE, title == "sure", sentences[0][0], sentences[-1][1]
+        return
+    styled = [(_style_of(_within(tokens, span), len(sentences) == 1), *span) for span in sentences]
+    for style, group in itertools.groupby(styled, lambda each: each[0]):
+        spans = list(group)
+        start, end = spans[0][1], spans[-1][2]
+        words = sum(token.kind == UPPER for token in _within(tokens, (start, end)))
+        yield style, style == WORDS or words >= SURE_UPPER, start, end
+
+
+def _style_of(tokens: Sequence[_Token], alone: bool) -> str:
+    """Return UPPER or WORDS for a sentence. If other sentences stand beside it, a short one is not UPPER."""
+    kinds = [token.kind for token in tokens if token.kind]
+    long = any(len(token.core) > 1 for token in tokens if token.kind)
+    enough = len(kinds) >= (1 if alone else SURE_UPPER)
+    return UPPER if long and enough and set(kinds) == {UPPER} else WORDS
+
+
+def _title_of(tokens: Sequence[_Token], source: str) -> str:
+    """Return "sure" or "unsure" for a line in title case, "" for others.
+
+    Short words may be small, as in "The Lord of the Rings", but not in languages that write nouns with capitals.
+    """
+    kinds = [token.kind for token in tokens if token.kind]
+    titled = kinds.count("title")
+    if titled < 2 or "caseless" in kinds:
+        return ""
+    if "lower" not in kinds:
+        return "sure" if len(kinds) >= SURE_TITLE else "unsure"
+    small = [token.core for token in tokens if token.kind == "lower"]
+    framed = kinds[0] == kinds[-1] == "title" and titled > 2 and len(small) < titled
+    return "unsure" if framed and source not in _CAPITALIZES_NOUNS and max(map(len, small)) <= KNOWN else ""
+
+
+def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> list[_Token]:
+    return [token for token in tokens if span[0] <= token.start < span[1]]
+
+
+def _by_word(tokens: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the indices of each word's tokens."""
+    word = list[int]()
+    for index, token in enumerate(tokens):
+        if token.startswith("\u2581") and word:
+            yield word
+            word = []
+        word.append(index)
+    if word:
+        yield word
+
+
+def _whole(phrase: str) -> str:
+    """Return a pattern for a phrase that is not part of longer words."""
+    before, after = r"(?<!\w)" if phrase[0].isalnum() else "", r"(?!\w)" if phrase[-1].isalnum() else ""
+    return before + re.escape(phrase) + after
