@@ -15,6 +15,7 @@ from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 MAX_HALVINGS = 3  # in a row, of a source and then of its halves
+EXCESS, MARGIN = 4, 10  # a translation of EXCESS times the tokens of its source and MARGIN more is an invention
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
@@ -36,7 +37,8 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
 
 class Assembler:
     """Receives segments from the queue. A segment whose translation is empty or loops is searched again in halves. A
-    segment whose translation lacks a term is searched again with constraints. An error ends only its own text."""
+    segment whose translation lacks a term is searched again with constraints. If the halves fail, too, their source
+    stays. An error ends only its own text."""
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str]) -> None:
         self.tokenizer = tokenizer
@@ -88,14 +90,15 @@ class Assembler:
         text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
         if not segment.case:
             return hypothesis
-        if segment.case.style == WORDS:
+        case = replace(segment.case, language=segment.case.source) if segment.untranslated else segment.case
+        if case.style == WORDS:
             source = self.tokenizer.tokens(segment.ids[:-1])
             target = self.tokenizer.target.tokens(hypothesis.ids)
-            return replace(hypothesis, text=segment.case.emphasized(text, source, target, hypothesis.source_positions))
-        written = segment.case.written(text)
+            return replace(hypothesis, text=case.emphasized(text, source, target, hypothesis.source_positions))
+        written = case.written(text)
         if segment.prefix:
             [prefix] = self.tokenizer.target.decode([segment.prefix])
-            written = segment.case.prefix + written[len(segment.case.written(prefix)) :]
+            written = case.prefix + written[len(case.written(prefix)) :]
         return replace(hypothesis, text=written)
 
     def _inspect(self, segment: Segment, pending: Pending) -> None:
@@ -113,11 +116,35 @@ class Assembler:
             return
         if segment.rival:
             segment = self._choose(segment, segment.rival, pending)
-        best = segment.hypotheses[0].ids
-        failed = not best or (looping(best) and not looping(segment.ids))
-        may_halve = pending.options.split and not pending.options.sampling and segment.depth < MAX_HALVINGS
-        if not (failed and may_halve and self._halve(segment, pending)):
+        failed = self._failed(segment)
+        may_repeat = pending.options.split and not pending.options.sampling
+        if failed and may_repeat and segment.depth < MAX_HALVINGS and self._halve(segment, pending):
+            return
+        if failed and may_repeat and segment.hypotheses[0].ids and not segment.prefix:
+            self._leave_untranslated(segment)
+        else:
             self._constrain(segment, pending)
+
+    def _failed(self, segment: Segment) -> bool:
+        """Return whether the best translation is empty, loops, or is many times as long as its source."""
+        best = segment.hypotheses[0].ids
+        if not best or (looping(best) and not looping(segment.ids)):
+            return True
+        if len(best) - len(segment.prefix) < EXCESS * len(segment.ids) + MARGIN:
+            return False
+        [source], [text] = self.tokenizer.decode([segment.ids[:-1]]), self.tokenizer.target.decode([best])
+        return len(text) >= EXCESS * len(source) + 2 * MARGIN
+
+    def _leave_untranslated(self, segment: Segment) -> None:
+        """Make the source the hypothesis, each of its tokens linked to itself."""
+        head = len(self.tokenizer.language(segment.ids))
+        source = segment.ids[head:-1]
+        [text] = self.tokenizer.decode([source])
+        ids = source if self.tokenizer.target is self.tokenizer else self.tokenizer.target.encode([text])[0]
+        positions = [head + index * len(source) // len(ids) for index in range(len(ids))]
+        segment.hypotheses = [Hypothesis(ids, 0.0, 0.0, [0.0] * (len(ids) + 1), text, source_positions=positions)]
+        segment.untranslated = True
+        self.counts["untranslated"] += 1
 
     def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
         """Return the one of two segments, the forms of one text, whose translation is likelier for each token."""
@@ -125,7 +152,7 @@ class Assembler:
 
         def likelihood(each: Segment) -> tuple[bool, float]:
             best = each.hypotheses[0]
-            return bool(best.ids) and not looping(best.ids), best.log_probability / (len(best.ids) + 1)
+            return not self._failed(each), best.log_probability / (len(best.ids) + 1)
 
         if likelihood(rival) < likelihood(segment):
             return segment

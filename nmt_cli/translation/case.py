@@ -18,8 +18,15 @@ from nmt_cli.corpus.tokenizer import LANGUAGE, Tokenizer
 UPPER, TITLE, WORDS = "upper", "title", "words"
 SURE_UPPER = 3  # words of a line; fewer may be an acronym or a name, so the model chooses
 SURE_TITLE = 5
-KNOWN = 3  # letters of a word's longest token: a word in shorter pieces may be an acronym
-LONGEST_ACRONYM = 5
+SHORT_WORD = 3  # letters of a word that may be small in title case
+SHORTEST_STEM = 3  # letters of a word that is judged without its ending, or alone in other text
+# Acronyms that many languages share; those of two letters are words in some. Others stay in capitals if the tokenizer
+# knows them so, or if they have no vowels.
+_ACRONYMS = """
+AIDS ASAP ATM BBC BMW CD CEO CIA CNN CV DIY DNA DVD EU FAQ FBI FIFA GPS HIV HTML IBM ID IQ LCD LED MTV NASA NATO NBA NFL
+NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR VIP VW WC WTO
+"""
+ACRONYMS = frozenset(_ACRONYMS.split())
 
 _SPACED = re.compile(r"\S+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
@@ -37,6 +44,7 @@ class Case:
     """How the translation of a segment is written."""
 
     style: str  # UPPER, TITLE or WORDS
+    source: str  # language codes
     language: str  # of the translation
     kept: frozenset[str] = frozenset()  # words and phrases that keep their case
     capitals: frozenset[str] = frozenset()  # of WORDS: source words, as searched, whose translation gets capitals
@@ -120,7 +128,8 @@ class Caser:
         kept = {form for term, _, _ in exact for form in term.forms}
         fixed = [(start, end) for _, start, end in exact]
         tokens = [token for token in self._tokens(text, fixed) if not head or token.start >= head.end()]
-        firsts = {next((token.start for token in tokens if token.start >= start), -1) for start, _ in spans}
+        words = [token.start for token in tokens if any(map(str.isalnum, token.core))]
+        firsts = {next((offset for offset in words if offset >= start), -1) for start, _ in spans}
         found = list[Part]()
         for style, sure, start, end in _groups(tokens, spans, self.source):
             own = _within(tokens, (start, end))
@@ -130,7 +139,8 @@ class Caser:
                 searched, changed = self._sentence_case(text[start:end], start, own, firsts, style)
                 if changed:
                     names = {token.core for token in own if not token.kind and any(map(str.isalpha, token.core))}
-                    case = Case(style, language, frozenset(kept | names), changed if style == WORDS else frozenset())
+                    loud = changed if style == WORDS else frozenset[str]()
+                    case = Case(style, self.source, language, frozenset(kept | names), loud)
                     part = Part(before + searched, case, part.text if may_ask and not sure else "")
             found.append(part)
         return found if any(part.case for part in found) else [Part(text)]
@@ -159,7 +169,9 @@ class Caser:
         pieces, last, changed = list[str](), start, set[str]()
         for token in tokens:
             new = token.core
-            if token.kind == style or (style == WORDS and token.kind == UPPER and self._is_shouted(token.core)):
+            titled = style == TITLE and token.kind == UPPER and len(token.core) == 1
+            shouted = style == WORDS and token.kind == UPPER and self._is_shouted(token.core)
+            if token.kind == style or titled or shouted:
                 is_first = token.start in firsts
                 words = [self._usual(each, first=is_first and not i) for i, each in enumerate(_WORD.findall(new))]
                 gaps = _WORD.split(new)
@@ -175,7 +187,7 @@ class Caser:
         if any(map(str.isdigit, word)):
             return word.lower() if self.source == "en" and _ORDINAL.fullmatch(word) else word
         small = letter_case.lower(word, self.source)
-        large = letter_case.capitalized(small, self.source)
+        large = f"\u0130{small[1:]}" if word[0] == "\u0130" else letter_case.capitalized(small, self.source)
         if self.source == "en" and (small == "i" or small[:2] in ("i'", "i\u2019")):
             return large
         if len(word) == 1:
@@ -184,10 +196,8 @@ class Caser:
         forms = [*([] if first else [small]), large]
         if self.source in _CAPITALIZES_NOUNS and "ss" in small:
             forms += [form.replace("ss", "\u00df") for form in forms]
-        spelled = {form: self.tokenizer.encode([form])[0] for form in [*forms, small, word]}
-        best = self._best(forms, spelled)
-        shortest = min(spelled[best], spelled[small], key=len)
-        return word if len(spelled[word]) < len(shortest) or self._is_acronym(word, shortest) else best
+        spelled = {form: self.tokenizer.encode([_stem(form)])[0] for form in [*forms, small, word]}
+        return word if self._is_acronym(word, spelled) else self._best(forms, spelled)
 
     def _best(self, forms: Sequence[str], spelled: dict[str, list[int]]) -> str:
         """Return the form with the fewest tokens; of equals a small one, except of German words in several tokens.
@@ -201,24 +211,26 @@ class Caser:
             return capitals[0] if capitals and fewest > 1 else equal[0]
         return equal[0] if fewest == 1 else forms[0]
 
-    def _is_acronym(self, word: str, ids: Sequence[int]) -> bool:
-        """Return whether a word is an acronym or a Roman numeral: short, and unknown to the tokenizer in small letters,
-        where it has these ids."""
+    def _is_acronym(self, word: str, spelled: dict[str, list[int]]) -> bool:
+        """Return whether a word in capitals is an acronym or a Roman numeral, given the tokens of its forms."""
         if not word.isupper() or not word.isalpha():
             return False
-        if _ROMAN.fullmatch(word) and (len(ids) > 1 or set(word) <= set("IVX")):
+        if word in ACRONYMS and (len(word) > 2 or self.source in _NO_SHORT_WORDS):
             return True
-        longest = max(len(token.lstrip("\u2581")) for token in self.tokenizer.tokens(list(ids)))
-        return len(word) <= LONGEST_ACRONYM and longest < min(KNOWN, len(word))
+        is_word = any(len(ids) == 1 for form, ids in spelled.items() if form != word)
+        if is_word and not set(word) <= set("IVX"):
+            return False
+        no_vowel = word.isascii() and not set(word) & set("AEIOUY")
+        return len(spelled[word]) == 1 or no_vowel or bool(_ROMAN.fullmatch(word))
 
     def _is_shouted(self, core: str) -> bool:
         """Return whether the tokenizer spells a word in capitals by letters or bytes, but knows it in small letters."""
-        letters = sum(map(str.isalpha, core))
-        if letters < KNOWN or any(map(str.isdigit, core)):
+        word = max(map(_stem, _WORD.findall(core)), key=len)
+        if len(word) < SHORTEST_STEM or word in ACRONYMS or any(map(str.isdigit, core)):
             return False
-        usual = _WORD.sub(lambda word: self._usual(word[0], first=False), core)
-        given, known = self.tokenizer.encode([core, usual])
-        return usual != core and 2 * len(given) > letters and (len(known) == 1 or 3 * len(known) <= letters)
+        usual = self._usual(word, first=False)
+        given, known = map(len, self.tokenizer.encode([word, usual]))
+        return usual != word and 2 * given > len(word) and (known == 1 or 5 * known <= 2 * len(word))
 
 
 def _kind_of(core: str) -> str:
@@ -230,7 +242,8 @@ def _kind_of(core: str) -> str:
     words = [word[0] for word in _WORD.finditer(core)]
     if core.isupper():
         return UPPER
-    if any(word[1:] != word[1:].lower() for word in words):
+    endings = [word.removeprefix("IJ" if word[:2] == "IJ" else word[0]) for word in words]
+    if any(ending != ending.lower() for ending in endings):
         return ""  # iPhone, McDonald's
     return "title" if words[0][0].isupper() else "lower"
 
@@ -242,7 +255,8 @@ def _groups(
     if (title := _title_of(tokens, source)) and sentences:
         yield TITLE, title == "sure", sentences[0][0], sentences[-1][1]
         return
-    styled = [(_style_of(_within(tokens, span), len(sentences) == 1), *span) for span in sentences]
+    alone = {token.kind for token in tokens} <= {"", UPPER}
+    styled = [(_style_of(_within(tokens, span), alone), *span) for span in sentences]
     for style, group in itertools.groupby(styled, lambda each: each[0]):
         spans = list(group)
         start, end = spans[0][1], spans[-1][2]
@@ -251,7 +265,7 @@ def _groups(
 
 
 def _style_of(tokens: Sequence[_Token], alone: bool) -> str:
-    """Return UPPER or WORDS for a sentence. If other sentences stand beside it, a short one is not UPPER."""
+    """Return UPPER or WORDS for a sentence. Beside sentences in another case, a short one is not UPPER."""
     kinds = [token.kind for token in tokens if token.kind]
     long = any(len(token.core) > 1 for token in tokens if token.kind)
     enough = len(kinds) >= (1 if alone else SURE_UPPER)
@@ -270,12 +284,18 @@ def _title_of(tokens: Sequence[_Token], source: str) -> str:
     if "lower" not in kinds:
         return "sure" if len(kinds) >= SURE_TITLE else "unsure"
     small = [token.core for token in tokens if token.kind == "lower"]
-    framed = kinds[0] == kinds[-1] == "title" and titled > 2 and len(small) < titled
-    return "unsure" if framed and source not in _CAPITALIZES_NOUNS and max(map(len, small)) <= KNOWN else ""
+    framed = "lower" not in (kinds[0], kinds[-1]) and titled > 2 and len(small) < titled
+    return "unsure" if framed and source not in _CAPITALIZES_NOUNS and max(map(len, small)) <= SHORT_WORD else ""
 
 
 def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> list[_Token]:
     return [token for token in tokens if span[0] <= token.start < span[1]]
+
+
+def _stem(word: str) -> str:
+    """Return a word without its ending after an apostrophe, which may follow a name: Anna's, İstanbul'da."""
+    stem = re.split("['\u2019]", word, maxsplit=1)[0]
+    return stem if len(stem) >= SHORTEST_STEM else word
 
 
 def _by_word(tokens: Sequence[str]) -> Iterator[list[int]]:

@@ -90,7 +90,11 @@ def report(counts: Counter[str], max_length: int) -> None:
         (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
         (warn, "cut", f"lines or prefixes were longer than the model's {max_length:,} tokens and were cut"),
         (warn, "unsaid", "terms are missing from their line's translation: no hypothesis with them was found"),
-        (warn, "untranslated", "segments had no translation that ends: their source was copied"),
+        (
+            warn,
+            "untranslated",
+            "sentences or parts of them stay untranslated: the model repeated itself or did not end",
+        ),
         (say, "constrained", "segments lacked a term and were searched again, with constraints"),
         (say, "split", "lines longer than those of training were split at sentence ends and rejoined"),
         (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),

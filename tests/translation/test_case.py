@@ -1,0 +1,171 @@
+"""Text in capitals, in title case and with words in capitals is searched in sentence case and written in its own."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_model
+from translators import one_by_one, records, run, translator_by
+
+from nmt_cli import Sampling, Terms, Translator
+from nmt_cli.corpus import tokenizer as spm
+from nmt_cli.documents import html
+from nmt_cli.documents.alignment import align, translate_aligned
+from nmt_cli.documents.placement import place_marks
+from nmt_cli.documents.segment import render, segments_of
+from nmt_cli.translation.case import Caser
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Translation
+from nmt_cli.translation.segments import Hypothesis, Segment
+
+SEARCHED = list[str]()  # the texts that a test's model has searched
+ANSWERS = Path(__file__).parents[1] / "data" / "case.txt"
+
+
+def answers() -> Iterator[tuple[str, str, list[str], str, bool]]:
+    """Yield the languages, the given text, the texts to search, the translation, and whether the model chooses."""
+    for line in ANSWERS.read_text(encoding="utf-8").split("\n"):
+        if line and not line.startswith("#"):
+            languages, given, searched, written = line.split("\t")
+            texts = given if searched == "=" else searched.removeprefix("? ")
+            yield languages, given, texts.split(" | "), given if written == "=" else written, searched[0] == "?"
+
+
+def echoed(segment: Segment, translator: Translator) -> list[Hypothesis]:
+    SEARCHED.append(translator.tokenizer.decode([segment.ids[:-1]])[0])
+    head = len(translator.tokenizer.language(segment.ids))
+    ids = segment.prefix + segment.ids[head:-1]
+    steps = [-1.0] * (len(ids) + 1)
+    return [
+        Hypothesis(ids, sum(steps), -1.0, steps, source_positions=[*range(head, head + len(ids))])
+    ] * segment.options.n_best
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose tokenizer knows the words of the right answers."""
+    texts = [text for _, _, searched, _, _ in answers() for text in searched]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_model, "train_tokenizer", lambda: spm.train(texts * 20, 1600, tags=[">>deu<<"]))
+        return tiny_model.make_model(tmp_path_factory.mktemp("case"))
+
+
+@pytest.fixture(scope="module")
+def echo(model: Path) -> Iterator[Translator]:
+    with translator_by(model, one_by_one(lambda segment: echoed(segment, translator))) as translator:
+        yield translator
+
+
+def translated(translator: Translator, languages: str, text: str, **options: Any) -> Translation:
+    translator.segmenter.caser = Caser(translator.tokenizer, *languages.split(">"))
+    [translation] = translator.translate([text], **options)
+    return translation
+
+
+def searched(translation: Translation, translator: Translator) -> list[str]:
+    return translator.tokenizer.decode([segment.ids[:-1] for segment in translation.segments])
+
+
+def test_the_answers_written_by_hand(echo: Translator) -> None:
+    wrong = []
+    for languages, given, texts, written, asks in answers():
+        SEARCHED.clear()
+        found = translated(echo, languages, given)
+        if ((searched(found, echo) or [given]), found.text, given in SEARCHED and given not in texts) != (
+            texts, written, asks,
+        ):  # fmt: skip
+            wrong.append((given, searched(found, echo), found.text, SEARCHED[:]))
+    assert wrong == []
+
+
+def test_off_searches_and_writes_text_as_it_is(echo: Translator) -> None:
+    for languages, given, _, _, _ in answers():
+        found = translated(echo, languages, given, case="off")
+        assert searched(found, echo) in ([given], [])
+        assert found.case is None
+
+
+def test_the_model_chooses_by_the_likelihood_of_a_token(model: Path) -> None:
+    """A translation that loops loses, however likely."""
+    likely = {"Hot water": (-1.0, "water"), "HOT WATER": (-2.0, "HOT")}
+    with translator_by(model, one_by_one(lambda segment: found(segment))) as translator:
+
+        def found(segment: Segment) -> list[Hypothesis]:
+            value, text = likely[translator.tokenizer.decode([segment.ids[:-1]])[0]]
+            [ids] = translator.tokenizer.encode([text])
+            return [Hypothesis(ids, value * (len(ids) + 1), value, [value] * (len(ids) + 1))]
+
+        assert translated(translator, "en>de", "HOT WATER").text == "WATER"
+        likely["HOT WATER"] = (-0.5, "HOT")
+        chosen = translated(translator, "en>de", "HOT WATER")
+        assert (chosen.text, chosen.case) == ("HOT", None)
+        likely["HOT WATER"] = (-0.1, "HOT " * 20)
+        assert translated(translator, "en>de", "HOT WATER").text == "WATER"
+
+
+def test_a_forced_prefix_stays_as_it_was_given(echo: Translator) -> None:
+    line = "THE DOG RUNS THROUGH THE GRASS"
+    for prefix, text in (("THE OLD", "THE OLD" + line), ("The old", "The old" + line), ("the oLD", "the oLD" + line)):
+        found = translated(echo, "en>de", line, prefixes=[prefix])
+        assert found.text.replace(" ", "") == text.replace(" ", "")
+    [ids] = [segment.prefix for segment in translated(echo, "en>de", line, prefixes=["THE DOG"]).segments]
+    assert echo.tokenizer.decode([ids]) == ["The dog"]
+
+
+def test_terms_are_found_in_text_of_any_case(echo: Translator) -> None:
+    """A phrase in the case of the glossary keeps it, and its forms, too. Others are compared without case."""
+    terms = Terms.parse(["dog\tdog", "OLD\told", "iPhone\tiPhone", "water\tHund"])
+    found = translated(echo, "en>de", "THE OLD DOG AND THE iPhone", terms=terms)
+    assert searched(found, echo) == ["The OLD dog and the iPhone"]
+    assert [term.source for term in found.terms] == ["OLD", "dog", "iPhone"]
+    assert [found.form_of(term, found.text) for term in found.terms] == ["old", "dog", "iPhone"]
+    assert found.missing_terms == []
+
+
+def test_alignments_and_offsets_are_those_of_the_given_text(echo: Translator) -> None:
+    for text, languages in (("DER HUND LÄUFT ÜBER DIE STRASSE", "de>de"), ("THE DOG RUNS THROUGH THE GRASS", "en>de")):
+        found = translated(echo, languages, text, alignments=True)
+        aligned = align(echo, found, text)
+        assert aligned.text == text
+        words = [(text[origin:].split()[0], aligned.text[:end].split()[-1]) for end, origin in aligned.links]
+        assert all(source == target or target.startswith("STRA") for source, target in words)
+
+
+def test_every_hypothesis_and_every_sample_is_written_in_the_case(echo: Translator) -> None:
+    line = "THE DOG RUNS THROUGH THE GRASS"
+    for options in ({"n_best": 3}, {"n_best": 2, "sampling": Sampling()}):
+        assert {each.text for each in translated(echo, "en>de", line, **options).hypotheses} == {line}
+    assert translated(echo, "en>de", "Hot Water", sampling=Sampling()).case is None  # samples are not compared
+
+
+def test_jsonl_names_the_case(echo: Translator) -> None:
+    echo.segmenter.caser = Caser(echo.tokenizer, "en", "de")
+    lines = {
+        "THE DOG RUNS HOME": "upper",
+        "The Dog Runs Home Now": "title",
+        "I am COMPLETELY sure.": "words",
+        "THE TRAIN IS LATE. The dog runs.": "mixed",
+        "The dog runs.": None,
+    }
+    found = records(run(echo, "\n".join(lines).encode(), format="jsonl"))
+    assert [line.get("case") for line in found] == list(lines.values())
+    assert [line["hypotheses"][0]["text"] for line in found] == list(lines)
+    assert found[0]["hypotheses"][0]["tokens"][0] == "\u2581The"
+
+
+def test_documents_keep_tags_in_capitals(echo: Translator) -> None:
+    echo.segmenter.caser = Caser(echo.tokenizer, "en", "de")
+    source = "<h1>THE <b>OLD WOMAN</b> LAUGHS</h1><p>The Dog <i>Runs</i> Through The Grass</p>"
+    part = html.parse(source, None)
+    segments = segments_of(part)
+    results = translate_aligned(echo, [[segment.text for segment in segments]], SearchOptions())
+    for segment, result in zip(segments, results, strict=True):
+        segment.result = place_marks(segment, result)
+    assert render(part) == source
+
+
+def test_a_parser_reads_capitals_as_they_are(tmp_path: Path) -> None:
+    with Translator(tiny_model.make_model(tmp_path, "corpus.format=trees"), workers=1) as translator:
+        assert translator.resolved(SearchOptions()).case == "off"
+        assert translator.resolved(SearchOptions(case="auto")).case == "off"
