@@ -15,8 +15,8 @@ from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 MAX_HALVINGS = 3  # in a row, of a source and then of its halves
-# Nats. With a small model of Multi30k, 31 of 146 phrases of one or two words in capitals are likelier as they were given,
-# and one by more than 0.6: the translation of words that are spelled letter by letter is nonsense of likely letters.
+# Nats. With a small model of Multi30k, 31 of 146 short phrases in capitals are likelier as they were given, and one by
+# more than 0.6: the translation of words that are spelled letter by letter is nonsense of likely letters.
 CLEARLY = 0.5
 EXCESS, MARGIN = 4, 10  # a translation of EXCESS times the tokens of its source and MARGIN more is an invention
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")

@@ -1,5 +1,7 @@
 """Text in capitals, in title case and with words in capitals is searched in sentence case and written in its own."""
 
+import random
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,9 @@ def answers() -> Iterator[tuple[str, str, list[str], str, bool]]:
             yield languages, given, texts.split(" | "), given if written == "=" else written, searched[0] == "?"
 
 
+ALL_ANSWERS = list(answers())
+
+
 def echoed(segment: Segment, translator: Translator) -> list[Hypothesis]:
     SEARCHED.append(translator.tokenizer.decode([segment.ids[:-1]])[0])
     head = len(translator.tokenizer.language(segment.ids))
@@ -45,7 +50,7 @@ def echoed(segment: Segment, translator: Translator) -> list[Hypothesis]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model whose tokenizer knows the words of the right answers."""
-    texts = [text for _, _, searched, _, _ in answers() for text in searched]
+    texts = [text for _, _, searched, _, _ in ALL_ANSWERS for text in searched]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_model, "train_tokenizer", lambda: spm.train(texts * 20, 1600, tags=[">>deu<<"]))
         return tiny_model.make_model(tmp_path_factory.mktemp("case"))
@@ -69,7 +74,7 @@ def searched(translation: Translation, translator: Translator) -> list[str]:
 
 def test_the_answers_written_by_hand(echo: Translator) -> None:
     wrong = []
-    for languages, given, texts, written, asks in answers():
+    for languages, given, texts, written, asks in ALL_ANSWERS:
         SEARCHED.clear()
         found = translated(echo, languages, given)
         if ((searched(found, echo) or [given]), found.text, given in SEARCHED and given not in texts) != (
@@ -80,7 +85,7 @@ def test_the_answers_written_by_hand(echo: Translator) -> None:
 
 
 def test_off_searches_and_writes_text_as_it_is(echo: Translator) -> None:
-    for languages, given, _, _, _ in answers():
+    for languages, given, _, _, _ in ALL_ANSWERS:
         found = translated(echo, languages, given, case="off")
         assert searched(found, echo) in ([given], [])
         assert found.case is None
@@ -169,3 +174,31 @@ def test_a_parser_reads_capitals_as_they_are(tmp_path: Path) -> None:
     with Translator(tiny_model.make_model(tmp_path, "corpus.format=trees"), workers=1) as translator:
         assert translator.resolved(SearchOptions()).case == "off"
         assert translator.resolved(SearchOptions(case="auto")).case == "off"
+
+
+def damaged(draw: random.Random) -> str:
+    """Return a random line in any case: words of the right answers with other text and signs between them."""
+    words = [word for _, given, _, _, _ in draw.sample(ALL_ANSWERS, 3) for word in given.split()]
+    words += draw.choices(["{NAME}", "%s", "ß", "ŉ", "ǆ", "İ", "ı", "ͅ", "ﬁ", "😀", "x" * 30, "A.", "'", "-", "ΐ"], k=2)
+    words = draw.sample(words, draw.randint(1, len(words)))
+    change = draw.choice([str.upper, str.title, str.lower, str.swapcase, str])
+    return "".join(word + draw.choice([" ", " ", " ", "  ", ". ", "! ", "", "\u00a0"]) for word in map(change, words))
+
+
+def test_no_line_loses_or_gains_a_letter(echo: Translator) -> None:
+    """Whatever the case of a line, its translation by a model that returns its input has the same letters."""
+    draw = random.Random(7)
+    lines = [damaged(draw) for _ in range(300)]
+    for languages in ("en>de", "tr>tr", "el>el", "nl>en", "de>de"):
+        echo.segmenter.caser = Caser(echo.tokenizer, *languages.split(">"))
+        found = list(echo.translate(lines))
+        assert len(found) == len(lines)
+        for line, translation in zip(lines, found, strict=True):
+            assert folded(translation.text) == folded(line), line
+
+
+def folded(text: str) -> str:
+    """Return the letters and signs of a text without case, accents, spaces and the dot of i."""
+    small = unicodedata.normalize("NFKD", text.lower().replace("ı", "i")).casefold()
+    letters = "".join(c for c in small if not unicodedata.combining(c) and not c.isspace())
+    return letters.replace(">>deu<<", "")
