@@ -116,17 +116,18 @@ class Service:
         text_format: TextFormat,
         alternatives: int = 0,
         terms: Terms | None = None,
+        case: str | None = None,
     ) -> Answer:
         """Translate the texts of a request; 400 if no model translates between the languages of `pair`.
 
-        The source language may be "auto".
+        The source language may be "auto". `case` is that of SearchOptions.
         """
         source, confidence = await self.source_language(texts, *pair)
         if self.needs_no_translation(source, pair[1]):
             return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
         text_format = replace(text_format, language=model.target)
-        options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms)
+        options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms, case=case)
         with self.pool.admit(texts, options):
             translations = await while_connected(request, self._translate(model, texts, text_format, options))
         return Answer(translations, model.source, confidence)

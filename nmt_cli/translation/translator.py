@@ -201,7 +201,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return replace(resolved, copy_wordless=False, case="off")
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
-        """Yield the scores of every (source, translation), in order."""
+        """Yield the scores of every (source, translation), in order. Both are scored in the case in which they are."""
         alpha = self.config.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):

@@ -5,10 +5,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from translators import one_at_a_time, one_by_one, translator_by
+from translators import one_at_a_time, one_by_one, records, run, translator_by
 
 from nmt_cli import Terms, Translator
-from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.translation import assembler
 from nmt_cli.translation.assembler import join
 from nmt_cli.translation.options import Sampling
@@ -138,3 +138,38 @@ def test_a_segment_with_few_hypotheses_repeats_its_last(model: Path) -> None:
     assert len(translation.segments) == 2
     assert [h.log_probability for h in translation.hypotheses] == [-2.0, -3.0, -4.0]
     assert [h.text.endswith("die Katze ist rot.") for h in translation.hypotheses] == [True] * 3
+
+
+def test_a_source_stays_where_every_search_fails(model: Path) -> None:
+    """Loops and inventions are searched again in halves. A half that fails, too, is the source."""
+    [trouble, *_] = Tokenizer(model / "tokenizer.model").encode(["rot"])[0]
+    for bad in ([5] * 30, list(range(5, 335))):
+        fails = one_at_a_time(lambda s, bad=bad: bad if trouble in s.ids or len(s.ids) > 9 else [7, 8])
+        with translator_by(model, fails) as translator:
+            line = "der Hund geht auf das Haus und die Katze ist rot"
+            [found] = translator.translate([line], alignments=True)
+            assert found.untranslated
+            assert 1 < len(found.segments) == 1 + translator.counts["retried"]
+            texts = translator.tokenizer.decode([segment.ids[:-1] for segment in found.segments])
+            for segment, source in zip(found.segments, texts, strict=True):
+                assert segment.untranslated == (trouble in segment.ids)
+                assert source in found.text or not segment.untranslated
+            assert translator.counts["untranslated"] == sum(segment.untranslated for segment in found.segments)
+            for options in ({"split": False}, {"sampling": Sampling()}, {"prefixes": ["der"], "split": False}):
+                [as_found] = translator.translate([line], **options)
+                assert not as_found.untranslated
+
+
+def test_a_translation_may_be_long(model: Path) -> None:
+    """A short source has a margin, and tokens that are bytes do not count as text."""
+    for found in (list(range(5, 22)), [3] * 5):
+        with translator_by(model, one_at_a_time(lambda _, found=found: found)) as translator:
+            assert not next(iter(translator.translate(["rot"]))).untranslated
+
+
+def test_the_command_counts_and_marks_untranslated_lines(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with translator_by(model, one_at_a_time(lambda _: [5] * 30)) as translator:
+        line, wordless = records(run(translator, b"rot\n3\n", format="jsonl"))
+        assert (line["untranslated"], line["hypotheses"][0]["text"]) == (True, "rot")
+        assert "untranslated" not in wordless
+    assert "1 sentences or parts of them stay untranslated" in capsys.readouterr().err

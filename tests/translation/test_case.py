@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import tiny_model
+from serving import client_of
 from translators import one_by_one, records, run, translator_by
 
 from nmt_cli import Sampling, Terms, Translator
@@ -16,7 +17,7 @@ from nmt_cli.documents import html
 from nmt_cli.documents.alignment import align, translate_aligned
 from nmt_cli.documents.placement import place_marks
 from nmt_cli.documents.segment import render, segments_of
-from nmt_cli.translation.case import Caser
+from nmt_cli.translation.case import Caser, Part
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.segments import Hypothesis, Segment
@@ -168,6 +169,28 @@ def test_documents_keep_tags_in_capitals(echo: Translator) -> None:
     for segment, result in zip(segments, results, strict=True):
         segment.result = place_marks(segment, result)
     assert render(part) == source
+
+
+def test_a_request_may_leave_the_case_as_it_is(model: Path, echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client_of(model) as client:
+        [served] = client.app.state.service.pool.models  # type: ignore[attr-defined]
+        monkeypatch.setattr(served.translator.segmenter, "caser", seen := Seen(served.translator.tokenizer, "en", "de"))
+        for fields, count in (({}, 1), ({"case": "off"}, 1), ({"case": "auto"}, 2)):
+            request = {"q": "THE DOG RUNS HOME", "source": "en", "target": "de", **fields}
+            assert client.post("/translate", json=request).status_code == 200
+            assert seen.count == count
+        wrong = client.post("/translate", json={"q": "a", "source": "en", "target": "de", "case": "title"})
+        assert wrong.status_code == 400
+
+
+class Seen(Caser):
+    """Counts its calls."""
+
+    count = 0
+
+    def parts(self, *arguments: Any, **options: Any) -> list[Part]:
+        self.count += 1
+        return super().parts(*arguments, **options)
 
 
 def test_a_parser_reads_capitals_as_they_are(tmp_path: Path) -> None:
