@@ -18,6 +18,7 @@ from nmt_cli.corpus.stages import Pool
 from nmt_cli.corpus.store import Corpus, SideWriter, open_side
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
+from nmt_cli.system.console import say
 from nmt_cli.system.errors import BusyError, DataError, StorageError, from_os_error
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.training.batches import count_steps
@@ -46,11 +47,11 @@ class AugmentedCorpus(Corpus):
 
 
 def augmented(
-    settings: schema.Recipe, corpus: Corpus, accelerator: Any, run: Path, stack: contextlib.ExitStack
+    settings: schema.Recipe, corpus: Corpus, accelerator: Any, run: Path, step: int, stack: contextlib.ExitStack
 ) -> Corpus:
     """Return the corpus with the augmented text of each epoch, until `stack` closes; itself if nothing is augmented.
 
-    All processes of a run call this together.
+    All processes of a run call this together. The run continues after `step`.
     """
     augment, training = settings.corpus.augment, settings.training
     if not augment.is_active:
@@ -61,7 +62,12 @@ def augmented(
     directory = run / DIRECTORY / f"{artefact.HOST}-{writer}"
     texts = EpochTexts(corpus, how, directory, accelerator.is_local_main_process)
     result = AugmentedCorpus(**vars(corpus), texts=texts)
-    texts.last = (training.steps - 1) // count_steps(result, training.tokens_per_step)
+    if step < training.steps:
+        per_epoch = count_steps(result, training.tokens_per_step)
+        texts.first, texts.last = step // per_epoch, (training.steps - 1) // per_epoch
+    if accelerator.is_main_process:
+        shares = ", ".join(f"{kind} {share:g}" for kind, share in augment.model_dump().items() if share)
+        say(f"changing the text in each epoch: {shares}")
     on_all(accelerator, lambda: stack.enter_context(texts))
     return result
 
@@ -71,7 +77,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
 
     def __init__(self, plain: Corpus, how: Augmentation, directory: Path, writes: bool) -> None:
         self.plain, self.how, self.directory, self.writes = plain, how, directory, writes
-        self.last = 0  # the last epoch of the run
+        self.first, self.last = 0, -1  # epochs that this training needs
         self._mutex = threading.Lock()  # the threads that prepare batches and that compute steps both open texts
         self._opened = dict[int, Corpus]()  # the last two
         self._written = dict[int, Future[None]]()
@@ -91,6 +97,8 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
                 raise StorageError(
                     f"{self.directory} needs {needed} MB for augmented text and has {free} MB free. Free some space"
                 )
+            if self.first <= self.last:
+                self._ahead(self.first)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -42,7 +42,7 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
         try:
             corpus, step = _open(accelerator, settings, data, directory, lock)
             settings = loading.with_languages(settings, corpus.manifest)
-            corpus = epoch_texts.augmented(settings, corpus, accelerator, directory, lock)
+            corpus = epoch_texts.augmented(settings, corpus, accelerator, directory, step, lock)
             trainer = start_trainer(settings, corpus, accelerator, directory, step)
             if tracker:
                 accelerator.init_trackers(settings.name, _flat(settings))

@@ -216,9 +216,18 @@ def test_two_runs_share_a_corpus_and_write_nothing_into_it(augmented_lab: Lab, t
     assert before == {path: path.read_bytes() for path in augmented_lab.corpus.iterdir() if path.is_file()}
 
 
+def test_a_finished_run_writes_no_text(augmented_lab: Lab) -> None:
+    shutil.copytree(augmented_lab.reference, augmented_lab.run)
+    augmented_lab.patch.setattr(epoch_texts.EpochTexts, "_write", lambda *_: pytest.fail("written"))
+    assert train_augmented(augmented_lab) == 0
+    assert "finished with step 45 of 45" in augmented_lab.stderr()
+
+
 def test_a_lost_writer_ends_the_others(tmp_path: Path, augmented_lab: Lab) -> None:
     corpus = open_corpus(augmented_lab.corpus)
     augment = augmented_lab.recipe(*AUGMENT).corpus.augment
     how = Augmentation(corpus.directory, corpus.identity, augment, ("en", "de"), 1)
+    texts = epoch_texts.EpochTexts(corpus, how, tmp_path / "nobody", False)
+    texts.last = 0
     with pytest.raises(StorageError, match="lost another process of this run"):
-        epoch_texts.EpochTexts(corpus, how, tmp_path / "nobody", False).open(0)
+        texts.open(0)
