@@ -19,7 +19,7 @@ from nmt_cli.corpus.store import Corpus, SideWriter, open_side
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
-from nmt_cli.system.errors import BusyError, DataError, StorageError, from_os_error
+from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, from_os_error
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.training.batches import count_steps
 from nmt_cli.training.collectives import on_all
@@ -72,6 +72,13 @@ def augmented(
     return result
 
 
+def remove_leftovers(run: Path) -> None:
+    """Remove the text of a run that was killed, whatever its machines and processes were. The run must be locked."""
+    for directory in (run / DIRECTORY).glob("*"):
+        if directory.is_dir() and artefact.was_locked(directory):
+            artefact.remove_tree(directory)
+
+
 class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
     """Opens the text of epochs. The process that `writes` also writes it, an epoch ahead, in a thread and workers."""
 
@@ -88,6 +95,8 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
 
     def __enter__(self) -> "EpochTexts":
         if self.writes:
+            if self.directory.exists() and not artefact.was_locked(self.directory):
+                raise OutputError(f"{self.directory} is in the way, and nmt did not make it. Move it away")
             artefact.remove_tree(self.directory)  # of a run that was killed
             self._stack.enter_context(artefact.locked(self.directory, "the augmented text in"))
             self._stack.enter_context(self._pool)

@@ -71,8 +71,8 @@ def _open(
     def open_run() -> dict[str, Any]:
         lock.enter_context(artefact.locked(directory, "run"))
         opened.append(open_corpus(data, content=True))
-        artefact.remove_tree(directory / epoch_texts.DIRECTORY)  # of a run that was killed
         step = checkpoints.open_run(settings, opened[0], directory)
+        epoch_texts.remove_leftovers(directory)
         return {"step": step, "corpus": opened[0].identity, "recipe": decisive(settings)}
 
     def open_here() -> Corpus:

@@ -17,7 +17,7 @@ from nmt_cli.corpus.augmentation import Augmentation, augment_block
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import SideWriter, open_corpus
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import DataError, StorageError
+from nmt_cli.system.errors import DataError, OutputError, StorageError
 from nmt_cli.training import checkpoints, epoch_texts
 from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.train import train
@@ -193,12 +193,19 @@ def test_damaged_text_is_noticed_before_it_is_used(augmented_lab: Lab, damage: s
 
 
 def test_leftovers_of_a_killed_run_are_removed_and_never_used(augmented_lab: Lab) -> None:
-    directory = augmented_lab.run / epoch_texts.DIRECTORY / f"{artefact.HOST}-0"
-    directory.mkdir(parents=True)
-    for name in ("epoch-0", "epoch-1"):
-        shutil.copytree(augmented_lab.corpus, directory / name)
+    ours, other_machine, not_ours = (
+        augmented_lab.run / epoch_texts.DIRECTORY / name for name in (f"{artefact.HOST}-0", "other-8", "mine")
+    )
+    for directory in (ours, other_machine, not_ours):
+        for name in ("epoch-0", "epoch-1"):
+            shutil.copytree(augmented_lab.corpus, directory / name)
+    with pytest.raises(OutputError, match="is in the way, and nmt did not make it"):
+        train_augmented(augmented_lab)
+    for directory in (ours, other_machine):
+        (directory / artefact.LOCK).touch()
     assert train_augmented(augmented_lab) == 0
     assert augmented_lab.same(45)
+    assert [path.name for path in not_ours.parent.iterdir()] == ["mine"]
 
 
 def test_two_runs_share_a_corpus_and_write_nothing_into_it(augmented_lab: Lab, tmp_path: Path) -> None:
