@@ -138,7 +138,7 @@ def changed(
     if no_stop and damage.ends_with_stop(src) and damage.ends_with_stop(tgt):
         src, tgt = damage.without_stop(src), damage.without_stop(tgt)
     if typos:
-        src = damage.with_typos(src, draw)
+        src = damage.with_typos(src, draw, least=1)
     change = damage.upper if upper else damage.title if title else None
     if change:
         src, tgt = change(src, languages[0]), change(tgt, languages[1])

@@ -9,7 +9,7 @@ import string
 
 STOPS = ".。．｡।։።"
 TYPOS = "swap", "drop", "double", "neighbor"
-WORDS_PER_TYPO = 10
+TYPOS_PER_WORD = 0.1
 KEYBOARD = "qwertyuiop", "asdfghjkl", "zxcvbnm"
 NEIGHBORS = {key: row[max(0, i - 1) : i] + row[i + 1 : i + 2] for row in KEYBOARD for i, key in enumerate(row)}
 EMOJI = "😀😂😊😍😭😎🤔👍👎👏🙏💪🔥✨🎉💯🚀✅❌❤⭐☀⚽🎵🏠🍕☕📷💡🐶"
@@ -51,11 +51,17 @@ def without_stop(text: str) -> str:
     return text.rstrip().rstrip(STOPS).rstrip() or text
 
 
-def with_typos(text: str, draw: random.Random) -> str:
-    """Return text with a typo in one of ten words, in at least one. Words of fewer than three letters have none."""
+def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
+    """Return text with typos in one of ten words on average, and in at least so many words if it has them.
+
+    Words of fewer than three letters have none.
+    """
     words = text.split(" ")
     long = [i for i, word in enumerate(words) if sum(map(str.isalpha, word)) >= 3]
-    for i in draw.sample(long, min(len(long), max(1, round(len(words) / WORDS_PER_TYPO)))):
+    wrong = [i for i in long if draw.random() < TYPOS_PER_WORD]
+    if len(wrong) < least:
+        wrong = draw.sample(long, min(least, len(long)))
+    for i in wrong:
         words[i] = typo(words[i], draw)
     return " ".join(words)
 

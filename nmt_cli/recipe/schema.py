@@ -91,7 +91,7 @@ SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side 
 
 class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
     no_stop: Share = Field(0, description="share of pairs that lose their final stops, on both sides")
-    typos: Share = Field(0, description="share of pairs with typos in the source, in one of ten words")
+    typos: Share = Field(0, description="share of pairs with typos in one of ten source words, in at least one")
     upper: Share = Field(0, description="share of pairs in upper case, on both sides")
     title: Share = Field(0, description="share of pairs with a capital at each word, on both sides")
     noise: Share = Field(0, description="share of pairs with the same emoji, number or URL added to both sides")

@@ -43,14 +43,17 @@ def test_damage_depends_on_its_generator_alone_and_never_empties_text(text: str,
 
 
 def test_one_word_of_ten_has_a_typo_of_one_letter() -> None:
-    words = ["hundred"] * 40 + ["at"] * 10
-    kinds = set()
+    words, typos, lengths = ["hundred"] * 40 + ["at"] * 10, 0, set()
     for seed in range(50):
         damaged = damage.with_typos(" ".join(words), random.Random(seed)).split()
         wrong = [word for word in damaged if word not in ("hundred", "at")]
-        assert (len(damaged), len(wrong)) == (50, 5)
-        kinds |= {len(word) for word in wrong}
-    assert kinds == {6, 7, 8}, "dropped, swapped or replaced, and doubled letters"
+        assert len(damaged) == 50
+        typos += len(wrong)
+        lengths |= {len(word) for word in wrong}
+    assert typos == pytest.approx(50 * 40 / 10, rel=0.2)
+    assert lengths == {6, 7, 8}, "dropped, swapped or replaced, and doubled letters"
+    assert damage.with_typos("a house", random.Random(3), least=1) not in ("a house", "")
+    assert damage.with_typos("it is 5", random.Random(3), least=1) == "it is 5"
 
 
 def test_noise_is_the_same_on_both_sides() -> None:

