@@ -39,9 +39,10 @@ HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much during the sort
 
 
 def _serve(link: Any, parent: int) -> None:
-    """Answer the calls that arrive on `link`. Ignore SIGINT, and exit when the parent exits or is killed."""
+    """Answer the calls that arrive on `link`. Ignore signals to stop, and exit when the parent exits or is killed."""
     end_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # schedulers send them to every process
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     with contextlib.suppress(EOFError, OSError):  # the pipe was closed
         while True:

@@ -71,6 +71,8 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut off corpus.mix_src. Leave one of them out"
+    if corpus.augment.is_active and corpus.format == "trees":
+        yield "corpus.augment changes text, not trees. Leave it out"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):

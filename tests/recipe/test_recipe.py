@@ -58,6 +58,8 @@ Corpus: name=toy-en-de config=None format=text src=en tgt=de train_src=[] train_
 Cleaning: unescape=True max_tokens=250,ge1 max_ratio=9.0,ge1 drop_copies=True drop_duplicates=True
   drop_near_twins=False check_script=True
 Tokenizer: vocabulary_size=8000,ge300,le1000000 file=None
+Augment: no_stop=0,ge0,le1 typos=0,ge0,le1 upper=0,ge0,le1 title=0,ge0,le1 noise=0,ge0,le1 joined=0,ge0,le1
+  bpe_dropout=0,ge0,le1
 Synthetic: side=src files=[] model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000 sampling=False
 Model: num_layers=6,ge1,le1000 encoder_layers=None,ge1,le1000 decoder_layers=None,ge1,le1000
   d_model=512,ge2,le65536 d_ff=2048,ge1,le1048576 num_heads=8,ge1,le1024 d_k=64,ge1,le65536 d_v=64,ge1,le65536
@@ -434,9 +436,11 @@ def test_settings_that_may_change_when_a_run_resumes() -> None:
 
 def test_settings_that_may_differ_between_machines() -> None:
     others = keys_of("name", "corpus", "averaging", "decoding", "expect") | {"training.init_from"}
-    assert keys_with(schema.LOCAL) == others
+    augment = {f"corpus.augment.{name}" for name in schema.Augment.model_fields}
+    assert keys_with(schema.LOCAL) == others - augment
+    assert keys_with(schema.TRAINED) == augment
     values = Recipe().model_dump()
-    kept = {name: values[name] for name in ("model", "training")}
+    kept = {name: values[name] for name in ("model", "training")} | {"corpus": {"augment": values["corpus"]["augment"]}}
     del kept["training"]["init_from"]
     assert schema.without(Recipe().model_dump(), schema.LOCAL) == kept
 
