@@ -223,7 +223,8 @@ def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
     rows = 0
     for chunk in checked_chunks(text, "train"):
         if limit and rows + len(chunk.src) >= limit:
-            yield Chunk(chunk.src[: limit - rows], chunk.tgt[: limit - rows], chunk.repetition)
+            rest = limit - rows
+            yield chunk._replace(src=chunk.src[:rest], tgt=chunk.tgt[:rest], scores=chunk.scores[:rest])
             return
         yield chunk
         rows += len(chunk.src)

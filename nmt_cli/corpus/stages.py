@@ -175,8 +175,8 @@ def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
 
 def _train(directory: Path, repeated: Repeated, corpus: schema.Corpus, collect: Callable[..., Any] = iter) -> bytes:
     lines = collect(sample(directory, repeated, corpus.seed))
-    tags = [synthetic.token(entry.tag) for entry in corpus.synthetic if entry.tag]
-    return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, (corpus.src, corpus.tgt), tags)
+    tags = list(map(synthetic.token, corpus.tags))
+    return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, corpus.languages, tags)
 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: schema.Corpus, pool: Pool) -> bytes:

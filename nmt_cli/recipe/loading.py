@@ -71,6 +71,12 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut off corpus.mix_src. Leave one of them out"
+    if corpus.sources and (corpus.mix_src or corpus.moses or corpus.format == "trees"):
+        yield "corpus.sources cannot be combined with corpus.mix_src, corpus.moses or corpus.format=trees"
+    if corpus.sources and not any(entry.split == "train" for entry in corpus.sources) and not corpus.train_src:
+        yield "corpus.sources has no text to train on: name some, with split: train"
+    if len(corpus.targets) > 1 and corpus.synthetic:
+        yield "corpus.synthetic requires one target language, but corpus.sources has several"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
