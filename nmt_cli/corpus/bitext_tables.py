@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import io
 import itertools
 import json
@@ -51,8 +52,8 @@ def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[
 def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
     """Yield the rows of comma-separated values, which may be quoted. With names, the first row is the header."""
     csv.field_size_limit(LONGEST_FIELD)
-    text = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="")
-    rows = csv.reader(text, strict=True)
+    lines = ((line or b"").decode(errors="surrogateescape") + "\n" for line in lines_of(file))
+    rows = csv.reader(lines, strict=True)
     try:
         indices = _indices(columns, lambda: next(rows, []), path)
         for row in rows:
@@ -119,7 +120,9 @@ def read_opus(path: Path, src: str, tgt: str) -> Iterator[Row]:
                 if _MISSING in pair:
                     raise DataError(f"{path}: one side ends before line {number:,} of the other. Download it again")
                 yield pair[0], pair[1], None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a wrong offset
+            raise
         raise DataError(f"{path} is truncated or corrupt: {str(error)[:100]}. Download it again") from None
 
 
