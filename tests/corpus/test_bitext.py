@@ -32,10 +32,8 @@ def tsv() -> bytes:
 
 
 def tmx(encoding: str = "UTF-8") -> bytes:
-    units = "".join(
-        f'<tu><tuv xml:lang="en-US"><seg>{escape(src)}</seg></tuv><tuv xml:lang="DE"><seg>{escape(tgt)}</seg></tuv></tu>'
-        for src, tgt in PAIRS
-    )
+    unit = '<tu><tuv xml:lang="en-US"><seg>{}</seg></tuv><tuv xml:lang="DE"><seg>{}</seg></tuv></tu>'
+    units = "".join(unit.format(escape(src), escape(tgt)) for src, tgt in PAIRS)
     head = f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE tmx SYSTEM "tmx14.dtd">'
     return f'{head}<tmx version="1.4"><header srclang="en"/><body>{units}</body></tmx>'.encode(encoding)
 
