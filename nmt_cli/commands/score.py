@@ -24,6 +24,9 @@ def score(
         Path | None, typer.Argument(help="Translations, one per line; - is stdin", show_default="stdin")
     ] = None,
     model: Annotated[Path | None, directory_option("Translate the source with this model and score that")] = None,
+    robust: Annotated[
+        bool, option("Also score the source in other case, without stops, with typos", "--robust")
+    ] = False,
     metrics: Annotated[list[str] | None, option(METRICS, "--metric", default="by language", kind="NAME")] = None,
     tokenize: Annotated[Tokenizer | None, option("sacreBLEU tokenizer", default="by language")] = None,
     lowercase: Annotated[bool, option("Ignore case", "--lowercase")] = False,
@@ -66,6 +69,8 @@ def score(
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as scoring
 
+    if robust and hypothesis and not source:  # nmt score --robust SOURCE --model DIR --reference FILE
+        source, hypothesis = hypothesis, None
     options = scoring.ScoreOptions(
         hypothesis=hypothesis,
         references=tuple(references or ()),
@@ -88,6 +93,7 @@ def score(
         comet_model=comet_model,
         intervals=intervals,
         terms=terms,
+        robust=robust,
     )
 
     def translate(lines: list[str]) -> list[str]:

@@ -91,8 +91,8 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
         raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
     corpus = source.corpus
     # A setting that an older version of nmt did not store had its default value.
-    before = loading.merge(schema.Corpus().model_dump(), manifest.get("recipe", {}))
-    differences = loading.differences(before, corpus.model_dump())
+    before = loading.merge(_prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
+    differences = loading.differences(before, _prepared_settings(corpus))
     hashes = {file["sha256"] for file in manifest["sources"]}
     reused = _reused_tokenizer(corpus)
     files = source.local_files() + reused + synthetic.files_of(corpus)
@@ -103,6 +103,11 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
         found = f"{out} was prepared from other inputs ({'; '.join(differences)[:500]})"
         raise OutputError(f"{found}. Run nmt prepare with --overwrite, or choose another --out (for reproduce: --data)")
     return True
+
+
+def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
+    """Return the settings of a corpus without those that act in training alone."""
+    return schema.without(corpus.model_dump(), schema.TRAINED, "corpus.")
 
 
 def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> None:
@@ -283,7 +288,7 @@ def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int],
         "src": corpus.src,
         "tgt": corpus.tgt,
         "generated": source.generated,
-        "recipe": corpus.model_dump(),
+        "recipe": _prepared_settings(corpus),
         "origin": text.origin,
         "sources": [
             {"name": file.name, "bytes": file.stat().st_size, "sha256": text.hashes.get(file) or artefact.sha256(file)}

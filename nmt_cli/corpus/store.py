@@ -44,10 +44,13 @@ class Side:
     def lengths(self) -> Lengths:
         return np.diff(self.offsets)
 
+    def lengths_of(self, sentences: Lengths) -> Lengths:
+        lengths: Lengths = self.offsets[sentences + 1] - self.offsets[sentences]
+        return lengths
+
     def gather(self, sentences: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
         """Return the concatenated ids of `sentences`, and their lengths."""
-        starts = self.offsets[sentences]
-        lengths = self.offsets[sentences + 1] - starts
+        starts, lengths = self.offsets[sentences], self.lengths_of(sentences)
         positions = np.arange(lengths.sum()) + np.repeat(starts + lengths - np.cumsum(lengths), lengths)
         return self.ids[positions].astype(np.int64), lengths
 
@@ -75,6 +78,15 @@ class Corpus:
     def seen_tokens(self) -> int:
         """The 99.9th percentile of the source lengths, in tokens."""
         return math.ceil(np.quantile(self.src.lengths(), 0.999))
+
+    def in_epoch(self, number: int) -> "Corpus":
+        """Return the text that epoch `number` (from 0) trains on. Its lines are numbered as here; some may be empty."""
+        return self
+
+    @property
+    def fewest_lines(self) -> int:
+        """The number of lines that are not empty in every epoch."""
+        return len(self.src)
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
         """Return the raw source and target lines of "dev", "test" or "general"; empty lists if there is no such set."""
@@ -111,17 +123,22 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     manifest.setdefault("source_vocabulary_size", manifest["vocabulary_size"])
     sides = list[Side]()
     for name, size in ("src", "source_vocabulary_size"), ("tgt", "vocabulary_size"):
-        types = {"ids": id_type(int(manifest[size])), "offsets": "<i8"}
-        files = {directory / f"train.{name}.{part}": dtype for part, dtype in types.items()}
-        try:
-            side = Side(*(np.asarray(np.memmap(file, dtype, "r")) for file, dtype in files.items()))
-        except ValueError:  # the file is empty, or ends within a number
-            raise DataError(f"{directory}/train.{name}.* are damaged: they hold no numbers. Prepare it again") from None
+        side = open_side(directory, name, int(manifest[size]))
         sides.append(_checked(side, int(manifest[size]) if content else None, directory / f"train.{name}.ids"))
     if len(sides[0]) != len(sides[1]):
         counts = f"{len(sides[0]):,} source and {len(sides[1]):,} target sentences"
         raise DataError(f"{directory} is damaged: {counts}. Prepare it again")
     return Corpus(directory, manifest, *sides)
+
+
+def open_side(directory: Path, name: str, vocabulary_size: int) -> Side:
+    """Return the ids of one side, "src" or "tgt", that a SideWriter wrote; DataError if its files hold no numbers."""
+    types = {"ids": id_type(vocabulary_size), "offsets": "<i8"}
+    files = {directory / f"train.{name}.{part}": dtype for part, dtype in types.items()}
+    try:
+        return Side(*(np.asarray(np.memmap(file, dtype, "r")) for file, dtype in files.items()))
+    except ValueError:  # the file is empty, or ends within a number
+        raise DataError(f"{directory}/train.{name}.* are damaged: they hold no numbers. Prepare it again") from None
 
 
 def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:

@@ -179,6 +179,10 @@ class Tokenizer:
     def tokens(self, ids: list[int]) -> list[str]:
         return [self._model.id_to_piece(i) for i in ids]
 
+    def score(self, token: int) -> float:
+        """Return the score of a token; in byte-pair models, merges that were learned earlier have higher ones."""
+        return float(self._model.get_score(token))
+
     @functools.cached_property
     def begins(self) -> bytes:
         """One byte per token: 1 if it cannot continue a word, so the word before it is complete. EOS has 1."""

@@ -28,6 +28,8 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Score trees, as `scoring.score.evaluate` scores text."""
     if set(options.metrics) - {"brackets"} or options.baseline or len(options.references) > 1:
         raise UsageError("--metric brackets takes one --reference, and neither --baseline nor another --metric")
+    if options.robust:
+        raise UsageError("--robust damages text, not trees. Leave it out")
     report = read_inputs(options, hypotheses, _linearize)
     lines, gold = report.hypotheses.lines, report.references[0].lines
     counts = corpus_brackets(lines, gold)

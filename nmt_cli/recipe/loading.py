@@ -77,6 +77,8 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "corpus.sources has no text to train on: name some, with split: train"
     if len(corpus.targets) > 1 and corpus.synthetic:
         yield "corpus.synthetic requires one target language, but corpus.sources has several"
+    if corpus.augment.is_active and corpus.format == "trees":
+        yield "corpus.augment changes text, not trees. Leave it out"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):

@@ -31,10 +31,11 @@ class Policy(enum.Flag):
     MAY_CHANGE = enum.auto()  # a resumed run may change the setting: it does not affect the trained weights
     UNPUBLISHED = enum.auto()  # the paper does not report the setting
     LOCAL = enum.auto()  # the machines of a run may have different values, such as paths
+    TRAINED = enum.auto()  # of the corpus, but for training alone: `prepare` ignores it, and no machine may differ
 
 
 NO_POLICY = Policy(0)
-MAY_CHANGE, UNPUBLISHED, LOCAL = Policy
+MAY_CHANGE, UNPUBLISHED, LOCAL, TRAINED = Policy
 OPERATION = MAY_CHANGE | UNPUBLISHED  # how a run is computed and shown
 
 
@@ -106,6 +107,22 @@ class TextSource(Section):  # parallel text in one or several files, which may b
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
 
 
+class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
+    no_stop: Share = Field(0, description="share of pairs that lose their final stops, on both sides")
+    typos: Share = Field(0, description="share of pairs with typos in the source, in one of ten words")
+    upper: Share = Field(0, description="share of pairs in upper case, on both sides")
+    title: Share = Field(0, description="share of pairs with a capital at each word, on both sides")
+    noise: Share = Field(0, description="share of pairs with the same emoji, number or URL added to both sides")
+    joined: Share = Field(0, description="share of lines that join two or three successive pairs")
+    bpe_dropout: Share = Field(
+        0, description="probability that a subword splits into the two that it was merged from, and these again"
+    )
+
+    @property
+    def is_active(self) -> bool:
+        return any(self.model_dump().values())
+
+
 class Corpus(Section):  # the sources of the text; a named corpus has its own defaults
     name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
@@ -147,6 +164,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     )
     tokenizer: Tokenizer = Tokenizer()
     cleaning: Cleaning = Cleaning()
+    augment: Annotated[Augment, TRAINED] = Augment()
 
     @property
     def directory(self) -> Path:
@@ -332,6 +350,8 @@ def policies(section: type[Section] = Recipe, inherited: Policy = NO_POLICY, pre
         for each in field.metadata:
             if isinstance(each, Policy):
                 policy |= each
+        if TRAINED in policy:
+            policy &= ~LOCAL
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             found |= policies(field.annotation, policy, f"{prefix}{name}.")
         else:

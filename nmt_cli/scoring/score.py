@@ -18,7 +18,8 @@ from nmt_cli.scoring import comet
 from nmt_cli.scoring.checks import hypothesis_warnings, reference_warnings, test_set_warnings
 from nmt_cli.scoring.downloads import fetch
 from nmt_cli.scoring.languages import is_language, tokenizer_of
-from nmt_cli.scoring.metrics import METRICS, score_comet, score_lines
+from nmt_cli.scoring.metrics import METRICS, Score, score_comet, score_lines
+from nmt_cli.scoring.robustness import Translate, score_damaged
 from nmt_cli.scoring.score_report import InputText, NearDuplicates, Report, ScoredSegment, TermCounts, json_fields
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
@@ -53,10 +54,11 @@ class ScoreOptions:
     comet_model: str = comet.DEFAULT_MODEL
     intervals: bool = True  # 95% intervals by bootstrap
     terms: Path | None = None  # a glossary; the share of its terms used is reported
+    robust: bool = False  # also translate and score the source as people type it
 
 
 # The lines, a function that translates the source into them, or None for the file named by the options.
-Hypotheses = list[str] | Callable[[list[str]], list[str]] | None
+Hypotheses = list[str] | Translate | None
 Scorer = Callable[[ScoreOptions, list[str]], Report]
 
 
@@ -107,6 +109,8 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
         raise UsageError(f"--language {options.language[:40]!r} is not a language code, such as de, zh or pt-BR")
     if options.terms and not (options.source or options.test_set or options.corpus):
         raise UsageError("--terms needs the source. Add --source FILE")
+    if options.robust and (other := {"comet", "brackets"} & {*options.metrics}):
+        raise UsageError(f"--robust does not support --metric {min(other)}. Use bleu, chrf or ter")
     if options.fail_if_worse and options.baseline is None:
         raise UsageError("--fail-if-worse needs other hypotheses to compare with. Add --baseline FILE")
     references, source = list(options.references), options.source
@@ -176,6 +180,8 @@ def read_inputs(
 
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Return the scores of the hypotheses, or of the file that the options name."""
+    if options.robust and (not callable(hypotheses) or options.hypothesis):
+        raise UsageError("--robust translates the source itself. Add --model DIR, and no hypotheses")
     report = read_inputs(options, hypotheses)
     language = report.language or ""
     baseline = report.baseline.lines if report.baseline else None
@@ -197,8 +203,31 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
             )  # fmt: skip
         report.scores.append(score)
         report.comparisons += [comparison] if comparison else []
+    if options.robust and callable(hypotheses):
+        report.robust += _robust(report, options, hypotheses)
     finish(report, options, lambda i: {"comet": segments[i][0]} if segments else {})
     return report
+
+
+def _robust(report: Report, options: ScoreOptions, translate: Translate) -> list[dict[str, Any]]:
+    """Return the scores of translations of the damaged source."""
+    assert report.source
+    metrics = dict.fromkeys(options.metrics or ("bleu", "chrf"))
+    src, tgt = (options.language_pair or "").partition("-")[0], report.language or ""
+    if options.corpus is not None:
+        src = str(artefact.read_json(options.corpus / artefact.MANIFEST)["src"])
+
+    def score(hypotheses: list[str], references: list[list[str]]) -> list[Score]:
+        return [
+            score_lines(
+                metric, hypotheses, references,
+                language=tgt, tokenize=report.tokenize, lowercase=report.lowercase, intervals=report.intervals,
+            )[0]
+            for metric in metrics
+        ]  # fmt: skip
+
+    references = [text.lines for text in report.references]
+    return score_damaged(report.source.lines, references, report.hypotheses.lines, translate, (src, tgt), score)
 
 
 def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> TermCounts:

@@ -8,6 +8,7 @@ from typing import Any
 import sacrebleu
 
 from nmt_cli import __version__
+from nmt_cli.scoring import robustness
 from nmt_cli.scoring.metrics import Score, score_lines
 from nmt_cli.system.console import counted
 from nmt_cli.system.errors import printable
@@ -95,6 +96,7 @@ class Report:
 
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
+    robust: list[dict[str, Any]] = field(default_factory=list)  # scores of the source as people type it
     empty: int = 0
     copies: int | None = None  # hypotheses equal to their source; None without a source
     language: str | None
@@ -167,7 +169,7 @@ class Report:
         return {name: (len(part), self._bleu(part, self.intervals and len(part) > 1)) for name, part in shown.items()}
 
     def json(self) -> str:
-        hidden = ("details", "intervals", "segments")
+        hidden = ("details", "intervals", "segments", *([] if self.robust else ["robust"]))
         values = {JSON_NAMES.get(name, name): value for name, value in vars(self).items() if name not in hidden}
         values["versions"] = {"nmt": __version__, "sacrebleu": sacrebleu.__version__}
         values |= dict(zip(("wins", "losses"), self.wins_and_losses(), strict=True)) if self.baseline else {}
@@ -214,9 +216,10 @@ class Report:
             blocks[1] += [" " * width + note for note in notes]
         if self.baseline:
             rows, note = self._comparison()
-            widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-            table = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-            blocks.append([f"Against {self.baseline.name}", *table, note])
+            blocks.append([f"Against {self.baseline.name}", *_aligned(rows), note])
+        if self.robust:
+            rows = robustness.table(self.robust)
+            blocks.append(["The source as people type it", *_aligned(rows), *textwrap.wrap(robustness.NOTE, 100)])
         if self.details:
             lines = (f"  {row['length']:<10}{row['bleu']:6.2f}  {row['segments']:,} segments" for row in self.lengths())
             blocks.append([f"BLEU by {self.unit} in the reference", *lines])
@@ -244,6 +247,10 @@ class Report:
         if self.baseline:
             rows, note = self._comparison()
             blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows, "|:--" + "|--:" * 5 + "|"), note]
+        if self.robust:
+            rows = robustness.table(self.robust)
+            rule = "|:--" + "|--:" * (len(rows[0]) - 1) + "|"
+            blocks += ["**The source as people type it**", _table(rows, rule), robustness.NOTE]
         if self.details:
             rows = [[row["length"], f"{row['bleu']:.2f}", f"{row['segments']:,}"] for row in self.lengths()]
             blocks.append(_table([[f"{self.unit} in the reference", "BLEU", "segments"], *rows], "|:--|--:|--:|"))
@@ -254,6 +261,12 @@ class Report:
                 blocks.append("\n".join([f"| {segment.heading()} | |", "|:--|:--|", *texts]))
             blocks.append("</details>")
         return "\n\n".join(blocks)
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Return a table as lines of text: the first column on the left, numbers on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
 
 def _cell(value: str) -> str:

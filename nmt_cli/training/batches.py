@@ -54,11 +54,18 @@ def without_empty_parts(bounds: list[int]) -> list[int]:
     return [int(bound) for bound in np.minimum(rising, bounds[-1] - parts[::-1])]
 
 
+def count_steps(corpus: Corpus, tokens_per_step: int) -> int:
+    """Return the number of steps in each epoch. It follows from the plain text, however epochs change it."""
+    tokens = int(corpus.src.offsets[-1] + corpus.tgt.offsets[-1])
+    return max(1, min(corpus.fewest_lines, round(tokens / (2 * tokens_per_step))))
+
+
 class BatchPlan:
     """Divides epochs into steps and steps into micro-batches.
 
     An epoch is a random permutation of the corpus, cut into steps of nearly equal cost. A step is sorted by length and
-    cut into micro-batches. It has at least one sentence, however small `tokens_per_step` is.
+    cut into micro-batches. It has at least one sentence, however small `tokens_per_step` is. If the text of each epoch
+    is augmented, lengths and costs are those of the epoch.
     """
 
     def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
@@ -66,8 +73,7 @@ class BatchPlan:
         self.src_lengths = corpus.src.lengths()
         self.tgt_lengths = corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
-        self._costs = self.src_lengths + self.tgt_lengths
-        self.steps_per_epoch = max(1, min(len(corpus.src), round(int(self._costs.sum()) / (2 * tokens_per_step))))
+        self.steps_per_epoch = count_steps(corpus, tokens_per_step)
         self._last: tuple[int, Lengths, list[int]] = -1, np.empty(0, np.int64), [0]
 
     def _epoch(self, number: int) -> tuple[Lengths, list[int]]:
@@ -77,22 +83,41 @@ class BatchPlan:
         """
         last, order, bounds = self._last
         if last != number:
-            order = np.random.Generator(np.random.Philox([self.seed, number])).permutation(len(self._costs))
-            bounds = without_empty_parts(cut_evenly(self._costs[order], self.steps_per_epoch))
+            text = self.corpus.in_epoch(number)
+            costs = text.src.lengths() + text.tgt.lengths()
+            order = np.random.Generator(np.random.Philox([self.seed, number])).permutation(len(costs))
+            if text is not self.corpus:
+                order = order[costs[order] > 0]  # joined lines leave empty ones
+            bounds = without_empty_parts(cut_evenly(costs[order], self.steps_per_epoch))
             self._last = number, order, bounds
         return order, bounds
+
+    def _text(self, index: int) -> Corpus:
+        return self.corpus.in_epoch(index // self.steps_per_epoch)
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
         """Return the sentences of each micro-batch of step `index` (from 0); the last ones may be empty."""
         epoch, step = divmod(index, self.steps_per_epoch)
         order, bounds = self._epoch(epoch)
         chosen = order[bounds[step] : bounds[step + 1]]
-        chosen = chosen[np.lexsort((chosen, self._costs[chosen], self.longer_lengths[chosen]))]
-        return [chosen[a:b] for a, b in itertools.pairwise(cut_evenly(self._costs[chosen], self.micro_batches))]
+        src, tgt = (side.lengths_of(chosen) for side in (self._text(index).src, self._text(index).tgt))
+        by_length = np.lexsort((chosen, src + tgt, np.maximum(src, tgt)))
+        chosen, costs = chosen[by_length], (src + tgt)[by_length]
+        return [chosen[a:b] for a, b in itertools.pairwise(cut_evenly(costs, self.micro_batches))]
 
-    def tokens(self, sentences: Lengths) -> tuple[int, int]:
-        """Return the numbers of source and target tokens of these sentences."""
-        return int(self.src_lengths[sentences].sum()), int(self.tgt_lengths[sentences].sum())
+    def tokens(self, sentences: Lengths, index: int) -> tuple[int, int]:
+        """Return the numbers of source and target tokens of these sentences in step `index`."""
+        text = self._text(index)
+        return int(text.src.lengths_of(sentences).sum()), int(text.tgt.lengths_of(sentences).sum())
+
+    def longest_pairs(self, tokens: int, device: torch.device) -> Batch:
+        """Return the longest pairs of the corpus, with at most so many `tokens` on the longer side, but at least one.
+
+        No epoch has longer ones.
+        """
+        longest = np.argsort(-self.longer_lengths)[:tokens]
+        count = max(1, np.searchsorted(self.longer_lengths[longest].cumsum(), tokens, "right"))
+        return self._pack(self.corpus, longest[:count], 0, device, padded=False)
 
     def batch(
         self, sentences: Lengths, index: int, device: torch.device | str = "cpu", *, padded: bool = False
@@ -101,7 +126,10 @@ class BatchPlan:
 
         `padded` adds sentences of PAD up to sizes that recur in other steps; they add nothing to the loss.
         """
-        sides = [self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)]
+        return self._pack(self._text(index), sentences, index, device, padded=padded)
+
+    def _pack(self, text: Corpus, sentences: Lengths, index: int, device: torch.device | str, *, padded: bool) -> Batch:
+        sides = [text.src.gather(sentences), text.tgt.gather(sentences)]
         if padded:
             count = -(-(len(sentences) + MIN_PADDING) // SENTENCES) * SENTENCES
             sides = [_padded(ids, lengths, count) for ids, lengths in sides]

@@ -14,7 +14,7 @@ from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, counted, duration, say, warn
 from nmt_cli.system.errors import DivergedError, NmtError
-from nmt_cli.training import checkpoints
+from nmt_cli.training import checkpoints, epoch_texts
 from nmt_cli.training.accelerator import make_accelerator
 from nmt_cli.training.collectives import is_sync_step, max_over_processes, on_all, on_main
 from nmt_cli.training.metrics_log import MIN_IMPROVEMENT, peak_memory_mb, worse_than_expected
@@ -42,6 +42,7 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
         try:
             corpus, step = _open(accelerator, settings, data, directory, lock)
             settings = loading.with_languages(settings, corpus.manifest)
+            corpus = epoch_texts.augmented(settings, corpus, accelerator, directory, step, lock)
             trainer = start_trainer(settings, corpus, accelerator, directory, step)
             if tracker:
                 accelerator.init_trackers(settings.name, _flat(settings))
@@ -70,6 +71,7 @@ def _open(
     def open_run() -> dict[str, Any]:
         lock.enter_context(artefact.locked(directory, "run"))
         opened.append(open_corpus(data, content=True))
+        artefact.remove_tree(directory / epoch_texts.DIRECTORY)  # of a run that was killed
         step = checkpoints.open_run(settings, opened[0], directory)
         return {"step": step, "corpus": opened[0].identity, "recipe": decisive(settings)}
 

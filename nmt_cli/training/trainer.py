@@ -78,7 +78,7 @@ class Trainer:
     def step_batch(self, index: int) -> batches.StepBatch:
         """Return this process's share of step `index` (from 0), on its way to the device."""
         micro_batches = self.plan.micro_batches_of(index)
-        tokens = [self.plan.tokens(sentences) for sentences in micro_batches]
+        tokens = [self.plan.tokens(sentences, index) for sentences in micro_batches]
         costs = [max(sides) for sides in tokens]
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         groups, weight = batches.group_micro_batches(costs, rank, world, self.memory_tokens), 1.0
@@ -123,13 +123,11 @@ class Trainer:
 
     def check_memory(self) -> None:
         """Compute the gradient of the longest sentences and discard it, so that a lack of memory shows at the start."""
-        lengths = self.plan.longer_lengths
-        step_tokens = 1.1 * self.settings.training.tokens_per_step
+        growth = 2 if self.settings.corpus.augment.is_active else 1.1  # of the largest steps
+        step_tokens = growth * self.settings.training.tokens_per_step
         most = max(self.memory_tokens, step_tokens / self.plan.micro_batches)
         tokens = max(1, int(min(most, step_tokens / self.accelerator.num_processes)))
-        longest = np.argsort(-lengths)[:tokens]
-        count = max(1, np.searchsorted(lengths[longest].cumsum(), tokens, "right"))
-        pairs = self.plan.batch(longest[:count], 0, self.accelerator.device)
+        pairs = self.plan.longest_pairs(tokens, self.accelerator.device)
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
         _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam allocates them in its first step
         self.accelerator.backward(0 * self.model(pairs)[0])  # also lets DDP settle the order of its buckets

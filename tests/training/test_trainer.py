@@ -85,7 +85,7 @@ def test_the_gradient_equals_that_of_single_sentences(
         for i in sentences:
             batch = run.plan.batch(np.array([i]), step)
             loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.2)
-            (loss / run.plan.tokens(sentences)[1]).backward()
+            (loss / run.plan.tokens(sentences, step)[1]).backward()
         one_by_one = {name: parameter.grad for name, parameter in model.named_parameters()}
         for world in worlds:
             for memory_tokens in (1, 120, 1_000_000) if world <= 3 else (1000,):

@@ -1,0 +1,176 @@
+"""The changed text of an epoch: damage, joined lines and split subwords.
+
+The text is a function of (seed, epoch, block of pairs). It is decoded from the ids of the corpus and encoded again. A
+line stays as it is if it has an unknown token, which cannot be decoded, or would exceed the longest line of the corpus.
+"""
+
+import functools
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt_cli.corpus import damage
+from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, UNK, WIDE, Tokenizer, normalize
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import DataError
+
+Ids = npt.NDArray[Any]
+BLOCK = 2048  # successive pairs that are drawn together; another number would draw other text
+MOST_JOINED = 3  # pairs in a line
+_ATOM = re.compile(rf"<0x..>|<unk>|<pad>|</?s>|{LANGUAGE.pattern}")  # tokens that never split
+_WIDE_JOINT = re.compile(f"[{WIDE}]\n[{WIDE}]")
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """All that determines the augmented text, besides the epoch and the block."""
+
+    directory: Path  # of the corpus
+    identity: str  # of the corpus
+    settings: schema.Augment
+    languages: tuple[str, str]
+    seed: int
+
+
+def augment_block(how: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
+    """Return the text of a block in an epoch; `job` is (epoch, block).
+
+    For each side, return the concatenated ids and the length of each pair. Pairs joined to the line before them have
+    length 0.
+    """
+    return _augmenter(how.directory, how.identity).block(how, *job)
+
+
+@functools.lru_cache(1)
+def _augmenter(directory: Path, identity: str) -> "_Augmenter":
+    corpus = open_corpus(directory)
+    if corpus.identity != identity:
+        raise DataError(f"{directory} has changed during the training. Put the corpus back")
+    return _Augmenter(corpus)
+
+
+class _Augmenter:
+    def __init__(self, corpus: Corpus) -> None:
+        self.corpus = corpus
+        tokenizer = Tokenizer(corpus.tokenizer_file)
+        self.tokenizers = [tokenizer, tokenizer.target]
+        self.longest = int(max(side.lengths().max() for side in (corpus.src, corpus.tgt)))
+
+    @functools.cached_property
+    def split_tables(self) -> list[Ids]:
+        return [split_table(tokenizer) for tokenizer in self.tokenizers]
+
+    def block(self, how: Augmentation, epoch: int, number: int) -> list[tuple[Ids, Lengths]]:
+        first = number * BLOCK
+        last = min(first + BLOCK, len(self.corpus.src))
+        lines = [[side.ids[side.offsets[i] : side.offsets[i + 1]] for i in range(first, last)]
+                 for side in (self.corpus.src, self.corpus.tgt)]  # fmt: skip
+        draw = random.Random(f"{how.seed} {epoch} {number}")  # noqa: S311  # no secret
+        self._change(lines, how, draw)
+        if how.settings.bpe_dropout:
+            rng = np.random.Generator(np.random.Philox([how.seed, epoch, number]))
+            self._split(lines, how.settings.bpe_dropout, rng)
+        return [(np.concatenate(side), np.array(list(map(len, side)))) for side in lines]
+
+    def _change(self, lines: list[list[Ids]], how: Augmentation, draw: random.Random) -> None:
+        """Replace the lines that the shares of the recipe draw. Joined lines leave empty ones behind them."""
+        groups, texts = list[range](), list[list[str]]()
+        heads = list[list[int]]()
+        first, end = 0, len(lines[0])
+        while first < end:
+            count = draw.randint(2, MOST_JOINED) if draw.random() < how.settings.joined else 1
+            group = range(first, min(first + count, end))
+            shares = how.settings
+            kinds = [draw.random() < share for share in
+                     (shares.noise, shares.typos, shares.no_stop, shares.upper, shares.title)]  # fmt: skip
+            if (len(group) > 1 or any(kinds)) and (decoded := self._decode(lines, group)):
+                head, src, tgt = decoded
+                groups.append(group)
+                heads.append(head)
+                texts.append([normalize(side) for side in changed(src, tgt, kinds, how.languages, draw)])
+            first = group.stop
+        encoded = [tokenizer.encode_arrays([pair[i] for pair in texts]) for i, tokenizer in enumerate(self.tokenizers)]
+        for group, head, src, tgt in zip(groups, heads, *encoded, strict=True):
+            pair = [np.array([*head, *src, EOS]), np.append(tgt, EOS)]
+            if max(map(len, pair)) <= self.longest:
+                for side, ids in zip(lines, pair, strict=True):
+                    side[group.start : group.stop] = [ids, *[ids[:0]] * (len(group) - 1)]
+
+    def _decode(self, lines: list[list[Ids]], group: range) -> tuple[list[int], str, str] | None:
+        """Return the language token, the source and the target of a line joined from a group of pairs.
+
+        Return None if they cannot be decoded, or have different language tokens.
+        """
+        src, tgt = ([side[i][:-1].tolist() for i in group] for side in lines)
+        heads = [self.tokenizers[0].language(ids) for ids in src]
+        if any(UNK in ids for ids in (*src, *tgt)) or any(head != heads[0] for head in heads):
+            return None
+        src = [ids[len(heads[0]) :] for ids in src]
+        return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
+
+    def _split(self, lines: list[list[Ids]], probability: float, rng: np.random.Generator) -> None:
+        """Split subwords of all lines at random, on both sides."""
+        pairs = [split_lines(side, table, probability, rng)
+                 for side, table in zip(lines, self.split_tables, strict=True)]  # fmt: skip
+        for i, (src, tgt) in enumerate(zip(*pairs, strict=True)):
+            if max(len(src), len(tgt)) <= self.longest:
+                lines[0][i], lines[1][i] = src, tgt
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Join texts by a space, unless both sides of a joint are Chinese or Japanese."""
+    text = "\n".join(texts)
+    return _WIDE_JOINT.sub(lambda joint: joint[0].replace("\n", ""), text).replace("\n", " ")
+
+
+def changed(
+    src: str, tgt: str, kinds: Sequence[bool], languages: tuple[str, str], draw: random.Random
+) -> tuple[str, str]:
+    """Return a pair with the damage of these kinds: noise, typos, no final stop, upper case, title case."""
+    noise, typos, no_stop, upper, title = kinds
+    if no_stop and damage.ends_with_stop(src) and damage.ends_with_stop(tgt):
+        src, tgt = damage.without_stop(src), damage.without_stop(tgt)
+    if typos:
+        src = damage.with_typos(src, draw)
+    change = damage.upper if upper else damage.title if title else None
+    if change:
+        src, tgt = change(src, languages[0]), change(tgt, languages[1])
+    return damage.with_noise(src, tgt, draw) if noise else (src, tgt)
+
+
+def split_table(tokenizer: Tokenizer) -> Ids:
+    """Return for each token the two tokens that a byte-pair model merged to make it, or -1 twice."""
+    tokens = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
+    scores = {token: tokenizer.score(i) for i, token in enumerate(tokens) if not _ATOM.search(token)}
+    ids = {token: i for i, token in enumerate(tokens)}
+    table = np.full((len(tokens), 2), -1, np.int32)
+    for token in scores:
+        halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
+        known = [pair for pair in halves if pair[0] in scores and pair[1] in scores]
+        if known:  # merges that were learned early have high scores
+            left, right = max(known, key=lambda pair: min(scores[pair[0]], scores[pair[1]]))
+            table[ids[token]] = ids[left], ids[right]
+    return table
+
+
+def split_lines(lines: Sequence[Ids], table: Ids, probability: float, rng: np.random.Generator) -> list[Ids]:
+    """Split each token into its two parts with a probability, and these parts again."""
+    ids = np.concatenate(lines)
+    line_of = np.repeat(np.arange(len(lines)), list(map(len, lines)))
+    may_split = np.ones(len(ids), bool)
+    while may_split.any():
+        split = may_split & (table[ids, 0] >= 0) & (rng.random(len(ids)) < probability)
+        parts = 1 + split
+        first = np.cumsum(parts) - parts
+        old, ids = ids, np.repeat(ids, parts)
+        ids[first[split]] = table[old[split], 0]
+        ids[first[split] + 1] = table[old[split], 1]
+        line_of, may_split = np.repeat(line_of, parts), np.repeat(split, parts)
+    return np.split(ids, np.cumsum(np.bincount(line_of, minlength=len(lines)))[:-1])

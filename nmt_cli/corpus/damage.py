@@ -1,0 +1,102 @@
+"""Damage to text as people type it: case, final stops, typos, pasted noise.
+
+Every function depends only on its text, its language and its random generator.
+"""
+
+import random
+import re
+import string
+
+STOPS = ".。．｡।։።"
+TYPOS = "swap", "drop", "double", "neighbor"
+WORDS_PER_TYPO = 10
+KEYBOARD = "qwertyuiop", "asdfghjkl", "zxcvbnm"
+NEIGHBORS = {key: row[max(0, i - 1) : i] + row[i + 1 : i + 2] for row in KEYBOARD for i, key in enumerate(row)}
+EMOJI = "😀😂😊😍😭😎🤔👍👎👏🙏💪🔥✨🎉💯🚀✅❌❤⭐☀⚽🎵🏠🍕☕📷💡🐶"
+DOMAINS = "com", "org", "net", "de", "fr", "io"
+_WORD = re.compile(r"\S+")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+def _is_turkic(language: str) -> bool:
+    return language.lower().partition("-")[0] in ("tr", "az")
+
+
+def upper(text: str, language: str = "") -> str:
+    """Return text in capitals; Turkish and Azeri i becomes İ."""
+    return (text.replace("i", "İ") if _is_turkic(language) else text).upper()
+
+
+def lower(text: str, language: str = "") -> str:
+    """Return text in lower case; Turkish and Azeri I becomes ı."""
+    return (text.replace("I", "ı").replace("İ", "i") if _is_turkic(language) else text).lower()
+
+
+def title(text: str, language: str = "") -> str:
+    """Return text with a capital at the first letter of each word; other letters stay."""
+    letter = "İ" if _is_turkic(language) else "I"
+
+    def capitalized(word: re.Match[str]) -> str:
+        return _LETTER.sub(lambda first: letter if first[0] == "i" else first[0].title(), word[0], count=1)
+
+    return _WORD.sub(capitalized, text)
+
+
+def ends_with_stop(text: str) -> bool:
+    return text.rstrip()[-1:] in tuple(STOPS)
+
+
+def without_stop(text: str) -> str:
+    """Return text without its final stop or ellipsis; question and exclamation marks stay. Never returns ""."""
+    return text.rstrip().rstrip(STOPS).rstrip() or text
+
+
+def with_typos(text: str, draw: random.Random) -> str:
+    """Return text with a typo in one of ten words, in at least one. Words of fewer than three letters have none."""
+    words = text.split(" ")
+    long = [i for i, word in enumerate(words) if sum(map(str.isalpha, word)) >= 3]
+    for i in draw.sample(long, min(len(long), max(1, round(len(words) / WORDS_PER_TYPO)))):
+        words[i] = typo(words[i], draw)
+    return " ".join(words)
+
+
+def typo(word: str, draw: random.Random) -> str:
+    """Return a word with two letters swapped, or one dropped, doubled or replaced by its neighbor on the keyboard.
+
+    Where the drawn kind would change nothing, a letter is dropped.
+    """
+    places = [i for i in range(len(word) - 1) if word[i].isalpha() and word[i + 1].isalpha()]
+    if not places:
+        return word
+    i = draw.choice(places)
+    kind = draw.choice(TYPOS)
+    letter = word[i]
+    following = word[i + 1]
+    if kind == "swap" and letter != following:
+        return word[:i] + following + letter + word[i + 2 :]
+    if kind == "double":
+        return word[:i] + letter + word[i:]
+    if kind == "neighbor" and letter.lower() in NEIGHBORS:
+        wrong = draw.choice(NEIGHBORS[letter.lower()])
+        return word[:i] + (wrong.upper() if letter.isupper() else wrong) + word[i + 1 :]
+    return word[:i] + word[i + 1 :]
+
+
+def noise(draw: random.Random) -> str:
+    """Return an emoji, a number or a URL: text that every translation copies."""
+    kind = draw.randrange(3)
+    if kind == 0:
+        return draw.choice(EMOJI)
+    if kind == 1:
+        forms = f"{draw.randrange(10_000)}", f"{draw.randrange(1000)}.{draw.randrange(100):02}"
+        return draw.choice([*forms, f"{draw.randrange(24)}:{draw.randrange(60):02}"])
+    names = ["".join(draw.choices(string.ascii_lowercase, k=draw.randint(4, 10))) for _ in range(2)]
+    return f"https://www.{names[0]}.{draw.choice(DOMAINS)}/{names[1]}"
+
+
+def with_noise(src: str, tgt: str, draw: random.Random) -> tuple[str, str]:
+    """Return a pair with the same noise before both sides, or after both."""
+    added = noise(draw)
+    if draw.random() < 0.5:
+        return f"{added} {src}", f"{added} {tgt}"
+    return f"{src} {added}", f"{tgt} {added}"

@@ -1,0 +1,99 @@
+"""Score translations of the same source as people type it: other case, no final stop, typos."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from nmt_cli.corpus import damage
+from nmt_cli.scoring.metrics import METRICS, Score
+from nmt_cli.system.errors import DataError
+
+SEED = 1  # of the typos
+AS_IT_IS = "as it is"
+NOTE = (
+    "Loss: against the translation of the source as it is, changed and scored in the same way. The translation should "
+    "keep upper and title case, and leave out the final stop where the source does. Case is ignored for the "
+    f"lower-cased source. Typos: in one of ten words, seed {SEED}."
+)
+Change = Callable[[str], str]
+Translate = Callable[[list[str]], list[str]]
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A way to damage the source, and the change of the reference that the translation should match."""
+
+    name: str
+    of_source: Change
+    of_target: Change
+    changes_output: bool = False  # whether the reference's change is also made in the translation
+
+
+def damages(src: str, tgt: str) -> list[Damage]:
+    """Return the kinds of damage for text of these languages ("" if unknown)."""
+    draw = random.Random(SEED)  # noqa: S311  # no secret
+
+    def in_case(name: str, change: Callable[[str, str], str], *, changes_output: bool = False) -> Damage:
+        return Damage(name, lambda line: change(line, src), lambda line: change(line, tgt), changes_output)
+
+    return [
+        in_case("lower case", damage.lower, changes_output=True),
+        Damage("no final stop", damage.without_stop, damage.without_stop),
+        Damage("typos", lambda line: damage.with_typos(line, draw), str),
+        in_case("Title Case", damage.title),
+        in_case("UPPER CASE", damage.upper),
+    ]
+
+
+def score_damaged(
+    sources: list[str], references: list[list[str]], plain: list[str], translate: Translate,
+    languages: tuple[str, str], score: Callable[[list[str], list[list[str]]], list[Score]],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return the scores of translations of the damaged `sources`, one entry for each damage and metric.
+
+    `plain` translates the sources as they are. `score(hypotheses, references)` returns a score for each metric.
+    """
+    rows = [_row(AS_IT_IS, each, each) for each in score(plain, references)]
+    for kind in damages(*languages):
+        hypotheses = translate([kind.of_source(line) for line in sources])
+        if kind.changes_output:
+            hypotheses = list(map(kind.of_target, hypotheses))
+        if len(hypotheses) != len(sources):
+            raise DataError(f"the model returned {len(hypotheses):,} translations of {len(sources):,} lines")
+        expected = [list(map(kind.of_target, lines)) for lines in references]
+        undamaged = score(list(map(kind.of_target, plain)), expected)
+        rows += map(partial(_row, kind.name), score(hypotheses, expected), undamaged)
+    return rows
+
+
+def _row(name: str, score: Score, undamaged: Score) -> dict[str, Any]:
+    loss = undamaged.score - score.score
+    return {
+        "source": name,
+        "metric": score.metric,
+        "name": score.name,
+        "score": score.score,
+        "ci": score.ci,
+        "undamaged": undamaged.score,
+        "loss": -loss if score.metric == "ter" else loss,
+        "signature": score.signature,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> list[list[str]]:
+    """Return the rows as a table, header first: a line for each damage, a score and a loss for each metric."""
+    metrics = list(dict.fromkeys(row["metric"] for row in rows))
+    lines = [["source", *(cell for metric in metrics for cell in (METRICS[metric], "loss"))]]
+    for name in dict.fromkeys(row["source"] for row in rows):
+        line = [name]
+        for row in rows:
+            if row["source"] == name:
+                interval = "" if row["ci"] is None else f" ± {row['ci']:.2f}"
+                line += [
+                    f"{row['score']:.2f}{interval}",
+                    "" if name == AS_IT_IS else f"{round(row['loss'], 2) + 0:.2f}",
+                ]
+        lines.append(line)
+    return lines

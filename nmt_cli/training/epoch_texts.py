@@ -1,0 +1,184 @@
+"""The augmented text of each epoch, written ahead of training and removed after use.
+
+On each machine, one process writes the text into its run directory, and all processes of the machine map it. A run that
+resumes writes the same text again.
+"""
+
+import contextlib
+import dataclasses
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.corpus.augmentation import BLOCK, MOST_JOINED, Augmentation, augment_block
+from nmt_cli.corpus.stages import Pool
+from nmt_cli.corpus.store import Corpus, SideWriter, open_side
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import say
+from nmt_cli.system.errors import BusyError, DataError, StorageError, from_os_error
+from nmt_cli.system.processors import usable_cores
+from nmt_cli.training.batches import count_steps
+from nmt_cli.training.collectives import on_all
+
+DIRECTORY = "augmented"  # in the run directory
+KIND = "epoch"
+MAX_WORKERS = 8
+POLL_SECONDS = 0.05
+EPOCHS_ON_DISK = 4  # that being written, that of the next step, and those that another process may still open
+GROWTH = 1.5  # of the text by augmentation, at most about
+
+
+@dataclasses.dataclass(frozen=True)
+class AugmentedCorpus(Corpus):
+    """A corpus whose text changes in each epoch."""
+
+    texts: "EpochTexts"
+
+    def in_epoch(self, number: int) -> Corpus:
+        return self.texts.open(number)
+
+    @property
+    def fewest_lines(self) -> int:
+        return len(self.src) // MOST_JOINED if self.texts.how.settings.joined else len(self.src)
+
+
+def augmented(
+    settings: schema.Recipe, corpus: Corpus, accelerator: Any, run: Path, step: int, stack: contextlib.ExitStack
+) -> Corpus:
+    """Return the corpus with the augmented text of each epoch, until `stack` closes; itself if nothing is augmented.
+
+    All processes of a run call this together. The run continues after `step`.
+    """
+    augment, training = settings.corpus.augment, settings.training
+    if not augment.is_active:
+        return corpus
+    languages = settings.corpus.src, settings.corpus.tgt
+    how = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed)
+    writer = accelerator.process_index - accelerator.local_process_index  # the first process of this machine
+    directory = run / DIRECTORY / f"{artefact.HOST}-{writer}"
+    texts = EpochTexts(corpus, how, directory, accelerator.is_local_main_process)
+    result = AugmentedCorpus(**vars(corpus), texts=texts)
+    if step < training.steps:
+        per_epoch = count_steps(result, training.tokens_per_step)
+        texts.first, texts.last = step // per_epoch, (training.steps - 1) // per_epoch
+    if accelerator.is_main_process:
+        shares = ", ".join(f"{kind} {share:g}" for kind, share in augment.model_dump().items() if share)
+        say(f"changing the text in each epoch: {shares}")
+    on_all(accelerator, lambda: stack.enter_context(texts))
+    return result
+
+
+class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
+    """Opens the text of epochs. The process that `writes` also writes it, an epoch ahead, in a thread and workers."""
+
+    def __init__(self, plain: Corpus, how: Augmentation, directory: Path, writes: bool) -> None:
+        self.plain, self.how, self.directory, self.writes = plain, how, directory, writes
+        self.first, self.last = 0, -1  # epochs that this training needs
+        self._mutex = threading.Lock()  # the threads that prepare batches and that compute steps both open texts
+        self._opened = dict[int, Corpus]()  # the last two
+        self._written = dict[int, Future[None]]()
+        self._closing = False
+        self._thread = ThreadPoolExecutor(1)
+        self._pool = Pool(min(MAX_WORKERS, max(2, usable_cores() // 2)))
+        self._stack = contextlib.ExitStack()  # the workers and the lock, which shows other processes that this one runs
+
+    def __enter__(self) -> "EpochTexts":
+        if self.writes:
+            artefact.remove_tree(self.directory)  # of a run that was killed
+            self._stack.enter_context(artefact.locked(self.directory, "the augmented text in"))
+            self._stack.enter_context(self._pool)
+            needed = EPOCHS_ON_DISK * self._megabytes()
+            if (free := artefact.free_megabytes(self.directory)) < needed:
+                self._remove()
+                raise StorageError(
+                    f"{self.directory} needs {needed} MB for augmented text and has {free} MB free. Free some space"
+                )
+            if self.first <= self.last:
+                self._ahead(self.first)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing = True
+        self._thread.shutdown(cancel_futures=True)
+        if self.writes:
+            self._remove()
+
+    def _remove(self) -> None:
+        self._stack.close()
+        artefact.remove_tree(self.directory)
+        for parent in (self.directory.parent, self.directory.parents[1]):  # not there before, on other machines
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+
+    def _megabytes(self) -> int:
+        sides = self.plain.src, self.plain.tgt
+        return 1 + int(sum(GROWTH * side.ids.nbytes + side.offsets.nbytes for side in sides) / 1e6)
+
+    def _of(self, number: int) -> Path:
+        return self.directory / f"epoch-{number}"
+
+    def open(self, number: int) -> Corpus:
+        """Return the text of an epoch, once it is written. Raise the error that prevents it."""
+        if number > self.last:
+            return self.plain  # the loop prepares a batch that no step computes
+        with self._mutex:
+            if number not in self._opened:
+                if self.writes:
+                    self._ahead(number).result()
+                    if number < self.last:
+                        self._ahead(number + 1)
+                else:
+                    self._wait(number)
+                previous = {key: text for key, text in self._opened.items() if key == number - 1}
+                self._opened = {**previous, number: self._read(number)}
+                self._forget(number - 2)
+            return self._opened[number]
+
+    def _ahead(self, number: int) -> Future[None]:
+        if number not in self._written:
+            self._written[number] = self._thread.submit(self._write, number)
+        return self._written[number]
+
+    def _forget(self, newest: int) -> None:
+        """Remove the text of epochs up to `newest`. Other processes may be one step behind, so perhaps one epoch."""
+        for number in [each for each in self._written if each <= newest]:
+            del self._written[number]
+            artefact.remove_tree(self._of(number))
+
+    def _write(self, number: int) -> None:
+        manifest = self.plain.manifest
+        sizes = {"src": int(manifest["source_vocabulary_size"]), "tgt": int(manifest["vocabulary_size"])}
+        jobs = [(number, block) for block in range(-(-len(self.plain.src) // BLOCK))]
+        try:
+            with artefact.staged(self._of(number), KIND, {}, overwrite=True, own_name=True) as stage:
+                with contextlib.ExitStack() as stack:
+                    writers = [stack.enter_context(SideWriter(stage, name, size)) for name, size in sizes.items()]
+                    for sides in self._pool.map(partial(augment_block, self.how), jobs):
+                        if self._closing:
+                            raise StorageError("training ends")
+                        for writer, side in zip(writers, sides, strict=True):
+                            writer.append(*side)
+        except OSError as error:
+            error.filename = error.filename or str(self.directory)
+            raise from_os_error(error) from error
+
+    def _wait(self, number: int) -> None:
+        """Wait until the writing process has written an epoch; StorageError if that process has ended."""
+        while not (self._of(number) / artefact.MANIFEST).is_file():
+            with contextlib.suppress(BusyError), artefact.locked(self.directory, "the augmented text in"):
+                raise StorageError("lost another process of this run. The same command resumes")
+            time.sleep(POLL_SECONDS)
+
+    def _read(self, number: int) -> Corpus:
+        directory = self._of(number)
+        try:
+            artefact.verify(directory, KIND, content=self.writes)  # one process of each machine compares every byte
+            sizes = self.plain.manifest["source_vocabulary_size"], self.plain.manifest["vocabulary_size"]
+            sides = [open_side(directory, name, int(size)) for name, size in zip(("src", "tgt"), sizes, strict=True)]
+        except DataError as error:
+            raise DataError(f"{error}. The same command resumes and writes it again") from None
+        return dataclasses.replace(self.plain, src=sides[0], tgt=sides[1])

@@ -1,0 +1,62 @@
+"""Damaged text: the right case in every language, typos within words, the same noise on both sides."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nmt_cli.corpus import damage
+
+
+@pytest.mark.parametrize(
+    ("text", "language", "upper", "title", "lower"),
+    [
+        ("a man's iPhone isn't here.", "en", "A MAN'S IPHONE ISN'T HERE.", "A Man's IPhone Isn't Here.",
+         "a man's iphone isn't here."),
+        ("die Straße ist (sehr) groß", "de", "DIE STRASSE IST (SEHR) GROSS", "Die Straße Ist (Sehr) Groß",
+         "die straße ist (sehr) groß"),
+        ("iki ılık Isparta", "tr", "İKİ ILIK ISPARTA", "İki Ilık Isparta", "iki ılık ısparta"),
+        ("一只猫 3 и", "", "一只猫 3 И", "一只猫 3 И", "一只猫 3 и"),
+    ],
+)  # fmt: skip
+def test_case_follows_the_language(text: str, language: str, upper: str, title: str, lower: str) -> None:
+    assert damage.upper(text, language) == upper
+    assert damage.title(text, language) == title
+    assert damage.lower(text, language) == lower
+
+
+@pytest.mark.parametrize(
+    ("text", "without"),
+    [("A man.", "A man"), ("Well ...", "Well"), ("猫。", "猫"), ("Why?", "Why?"), (".", "."), ("No stop", "No stop")],
+)
+def test_only_final_stops_are_dropped(text: str, without: str) -> None:
+    assert damage.without_stop(text) == without
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=60), st.integers(0, 999))
+def test_damage_depends_on_its_generator_alone_and_never_empties_text(text: str, seed: int) -> None:
+    for change in (damage.with_typos, lambda line, draw: " ".join(damage.with_noise(line, line, draw))):
+        assert change(text, random.Random(seed)) == change(text, random.Random(seed))
+    assert bool(text) == bool(damage.without_stop(text))
+    assert bool(text) == bool(damage.with_typos(text, random.Random(seed)))
+
+
+def test_one_word_of_ten_has_a_typo_of_one_letter() -> None:
+    words = ["hundred"] * 40 + ["at"] * 10
+    kinds = set()
+    for seed in range(50):
+        damaged = damage.with_typos(" ".join(words), random.Random(seed)).split()
+        wrong = [word for word in damaged if word not in ("hundred", "at")]
+        assert (len(damaged), len(wrong)) == (50, 5)
+        kinds |= {len(word) for word in wrong}
+    assert kinds == {6, 7, 8}, "dropped, swapped or replaced, and doubled letters"
+
+
+def test_noise_is_the_same_on_both_sides() -> None:
+    draw, seen = random.Random(1), set[str]()
+    for _ in range(200):
+        src, tgt = damage.with_noise("Hello.", "Hallo.", draw)
+        assert src.replace("Hello.", "") == tgt.replace("Hallo.", "")
+        seen.add("url" if "https" in src else "number" if any(map(str.isdigit, src)) else "emoji")
+    assert seen == {"url", "number", "emoji"}

@@ -1,0 +1,64 @@
+"""`nmt score --robust`: each kind of damage is scored against the reference that it asks for."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nmt_cli.corpus import damage
+from nmt_cli.scoring.robustness import Translate
+from nmt_cli.scoring.score import ScoreOptions, evaluate
+from nmt_cli.system.errors import UsageError
+
+SOURCES = [f"A tall man with number {word} walks to the old house." for word in ("one", "two", "three", "four")]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> ScoreOptions:
+    source, reference = tmp_path / "test.en", tmp_path / "test.de"
+    source.write_text("".join(f"{line}\n" for line in SOURCES))
+    reference.write_text("".join(f"{line}\n" for line in SOURCES))
+    return ScoreOptions(source=source, references=(reference,), metrics=("bleu",), intervals=False, robust=True)
+
+
+def losses(options: ScoreOptions, translate: Translate) -> dict[str, tuple[float, float]]:
+    report = evaluate(options, translate)
+    return {row["source"]: (round(row["score"], 2), round(row["loss"], 2)) for row in report.robust}
+
+
+def test_a_model_that_keeps_case_and_stops_loses_only_by_typos(options: ScoreOptions) -> None:
+    by_damage = losses(options, lambda lines: lines)
+    assert by_damage.pop("typos")[1] > 5
+    assert by_damage == dict.fromkeys(
+        ["as it is", "lower case", "no final stop", "Title Case", "UPPER CASE"], (100.0, 0.0)
+    )
+
+
+def test_a_loss_counts_the_damage_and_not_the_errors_that_the_model_makes_anyway(options: ScoreOptions) -> None:
+    def translate(lines: list[str]) -> list[str]:
+        wrong = [line.replace("tall", "small").replace("Tall", "Small") for line in lines]
+        return [damage.lower(line) if line.isupper() else line for line in wrong]
+
+    by_damage = losses(options, translate)
+    assert by_damage["as it is"][0] < 95
+    assert by_damage["no final stop"][1] == by_damage["Title Case"][1] == by_damage["lower case"][1] == 0
+    assert by_damage["UPPER CASE"][1] > 75
+
+
+def test_the_table_is_in_every_format_and_only_if_asked_for(options: ScoreOptions) -> None:
+    report = evaluate(options, lambda lines: lines)
+    assert "UPPER CASE     100.00   0.00" in report.text()
+    assert "| UPPER CASE | 100.00 | 0.00 |" in report.markdown()
+    rows = json.loads(report.json())["robust"]
+    assert [row["source"] for row in rows][:2] == ["as it is", "lower case"]
+    assert rows[0]["signature"] == report.scores[0].signature
+    plain = evaluate(ScoreOptions(**{**vars(options), "robust": False}), lambda lines: lines)
+    assert "robust" not in json.loads(plain.json())
+    assert "UPPER" not in plain.text() + plain.markdown()
+
+
+def test_hypotheses_and_metrics_of_other_kinds_are_refused(options: ScoreOptions) -> None:
+    with pytest.raises(UsageError, match=r"--robust translates the source itself\. Add --model DIR"):
+        evaluate(options, None)
+    with pytest.raises(UsageError, match="--robust does not support --metric comet"):
+        evaluate(ScoreOptions(**{**vars(options), "metrics": ("comet",)}), lambda lines: lines)

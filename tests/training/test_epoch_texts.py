@@ -1,0 +1,233 @@
+"""Training on augmented text: kills change no bit, every process reads the same text, and none is left behind."""
+
+import errno
+import os
+import random
+import shutil
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lab import Lab
+from steps import before_each_step, losses
+
+from nmt_cli.corpus.augmentation import Augmentation, augment_block
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.store import SideWriter, open_corpus
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, StorageError
+from nmt_cli.training import checkpoints, epoch_texts
+from nmt_cli.training.batches import BatchPlan
+from nmt_cli.training.train import train
+
+AUGMENT = [f"corpus.augment.{kind}=0.3" for kind in ("typos", "upper", "title", "joined", "noise", "bpe_dropout")]
+STEPS_PER_EPOCH = 15
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Any, numbers_corpus: Path) -> Path:
+    """A run of 45 steps, three epochs, with augmented text. Do not change it: it is shared."""
+    run = tmp_path_factory.mktemp("runs") / "augmented"
+    assert train(tiny_recipe(*AUGMENT, "training.steps=45"), numbers_corpus, run) == 0
+    return run
+
+
+@pytest.fixture
+def augmented_lab(lab: Lab, undisturbed: Path) -> Lab:
+    lab.reference = undisturbed
+    return lab
+
+
+def train_augmented(lab: Lab, *changes: str) -> int:
+    return lab.train(*AUGMENT, "training.steps=45", *changes)
+
+
+def test_each_epoch_has_other_text_in_as_many_steps(augmented_lab: Lab) -> None:
+    corpus = open_corpus(augmented_lab.corpus)
+    augment = augmented_lab.recipe(*AUGMENT).corpus.augment
+    texts = epoch_texts.EpochTexts(
+        corpus, Augmentation(corpus.directory, corpus.identity, augment, ("en", "de"), 1), augmented_lab.run, True
+    )
+    texts.last = 2
+    with texts:
+        plan = BatchPlan(epoch_texts.AugmentedCorpus(**vars(corpus), texts=texts), 400, 4, 1)
+        assert plan.steps_per_epoch == STEPS_PER_EPOCH
+        seen = []
+        for epoch in range(3):
+            text = texts.open(epoch)
+            expected = augment_block(texts.how, (epoch, 0))
+            for side, (ids, lengths) in zip((text.src, text.tgt), expected, strict=True):
+                assert side.ids.tolist() == ids.tolist()
+                assert side.lengths().tolist() == lengths.tolist()
+            lines = [i for i in range(len(corpus.src)) if text.src.lengths()[i]]
+            assert len(lines) < len(corpus.src), "joined"
+            steps = [plan.micro_batches_of(epoch * STEPS_PER_EPOCH + step) for step in range(STEPS_PER_EPOCH)]
+            assert sorted(i for step in steps for m in step for i in m.tolist()) == lines, "every line once"
+            tokens = [sum(sum(plan.tokens(m, epoch * STEPS_PER_EPOCH)) for m in step) for step in steps]
+            assert max(tokens) < 1.5 * min(tokens), "steps are cut by the lengths of the epoch"
+            seen.append(text.src.ids.tobytes())
+        assert len({*seen, corpus.src.ids.tobytes()}) == 4
+        assert texts.open(3) is corpus, "the loop asks for a batch that no step computes"
+    assert not augmented_lab.run.exists()
+
+
+def test_without_shares_nothing_changes_and_nothing_is_written(lab: Lab) -> None:
+    before_each_step(lab.patch, lambda *_: (lab.run / epoch_texts.DIRECTORY).exists() and pytest.fail("written"))
+    assert lab.train("corpus.augment.typos=0") == 0
+    assert lab.same()
+
+
+def test_shares_need_no_new_corpus_but_a_new_run(augmented_lab: Lab, tmp_path: Path) -> None:
+    augmented = augmented_lab.recipe(*AUGMENT).corpus
+    prepare(augmented, augmented_lab.corpus, PrepareOptions(workers=1))
+    other = prepare(augmented, tmp_path / "other", PrepareOptions(workers=1))
+    assert (other / "manifest.json").read_bytes() == (augmented_lab.corpus / "manifest.json").read_bytes()
+    shutil.copytree(augmented_lab.reference, augmented_lab.run)
+    with pytest.raises(DataError, match=r"started differently: corpus\.augment\.typos: 0\.3 -> 0\.1"):
+        train_augmented(augmented_lab, "corpus.augment.typos=0.1")
+
+
+def test_a_run_killed_ten_times_ends_with_the_same_bits(augmented_lab: Lab, tmp_path: Path) -> None:
+    draw, killed = random.Random(os.environ.get("NMT_KILL_SEED", "1")), tmp_path / "killed"
+    killed.mkdir()
+    steps = sorted({1, 15, 16, 31, *draw.sample(range(2, 45), 6)})
+    kills = [[step, 0] for step in steps]
+    (result,) = augmented_lab.jobs({"set": [*AUGMENT, "training.steps=45"], "kills": kills, "loop": str(killed)})
+    assert len(list(killed.iterdir())) == len(steps) >= 8
+    assert result["codes"] == [0], result["stderr"]
+    assert augmented_lab.same(45)
+    assert not (augmented_lab.run / epoch_texts.DIRECTORY).exists()
+
+
+@pytest.mark.parametrize("stop", [7, 15, 16])
+def test_a_signal_leaves_no_text_behind_and_the_run_resumes_exactly(augmented_lab: Lab, stop: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        before_each_step(patch, lambda _, now: now == stop and os.kill(os.getpid(), signal.SIGTERM))
+        assert train_augmented(augmented_lab) == 143
+    assert not (augmented_lab.run / epoch_texts.DIRECTORY).exists()
+    assert train_augmented(augmented_lab) == 0
+    assert augmented_lab.same(45)
+
+
+def test_one_two_and_three_processes_train_on_the_same_text(augmented_lab: Lab, tmp_path: Path) -> None:
+    """On one machine, and on two with a corpus each. The low rate keeps this small model from being chaotic."""
+    changes = [*AUGMENT, "training.log_every=1", "training.rate_factor=0.1", "training.validate_every=100"]
+    changes += ["training.steps=32", "training.micro_batches=6"]
+    other = shutil.copytree(augmented_lab.corpus, tmp_path / "other")
+    results = augmented_lab.jobs(
+        {"name": "one", "set": changes},
+        {"name": "two", "set": changes, "world": 2},
+        {"name": "three", "set": changes, "world": 3},
+        {"name": "machines", "set": changes, "world": 2, "elsewhere": ["--data", str(other)]},
+    )
+    assert [result["codes"] for result in results] == [[0], [0, 0], [0, 0, 0], [0, 0]], results[0]["stderr"]
+    expected = losses(tmp_path / "one")
+    assert len(expected) == 32
+    for name in ("two", "three", "machines"):
+        assert losses(tmp_path / name) == pytest.approx(expected, rel=1e-5), name
+        assert not (tmp_path / name / epoch_texts.DIRECTORY).exists()
+
+
+def test_two_machines_must_augment_alike(augmented_lab: Lab) -> None:
+    (result,) = augmented_lab.jobs(
+        {"set": [*AUGMENT, "training.steps=2"], "world": 2, "elsewhere": ["--set", "corpus.augment.typos=0.2"]}
+    )
+    assert result["codes"] == [65, 65]
+    assert "corpus.augment.typos: 0.3 -> 0.2" in result["stderr"]
+
+
+def test_a_full_disk_ends_the_run_and_the_same_command_resumes(augmented_lab: Lab) -> None:
+    """The second epoch is written while the first one trains."""
+    real = SideWriter.append
+
+    def full(self: SideWriter, *sentences: Any) -> None:
+        if "epoch-1" in self._ids.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._ids.name)
+        real(self, *sentences)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SideWriter, "append", full)
+        with pytest.raises(StorageError, match=r"cannot read or write .*epoch-1.*No space left on device"):
+            train_augmented(augmented_lab)
+    assert 10 in checkpoints.steps_in(augmented_lab.run)
+    assert not (augmented_lab.run / epoch_texts.DIRECTORY).exists()
+    assert train_augmented(augmented_lab) == 0
+    assert augmented_lab.same(45)
+
+
+def test_too_small_a_disk_is_noticed_at_the_start(augmented_lab: Lab) -> None:
+    augmented_lab.patch.setattr(epoch_texts.EpochTexts, "_megabytes", lambda self: 10**9)
+    with pytest.raises(StorageError, match=r"needs 4000000000 MB for augmented text and has \d+ MB free"):
+        train_augmented(augmented_lab)
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_damaged_text_is_noticed_before_it_is_used(augmented_lab: Lab, damage: str) -> None:
+    def ruin(_: Any, step: int) -> None:
+        if step == 12:  # the second epoch is complete, and step 15 opens it
+            directory = next((augmented_lab.run / epoch_texts.DIRECTORY).glob("*/"))
+            written.wait(60)
+            file = directory / "epoch-1" / "train.tgt.ids"
+            data = bytearray(file.read_bytes())
+            data[100] ^= 1
+            file.unlink()
+            if damage != "remove":
+                file.write_bytes(data if damage == "flip" else data[:-2])
+
+    written, real = threading.Event(), artefact._commit
+    with pytest.MonkeyPatch.context() as patch:
+
+        def commit(stage: Path, target: Path, overwrite: bool) -> None:
+            real(stage, target, overwrite)
+            if target.name == "epoch-1":
+                written.set()
+
+        patch.setattr(artefact, "_commit", commit)
+        before_each_step(patch, ruin)
+        with pytest.raises(DataError, match=r"epoch-1/train\.tgt\.ids is damaged.*The same command resumes"):
+            train_augmented(augmented_lab)
+    assert train_augmented(augmented_lab) == 0
+    assert augmented_lab.same(45)
+
+
+def test_leftovers_of_a_killed_run_are_removed_and_never_used(augmented_lab: Lab) -> None:
+    directory = augmented_lab.run / epoch_texts.DIRECTORY / f"{artefact.HOST}-0"
+    directory.mkdir(parents=True)
+    for name in ("epoch-0", "epoch-1"):
+        shutil.copytree(augmented_lab.corpus, directory / name)
+    assert train_augmented(augmented_lab) == 0
+    assert augmented_lab.same(45)
+
+
+def test_two_runs_share_a_corpus_and_write_nothing_into_it(augmented_lab: Lab, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in augmented_lab.corpus.iterdir() if path.is_file()}
+    jobs = [{"name": name, "set": [*AUGMENT, "training.steps=45"]} for name in ("run", "second")]
+    threads = [threading.Thread(target=augmented_lab.jobs, args=(job,)) for job in jobs[1:]]
+    for thread in threads:
+        thread.start()
+    assert train_augmented(augmented_lab) == 0
+    for thread in threads:
+        thread.join()
+    assert augmented_lab.same(45)
+    augmented_lab.run = tmp_path / "second"
+    assert augmented_lab.same(45)
+    assert before == {path: path.read_bytes() for path in augmented_lab.corpus.iterdir() if path.is_file()}
+
+
+def test_a_finished_run_writes_no_text(augmented_lab: Lab) -> None:
+    shutil.copytree(augmented_lab.reference, augmented_lab.run)
+    augmented_lab.patch.setattr(epoch_texts.EpochTexts, "_write", lambda *_: pytest.fail("written"))
+    assert train_augmented(augmented_lab) == 0
+    assert "finished with step 45 of 45" in augmented_lab.stderr()
+
+
+def test_a_lost_writer_ends_the_others(tmp_path: Path, augmented_lab: Lab) -> None:
+    corpus = open_corpus(augmented_lab.corpus)
+    augment = augmented_lab.recipe(*AUGMENT).corpus.augment
+    how = Augmentation(corpus.directory, corpus.identity, augment, ("en", "de"), 1)
+    texts = epoch_texts.EpochTexts(corpus, how, tmp_path / "nobody", False)
+    texts.last = 0
+    with pytest.raises(StorageError, match="lost another process of this run"):
+        texts.open(0)
