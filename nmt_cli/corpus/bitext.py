@@ -51,7 +51,7 @@ def _chunks(rows: Iterable[Row], repetition: int, index: int) -> Iterator[Chunk]
     rows = iter(rows)
     while some := list(islice(rows, CHUNK)):
         src, tgt, scores = map(list, zip(*some, strict=True))
-        yield Chunk(src, tgt, repetition, index, scores)
+        yield Chunk(src, tgt, repetition, index, scores=scores)
 
 
 def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[Row]:

@@ -66,6 +66,7 @@ class CleaningStats:
     """Counts of dropped pairs by reason, with the first examples of each."""
 
     read: int = 0
+    kept: Counter[int] = field(default_factory=Counter)  # pairs by part of the corpus
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> line number from 1
@@ -81,6 +82,7 @@ class CleaningStats:
         for problem, line in other.first_line.items():
             self.first_line.setdefault(problem, self.read + line)
         self.read += other.read
+        self.kept += other.kept
         self.dropped += other.dropped
         for reason, new in other.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *new][:EXAMPLES]
@@ -165,6 +167,7 @@ def clean_chunk(
             sides[0].append(prefix + src)
             sides[1].append(tgt)
             hashes.append(pair_hash(prefix + src, tgt, chunk.repetition))
+    stats.kept[chunk.part] = len(hashes)
     if shifted(*sides):
         stats.first_line[SHIFTED] = 1
     src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in sides)

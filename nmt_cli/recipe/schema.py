@@ -23,6 +23,7 @@ from nmt_cli.recipe.limits import (
 from nmt_cli.recipe.named import NAMED_CORPORA
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Policy(enum.Flag):
@@ -84,6 +85,7 @@ class Synthetic(Section):  # real text in one language, which a model translates
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
     beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size of the model's search")
     sampling: bool = Field(False, description="sample from the model's probabilities instead of searching")
+    weight: Weight | None = Field(None, description="share of the tokens drawn, as in training.weights; null: 1")
 
 
 SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side of the real text
@@ -105,6 +107,7 @@ class TextSource(Section):  # parallel text in one or several files, which may b
     min_score: float | None = Field(None, description="lowest score of pairs that are kept")
     finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
+    weight: Weight | None = Field(None, description="share of the tokens drawn, as in training.weights; null: 1")
 
 
 class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
@@ -250,11 +253,24 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
         return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
 
 
+class Stage(Section):  # steps of a training that draw its text by other weights
+    from_step: int = Field(..., ge=1, description="the step from which these weights hold")
+    weights: list[Weight] = Field([], description="as training.weights")
+
+
 class Training(Section):  # section 5 of the paper
     steps: Annotated[int, MAY_CHANGE] = Field(100_000, ge=1, description="optimizer steps in total")
     max_hours: Annotated[float | None, OPERATION] = Field(
         None, ge=0, description="stop after this many hours of training"
     )
+    weights: list[Weight] = Field(
+        [],
+        description="shares of the tokens of train_src, of each source, of each synthetic entry; none: by size",
+    )
+    temperature: float = Field(
+        1, gt=0, le=100, description="without weights: shares are sizes to the power of 1 / temperature"
+    )
+    stages: list[Stage] = Field([], description="other weights from later steps on")
     tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
     micro_batches: Annotated[int, OPERATION] = Field(
         8, ge=1, le=4096, description="parts of a step; with more processes, one per process"

@@ -240,6 +240,7 @@ def test_sources_are_one_corpus_with_counted_drops(tmp_path: Path) -> None:
     entry = {"files": [str(tmp_path / "crawl.tsv")], "score": "3", "min_score": 0.5, "tag": "crawl"}
     out = texts.run(own.model_copy(update={"sources": section(None, sources=[entry]).sources}), tmp_path / "data" / "x")
     assert decoded(out) == [*some[:200], *((f">>crawl<< {src}", tgt) for src, tgt in some[250:])]
+    assert [part["pairs"] for part in store.open_corpus(out).manifest["parts"]] == [200, 50]
     dropped = artefact.read_json(out / "cleaning.json")["dropped"]
     assert (dropped["score below the minimum"]["pairs"], dropped["score below the minimum"]["examples"][0]) == (
         51,
