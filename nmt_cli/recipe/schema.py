@@ -254,7 +254,7 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
 
 
 class Stage(Section):  # steps of a training that draw its text by other weights
-    from_step: int = Field(..., ge=1, description="the step from which these weights hold")
+    from_step: int = Field(1, ge=1, description="the step from which these weights hold")
     weights: list[Weight] = Field([], description="as training.weights")
 
 
