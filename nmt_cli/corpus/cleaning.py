@@ -20,6 +20,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import counted
 
 # Reasons, as stored in cleaning.json.
+LOW_SCORE = "score below the minimum"
 LONG_LINE = "line over the byte limit"
 NOT_UTF8 = "not UTF-8"
 EMPTY = "empty side"
@@ -35,7 +36,7 @@ NEAR_DUPLICATE = "near-twin of dev or test"
 LOOPING = "synthetic side loops"
 OUTLYING = "synthetic side of outlying length"
 DROPPED = (
-    *(LONG_LINE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT),
+    *(LONG_LINE, LOW_SCORE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT),
     *(DUPLICATE, TOO_LONG, RATIO, NEAR_DUPLICATE, LOOPING, OUTLYING),
 )
 SHIFTED = "sides shifted"
@@ -65,6 +66,7 @@ class CleaningStats:
     """Counts of dropped pairs by reason, with the first examples of each."""
 
     read: int = 0
+    kept: Counter[int] = field(default_factory=Counter)  # pairs by part of the corpus
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> line number from 1
@@ -80,6 +82,7 @@ class CleaningStats:
         for problem, line in other.first_line.items():
             self.first_line.setdefault(problem, self.read + line)
         self.read += other.read
+        self.kept += other.kept
         self.dropped += other.dropped
         for reason, new in other.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *new][:EXAMPLES]
@@ -139,10 +142,15 @@ def clean_chunk(
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
     """Return the remaining source and target text, the hashes of these pairs, and counts of the dropped ones."""
     stats, hashes = CleaningStats(len(chunk.src)), list[bytes]()
+    prefix, section = corpus.prefix(chunk.source), corpus.of_source(chunk.source)
+    lowest = None if chunk.source is None else corpus.sources[chunk.source].min_score
     sides: tuple[list[str], list[str]] = ([], [])
     for number, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True), 1):
         if raw[0] is None or raw[1] is None:
             stats.drop(LONG_LINE, *("(too long)" if line is None else "" for line in raw))
+            continue
+        if lowest is not None and not (chunk.scores[number - 1] or 0) >= lowest:  # NaN is below, too
+            stats.drop(LOW_SCORE, *(line[:200].decode(errors="backslashreplace") for line in (raw[0], raw[1])))
             continue
         try:
             src, tgt = raw[0].decode(), raw[1].decode()
@@ -151,14 +159,15 @@ def clean_chunk(
             stats.first_line.setdefault(NOT_UTF8, number)
             continue
         src, tgt = repair(src, corpus.cleaning), repair(tgt, corpus.cleaning)
-        if reason := unusable(src, tgt, corpus):
+        if reason := unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(src, tgt) in held_out:
+        elif pair_hash(prefix + src, tgt) in held_out:
             stats.drop(HELD_OUT, src, tgt)
         else:
-            sides[0].append(src)
+            sides[0].append(prefix + src)
             sides[1].append(tgt)
-            hashes.append(pair_hash(src, tgt, chunk.repetition))
+            hashes.append(pair_hash(prefix + src, tgt, chunk.repetition))
+    stats.kept[chunk.part] = len(hashes)
     if shifted(*sides):
         stats.first_line[SHIFTED] = 1
     src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in sides)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from nmt_cli.corpus import cleaning, moses, near_duplicates
 from nmt_cli.corpus.readers import Chunk, read_files
 from nmt_cli.corpus.store import HELD_OUT
-from nmt_cli.corpus.user_files import general_files, held_out_files, train_files
+from nmt_cli.corpus.user_files import general_files, held_out_files, split_chunks, train_files
 from nmt_cli.recipe import schema
 from nmt_cli.system.console import Progress, counted, say
 from nmt_cli.system.errors import DataError
@@ -49,6 +49,7 @@ def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
     All three are 0 if cleaning drops the pair.
     """
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
+    corpus = corpus.of_source(chunk.source)
     for i, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
         if pair := _cleaned(raw, corpus):
             # A line of punctuation alone folds to no words, so it is hashed as it is.
@@ -90,14 +91,18 @@ def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArr
                 break
 
 
-def pairs_at(chunks: Iterable[Chunk], lines: Ints) -> Iterator[tuple[str, str]]:
-    """Yield the pairs with these line numbers, unchanged but without a leading BOM and the CR of line ends."""
+def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Iterator[tuple[str, str]]:
+    """Yield the pairs with these line numbers, without a leading BOM and the CR of line ends.
+
+    Their sources begin with the tokens that the model needs.
+    """
     start = 0
     for chunk in chunks:
+        prefix = corpus.prefix(chunk.source)
         first, end = np.searchsorted(lines, (start, start + len(chunk.src)))
         for line in lines[first:end] - start:
             src, tgt = (str(side[line], "utf-8-sig").removesuffix("\r") for side in chunk[:2])
-            yield src, tgt
+            yield prefix + src, tgt
         start += len(chunk.src)
 
 
@@ -109,14 +114,15 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tup
     bytes of memory per pair.
     """
     named = held_out_files(corpus)
-    missing = [split for split in HELD_OUT if split not in named]
+    by_source = {entry.split for entry in corpus.sources}
+    missing = [split for split in HELD_OUT if split not in named and split not in by_source]
     if not corpus.hold_out or not missing:
         return {}
     own, general = (list(dict.fromkeys(files)) for files in (train_files(corpus), general_files(corpus)))
     texts = [own, general, list(named.values())]
 
     def read(text: int) -> Iterator[Chunk]:
-        chunks = read_files(texts[text], {})
+        chunks = split_chunks(corpus, "train", own, {}) if text == 0 else read_files(texts[text], {})
         return moses.convert(chunks, corpus.src, corpus.tgt) if corpus.moses else chunks
 
     lines, sides = list[Ints](), list[Hashes]()  # of each text, without dropped and repeated pairs
@@ -144,8 +150,9 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tup
         candidates = text_group[pure[text_group] & (sizes[text_group] <= max(LARGEST, wanted // SHARE))]
         before = taken.copy()
         spread(candidates, sizes, wanted, phase, taken)
-        held_out[split] = list(pairs_at(read(text), lines[text][(taken & ~before)[text_group]]))
-        listed = ", ".join(itertools.chain(*texts[text]))
+        held_out[split] = list(pairs_at(corpus, read(text), lines[text][(taken & ~before)[text_group]]))
+        sources = [entry.files for entry in corpus.sources if text == 0 and entry.split == "train"]
+        listed = ", ".join(itertools.chain(*texts[text], *sources))
         if not held_out[split]:
             reason = "each shares its source or its target with too many other pairs, or with another text"
             raise DataError(f"{listed}: no pair can be held out for {split}: {reason}. Name a {split} set")

@@ -1,11 +1,12 @@
 """The command `nmt prepare`: turn raw text into training ids. The corpus appears in one rename, when complete."""
 
-import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from nmt_cli.corpus import (
     cleaning,
@@ -107,7 +108,10 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
 
 def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
     """Return the settings of a corpus without those that act in training alone."""
-    return schema.without(corpus.model_dump(), schema.TRAINED, "corpus.")
+    settings = schema.without(corpus.model_dump(), schema.TRAINED, "corpus.")
+    for entry in [*settings["sources"], *settings["synthetic"]]:
+        del entry["weight"]
+    return settings
 
 
 def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> None:
@@ -136,7 +140,8 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
     hashes = cleaning.held_out_hashes(held_out_pairs, corpus.cleaning)
     with stages.Pool(options.processes) as pool:
         real = training_chunks(text, corpus.limit) if corpus.real_pairs else iter(())
-        train = itertools.chain(real, readers.read_files(synthetic_files, {}))
+        parts = part_names(corpus)
+        train = with_parts(real, synthetic_files, corpus)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
         warnings = _warn(stats, text, options.strict)
         if len(repeated):
@@ -144,7 +149,8 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
                 tokenizer.copy(reused[0], model)
             else:
                 artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
-            tokens, drops, near = stages.encode(work / "cleaned", repeated, model, corpus, pool)
+            sizes = np.array([stats.kept[part] for part in range(len(parts))])
+            tokens, left, drops, near = stages.encode(work / "cleaned", repeated, sizes, model, corpus, pool)
             stats.add(drops)
     stats.add(synthetic_drops)
     pairs = _remaining_pairs(stats, text)
@@ -154,10 +160,34 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
     report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats), "twins": near}
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = _manifest(source, text, pairs, tokens, model)
+    manifest["parts"] = [{"name": name, "pairs": int(pairs)} for name, pairs in zip(parts, left, strict=True)]
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
         for file in sorted(directory.iterdir()):
             file.rename(stage / file.name)
     console.say(f"{out}: {console.counted(pairs, 'training pair')}")
+
+
+def part_names(corpus: schema.Corpus) -> list[str]:
+    """Return the names of the parts of the training text, which a training can weigh, in their order in the corpus."""
+    own = [*corpus.train_src, *corpus.mix_src] if corpus.train_src or corpus.sources else [str(corpus.name)]
+    names = [", ".join(own)] if own else []
+    names += [", ".join(entry.files) for entry in corpus.sources if entry.split == "train"]
+    names = names if corpus.real_pairs else []
+    return names + [f"{schema.SYNTHETIC_KINDS[entry.side]} by {entry.model}" for entry in corpus.synthetic]
+
+
+def with_parts(
+    real: Iterable[Chunk], synthetic_files: list[readers.FilePair], corpus: schema.Corpus
+) -> Iterator[Chunk]:
+    """Yield the pairs of the real text, then of the synthetic files, each chunk with the number of its part."""
+    trained = [index for index, entry in enumerate(corpus.sources) if entry.split == "train"]
+    first = int(bool(corpus.train_src or not corpus.sources))  # number of the first source
+    for chunk in real:
+        yield chunk if chunk.source is None else chunk._replace(part=first + trained.index(chunk.source))
+    before = len(part_names(corpus)) - len(corpus.synthetic)
+    for number, files in enumerate(synthetic_files, before):
+        for chunk in readers.read_files([files], {}):
+            yield chunk._replace(part=number)
 
 
 def _make_room(source: Source, out: Path, work: Path) -> None:
@@ -228,7 +258,8 @@ def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
     rows = 0
     for chunk in checked_chunks(text, "train"):
         if limit and rows + len(chunk.src) >= limit:
-            yield Chunk(chunk.src[: limit - rows], chunk.tgt[: limit - rows], chunk.repetition)
+            rest = limit - rows
+            yield chunk._replace(src=chunk.src[:rest], tgt=chunk.tgt[:rest], scores=chunk.scores[:rest])
             return
         yield chunk
         rows += len(chunk.src)

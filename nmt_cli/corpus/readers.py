@@ -1,17 +1,14 @@
-"""Readers of plain or gzip text files. A line ends at a line feed and nowhere else."""
+"""Readers of plain or compressed text files. A line ends at a line feed and nowhere else."""
 
 import codecs
-import gzip
-import hashlib
-import io
-import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, NamedTuple
 
+from nmt_cli.corpus.opening import opened, uncompressed_name
 from nmt_cli.system.console import counted
-from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.system.errors import DataError
 
 CHUNK = 4000  # pairs read and processed at once
 MAX_LINE_BYTES = 1 << 20
@@ -27,6 +24,9 @@ class Chunk(NamedTuple):
     src: list[bytes | None]
     tgt: list[bytes | None]
     repetition: int = 0  # how often the corpus lists these two files earlier: [a, a] gives 0, then 1
+    source: int | None = None  # index in corpus.sources
+    part: int = 0  # number of the part of the corpus, of those that its manifest lists
+    scores: Sequence[float | None] = ()  # of the pairs, where that source has a column of scores
 
 
 def check_plain(data: bytes, name: str) -> None:
@@ -55,41 +55,26 @@ def read_lines(path: Path) -> list[str]:
     return split_lines(path.read_bytes(), str(path)) if path.exists() else []
 
 
-class _HashedFile(io.FileIO):
-    """A file whose SHA-256 is computed while it is read."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.sha256 = hashlib.sha256()
-
-    def readinto(self, buffer: Any) -> int | None:
-        size = super().readinto(buffer)
-        self.sha256.update(memoryview(buffer)[:size])
-        return size
-
-
 def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
-    """Yield each line as bytes without its line feed, and None for a line over MAX_LINE_BYTES.
+    """Yield each line of a plain or compressed file as bytes without its line feed, and None for an overlong line.
 
-    An overlong line is never held in memory. At the end of the file its SHA-256 is stored in `hashes`.
+    At the end of the file its SHA-256 is stored in `hashes`.
     """
-    if not path.is_file():
-        raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
-    if path.name.removesuffix(".gz").endswith((".tsv", ".jsonl", ".parquet", ".mrg")):
-        raise DataError(f"{path}: convert it to plain text or .gz, one file per side (trees: set corpus.format=trees)")
-    try:
-        with _HashedFile(path) as raw:
-            packed = io.BufferedReader(raw)
-            file = io.BufferedReader(gzip.GzipFile(fileobj=packed)) if path.suffix == ".gz" else packed
-            check_plain(file.peek(4), str(path))
-            while line := file.readline(MAX_LINE_BYTES + 1):
-                whole = line.endswith(b"\n") or len(line) <= MAX_LINE_BYTES
-                yield line.removesuffix(b"\n") if whole else None
-                while line and not line.endswith(b"\n"):
-                    line = file.readline(MAX_LINE_BYTES)
-            hashes[path] = raw.sha256.hexdigest()
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is truncated or corrupt: {error}. Copy it again") from None
+    if uncompressed_name(path).endswith((".tsv", ".csv", ".tmx", ".xlf", ".xliff", ".jsonl", ".parquet", ".mrg")):
+        advice = "List it under corpus.sources, or convert it to plain text, one file per side"
+        raise DataError(f"{path} does not hold lines of one language. {advice} (trees: set corpus.format=trees)")
+    with opened(path, hashes) as file:
+        check_plain(file.peek(4), str(path))
+        yield from lines_of(file)
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes | None]:
+    """Yield the lines of an open file, None for a line over MAX_LINE_BYTES, which is never held in memory."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        whole = line.endswith(b"\n") or len(line) <= MAX_LINE_BYTES
+        yield line.removesuffix(b"\n") if whole else None
+        while line and not line.endswith(b"\n"):
+            line = file.readline(MAX_LINE_BYTES)
 
 
 def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> Iterator[Chunk]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.corpus.bitext import is_bitext
 from nmt_cli.corpus.hub import HubSource
 from nmt_cli.corpus.multi30k import Multi30kSource
 from nmt_cli.corpus.raw_text import Source
@@ -29,20 +30,20 @@ def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
     """
     name = corpus.name or ""
     named = name in NAMED_CORPORA or name.startswith("hub:")
-    if corpus.train_src:
+    if corpus.train_src or corpus.sources:
         if named:
             raise UsageError(f"corpus {name} has its own text: give your files another corpus.name")
     elif name.startswith("hub:") and not re.fullmatch(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
         raise UsageError(f"corpus {name[:60]}: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
     elif corpus.mix_src or corpus.general_src or corpus.hold_out:
-        raise UsageError(f"corpus {name}: mix_src, general_src and hold_out require your own files, corpus.train_src")
+        raise UsageError(f"corpus {name}: mix_src, general_src and hold_out require your own files")
     elif not named:
         known = f"{', '.join(NAMED_CORPORA)}; also hub:OWNER/NAME, or give your own files"
         question = f"{meant(name, NAMED_CORPORA)} ".lstrip()
         raise UsageError(f"unknown corpus {name[:60]!r}. {question}Known: {known}")
     if mirror is not None and not mirror.is_dir():
         raise MissingError(f"no directory {mirror} (--mirror)")
-    kind = UserFilesSource if corpus.train_src else SOURCES[re.split("[-:]", name)[0]]
+    kind = UserFilesSource if corpus.train_src or corpus.sources else SOURCES[re.split("[-:]", name)[0]]
     return kind(corpus, mirror)
 
 
@@ -58,10 +59,14 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
     src, tgt = values.pop("src", None), values.pop("tgt", None)  # files, or the two languages of a hub data set
     if bool(src) != bool(tgt):
         raise UsageError("give both sides: --src FILE --tgt FILE")
-    if name and name.startswith("hub:"):
+    if name and (name.startswith("hub:") or is_bitext(Path(name))):
         if not src:
-            raise UsageError("a hub data set needs its languages: --src en --tgt de")
+            what = "a hub data set" if name.startswith("hub:") else name
+            raise UsageError(f"{what} needs its languages: --src en --tgt de")
         section = {"name": name, "src": src[0], "tgt": tgt[0]}
+        if is_bitext(Path(name)):
+            stem = Path(name).name.partition(".")[0]
+            section |= {"name": out.name if out else stem, "sources": [{"files": [name]}]}
     elif name and src:
         raise UsageError(f"{name} has its own text; leave it out to prepare the files of --src and --tgt")
     elif name and (_is_recipe(name) or Path(name).is_file()):

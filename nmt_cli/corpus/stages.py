@@ -29,6 +29,7 @@ from nmt_cli.system.errors import StorageError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
+Lengths = store.Lengths
 Repeated = npt.NDArray[np.bool_]  # for each pair, whether it equals an earlier one
 TextChunk = tuple[list[str], list[str], Repeated]  # source lines, target lines
 SERIAL_JOBS = 8  # fewer jobs are finished before worker processes have started
@@ -176,8 +177,8 @@ def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
 
 def _train(directory: Path, repeated: Repeated, corpus: schema.Corpus, collect: Callable[..., Any] = iter) -> bytes:
     lines = collect(sample(directory, repeated, corpus.seed))
-    tags = [synthetic.token(entry.tag) for entry in corpus.synthetic if entry.tag]
-    return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, (corpus.src, corpus.tgt), tags)
+    tags = list(map(synthetic.token, corpus.tags))
+    return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, corpus.languages, tags)
 
 
 def train_tokenizer(directory: Path, repeated: Repeated, corpus: schema.Corpus, pool: Pool) -> bytes:
@@ -196,11 +197,11 @@ load_held_out = functools.lru_cache(1)(near_duplicates.load)
 
 def encode_chunk(
     model: Path, corpus: schema.Corpus, chunk: TextChunk
-) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], CleaningStats, near_duplicates.Flags]:
+) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], store.Lengths, CleaningStats, near_duplicates.Flags]:
     """Encode the pairs of a chunk that are not dropped.
 
-    Return the concatenated ids of both sides and their lengths, with EOS; the dropped pairs; and a flag byte for each
-    held-out line with near-duplicates among the pairs kept.
+    Return the concatenated ids of both sides and their lengths, with EOS; the pairs kept; the dropped ones; and a flag
+    byte for each held-out line with near-duplicates among the pairs kept.
     """
     settings, (src, tgt, repeats) = corpus.cleaning, chunk
     tokens = [load_tokenizer(model).encode_arrays(src), load_tokenizer(model).target.encode_arrays(tgt)]
@@ -224,30 +225,35 @@ def encode_chunk(
         remaining = remaining[~near]
     end = np.array([tokenizer.EOS], np.int32)
     flat = [np.concatenate([ids for i in remaining for ids in (side[i], end)] or [end[:0]]) for side in tokens]
-    return flat, [side[remaining] + 1 for side in lengths], stats, flags
+    return flat, [side[remaining] + 1 for side in lengths], remaining, stats, flags
 
 
 def encode(
-    text: Path, repeated: Repeated, model: Path, corpus: schema.Corpus, pool: Pool
-) -> tuple[dict[str, int], CleaningStats, dict[str, dict[str, Any]]]:
+    text: Path, repeated: Repeated, parts: Lengths, model: Path, corpus: schema.Corpus, pool: Pool
+) -> tuple[dict[str, int], Lengths, CleaningStats, dict[str, dict[str, Any]]]:
     """Write the training ids of the cleaned text to the directory of the tokenizer and the held-out text.
 
-    Return the number of tokens of each side, the dropped pairs, and a summary of near-duplicates by split.
+    `parts` holds the number of pairs in each part of the text. Return the number of tokens of each side, the pairs of
+    each part that remain, the dropped pairs, and a summary of near-duplicates by split.
     """
     load_tokenizer.cache_clear()  # an earlier call may have cached another file of this name
     load_held_out.cache_clear()
     held_out = load_held_out(model.parent, corpus.cleaning.unescape, corpus.tgt)
     flags = np.zeros(held_out.count, np.uint8)
+    ends = np.cumsum(parts)
     stats, sides = CleaningStats(), {"src": load_tokenizer(model), "tgt": load_tokenizer(model).target}
     with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
         each = [store.SideWriter(model.parent, name, side.vocabulary_size) for name, side in sides.items()]
         writers = dict(zip(sides, map(stack.enter_context, each), strict=True))
         work = functools.partial(encode_chunk, model, corpus)
-        for ids, lengths, drops, found in pool.map(work, _chunks(text, repeated)):
+        start, left = 0, np.zeros(len(parts), np.int64)
+        for ids, lengths, remaining, drops, found in pool.map(work, _chunks(text, repeated)):
+            left += np.bincount(np.searchsorted(ends, start + remaining, "right"), minlength=len(parts))
+            start += len(remaining) + drops.dropped.total()
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)
             stats.add(drops)
             flags |= found
             progress.advance(len(lengths[0]) + drops.dropped.total())
     tokens = {name: writer.tokens for name, writer in writers.items()}
-    return tokens, stats, near_duplicates.summary(model.parent, flags)
+    return tokens, left, stats, near_duplicates.summary(model.parent, flags)

@@ -84,6 +84,12 @@ class Corpus:
         return self
 
     @property
+    def parts(self) -> list[int]:
+        """The numbers of pairs of its parts, such as files, in their order. Older corpora are one part."""
+        pairs = [int(part["pairs"]) for part in self.manifest.get("parts", [])]
+        return pairs if sum(pairs) == len(self.src) else [len(self.src)]
+
+    @property
     def fewest_lines(self) -> int:
         """The number of lines that are not empty in every epoch."""
         return len(self.src)

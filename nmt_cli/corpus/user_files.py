@@ -1,11 +1,13 @@
 """The user's own parallel files, with general text mixed in on request."""
 
+import codecs
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
 
+from nmt_cli.corpus import bitext
 from nmt_cli.corpus.catalog import Size
 from nmt_cli.corpus.raw_text import RawText, Source, Split
 from nmt_cli.corpus.readers import Chunk, FilePair, count_pairs, read_files
@@ -22,7 +24,8 @@ class UserFilesSource(Source):
 
     def local_files(self) -> list[Path]:
         pairs = [*train_files(self.corpus), *held_out_files(self.corpus).values(), *general_files(self.corpus)]
-        return [Path(name) for pair in pairs for name in pair]
+        names = [*chain(*pairs), *chain(*(entry.files for entry in self.corpus.sources))]
+        return list(map(Path, names))
 
     def published_size(self) -> Size:
         return Size(0, None, self.corpus.rows)
@@ -37,15 +40,41 @@ class UserFilesSource(Source):
         for (src, _), times in Counter(train).items():
             if times > 1:
                 say(f"{src} is listed {times} times: its pairs are repeated and do not count as duplicates")
-        name = ", ".join(chain(*train, *general))
+        name = ", ".join([*chain(*train, *general), *self._names("train")])
         if general:
             chunks = mixed(train, general, self.corpus.mix_share, text.hashes)
             text.splits["train"] = Split(name, chunks)
         else:
-            text.splits["train"] = Split(name, read_files(train, text.hashes), self.corpus.rows)
+            text.splits["train"] = Split(name, split_chunks(self.corpus, "train", train, text.hashes), self.corpus.rows)
         for split, files in held_out_files(self.corpus).items():
-            text.splits[split] = Split(", ".join(files), read_files([files], text.hashes))
+            text.splits[split] = Split(", ".join(files), split_chunks(self.corpus, split, [files], text.hashes))
+        for split in ("dev", "test"):
+            if split not in text.splits and (names := self._names(split)):
+                text.splits[split] = Split(", ".join(names), split_chunks(self.corpus, split, [], text.hashes))
         return text
+
+    def _names(self, split: str) -> list[str]:
+        return [name for entry in self.corpus.sources if entry.split == split for name in entry.files]
+
+
+def split_chunks(corpus: schema.Corpus, split: str, files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk]:
+    """Yield the pairs of these files, then those of the entries of corpus.sources for a split.
+
+    Source lines of "dev" and "test" begin with the tokens that the model needs; cleaning adds those of "train".
+    """
+    for chunk in read_files(files, hashes):
+        yield chunk if split == "train" else _prefixed(chunk, corpus)
+    for index, entry in enumerate(corpus.sources):
+        if entry.split == split:
+            for chunk in bitext.read_source(corpus, index, hashes):
+                yield chunk if split == "train" else _prefixed(chunk, corpus)
+
+
+def _prefixed(chunk: Chunk, corpus: schema.Corpus) -> Chunk:
+    prefix = corpus.prefix(chunk.source).encode()
+    if not prefix:
+        return chunk
+    return chunk._replace(src=[line and prefix + line.removeprefix(codecs.BOM_UTF8) for line in chunk.src])
 
 
 def train_files(corpus: schema.Corpus) -> list[FilePair]:

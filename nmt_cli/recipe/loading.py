@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from nmt_cli import __version__
 from nmt_cli.recipe import files, limits, yaml_file
 from nmt_cli.recipe.named import NAMED_CORPORA
-from nmt_cli.recipe.schema import POLICIES, Expect, Policy, Recipe
+from nmt_cli.recipe.schema import POLICIES, Corpus, Expect, Policy, Recipe
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
@@ -71,6 +71,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut off corpus.mix_src. Leave one of them out"
+    yield from _wrong_sources(recipe)
     if corpus.augment.is_active and corpus.format == "trees":
         yield "corpus.augment changes text, not trees. Leave it out"
     if recipe.averaging.with_start and not recipe.training.init_from:
@@ -80,6 +81,19 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     curves = expect.dev_perplexity, expect.dev_bleu
     if steps != sorted(set(steps)) or any(len(curve) not in (0, len(steps)) for curve in curves):
         yield "expect.dev_steps must ascend, and dev_perplexity and dev_bleu must have as many numbers"
+
+
+def _wrong_sources(recipe: Recipe) -> Iterator[str]:
+    corpus, sources = recipe.corpus, recipe.corpus.sources
+    if sources and (corpus.mix_src or corpus.moses or corpus.format == "trees"):
+        yield "corpus.sources cannot be combined with corpus.mix_src, corpus.moses or corpus.format=trees"
+    if sources and not any(entry.split == "train" for entry in sources) and not corpus.train_src:
+        yield "corpus.sources has no text to train on: name some, with split: train"
+    if len(corpus.targets) > 1 and corpus.synthetic:
+        yield "corpus.synthetic requires one target language, but corpus.sources has several"
+    first_steps = [stage.from_step for stage in recipe.training.stages]
+    if first_steps != sorted(set(first_steps)):
+        yield "training.stages must ascend in from_step"
 
 
 def _corpus_name(values: dict[str, Any]) -> Any:
@@ -123,6 +137,7 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
         recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
         for entry in recipe.corpus.synthetic:
             entry.model = entry.model or recipe.training.teacher
+        recipe.training.weights = recipe.training.weights or _weights(recipe.corpus)
         errors = list(_contradictions(recipe))
     except ValidationError as invalid:
         errors = [_complaint(error) for error in invalid.errors()[:MAX_COMPLAINTS]]
@@ -130,6 +145,16 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
     if errors:
         raise UsageError(f"{where}: {'; '.join(errors)}")
     return recipe
+
+
+def _weights(corpus: Corpus) -> list[float]:
+    """Return the weights that the entries of the corpus section name, in the order of its parts; [] if none does."""
+    train = [entry for entry in corpus.sources if entry.split == "train"]
+    given = [*(entry.weight for entry in train), *(entry.weight for entry in corpus.synthetic)]
+    if all(weight is None for weight in given):
+        return []
+    own = 1 if corpus.train_src or not corpus.sources else 0
+    return [1.0] * own + [1.0 if weight is None else weight for weight in given]
 
 
 def override(text: str) -> dict[str, Any]:

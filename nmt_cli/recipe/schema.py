@@ -23,6 +23,7 @@ from nmt_cli.recipe.limits import (
 from nmt_cli.recipe.named import NAMED_CORPORA
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Policy(enum.Flag):
@@ -84,9 +85,29 @@ class Synthetic(Section):  # real text in one language, which a model translates
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
     beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size of the model's search")
     sampling: bool = Field(False, description="sample from the model's probabilities instead of searching")
+    weight: Weight | None = Field(None, description="share of the tokens drawn, as in training.weights; null: 1")
 
 
 SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side of the real text
+
+
+BitextFormat = Literal["text", "tsv", "csv", "tmx", "xliff", "jsonl", "parquet", "opus"]
+
+
+class TextSource(Section):  # parallel text in one or several files, which may be compressed
+    files: list[str] = Field([], description="one file, or a source and a target file of plain text")
+    format: BitextFormat | None = Field(None, description="format of the files; null: by their suffix")
+    split: Literal["train", "dev", "test"] = Field("train", description="the use of the text")
+    src: str | None = Field(None, description="source language code; null: corpus.src")
+    tgt: str | None = Field(None, description="target language code; null: corpus.tgt")
+    columns: list[str] = Field(
+        [], description="source and target column, by name or number; none: 1 and 2, or the codes"
+    )
+    score: str | None = Field(None, description="column of a score, by name or number")
+    min_score: float | None = Field(None, description="lowest score of pairs that are kept")
+    finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
+    tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
+    weight: Weight | None = Field(None, description="share of the tokens drawn, as in training.weights; null: 1")
 
 
 class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
@@ -119,6 +140,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     train_tgt: Annotated[list[str], MAY_CHANGE] = Field(
         [], description="your own training files, target side, in the same order"
     )
+    sources: Annotated[list[TextSource], MAY_CHANGE] = Field([], description="more of your own text, in any format")
     dev_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="development file, source side")
     dev_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="development file, target side")
     test_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, source side")
@@ -154,9 +176,44 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
         return Path("data") / "-".join([str(self.name).removeprefix("hub:").replace("/", "-"), *kinds])
 
     @property
+    def targets(self) -> list[str]:
+        """The target languages. If there are several, each source line begins with the token of its own."""
+        codes = [source.tgt or self.tgt for source in self.sources]
+        return list(dict.fromkeys([*([self.tgt] if self.train_src or not codes else []), *codes]))
+
+    @property
+    def languages(self) -> list[str]:
+        """All languages of the text."""
+        sections = [self, *map(self.of_source, range(len(self.sources)))]
+        return list(dict.fromkeys(code for section in sections for code in (section.src, section.tgt)))
+
+    @property
+    def tags(self) -> list[str]:
+        """The names of all tokens before source lines: tags and target languages."""
+        targets = self.targets if len(self.targets) > 1 else []
+        tags = [*(entry.tag for entry in self.sources), *(entry.tag for entry in self.synthetic)]
+        return list(dict.fromkeys([*targets, *filter(None, tags)]))
+
+    def of_source(self, index: int | None) -> "Corpus":
+        """Return this section with the languages of an entry of `sources`."""
+        if index is None:
+            return self
+        entry = self.sources[index]
+        return self.model_copy(update={"src": entry.src or self.src, "tgt": entry.tgt or self.tgt})
+
+    def prefix(self, index: int | None) -> str:
+        """Return the tokens, each with a space, before the source lines of an entry of `sources`."""
+        tags = [self.of_source(index).tgt] if len(self.targets) > 1 else []
+        if index is not None and self.sources[index].tag:
+            tags.append(self.sources[index].tag)
+        return "".join(f">>{tag}<< " for tag in tags)
+
+    @property
     def has_text(self) -> bool:
         """Whether the recipe names its text; otherwise `nmt prepare` needs --src and --tgt."""
-        return bool(self.train_src) or str(self.name) in NAMED_CORPORA or str(self.name).startswith("hub:")
+        return (
+            bool(self.train_src or self.sources) or str(self.name) in NAMED_CORPORA or str(self.name).startswith("hub:")
+        )
 
 
 class Model(Section):  # the Transformer (section 3 of the paper); the defaults are the base model
@@ -196,11 +253,24 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
         return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
 
 
+class Stage(Section):  # steps of a training that draw its text by other weights
+    from_step: int = Field(1, ge=1, description="the step from which these weights hold")
+    weights: list[Weight] = Field([], description="as training.weights")
+
+
 class Training(Section):  # section 5 of the paper
     steps: Annotated[int, MAY_CHANGE] = Field(100_000, ge=1, description="optimizer steps in total")
     max_hours: Annotated[float | None, OPERATION] = Field(
         None, ge=0, description="stop after this many hours of training"
     )
+    weights: list[Weight] = Field(
+        [],
+        description="shares of the tokens of train_src, of each source, of each synthetic entry; none: by size",
+    )
+    temperature: float = Field(
+        1, gt=0, le=100, description="without weights: shares are sizes to the power of 1 / temperature"
+    )
+    stages: list[Stage] = Field([], description="other weights from later steps on")
     tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
     micro_batches: Annotated[int, OPERATION] = Field(
         8, ge=1, le=4096, description="parts of a step; with more processes, one per process"

@@ -15,7 +15,9 @@ import torch
 
 from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.recipe import schema
+from nmt_cli.system.errors import UsageError
 from nmt_cli.system.processors import usable_memory
+from nmt_cli.training.mixing import Mixing
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds
 
 SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
@@ -63,17 +65,20 @@ def count_steps(corpus: Corpus, tokens_per_step: int) -> int:
 class BatchPlan:
     """Divides epochs into steps and steps into micro-batches.
 
-    An epoch is a random permutation of the corpus, cut into steps of nearly equal cost. A step is sorted by length and
-    cut into micro-batches. It has at least one sentence, however small `tokens_per_step` is. If the text of each epoch
-    is augmented, lengths and costs are those of the epoch.
+    An epoch is a random permutation of the corpus, or a mix of its parts (`Mixing`), cut into steps of nearly equal
+    cost. A step is sorted by length and cut into micro-batches. It has at least one sentence, however small
+    `tokens_per_step` is. If the text of each epoch is augmented, lengths and costs are those of the epoch.
     """
 
-    def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
+    def __init__(
+        self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int, mixing: Mixing | None = None
+    ) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
         self.src_lengths = corpus.src.lengths()
         self.tgt_lengths = corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         self.steps_per_epoch = count_steps(corpus, tokens_per_step)
+        self.mixing = mixing or Mixing(corpus, self.steps_per_epoch, seed)
         self._last: tuple[int, Lengths, list[int]] = -1, np.empty(0, np.int64), [0]
 
     def _epoch(self, number: int) -> tuple[Lengths, list[int]]:
@@ -85,7 +90,10 @@ class BatchPlan:
         if last != number:
             text = self.corpus.in_epoch(number)
             costs = text.src.lengths() + text.tgt.lengths()
-            order = np.random.Generator(np.random.Philox([self.seed, number])).permutation(len(costs))
+            order = self.mixing.order(number)
+            if len(order) < self.steps_per_epoch:
+                advice = "Raise training.tokens_per_step, or give short text more weight"
+                raise UsageError(f"training.weights draws fewer sentences than there are steps in an epoch. {advice}")
             if text is not self.corpus:
                 order = order[costs[order] > 0]  # joined lines leave empty ones
             bounds = without_empty_parts(cut_evenly(costs[order], self.steps_per_epoch))
@@ -93,11 +101,11 @@ class BatchPlan:
         return order, bounds
 
     def _text(self, index: int) -> Corpus:
-        return self.corpus.in_epoch(index // self.steps_per_epoch)
+        return self.corpus.in_epoch(self.mixing.locate(index)[0])
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
         """Return the sentences of each micro-batch of step `index` (from 0); the last ones may be empty."""
-        epoch, step = divmod(index, self.steps_per_epoch)
+        epoch, step = self.mixing.locate(index)
         order, bounds = self._epoch(epoch)
         chosen = order[bounds[step] : bounds[step + 1]]
         src, tgt = (side.lengths_of(chosen) for side in (self._text(index).src, self._text(index).tgt))

@@ -23,6 +23,7 @@ from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageErro
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.training.batches import count_steps
 from nmt_cli.training.collectives import on_all
+from nmt_cli.training.mixing import Mixing
 
 DIRECTORY = "augmented"  # in the run directory
 KIND = "epoch"
@@ -63,8 +64,9 @@ def augmented(
     texts = EpochTexts(corpus, how, directory, accelerator.is_local_main_process)
     result = AugmentedCorpus(**vars(corpus), texts=texts)
     if step < training.steps:
-        per_epoch = count_steps(result, training.tokens_per_step)
-        texts.first, texts.last = step // per_epoch, (training.steps - 1) // per_epoch
+        mixing = Mixing(result, count_steps(result, training.tokens_per_step), training.seed, training)
+        texts.first = mixing.locate(step)[0]
+        texts.last = mixing.locate(training.steps - 1)[0]
     if accelerator.is_main_process:
         shares = ", ".join(f"{kind} {share:g}" for kind, share in augment.model_dump().items() if share)
         say(f"changing the text in each epoch: {shares}")

@@ -20,6 +20,7 @@ from nmt_cli.training import batches, checkpoints, graphs
 from nmt_cli.training.collectives import broadcast_tensors, on_main
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics_log import MetricsLog
+from nmt_cli.training.mixing import Mixing
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet
 from nmt_cli.transformer.hardware import choose_dtype, recorded, reuse_memory
@@ -47,7 +48,9 @@ class Trainer:
         self.warned = False  # of scores worse than expected: once is enough
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
-        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed)
+        steps_per_epoch = batches.count_steps(corpus, training.tokens_per_step)
+        mixing = Mixing(corpus, steps_per_epoch, training.seed, training)
+        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed, mixing)
         longest = int(self.plan.longer_lengths.max())
         if longest > settings.model.max_length:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"

@@ -99,12 +99,13 @@ def test_each_pair_is_dropped_for_the_first_reason(tmp_path: Path) -> None:
     section = texts.own(tmp_path / "in", PAIRS[:1], cleaning={"max_tokens": 8, "max_ratio": 3})
     stages.load_tokenizer.cache_clear()
     repeats = np.array([repeated for *_, repeated in sizes])
-    ids, lengths, stats, flags = stages.encode_chunk(
+    ids, lengths, remaining, stats, flags = stages.encode_chunk(
         tmp_path / "tokenizer.model", section, (list(src), list(tgt), repeats)
     )
     first = model.encode([word])[0]
     assert [side.tolist() for side in ids] == [[*first * 8, 2, *first * 3, 2], [*first * 8, 2, *first * 6, 2]]
     assert [side.tolist() for side in lengths] == [[9, 4], [9, 7]]
+    assert remaining.tolist() == [5, 6]
     assert stats.dropped == {cleaning.DUPLICATE: 1, cleaning.TOO_LONG: 2, cleaning.RATIO: 2}
     assert stats.examples == {
         cleaning.DUPLICATE: [(src[0], tgt[0])],

@@ -1,0 +1,95 @@
+"""Read the entries of corpus.sources: parallel text of any format as chunks of pairs."""
+
+import codecs
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from nmt_cli.corpus import bitext_tables, bitext_xml, readers
+from nmt_cli.corpus.bitext_tables import Columns, Row
+from nmt_cli.corpus.opening import opened, uncompressed_name
+from nmt_cli.corpus.readers import CHUNK, Chunk
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import UsageError
+
+# The format of each suffix. All other files hold plain text.
+SUFFIXES = {
+    ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
+    ".parquet": "parquet", ".zip": "opus",
+}  # fmt: skip
+
+
+def format_of(entry: schema.TextSource) -> str:
+    """Return the format of the files of an entry: its own, or that of their suffix."""
+    suffix = Path(uncompressed_name(Path(entry.files[0]))).suffix if entry.files else ""
+    return entry.format or SUFFIXES.get(suffix.lower(), "text")
+
+
+def is_bitext(path: Path) -> bool:
+    """Whether the name of a file has the suffix of a format that holds both languages."""
+    return Path(uncompressed_name(path)).suffix.lower() in SUFFIXES
+
+
+def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
+    """Yield the pairs of an entry of corpus.sources. At the end, `hashes` holds the SHA-256 of its files."""
+    entry, section = corpus.sources[index], corpus.of_source(index)
+    earlier = [other.files for other in corpus.sources[:index]].count(entry.files)
+    if format_of(entry) == "text":
+        if len(entry.files) != 2:
+            listed = ", ".join(entry.files) or "none"
+            raise UsageError(f"corpus.sources: plain text needs two files, source and target, not {listed}")
+        for chunk in readers.read_pairs(entry.files[0], entry.files[1], earlier, hashes):
+            yield chunk._replace(source=index)
+        return
+    for name in entry.files:
+        yield from _chunks(_rows(entry, section, Path(name), hashes), earlier, index)
+
+
+def _chunks(rows: Iterable[Row], repetition: int, index: int) -> Iterator[Chunk]:
+    rows = iter(rows)
+    while some := list(islice(rows, CHUNK)):
+        src, tgt, scores = map(list, zip(*some, strict=True))
+        yield Chunk(src, tgt, repetition, index, scores=scores)
+
+
+def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[Row]:
+    kind, languages = format_of(entry), (section.src, section.tgt)
+    if kind in ("parquet", "opus"):  # read in any order of their bytes
+        if not path.is_file() or path.suffix in (".gz", ".bz2", ".xz", ".zst"):
+            with opened(path, {}):
+                raise UsageError(f"{path}: unpack it first, {kind} is compressed already")
+        columns = _columns(entry, languages, named=True)
+        yield from (
+            bitext_tables.read_opus(path, *languages) if kind == "opus" else bitext_tables.read_parquet(path, columns)
+        )
+        hashes[path] = artefact.sha256(path)
+        return
+    with opened(path, hashes) as file:
+        if file.peek(3)[:3] == codecs.BOM_UTF8:
+            file.read(3)
+        if kind == "tmx":
+            for src, tgt in bitext_xml.read_tmx(file, path, *languages):
+                yield src, tgt, None
+        elif kind == "xliff":
+            for src, tgt in bitext_xml.read_xliff(file, path, *languages, entry.finished):
+                yield src, tgt, None
+        elif kind == "jsonl":
+            yield from bitext_tables.read_json_lines(file, path, _columns(entry, languages, named=True))
+        else:
+            read = bitext_tables.read_csv if kind == "csv" else bitext_tables.read_tsv
+            yield from read(file, path, _columns(entry, languages, named=False))
+
+
+def _columns(entry: schema.TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
+    """Return the columns of an entry. By default they are 1 and 2, or if all columns are `named`, the languages."""
+    names = entry.columns or (list(languages) if named else ["1", "2"])
+    if len(names) != 2:
+        raise UsageError(f"corpus.sources: columns must be two, source and target, not {', '.join(names)}")
+    if not named:
+        wrong = next((name for name in [*names, entry.score or "1"] if re.fullmatch("0+", name)), None)
+        numbers = {name.isdecimal() for name in [*names, *([entry.score] if entry.score else [])]}
+        if wrong or len(numbers) > 1:
+            raise UsageError("corpus.sources: columns and score are all names, or all numbers from 1")
+    return Columns(names[0], names[1], entry.score)

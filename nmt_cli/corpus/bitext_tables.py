@@ -1,0 +1,186 @@
+"""Readers of parallel text in tables: TSV, CSV, JSON lines and parquet, and the zip archives of OPUS."""
+
+import contextlib
+import csv
+import errno
+import io
+import itertools
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, lines_of
+from nmt_cli.system.errors import DataError
+
+Row = tuple[bytes | None, bytes | None, float | None]  # source, target (None: longer than MAX_LINE_BYTES), score
+LONGEST_FIELD = 4 * MAX_LINE_BYTES  # characters of a CSV field
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a table, each a name or a number from 1."""
+
+    src: str
+    tgt: str
+    score: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        return [self.src, self.tgt, *([self.score] if self.score else [])]
+
+
+def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of lines with tabs. Quotes have no meaning. With names, the first line is the header."""
+    lines = lines_of(file)
+    indices = _indices(columns, lambda: [cell.decode(errors="replace") for cell in _cells(next(lines, b""))], path)
+    for number, line in enumerate(lines, 1 + (not _numbered(columns))):
+        if line is None:
+            yield None, None, None
+            continue
+        cells = _cells(line)
+        if max(indices) >= len(cells):
+            yield line[:200], b"", None  # dropped as a pair with an empty side
+            continue
+        score = _number(cells[indices[2]], path, number) if columns.score else None
+        yield cells[indices[0]], cells[indices[1]], score
+
+
+def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of comma-separated values, which may be quoted. With names, the first row is the header."""
+    csv.field_size_limit(LONGEST_FIELD)
+    lines = ((line or b"").decode(errors="surrogateescape") + "\n" for line in lines_of(file))
+    rows = csv.reader(lines, strict=True)
+    try:
+        indices = _indices(columns, lambda: next(rows, []), path)
+        for row in rows:
+            if max(indices) >= len(row):
+                yield _line(",".join(row)[:200]), b"", None
+                continue
+            score = _number(row[indices[2]], path, rows.line_num) if columns.score else None
+            yield _line(row[indices[0]]), _line(row[indices[1]]), score
+    except csv.Error as error:
+        raise DataError(f"{path}, line {rows.line_num:,}: {error}. Export the file again") from None
+
+
+def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield the objects of lines of JSON. A name may lead into an object: translation.en."""
+    for number, line in enumerate(lines_of(file), 1):
+        if line is None:
+            yield None, None, None
+            continue
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+            cells = [_member(value, name) for name in columns.names]
+        except (ValueError, RecursionError, LookupError) as error:
+            reason = f"no member {error}" if isinstance(error, LookupError) else "not JSON"
+            raise DataError(f"{path}, line {number:,}: {reason}. Correct the line, or name the columns") from None
+        for name, cell in zip(columns.names[:2], cells, strict=False):
+            if not isinstance(cell, str):
+                raise DataError(f"{path}, line {number:,}: {name} is {str(cell)[:40]!r}, not text. Correct the line")
+        score = _number(cells[2], path, number) if columns.score else None
+        yield _line(cells[0]), _line(cells[1]), score
+
+
+def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
+    """Yield the rows of a parquet file. A name may lead into a struct: translation.en."""
+    import pyarrow
+    from pyarrow import compute, parquet
+
+    try:
+        file = parquet.ParquetFile(path)
+        for batch in file.iter_batches(CHUNK, columns=[name.partition(".")[0] for name in columns.names]):
+            sides = list[list[Any]]()
+            for name in columns.names:
+                column: Any = batch
+                for part in name.split("."):
+                    column = column.column(part) if column is batch else compute.struct_field(column, part)
+                sides.append(column.to_pylist())
+            for index, cells in enumerate(zip(*sides, strict=True)):
+                score = _number(cells[2], path, index + 1) if columns.score else None
+                yield _line(str(cells[0] or "")), _line(str(cells[1] or "")), score
+    except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise DataError(f"{path} cannot be read as parquet: {str(error)[:100]}. Check it and its columns") from None
+
+
+def read_opus(path: Path, src: str, tgt: str) -> Iterator[Row]:
+    """Yield the pairs of a zip archive of OPUS, whose members NAME.SRC and NAME.TGT have a pair per line."""
+    try:
+        with contextlib.ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(path))
+            sides = [lines_of(stack.enter_context(archive.open(name))) for name in _members(archive, path, src, tgt)]
+            for number, pair in enumerate(itertools.zip_longest(*sides, fillvalue=_MISSING), 1):
+                if _MISSING in pair:
+                    raise DataError(f"{path}: one side ends before line {number:,} of the other. Download it again")
+                yield pair[0], pair[1], None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a wrong offset
+            raise
+        raise DataError(f"{path} is truncated or corrupt: {str(error)[:100]}. Download it again") from None
+
+
+_MISSING: Any = object()
+
+
+def _members(archive: zipfile.ZipFile, path: Path, src: str, tgt: str) -> list[str]:
+    """Return the two members that hold the text: names that are equal up to the languages."""
+    names = archive.namelist()
+    for name in names:
+        stem = name.removesuffix(f".{src}")
+        if stem != name and f"{stem}.{tgt}" in names:
+            return [name, f"{stem}.{tgt}"]
+    raise DataError(f"{path} has no members NAME.{src} and NAME.{tgt}. Check the languages")
+
+
+def _numbered(columns: Columns) -> bool:
+    return all(name.isdecimal() for name in columns.names)
+
+
+def _indices(columns: Columns, header: Callable[[], Sequence[str]], path: Path) -> list[int]:
+    """Return the position of each column. `header` is called only if they have names."""
+    if _numbered(columns):
+        return [max(0, int(name) - 1) for name in columns.names]
+    names = [name.strip() for name in header()]
+    for name in columns.names:
+        if name not in names:
+            known = ", ".join(names)[:100]
+            raise DataError(f"{path} has no column {name!r}, only {known}. Name them by their header or number")
+    return [names.index(name) for name in columns.names]
+
+
+def _cells(line: bytes | None) -> list[bytes]:
+    return (line or b"").removesuffix(b"\r").split(b"\t")
+
+
+def _line(text: str) -> bytes | None:
+    """Return the text of a cell as one line; None if it is too long."""
+    line = " ".join(text.split()).encode(errors="surrogatepass")  # cleaning drops lone surrogates: they are not UTF-8
+    return line if len(line) <= MAX_LINE_BYTES else None
+
+
+def _member(value: Any, name: str) -> Any:
+    """Return a member of nested objects by its name, or by its path with dots."""
+    if not isinstance(value, dict):
+        raise KeyError(name)
+    if name in value:
+        return value[name]
+    for part in name.split("."):
+        if not isinstance(value, dict):
+            raise KeyError(name)
+        value = value[part]
+    return value
+
+
+def _number(cell: Any, path: Path, line: int) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        shown = cell[:40].decode(errors="replace") if isinstance(cell, bytes) else str(cell)[:40]
+        raise DataError(f"{path}, line {line:,}: the score is {shown!r}, not a number. Check the column") from None

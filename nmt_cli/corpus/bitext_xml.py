@@ -1,0 +1,212 @@
+"""Readers of parallel text in XML: TMX, XLIFF 1.2 and XLIFF 2.
+
+The text of a unit is its segments without inline codes. A file is parsed in pieces; memory holds one unit at a time.
+Entities are not expanded, and nothing outside the file is read.
+"""
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.parsers import expat
+
+from nmt_cli.corpus.languages import base_of
+from nmt_cli.corpus.readers import MAX_LINE_BYTES
+from nmt_cli.system.errors import DataError
+
+PIECE = 1 << 18  # bytes parsed at once
+MOST_DEPTH = 100  # nested elements
+MOST_SEGMENTS = 100_000  # of one unit
+Pair = tuple[bytes | None, bytes | None]  # None: longer than MAX_LINE_BYTES
+# States of finished translations, in XLIFF 1.2 (after which a file is signed off or final) and XLIFF 2.
+FINISHED = {"final", "signed-off"}
+
+
+def read_tmx(file: io.BufferedReader, path: Path, src: str, tgt: str) -> Iterator[Pair]:
+    """Yield the pairs of two languages. A code without a region, such as de, also matches de-AT."""
+    return _read(_Tmx(src, tgt), file, path)
+
+
+def read_xliff(file: io.BufferedReader, path: Path, src: str, tgt: str, finished: bool) -> Iterator[Pair]:
+    """Yield the translated segments of the parts of a file that have these languages.
+
+    `finished` leaves out segments that no person approved: those without approved="yes" and without a final state.
+    """
+    return _read(_Xliff(src, tgt, finished), file, path)
+
+
+def _read(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator[Pair]:
+    parser: Any = expat.ParserCreate()
+    parser.buffer_text = True
+    parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+    parser.StartElementHandler = handler.start
+    parser.EndElementHandler = handler.end
+    parser.CharacterDataHandler = handler.characters
+    parser.EntityDeclHandler = handler.refuse_entity
+    try:
+        while piece := file.read(PIECE):
+            parser.Parse(piece)
+            yield from handler.pairs
+            handler.pairs.clear()
+        parser.Parse(b"", True)
+    except (expat.ExpatError, LookupError, ValueError) as error:
+        line = parser.CurrentLineNumber
+        reason = str(error).partition(": line")[0]
+        raise DataError(f"{path}, line {line:,}: not well-formed XML: {reason[:100]}. Export the file again") from None
+    except _Refused as error:
+        raise DataError(f"{path}, line {parser.CurrentLineNumber:,}: {error}") from None
+    yield from handler.pairs
+    if not handler.root:
+        raise DataError(f"{path} is no {handler.kind} file. Check its format")
+
+
+class _Refused(Exception):
+    """The file has a construct that is not read."""
+
+
+class _Handler(ABC):
+    """Collects pairs from the events of a parser."""
+
+    kind: str
+    roots: tuple[str, ...]
+    codes: frozenset[str]  # elements whose text is code of the original document
+
+    def __init__(self) -> None:
+        self.pairs = list[Pair]()
+        self.root = False
+        self.depth = 0
+        self.text: list[str] | None = None  # of the segment being read
+        self.size = 0  # characters of it
+        self.code_depth = 0  # depth of the outermost code in the segment; 0: none
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        name = name.rpartition(":")[2]
+        self.depth += 1
+        if self.depth > MOST_DEPTH:
+            raise _Refused(f"elements are nested more than {MOST_DEPTH} deep")
+        if self.depth == 1:
+            if name not in self.roots:
+                raise _Refused(f"the first element is {name[:40]!r}: this is no {self.kind} file")
+            self.root = True
+        if self.text is None:
+            self.begin(name, attributes)
+        elif name in self.codes and not self.code_depth:
+            self.code_depth = self.depth
+
+    def end(self, name: str) -> None:
+        if self.code_depth == self.depth:
+            self.code_depth = 0
+        self.finish(name.rpartition(":")[2])
+        self.depth -= 1
+
+    def characters(self, text: str) -> None:
+        if self.text is not None and not self.code_depth:
+            self.size += len(text)
+            if self.size <= MAX_LINE_BYTES:
+                self.text.append(text)
+
+    def refuse_entity(self, name: str, *_: Any) -> None:
+        raise _Refused(f"it declares the entity {name[:40]!r}. Replace entities by characters")
+
+    def segment_begins(self) -> None:
+        self.text = []
+        self.size = 0
+
+    def segment_ends(self) -> bytes | None:
+        """Return the segment that has been read; None if it is too long."""
+        line = " ".join("".join(self.text or ()).split()).encode()
+        self.text = None
+        return line if self.size <= MAX_LINE_BYTES and len(line) <= MAX_LINE_BYTES else None
+
+    @abstractmethod
+    def begin(self, name: str, attributes: dict[str, str]) -> None:
+        """An element begins outside of segments."""
+
+    @abstractmethod
+    def finish(self, name: str) -> None:
+        """An element ends."""
+
+
+class _Tmx(_Handler):
+    kind = "TMX"
+    roots = ("tmx",)
+    codes = frozenset(("bpt", "ept", "ph", "it", "ut"))
+
+    def __init__(self, src: str, tgt: str) -> None:
+        super().__init__()
+        self.wanted = src, tgt
+        self.language = ""
+        self.unit = dict[str, bytes | None]()  # by language code
+
+    def begin(self, name: str, attributes: dict[str, str]) -> None:
+        if name == "tu":
+            self.unit = {}
+        elif name == "tuv":
+            self.language = (attributes.get("xml:lang") or attributes.get("lang") or "").replace("_", "-").lower()
+        elif name == "seg":
+            self.segment_begins()
+
+    def finish(self, name: str) -> None:
+        if name == "seg" and self.text is not None:
+            segment = self.segment_ends()
+            if len(self.unit) < MOST_SEGMENTS:
+                self.unit.setdefault(self.language, segment)
+        elif name == "tu" and self.text is None:
+            sides = [_of_language(self.unit, code) for code in self.wanted]
+            if all(side in self.unit for side in sides):
+                self.pairs.append((self.unit[str(sides[0])], self.unit[str(sides[1])]))
+
+
+class _Xliff(_Handler):
+    kind = "XLIFF"
+    roots = ("xliff",)
+    codes = frozenset(("bpt", "ept", "ph", "it"))  # of version 1.2; in version 2 they are empty
+
+    def __init__(self, src: str, tgt: str, finished: bool) -> None:
+        super().__init__()
+        self.wanted = src, tgt
+        self.finished = finished
+        self.languages = "", ""
+        self.sides = dict[str, bytes | None]()
+        self.side = ""
+        self.approved = False
+        self.ignored_depth = 0  # depth of an element whose segments belong to no unit, as proposals
+
+    def begin(self, name: str, attributes: dict[str, str]) -> None:
+        if self.ignored_depth:
+            return
+        if name == "xliff" and "srcLang" in attributes:
+            self.languages = attributes["srcLang"], attributes.get("trgLang", "")
+        elif name == "file" and "source-language" in attributes:
+            self.languages = attributes["source-language"], attributes.get("target-language", "")
+        elif name in ("trans-unit", "segment"):
+            self.sides = {}
+            self.approved = attributes.get("approved") == "yes" or attributes.get("state") in FINISHED
+        elif name in ("alt-trans", "seg-source", "ignorable", "matches"):
+            self.ignored_depth = self.depth
+        elif name in ("source", "target"):
+            self.side = name
+            self.approved = self.approved or attributes.get("state") in FINISHED
+            self.segment_begins()
+
+    def finish(self, name: str) -> None:
+        if self.ignored_depth:
+            self.ignored_depth = 0 if self.ignored_depth == self.depth else self.ignored_depth
+        elif name == self.side and self.text is not None:
+            self.sides[name] = self.segment_ends()
+        elif name in ("trans-unit", "segment") and self.text is None:
+            alike = all(_same(has, want) for has, want in zip(self.languages, self.wanted, strict=True))
+            if alike and len(self.sides) == 2 and (self.approved or not self.finished):
+                self.pairs.append((self.sides["source"], self.sides["target"]))
+            self.sides = {}
+
+
+def _same(code: str, wanted: str) -> bool:
+    """Whether a code is the wanted one, or has a region where the wanted one has none."""
+    code, wanted = (each.replace("_", "-").lower() for each in (code, wanted))
+    return code == wanted or ("-" not in wanted and base_of(code) == base_of(wanted))
+
+
+def _of_language(unit: dict[str, bytes | None], wanted: str) -> str | None:
+    return next((code for code in unit if code and _same(code, wanted)), None)

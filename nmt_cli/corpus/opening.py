@@ -1,0 +1,74 @@
+"""Open plain and compressed files for reading: .gz, .bz2, .xz and .zst."""
+
+import bz2
+import contextlib
+import gzip
+import hashlib
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.system.errors import DataError, MissingError
+
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+
+
+class _HashedFile(io.FileIO):
+    """A file whose SHA-256 is computed while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.sha256 = hashlib.sha256()
+
+    def readinto(self, buffer: Any) -> int | None:
+        size = super().readinto(buffer)
+        self.sha256.update(memoryview(buffer)[:size])
+        return size
+
+
+def uncompressed_name(path: Path) -> str:
+    """Return the name of a file without the suffix of a compression."""
+    return path.name.removesuffix(path.suffix) if path.suffix in COMPRESSIONS else path.name
+
+
+@contextlib.contextmanager
+def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
+    """Open a file, decompressed by its suffix. If the block reads it to the end, store its SHA-256 in `hashes`.
+
+    Raises MissingError if there is no such file, DataError if it is truncated or corrupt.
+    """
+    if not path.is_file():
+        raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
+    try:
+        with _HashedFile(path) as raw:
+            packed = io.BufferedReader(raw)
+            yield _decompressed(packed, path.suffix)
+            if not packed.read(1):
+                hashes[path] = raw.sha256.hexdigest()
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
+        raise _corrupt(path, error) from None
+    except OSError as error:
+        if error.errno is None and path.suffix in COMPRESSIONS:  # bz2 and zstd
+            raise _corrupt(path, error) from None
+        raise
+
+
+def _decompressed(packed: Any, suffix: str) -> Any:
+    if suffix == ".gz":
+        return io.BufferedReader(gzip.GzipFile(fileobj=packed))
+    if suffix == ".bz2":
+        return io.BufferedReader(bz2.BZ2File(packed))
+    if suffix == ".xz":
+        return io.BufferedReader(lzma.LZMAFile(packed))
+    if suffix == ".zst":
+        import pyarrow
+
+        return io.BufferedReader(pyarrow.CompressedInputStream(packed, "zstd"))
+    return packed
+
+
+def _corrupt(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} is truncated or corrupt: {str(error)[:100]}. Copy it again")

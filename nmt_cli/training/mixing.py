@@ -1,0 +1,92 @@
+"""The sentences of each epoch: all of them once, or a mix of the corpus's parts by weight.
+
+The mix of an epoch depends on the corpus, the recipe and the seed alone. Each part is read in passes: every sentence
+comes once before any comes again, even if a pass takes many epochs, or an epoch many passes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nmt_cli.corpus.store import Corpus, Lengths
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Steps that draw the parts by the same shares."""
+
+    first_step: int  # from 0
+    first_epoch: int  # epochs of all stages are numbered in one sequence
+    shares: tuple[float, ...]  # of the tokens, for each part; they add up to 1. Empty: every sentence once per epoch
+
+
+class Mixing:
+    """Numbers the epochs of a training and orders the sentences of each."""
+
+    def __init__(
+        self, corpus: Corpus, steps_per_epoch: int, seed: int, training: schema.Training | None = None
+    ) -> None:
+        """Without `training`, which has the weights, each epoch has every sentence once."""
+        training = training or schema.Training()
+        self.seed = seed
+        self.steps_per_epoch = steps_per_epoch
+        self.pairs = corpus.parts
+        bounds = np.cumsum([0, *self.pairs])
+        self.starts = bounds[:-1]
+        tokens = corpus.src.offsets[bounds] + corpus.tgt.offsets[bounds]
+        self.tokens = np.diff(tokens).astype(float)
+        plan = [(0, training.weights), *((stage.from_step, stage.weights) for stage in training.stages)]
+        self.stages = list[Stage]()
+        epochs = 0
+        for number, (first_step, weights) in enumerate(plan):
+            self.stages.append(Stage(first_step, epochs, self._shares(weights, training.temperature)))
+            if number + 1 < len(plan):
+                epochs += -(-(plan[number + 1][0] - first_step) // steps_per_epoch)
+
+    def _shares(self, weights: Sequence[float], temperature: float) -> tuple[float, ...]:
+        if not weights and temperature == 1:
+            return ()
+        if weights and len(weights) != len(self.pairs):
+            known = f"the corpus has {len(self.pairs)} parts, in the order of its manifest"
+            raise UsageError(f"training.weights has {len(weights)} numbers, but {known}. Give one for each")
+        amounts = np.array(weights) if weights else self.tokens ** (1 / temperature)
+        amounts = np.where(self.tokens > 0, amounts, 0)
+        if not amounts.sum():
+            raise UsageError("training.weights leaves no text. Give a part of the corpus a weight above 0")
+        return tuple(float(amount) for amount in amounts / amounts.sum())
+
+    def locate(self, step: int) -> tuple[int, int]:
+        """Return the epoch of a step (from 0), and the step's number within the epoch."""
+        stage = self._stage_of_step(step)
+        epoch, rest = divmod(step - stage.first_step, self.steps_per_epoch)
+        return stage.first_epoch + epoch, rest
+
+    def order(self, epoch: int) -> Lengths:
+        """Return the sentences of an epoch in random order."""
+        number = max(i for i, stage in enumerate(self.stages) if stage.first_epoch <= epoch)
+        stage = self.stages[number]
+        if not stage.shares:
+            return self._random(epoch).permutation(sum(self.pairs))
+        within = epoch - stage.first_epoch
+        drawn = [self._part(part, share, number, within) for part, share in enumerate(stage.shares) if share]
+        return self._random(epoch).permutation(np.concatenate(drawn))
+
+    def _part(self, part: int, share: float, stage: int, epoch: int) -> Lengths:
+        """Return the sentences of a part in an epoch: the next ones of its passes."""
+        count = self.pairs[part]
+        per_epoch = share * self.tokens.sum() / self.tokens[part] * count
+        first, end = int(epoch * per_epoch), int((epoch + 1) * per_epoch)
+        passes = range(first // count, -(-end // count))
+        orders = [self._random(stage, part, number, 1).permutation(count) for number in passes]
+        drawn = np.concatenate(orders or [np.empty(0, np.int64)])[first - first // count * count :][: end - first]
+        sentences: Lengths = drawn + self.starts[part]
+        return sentences
+
+    def _stage_of_step(self, step: int) -> Stage:
+        return max((stage for stage in self.stages if stage.first_step <= step), key=lambda stage: stage.first_step)
+
+    def _random(self, *key: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox([self.seed, *key]))
