@@ -108,7 +108,7 @@ def _write_ctranslate2(
             raise DataError("cannot export: CTranslate2 converts Marian models of one vocabulary; this one has two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
     copy(loaded.tokenizer_file, out / "tokenizer.model")
-    return CTranslate2(out, tokenizer)
+    return CTranslate2(out, [tokenizer.tokens([*range(tokenizer.vocabulary_size)])] * 2)
 
 
 def _bleu_change(

@@ -20,6 +20,7 @@ class ForeignModel:
     tokenizers: list[bytes]  # our SentencePiece models: one for both languages, or source and target
     weight_files: list[Path]
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
+    note: str = ""  # one more sentence of the report
 
 
 def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:

@@ -11,6 +11,7 @@ import torch
 from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalize, target_file
 from nmt_cli.interop import hub
 from nmt_cli.interop.adapters import Adapter
+from nmt_cli.interop.ctranslate2_files import has_ctranslate2_model, read_ctranslate2
 from nmt_cli.interop.foreign import ForeignModel
 from nmt_cli.interop.marian_files import has_marian_model, read_marian
 from nmt_cli.interop.transformers_files import read_transformers
@@ -26,6 +27,7 @@ from nmt_cli.translation.translator import Translator
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
 # Formats of models: the test that recognizes a directory, and its reader. The first match counts, else transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
+    (has_ctranslate2_model, read_ctranslate2),
     (has_marian_model, read_marian),
 ]
 
@@ -55,6 +57,7 @@ def import_model(source: Path | str, out: Path) -> Path:
         for path, data in zip((tokenizer_file, target_file(tokenizer_file)), foreign.tokenizers, strict=False):
             path.write_bytes(data)
         proof = verify_import(model.eval(), Tokenizer(tokenizer_file), recipe, foreign.adapter)
+        proof = f"{proof} {foreign.note}".strip()
         weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": []}
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
@@ -85,7 +88,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     Raises DataError if they differ.
     """
     if adapter is None:
-        return "It has not been compared: pymarian is not installed."
+        return "It has not been compared: its toolkit, pymarian or ctranslate2, is not installed."
     sources = _random_lines(tokenizer)
     targets = _random_lines(tokenizer.target)
     tags = [
