@@ -281,7 +281,10 @@ def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=MARIAN)],
     out: Annotated[Path | None, directory_option("Output directory", default="models/NAME")] = None,
 ) -> None:
-    """Import a Marian model, such as OPUS-MT, and verify it."""
+    """Import a model of Argos, CTranslate2 or Marian, such as OPUS-MT, and verify it.
+
+    The import is kept only if both models give random sentences the same token probabilities.
+    """
     from nmt_cli.interop.importing import import_model
 
     import_model(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)

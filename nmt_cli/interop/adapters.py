@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.vocabulary import UNNAMED_PREFIX, ForeignIds, IdMaps
 from nmt_cli.system.errors import DataError, printable
@@ -117,12 +117,18 @@ class Transformers(Adapter):
 class CTranslate2(Adapter):
     """A model directory of CTranslate2, on the CPU.
 
-    `names`: its tokens in the order of our ids, of source and target. `ends_source`: its caller ends sources with EOS.
-    `compute_type`: "default" computes with the weights as they are stored.
+    `names`: its tokens in the order of our ids, of source and target. `spm`: its SentencePiece models, to compare them.
+    `ends_source`: its caller ends sources with EOS. `compute_type`: "default" computes with the weights as they are
+    stored.
     """
 
     def __init__(
-        self, directory: Path, names: Sequence[list[str]], ends_source: bool = True, compute_type: str = "default"
+        self,
+        directory: Path,
+        names: Sequence[list[str]],
+        spm: Sequence[bytes] = (),
+        ends_source: bool = True,
+        compute_type: str = "default",
     ) -> None:
         translator = import_package("ctranslate2").Translator
         try:
@@ -130,13 +136,33 @@ class CTranslate2(Adapter):
         except (RuntimeError, ValueError) as error:
             raise DataError(f"CTranslate2 cannot load {directory}: {printable(error, 150)}") from None
         self.names = names
+        self.spm = spm
         self.ends_source = ends_source
         self.ids = {name: i for i, name in enumerate(names[1])}
 
     @classmethod
-    def if_installed(cls, directory: Path, names: Sequence[list[str]], ends_source: bool) -> "CTranslate2 | None":
+    def if_installed(
+        cls, directory: Path, names: Sequence[list[str]], spm: Sequence[bytes], ends_source: bool
+    ) -> "CTranslate2 | None":
         """Return the model, which computes in float32, or None if CTranslate2 is not installed."""
-        return cls(directory, names, ends_source, "float32") if find_spec("ctranslate2") else None
+        return cls(directory, names, spm, ends_source, "float32") if find_spec("ctranslate2") else None
+
+    def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
+        """As Adapter. Lines that begin with a language token are left out: SentencePiece does not know it."""
+        import sentencepiece
+
+        different = 0
+        for model, names, ours, lines in zip(
+            self.spm, self.names, (tokenizer, tokenizer.target), (sources, targets), strict=False
+        ):
+            theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+            ids = {name: i for i, name in enumerate(names)}
+            for line, found in zip(lines, ours.encode(lines), strict=True):
+                if not ours.language(found):
+                    different += [ids.get(piece, UNK) for piece in theirs.encode(line, out_type=str)] != found
+        if different > allowed:
+            count = len(sources) + len(targets)
+            raise DataError(f"SentencePiece splits {different} of {count} lines differently from ours")
 
     def _tokens(self, sentences: Iterable[TokenIds], side: int) -> list[list[str]]:
         ends = self.ends_source and not side

@@ -24,6 +24,7 @@ from nmt_cli.interop.ctranslate2_config import (
     shape_of,
 )
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
+from nmt_cli.interop.formats import BINARY
 from nmt_cli.interop.transformers_marian import permute_d_model, sines_first
 from nmt_cli.interop.vocabulary import convert_tokenizers
 from nmt_cli.recipe import schema
@@ -31,7 +32,6 @@ from nmt_cli.system.errors import DataError, MissingError, printable
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.model import sinusoids
 
-BINARY = "model.bin"
 SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # names, with their number of heads
 OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 has the names of OpenNMT-tf
 ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
@@ -87,10 +87,6 @@ WITHOUT_EFFECT = (
 )
 
 
-def has_ctranslate2_model(directory: Path) -> bool:
-    return (directory / BINARY).is_file()
-
-
 def read_ctranslate2(directory: Path) -> ForeignModel:
     """Read a model directory of CTranslate2. DataError names the features that our model does not have."""
     for names in TOKENIZERS:
@@ -126,7 +122,8 @@ def read_with(directory: Path, spm: list[Path], values: dict[str, Any]) -> Forei
             raise DataError(f"{binary.path} is damaged: {name} is not finite")
     separate = vocabularies.ids[0] != vocabularies.ids[1]
     tokenizers = convert_tokenizers(spm, vocabularies.ids, separate)
-    adapter = CTranslate2.if_installed(directory, _names(vocabularies), has_explicit_eos(binary, config))
+    models = [file.read_bytes() for file in spm]
+    adapter = CTranslate2.if_installed(directory, _names(vocabularies), models, has_explicit_eos(binary, config))
     return ForeignModel(tensors, recipe, tokenizers, [binary.path], adapter, rounding(binary))
 
 

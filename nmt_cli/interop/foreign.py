@@ -21,6 +21,7 @@ class ForeignModel:
     weight_files: list[Path]
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
     note: str = ""  # one more sentence of the report
+    seen_tokens: int | None = None  # longer lines are split into sentences; None: by the limits of a recipe
 
 
 def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:

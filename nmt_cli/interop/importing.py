@@ -1,6 +1,5 @@
 """The import command: convert a model of transformers or Marian to a model directory."""
 
-import os
 import re
 import tempfile
 from collections.abc import Callable
@@ -11,9 +10,12 @@ import torch
 from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalize, target_file
 from nmt_cli.interop import hub
 from nmt_cli.interop.adapters import Adapter
-from nmt_cli.interop.ctranslate2_files import has_ctranslate2_model, read_ctranslate2
+from nmt_cli.interop.argos_files import read_argos
+from nmt_cli.interop.ctranslate2_files import read_ctranslate2
 from nmt_cli.interop.foreign import ForeignModel
+from nmt_cli.interop.formats import has_ctranslate2_model, is_argos_package
 from nmt_cli.interop.marian_files import has_marian_model, read_marian
+from nmt_cli.interop.named_models import cache_directory
 from nmt_cli.interop.transformers_files import read_transformers
 from nmt_cli.interop.verification import compare
 from nmt_cli.recipe import schema
@@ -27,6 +29,7 @@ from nmt_cli.translation.translator import Translator
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
 # Formats of models: the test that recognizes a directory, and its reader. The first match counts, else transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
+    (is_argos_package, read_argos),
     (has_ctranslate2_model, read_ctranslate2),
     (has_marian_model, read_marian),
 ]
@@ -59,20 +62,20 @@ def import_model(source: Path | str, out: Path) -> Path:
         proof = verify_import(model.eval(), Tokenizer(tokenizer_file), recipe, foreign.adapter)
         proof = f"{proof} {foreign.note}".strip()
         weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
-        manifest = {"imported": name, "weights": weights, "proof": proof, "steps": []}
+        seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
+        manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
     say(f"{out} is {name}. {proof}")
     return out
 
 
-def import_cached(name: str) -> Path:
-    """Return the model directory of OWNER/NAME or OWNER/NAME@REVISION on the hub, importing it at the first call.
+def import_cached(name: Path | str, directory: Path | None = None) -> Path:
+    """Return the model directory of a model, importing it at the first call.
 
-    It is a directory in $XDG_CACHE_HOME/nmt/models. Later calls do not access the network; remove the directory to
-    import a newer commit.
+    `name` is OWNER/NAME or OWNER/NAME@REVISION on the hub, or a local model with its `directory` in the cache. Later
+    calls do not access the network; remove the directory to import a newer commit.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt" / "models"
-    directory = cache / re.sub(r"[/@]+", "--", name)
+    directory = directory or cache_directory() / re.sub(r"[/@]+", "--", str(name))
     if not artefact.present(directory):
         try:
             import_model(name, directory)
