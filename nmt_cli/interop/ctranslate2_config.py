@@ -6,6 +6,7 @@ from typing import Any
 
 from nmt_cli.corpus.tokenizer import PAD
 from nmt_cli.interop.ctranslate2_binary import Binary
+from nmt_cli.interop.transformers_marian import NO_LOGIT
 from nmt_cli.interop.vocabulary import SPECIAL, ForeignIds, IdMaps, in_our_order
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError, printable
@@ -103,17 +104,34 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
 
 
 def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -> Vocabularies:
-    """Return both vocabularies. Each gets a <pad>, with the number of its embeddings as id."""
+    """Return both vocabularies.
+
+    Each gets a <pad>, with the number of its embeddings as id, unless the decoder starts from a <pad> of its own that
+    it never produces.
+    """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:
         tokens = [_read_tokens(directory, side) for side in ("source", "target")]
     if not all(tokens):
         raise MissingError(f"no shared_vocabulary.json in {directory}, nor source_ and target_vocabulary.json")
-    renamed = {config["unk_token"]: "<unk>", config["eos_token"]: "</s>"}
+    pad = SPECIALS[PAD]
+    has_pad = config["decoder_start_token"] == pad and all(pad in side for side in tokens)
+    has_pad = has_pad and is_never_produced(binary, tokens[1].index(pad))
+    renamed = {config["unk_token"]: "<unk>", config["eos_token"]: "</s>", **({pad: pad} if has_pad else {})}
     sides = []
     for side, module in zip(tokens, ("encoder/embeddings_0", "decoder/embeddings"), strict=True):
         rows = shape_of(binary, f"{module}/weight", 2)[0]
         names = [renamed.get(name, f"{name} of CTranslate2" if name in SPECIAL else name) for name in side]
         ids = {name: number for number, name in enumerate(names)}
-        sides.append(in_our_order({**ids, "<pad>": rows}, rows + 1, directory / "the vocabulary"))
+        ids |= {} if has_pad else {pad: rows}
+        sides.append(in_our_order(ids, rows + (not has_pad), directory / "the vocabulary"))
     return Vocabularies(tokens, sides)
+
+
+def is_never_produced(binary: Binary, number: int) -> bool:
+    """Return whether the bias of a target token excludes it from translations."""
+    name = "decoder/projection/bias"
+    if name not in binary.variables:
+        return False
+    bias = binary.weights(name).flatten()
+    return bool(number < len(bias) and bias[number] <= NO_LOGIT / 2)

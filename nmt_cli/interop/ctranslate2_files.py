@@ -232,7 +232,7 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
         "max_length": max_length,
         "attention_bias": _has_bias(binary),
         "activation": ACTIVATIONS[code],
-        "output_bias": _nonzero(binary, "decoder/projection/bias"),
+        "output_bias": _has_output_bias(binary, vocabularies.id_maps[1]),
     }
     if layers[1] != layers[0]:
         sizes |= {"encoder_layers": layers[0], "decoder_layers": layers[1]}
@@ -242,11 +242,21 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
     src, tgt, output = (_embedding(binary, side) for side in ("src", "tgt", "output"))
     shared = vocabularies.ids[0] == vocabularies.ids[1] and src.shape == tgt.shape and bool((src == tgt).all())
     tied = tgt.shape == output.shape and bool((tgt == output).all())
-    return sizes | {"source_vocabulary": 0 if shared else src_rows + 1, "tied_output": tied}, layout
+    sizes |= {"source_vocabulary": 0 if shared else len(vocabularies.ids[0]), "tied_output": tied}
+    return sizes, layout
 
 
 def _nonzero(binary: Binary, name: str) -> bool:
     return name in binary.variables and bool(binary.weights(name).any())
+
+
+def _has_output_bias(binary: Binary, ids: list[int]) -> bool:
+    """Return whether a token other than PAD has a bias."""
+    name = "decoder/projection/bias"
+    if name not in binary.variables:
+        return False
+    bias = binary.weights(name).flatten()
+    return bool(bias[[i for i in ids[1:] if i < len(bias)]].any())
 
 
 def _has_bias(binary: Binary) -> bool:
@@ -317,6 +327,7 @@ def convert(
         matrix = torch.from_numpy(_embedding(binary, side))
         extended = torch.cat([matrix, matrix.new_zeros(1, matrix.shape[1])])
         result[name] = extended[vocabularies.id_maps[side != "src"]]
+        result[name][PAD] = 0
         if side == "tgt" and not zero_start:
             if start not in vocabularies.tokens[1]:
                 raise DataError(f"{binary.path} starts from {printable(start, 40)}, which its vocabulary does not have")
@@ -324,6 +335,7 @@ def convert(
     if settings.output_bias:
         bias = torch.from_numpy(binary.weights("decoder/projection/bias"))
         result["output_bias"] = torch.cat([bias, bias.new_zeros(1)])[vocabularies.id_maps[1]]
+        result["output_bias"][PAD] = 0
     for ours, theirs in _modules(binary):
         if ours.endswith(".weight_scale") or (ours.endswith(".bias") and _left_out(ours, settings)):
             continue
