@@ -1,8 +1,8 @@
 """The import command: convert a model of transformers or Marian to a model directory."""
 
-import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,9 +10,13 @@ import torch
 from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalize, target_file
 from nmt_cli.interop import hub
 from nmt_cli.interop.adapters import Adapter
+from nmt_cli.interop.argos_files import read_argos
+from nmt_cli.interop.ctranslate2_files import read_ctranslate2
+from nmt_cli.interop.foreign import ForeignModel
+from nmt_cli.interop.formats import has_ctranslate2_model, is_argos_package
 from nmt_cli.interop.marian_files import has_marian_model, read_marian
+from nmt_cli.interop.named_models import cache_directory
 from nmt_cli.interop.transformers_files import read_transformers
-from nmt_cli.interop.transformers_marian import from_transformers
 from nmt_cli.interop.verification import compare
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
@@ -23,6 +27,12 @@ from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.translator import Translator
 
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
+# Formats of models: the test that recognizes a directory, and its reader. The first match counts, else transformers.
+FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
+    (is_argos_package, read_argos),
+    (has_ctranslate2_model, read_ctranslate2),
+    (has_marian_model, read_marian),
+]
 
 
 def import_model(source: Path | str, out: Path) -> Path:
@@ -40,35 +50,32 @@ def import_model(source: Path | str, out: Path) -> Path:
             raise MissingError(f"no directory {source}. A model of the hub is named OWNER/NAME")
         directory = hub.download(str(source))
         name = f"{str(source).partition('@')[0]}@{directory.name}"
-    foreign = read_marian(directory) if has_marian_model(directory) else read_transformers(directory)
+    read = next((reader for matches, reader in FORMATS if matches(directory)), read_transformers)
+    foreign = read(directory)
     recipe = foreign.recipe.model_copy(update={"name": name})
-    try:
-        tensors = from_transformers(foreign.tensors, recipe.model, foreign.id_maps, foreign.start)
-    except (RuntimeError, IndexError, KeyError) as error:  # raised by torch
-        what = str(error).partition("\n")[0][:150]
-        raise DataError(f"{directory} cannot be imported: its tensors do not fit together: {what}") from None
-    model = Transformer(recipe.model, len(foreign.id_maps[1]))
-    load_into(model, tensors, directory)
+    model = Transformer(recipe.model, len(foreign.tensors["embedding.weight"]))
+    load_into(model, foreign.tensors, directory)
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer_file = Path(temporary) / "tokenizer.model"
         for path, data in zip((tokenizer_file, target_file(tokenizer_file)), foreign.tokenizers, strict=False):
             path.write_bytes(data)
         proof = verify_import(model.eval(), Tokenizer(tokenizer_file), recipe, foreign.adapter)
+        proof = f"{proof} {foreign.note}".strip()
         weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
-        manifest = {"imported": name, "weights": weights, "proof": proof, "steps": []}
-        save_model(out, tensors, recipe, tokenizer_file, manifest)
+        seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
+        manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
+        save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
     say(f"{out} is {name}. {proof}")
     return out
 
 
-def import_cached(name: str) -> Path:
-    """Return the model directory of OWNER/NAME or OWNER/NAME@REVISION on the hub, importing it at the first call.
+def import_cached(name: Path | str, directory: Path | None = None) -> Path:
+    """Return the model directory of a model, importing it at the first call.
 
-    It is a directory in $XDG_CACHE_HOME/nmt/models. Later calls do not access the network; remove the directory to
-    import a newer commit.
+    `name` is OWNER/NAME or OWNER/NAME@REVISION on the hub, or a local model with its `directory` in the cache. Later
+    calls do not access the network; remove the directory to import a newer commit.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt" / "models"
-    directory = cache / re.sub(r"[/@]+", "--", name)
+    directory = directory or cache_directory() / re.sub(r"[/@]+", "--", str(name))
     if not artefact.present(directory):
         try:
             import_model(name, directory)
@@ -84,7 +91,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     Raises DataError if they differ.
     """
     if adapter is None:
-        return "It has not been compared: pymarian is not installed."
+        return "It has not been compared: its toolkit, pymarian or ctranslate2, is not installed."
     sources = _random_lines(tokenizer)
     targets = _random_lines(tokenizer.target)
     tags = [

@@ -73,7 +73,7 @@ def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
                 yield f"{ours}.{kind}", [f"model.{stack}.{name}.{kind}" for name in theirs]
 
 
-def _permute_d_model(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+def permute_d_model(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     """Permute d_model in a tensor of ours: the columns of modules that read the residual stream, else the rows."""
     reads = name.rpartition(".")[0].endswith(("query", "key_value", "inner"))
     return tensor if reads and tensor.dim() == 1 else tensor.index_select(int(reads), order)
@@ -104,18 +104,28 @@ def to_transformers(tensors: dict[str, Tensor], settings: schema.Model, id_maps:
         result[SHARED_EMBEDDING if shared else EMBEDDINGS[side]] = matrix[rows[side]]
     for ours, theirs in _layer_tensors(settings):
         tensor = tensors.get(ours, torch.zeros(len(theirs) * settings.d_model))
-        parts = _permute_d_model(ours, tensor, permutation).chunk(len(theirs))
+        parts = permute_d_model(ours, tensor, permutation).chunk(len(theirs))
         result.update(zip(theirs, (part.clone() for part in parts), strict=True))
     return result
 
 
 def from_transformers(
-    tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int
+    tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int, source: Path
 ) -> dict[str, Tensor]:
-    """Return our weights for those of transformers.
+    """Return our weights for those of transformers. DataError, which names `source`, if they do not fit together.
 
     Our decoder starts from PAD, so PAD gets the embedding of `start`, the foreign id from which theirs starts.
     """
+    try:
+        return _from_transformers(tensors, settings, id_maps, start)
+    except (RuntimeError, IndexError, KeyError) as error:  # raised by torch
+        what = str(error).partition("\n")[0][:150]
+        raise DataError(f"{source} cannot be imported: its tensors do not fit together: {what}") from None
+
+
+def _from_transformers(
+    tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int
+) -> dict[str, Tensor]:
     permutation = sines_first(settings.d_model).argsort()
     result = {}
     for side, ours in _embedding_names(settings).items():
@@ -127,7 +137,7 @@ def from_transformers(
     result["embedding.weight"][PAD] = tensors[EMBEDDINGS["tgt"]][start][permutation]
     for ours, theirs in _layer_tensors(settings):
         if settings.attention_bias or "attention" not in ours or not ours.endswith(".bias"):
-            result[ours] = _permute_d_model(ours, torch.cat([tensors[name] for name in theirs]), permutation)
+            result[ours] = permute_d_model(ours, torch.cat([tensors[name] for name in theirs]), permutation)
     return result
 
 

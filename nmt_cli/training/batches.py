@@ -18,7 +18,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError
 from nmt_cli.system.processors import usable_memory
 from nmt_cli.training.mixing import Mixing
-from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds
+from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
 SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
 MIN_PADDING = 16  # least sentences of PAD in a padded batch, so that none exceeds LONGEST_PADDING tokens
@@ -71,10 +71,12 @@ class BatchPlan:
     """
 
     def __init__(
-        self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int, mixing: Mixing | None = None
-    ) -> None:
+        self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int, mixing: Mixing | None = None,
+        source_eos: bool = True,
+    ) -> None:  # fmt: skip
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
-        self.src_lengths = corpus.src.lengths()
+        self.source_eos = source_eos
+        self.src_lengths = corpus.src.lengths() - (not source_eos)
         self.tgt_lengths = corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         self.steps_per_epoch = count_steps(corpus, tokens_per_step)
@@ -138,6 +140,8 @@ class BatchPlan:
 
     def _pack(self, text: Corpus, sentences: Lengths, index: int, device: torch.device | str, *, padded: bool) -> Batch:
         sides = [text.src.gather(sentences), text.tgt.gather(sentences)]
+        if not self.source_eos:
+            sides[0] = without_eos(*sides[0])
         if padded:
             count = -(-(len(sentences) + MIN_PADDING) // SENTENCES) * SENTENCES
             sides = [_padded(ids, lengths, count) for ids, lengths in sides]

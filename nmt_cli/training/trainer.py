@@ -50,7 +50,9 @@ class Trainer:
         parts = max(training.micro_batches, accelerator.num_processes)
         steps_per_epoch = batches.count_steps(corpus, training.tokens_per_step)
         mixing = Mixing(corpus, steps_per_epoch, training.seed, training)
-        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed, mixing)
+        self.plan = batches.BatchPlan(
+            corpus, training.tokens_per_step, parts, training.seed, mixing, settings.model.source_eos
+        )
         longest = int(self.plan.longer_lengths.max())
         if longest > settings.model.max_length:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"

@@ -53,6 +53,7 @@ class Architecture:
     activation: Literal["relu", "swish", "gelu"]
     source_vocabulary: Annotated[int, Range(0)]
     tied_output: bool
+    source_eos: bool = True  # the encoder reads the EOS of the source
 
     @property
     def depths(self) -> tuple[int, int]:
