@@ -58,9 +58,14 @@ class Fuzz:
         q, v = s.num_heads * s.d_k, s.num_heads * s.d_v
         for side, depth, norms in (("encoder", s.encoder_layers, 2), ("decoder", s.decoder_layers, 3)):
             for i in range(depth):
-                shapes = {
+                first: dict[str, tuple[int, int]] = {
                     "self_attention.query_key_value": (2 * q + v, s.d_model),
                     "self_attention.output": (s.d_model, v),
+                }
+                if side == "decoder" and s.decoder_cell == "ssru":
+                    first = dict.fromkeys(("recurrence.value", "recurrence.forget"), (s.d_model, s.d_model))
+                shapes = {
+                    **first,
                     "feed_forward.inner": (s.d_ff, s.d_model),
                     "feed_forward.outer": (s.d_model, s.d_ff),
                 }
@@ -72,7 +77,7 @@ class Fuzz:
                     }
                 for path, shape in shapes.items():
                     add(f"{side}.{i}.{path}.weight", *shape)
-                    if s.attention_bias or "feed_forward" in path:
+                    if (s.attention_bias and "attention" in path) or path.endswith(("inner", "outer", "forget")):
                         add(f"{side}.{i}.{path}.bias", shape[0])
                 for norm in [f"{side}.{i}.residuals.{j}.norm" for j in range(norms)]:
                     add(f"{norm}.weight", s.d_model)
@@ -98,6 +103,7 @@ class Fuzz:
             activation=draw.choice(["relu", "swish", "gelu"]),
             max_length=draw.choice([8, 20, 64, 300]),
             positions="learned" if width % 2 else draw.choice(["learned", "sinusoidal", "marian"]),
+            decoder_cell=draw.choice(["attention", "attention", "ssru"]),
         )
         settings.depths = settings.encoder_layers, settings.decoder_layers
         return settings
