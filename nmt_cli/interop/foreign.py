@@ -7,19 +7,16 @@ from typing import Any
 from torch import Tensor
 
 from nmt_cli.interop.adapters import Adapter
-from nmt_cli.interop.vocabulary import IdMaps
 from nmt_cli.recipe import loading, schema
 from nmt_cli.system.errors import DataError, UsageError
 
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model of any toolkit, with tensors named as transformers names them."""
+    """A model of any toolkit, with our tensors: `engine/layout.py` has their names and shapes."""
 
     tensors: dict[str, Tensor]
     recipe: schema.Recipe
-    id_maps: IdMaps
-    start: int  # foreign id of the token from which the decoder starts
     tokenizers: list[bytes]  # our SentencePiece models: one for both languages, or source and target
     weight_files: list[Path]
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed

@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,9 +11,9 @@ import torch
 from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalize, target_file
 from nmt_cli.interop import hub
 from nmt_cli.interop.adapters import Adapter
+from nmt_cli.interop.foreign import ForeignModel
 from nmt_cli.interop.marian_files import has_marian_model, read_marian
 from nmt_cli.interop.transformers_files import read_transformers
-from nmt_cli.interop.transformers_marian import from_transformers
 from nmt_cli.interop.verification import compare
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
@@ -23,6 +24,10 @@ from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation.translator import Translator
 
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
+# Formats of models: the test that recognizes a directory, and its reader. The first match counts, else transformers.
+FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
+    (has_marian_model, read_marian),
+]
 
 
 def import_model(source: Path | str, out: Path) -> Path:
@@ -40,15 +45,11 @@ def import_model(source: Path | str, out: Path) -> Path:
             raise MissingError(f"no directory {source}. A model of the hub is named OWNER/NAME")
         directory = hub.download(str(source))
         name = f"{str(source).partition('@')[0]}@{directory.name}"
-    foreign = read_marian(directory) if has_marian_model(directory) else read_transformers(directory)
+    read = next((reader for matches, reader in FORMATS if matches(directory)), read_transformers)
+    foreign = read(directory)
     recipe = foreign.recipe.model_copy(update={"name": name})
-    try:
-        tensors = from_transformers(foreign.tensors, recipe.model, foreign.id_maps, foreign.start)
-    except (RuntimeError, IndexError, KeyError) as error:  # raised by torch
-        what = str(error).partition("\n")[0][:150]
-        raise DataError(f"{directory} cannot be imported: its tensors do not fit together: {what}") from None
-    model = Transformer(recipe.model, len(foreign.id_maps[1]))
-    load_into(model, tensors, directory)
+    model = Transformer(recipe.model, len(foreign.tensors["embedding.weight"]))
+    load_into(model, foreign.tensors, directory)
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer_file = Path(temporary) / "tokenizer.model"
         for path, data in zip((tokenizer_file, target_file(tokenizer_file)), foreign.tokenizers, strict=False):
@@ -56,7 +57,7 @@ def import_model(source: Path | str, out: Path) -> Path:
         proof = verify_import(model.eval(), Tokenizer(tokenizer_file), recipe, foreign.adapter)
         weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": []}
-        save_model(out, tensors, recipe, tokenizer_file, manifest)
+        save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
     say(f"{out} is {name}. {proof}")
     return out
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
 from nmt_cli.interop.npz import TEXT_PREFIX, read_arrays
-from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS
+from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS, from_transformers
 from nmt_cli.interop.vocabulary import ForeignIds, convert_tokenizers, in_our_order, read_sentencepiece
 from nmt_cli.recipe import schema, yaml_file
 from nmt_cli.system.errors import DataError, MissingError, UsageError
@@ -78,7 +78,8 @@ def read_marian(directory: Path) -> ForeignModel:
     id_maps = [[*side.values()] for side in vocabularies]
     recipe = recipe_of(tensors, options, vocabularies)
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm)
-    return ForeignModel(tensors, recipe, id_maps, id_maps[1][0], tokenizers, [file], adapter)
+    ours = from_transformers(tensors, recipe.model, id_maps, id_maps[1][0], directory)
+    return ForeignModel(ours, recipe, tokenizers, [file], adapter)
 
 
 def find_files(directory: Path) -> tuple[Path, list[Path]]:

@@ -56,7 +56,8 @@ def read_transformers(directory: Path) -> ForeignModel:
         "model": model_settings(config, tensors, vocabularies),
     }
     recipe = foreign_recipe(values, directory)
-    return ForeignModel(tensors, recipe, id_maps, adapter.start, tokenizers, files, adapter)
+    ours = marian.from_transformers(tensors, recipe.model, id_maps, adapter.start, directory)
+    return ForeignModel(ours, recipe, tokenizers, files, adapter)
 
 
 def weight_files(directory: Path) -> list[Path]:

@@ -110,12 +110,22 @@ def to_transformers(tensors: dict[str, Tensor], settings: schema.Model, id_maps:
 
 
 def from_transformers(
-    tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int
+    tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int, source: Path
 ) -> dict[str, Tensor]:
-    """Return our weights for those of transformers.
+    """Return our weights for those of transformers. DataError, which names `source`, if they do not fit together.
 
     Our decoder starts from PAD, so PAD gets the embedding of `start`, the foreign id from which theirs starts.
     """
+    try:
+        return _from_transformers(tensors, settings, id_maps, start)
+    except (RuntimeError, IndexError, KeyError) as error:  # raised by torch
+        what = str(error).partition("\n")[0][:150]
+        raise DataError(f"{source} cannot be imported: its tensors do not fit together: {what}") from None
+
+
+def _from_transformers(
+    tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int
+) -> dict[str, Tensor]:
     permutation = sines_first(settings.d_model).argsort()
     result = {}
     for side, ours in _embedding_names(settings).items():
