@@ -46,6 +46,12 @@ def translate(
     copy_wordless: CopyWordless = None,
     prefix: Prefix = None,
     terms: TranslateTerms = None,
+    shortlist: Annotated[
+        Literal["auto", "off"],
+        option(
+            "Search among likely words only, if the model has a shortlist (nmt shortlist)", panel="Search", kind="WHEN"
+        ),
+    ] = "off",
     score_pairs: Annotated[
         Path | None, file_option("Score the translations in this file instead", panel="Search")
     ] = None,
@@ -94,6 +100,7 @@ def translate(
         alignments=alignments,
         terms=Terms.read(terms) if terms else None,
         copy_wordless=copy_wordless,
+        shortlist=shortlist == "auto" or None,
     )
     options = command.TranslateOptions(
         input=input or file, output=output, models=model_directories(models or []), search=search, precision=precision,

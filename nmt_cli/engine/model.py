@@ -27,6 +27,8 @@ class Request(ctypes.Structure):
         *((name, POINTER(c_int32)) for name in ("tokens", "parents", "fails", "gains", "sizes")),
         ("begins", c_char_p),
         *((name, c_int64) for name in ("nodes", "terms")),
+        ("listed", POINTER(c_int32)),
+        ("listed_count", c_int64),
     )
 
 

@@ -40,6 +40,7 @@ class SearchOptions:
     alignments: bool = False  # find the source token that each target token translates
     terms: Terms | None = None  # glossary
     copy_wordless: Any = None  # bool: copy lines without letters
+    shortlist: Any = None  # True: use the model's, if it has one; once resolved, a Shortlist or None
 
     def resolved(self, decoding: Any) -> "SearchOptions":
         """Return these options with None replaced by the values of a model's section `decoding`.

@@ -1,6 +1,7 @@
 """Lines pass through segmenter, queue, backend and assembler. Translator owns them; Stream sends lines through."""
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -16,7 +17,7 @@ from nmt_cli.corpus.tokenizer import Tokenizer, files_of
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.transformer.config import ModelConfig, from_recipe
-from nmt_cli.transformer.directory import open_model
+from nmt_cli.transformer.directory import TOKENIZER, open_model
 from nmt_cli.translation import backends
 from nmt_cli.translation.assembler import Assembler, join
 from nmt_cli.translation.lines import chunks_of
@@ -25,6 +26,7 @@ from nmt_cli.translation.pending import Pending, Translation
 from nmt_cli.translation.queue import Backend, SegmentQueue
 from nmt_cli.translation.segmenter import Segmenter
 from nmt_cli.translation.segments import Hypothesis, Segment
+from nmt_cli.translation.shortlist import Shortlist, read_shortlist
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +78,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         # only lines that are longer than the corpus filter allowed are split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
+        self._directory = first.directory if len(opened) == 1 else None
 
     def _set(
         self,
@@ -87,6 +90,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         background_limit: int | None = None,
     ) -> None:
         self.backend = backend
+        self._directory: Path | None = None
         self.tokenizer = tokenizer
         self.config = config
         self.max_length = longest
@@ -142,6 +146,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         alignments: bool = False,
         terms: Terms | None = None,
         copy_wordless: bool | None = None,
+        shortlist: bool = False,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while more lines are read; where there is no text it is empty.
 
@@ -152,7 +157,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise TypeError("translate takes an iterable of lines, not one text: [text]")
         if isinstance(prefixes, str):
             raise TypeError("prefixes must be an iterable of texts, one for each line")
-        options = SearchOptions(beam, alpha, extra_length, split, n_best, sampling, alignments, terms, copy_wordless)
+        options = SearchOptions(
+            beam, alpha, extra_length, split, n_best, sampling, alignments, terms, copy_wordless, shortlist
+        )
         return Stream(self, self.resolved(options), prefixes).translate(iter(lines))
 
     def translate_chunks(
@@ -192,7 +199,14 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.queue.check_open()
         resolved = options.resolved(self.config.decoding)
         parses = self.config.output == "trees"  # the translation of a line without letters is a tree, too
-        return replace(resolved, copy_wordless=resolved.copy_wordless and not parses)
+        shortlist = self._shortlist if resolved.shortlist else None
+        return replace(resolved, copy_wordless=resolved.copy_wordless and not parses, shortlist=shortlist)
+
+    @functools.cached_property
+    def _shortlist(self) -> Shortlist | None:
+        if self._directory is None:  # an ensemble, or a model in memory
+            return None
+        return read_shortlist(self._directory, self.tokenizer, self._directory / TOKENIZER)
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
         """Yield the scores of every (source, translation), in order."""

@@ -10,6 +10,7 @@ import hashlib
 import random
 import sys
 from ctypes import c_float
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -117,12 +118,14 @@ class Fuzz:
         sampling = Sampling(
             draw.choice([0.5, 1.0, 3.0]), draw.choice([0, 1, 5, 5000]), draw.choice([0.0, 0.5, 1.0]), draw.randrange(99)
         )
+        shortlist = SimpleNamespace(tokens=partial(self.listed, target)) if draw.random() < 0.4 else None
         options = SearchOptions(
             width,
             draw.choice([0, 0.6, 3.0]),
             n_best=draw.randint(1, width),
             sampling=sampling if sampled else None,
             alignments=draw.random() < 0.5,
+            shortlist=shortlist,
         )
         return Segment(
             [*(draw.randint(1, source - 1) for _ in range(length - 1)), 2],
@@ -132,6 +135,12 @@ class Fuzz:
             background=draw.random() < 0.3,
             constraints=None if sampled or draw.random() < 0.5 else self.constraints(target),
         )
+
+    def listed(self, target: int, segment: Segment) -> list[int]:
+        """Return the tokens of a random shortlist, with those that the segment cannot do without."""
+        some = self.draw.sample(range(1, target), self.draw.randint(0, target - 1))
+        terms = segment.constraints.tokens if segment.constraints else []
+        return sorted({2, *some, *segment.prefix, *terms} - {0})
 
     def constraints(self, target: int) -> Constraints:
         """Return up to 64 terms, with forms that share beginnings and ends."""
