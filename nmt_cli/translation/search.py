@@ -19,12 +19,12 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.system.errors import NOT_FINITE, DivergedError
@@ -76,7 +76,8 @@ class Slots:
         self.states: list[list[State]] = []  # of the slots' hypotheses, for constraints
         self.position_S = np.zeros(0, np.int64)
         self.limit_S = np.zeros(0, np.int64)
-        self.hidden_SV = np.zeros((0, models[0].output.weight.shape[0] if options.shortlist else 0), bool)
+        vocabulary = cast(nn.Linear, models[0].output).out_features
+        self.hidden_SV = np.zeros((0, vocabulary if options.shortlist else 0), bool)
         self.alive_SW = np.zeros((0, width))
         self.last_SW = np.zeros((0, width), np.int64)
         self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis

@@ -59,6 +59,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     StorageError (memory does not suffice for a text) ends that text only; others go on.
     """
 
+    _directory: Path | None = None  # of the only model; None for an ensemble and for a model in memory
+
     def __init__(
         self,
         models: Path | str | Sequence[Path | str],
@@ -90,7 +92,6 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         background_limit: int | None = None,
     ) -> None:
         self.backend = backend
-        self._directory: Path | None = None
         self.tokenizer = tokenizer
         self.config = config
         self.max_length = longest
@@ -204,7 +205,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @functools.cached_property
     def _shortlist(self) -> Shortlist | None:
-        if self._directory is None:  # an ensemble, or a model in memory
+        if self._directory is None:
             return None
         return read_shortlist(self._directory, self.tokenizer, self._directory / TOKENIZER)
 
