@@ -9,6 +9,7 @@ from torch import Tensor
 from nmt_cli.interop.adapters import Adapter
 from nmt_cli.recipe import loading, schema
 from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.translation.shortlist import Shortlist
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class ForeignModel:
     tokenizers: list[bytes]  # our SentencePiece models: one for both languages, or source and target
     weight_files: list[Path]
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
+    shortlist: Shortlist | None = None
 
 
 def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:

@@ -21,6 +21,7 @@ from nmt_cli.system.console import say
 from nmt_cli.system.errors import DataError, MissingError, OutputError
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
+from nmt_cli.translation import shortlist
 from nmt_cli.translation.translator import Translator
 
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
@@ -58,6 +59,8 @@ def import_model(source: Path | str, out: Path) -> Path:
         weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": []}
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
+        if foreign.shortlist:
+            artefact.replace_file(out / shortlist.FILE, foreign.shortlist.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
     return out
 

@@ -16,6 +16,7 @@ from nmt_cli.engine import layout
 from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
 from nmt_cli.interop.marian_binary import is_binary_model, read_items
+from nmt_cli.interop.marian_lexicon import read_lexicon
 from nmt_cli.interop.npz import TEXT_PREFIX, read_arrays
 from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS, from_transformers
 from nmt_cli.interop.vocabulary import ForeignIds, convert_tokenizers, in_our_order, read_sentencepiece
@@ -92,7 +93,9 @@ def read_marian(directory: Path) -> ForeignModel:
     # Marian would multiply 8-bit weights by rounded activations: it gets the weights that the file stands for.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits else None
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
-    return ForeignModel(ours, recipe, tokenizers, [file], adapter)
+    lexicons = sorted(directory.glob("lex.*.bin"))
+    shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
+    return ForeignModel(ours, recipe, tokenizers, [file], adapter, shortlist)
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:

@@ -15,10 +15,14 @@ import torch
 from binary_marian import FIREFOX_INT8, FLOAT32, MARIAN_INT8, TEXT, float_item, items_of, write_items
 from reference import batch_of
 
+from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.interop import marian_binary, marian_files
 from nmt_cli.interop.importing import import_model
+from nmt_cli.interop.marian_lexicon import read_lexicon
 from nmt_cli.system.errors import DataError
 from nmt_cli.transformer.weights import load_model
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.segments import Segment
 from nmt_cli.translation.translator import Translator
 
 DATA = Path(__file__).parents[1] / "data" / "marian" / "ssru"
@@ -201,3 +205,44 @@ def test_an_imported_model_may_be_trained_further(tmp_path: Path) -> None:
         optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[0] > losses[1] > losses[2]
+
+
+def lexicon(offsets: list[int], entries: list[int], frequent: int = 3, magic: int = 0xF11A48D5013417F5) -> bytes:
+    header = struct.pack("<6Q", magic, 0, frequent, 50, len(offsets), len(entries))
+    return header + struct.pack(f"<{len(offsets)}Q{len(entries)}I", *offsets, *entries)
+
+
+def test_the_shortlist_of_a_firefox_directory_is_imported(tmp_path: Path) -> None:
+    """In our ids: Marian's </s> and <unk> are 0 and 1, ours 2 and 1. Lists of tokens at the end may be missing."""
+    directory = firefox_directory(tmp_path / "firefox")
+    offsets = [0, 0, 0, 2, *[5] * 244]
+    (directory / "lex.50.50.ende.s2t.bin").write_bytes(lexicon(offsets, [7, 9, 10, 11, 0]))
+    with Translator(import_model(directory, tmp_path / "model"), workers=1) as translator:
+        options = translator.resolved(SearchOptions(shortlist=True))
+        assert options.shortlist.tokens(Segment([EOS], options)) == [1, 2, 3]
+        assert options.shortlist.tokens(Segment([3, EOS], options)) == [1, 2, 3, 8, 10]
+        assert options.shortlist.tokens(Segment([4, EOS], options)) == [1, 2, 3, 4, 11, 12]
+        line = json.loads((DATA / "marian.json").read_text())[0]["src"]
+        assert [each.text for each in translator.translate([line], shortlist=True)]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is damaged or no shortlist"),
+        (lexicon([0, 0], [], magic=1), "is damaged or no shortlist"),
+        (lexicon([0, 1], [5])[:-1], "is damaged or no shortlist"),
+        (struct.pack("<6Q", 0xF11A48D5013417F5, 0, 0, 0, BIG, BIG), "is damaged or no shortlist"),
+        (struct.pack("<6Q", 0xF11A48D5013417F5, 0, 0, 0, 1 << 61, 0), "is damaged or no shortlist"),
+        (lexicon([0, 2, 1], [5, 5]), "does not fit"),
+        (lexicon([0, 3], [5, 5]), "does not fit"),
+        (lexicon([0, 1], [250]), "does not fit"),
+        (lexicon([0] * 252, []), "does not fit"),
+        (lexicon([0, 0], [], frequent=BIG), "does not fit"),
+    ],
+)
+def test_a_damaged_shortlist_is_refused(data: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "lex.bin").write_bytes(data)
+    ids = [250, 1, 0, *range(2, 250)]
+    with pytest.raises(DataError, match=words):
+        read_lexicon(tmp_path / "lex.bin", [ids, ids])
