@@ -24,7 +24,7 @@ ROOMS: dict[str, set[str]] = {
     "scoring": {"system", "storage", "corpus"},
     "training": {"system", "recipe", "storage", "corpus", "transformer", "translation", "scoring"},
     "parsing": {"system", "recipe", "storage", "corpus", "scoring"},
-    "interop": {"system", "recipe", "storage", "corpus", "transformer", "translation", "scoring"},
+    "interop": {"system", "recipe", "storage", "corpus", "engine", "transformer", "translation", "scoring"},
     "reporting": {
         "system",
         "recipe",
@@ -47,7 +47,10 @@ ROOMS: dict[str, set[str]] = {
 # Any room may ask for the version. The package itself hands out Translator and Terms when they are first asked for.
 PACKAGE_ITSELF, PUBLIC = "__init__", {"corpus", "translation"}
 
-NETWORK = {f"transformer.{name}" for name in ["attention", "attention_scores", "cache", "hardware", "model", "weights"]}
+NETWORK = {
+    f"transformer.{name}"
+    for name in ["attention", "attention_scores", "cache", "hardware", "model", "recurrence", "weights"]
+}
 SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "torch_backend", "workers"]}
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.

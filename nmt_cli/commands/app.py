@@ -292,6 +292,24 @@ def import_(
     import_model(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
 
 
+@command()
+def shortlist(
+    model: Annotated[Path, typer.Argument(help="Model directory, or run such as runs/base")],
+    src: Annotated[Path, file_option("Parallel text, source side")],
+    tgt: Annotated[Path, file_option("Parallel text, target side")],
+    best: Annotated[int, number_option("Translations listed for a source subword", min=1)] = 100,
+    frequent: Annotated[int, number_option("Frequent target subwords listed for every line", min=0)] = 500,
+    quiet: Quiet = False,
+) -> int:
+    """Learn which target words a line may need, for faster search.
+
+    The list is kept in the model directory. nmt translate --shortlist auto uses it.
+    """
+    from nmt_cli.training.shortlist import learn_shortlist
+
+    return learn_shortlist(model, src, tgt, best, frequent)
+
+
 @command("help")
 def help_(context: typer.Context, names: CommandName = None) -> None:
     """Show the help of a command."""

@@ -48,6 +48,12 @@ def translate(
     case: Case = None,
     prefix: Prefix = None,
     terms: TranslateTerms = None,
+    shortlist: Annotated[
+        Literal["auto", "off"],
+        option(
+            "Search among likely words only, if the model has a shortlist (nmt shortlist)", panel="Search", kind="WHEN"
+        ),
+    ] = "off",
     score_pairs: Annotated[
         Path | None, file_option("Score the translations in this file instead", panel="Search")
     ] = None,
@@ -97,6 +103,7 @@ def translate(
         terms=Terms.read(terms) if terms else None,
         copy_wordless=copy_wordless,
         case=case,
+        shortlist=shortlist == "auto" or None,
     )
     options = command.TranslateOptions(
         input=input or file, output=output, models=model_directories(models or []), search=search, precision=precision,

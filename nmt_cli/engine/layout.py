@@ -8,11 +8,7 @@ Shape = tuple[int, ...]
 _FEED_FORWARD = "feed_forward.inner", "feed_forward.outer"
 _SELF_ATTENTION = "self_attention.query_key_value", "self_attention.output"
 _CROSS_ATTENTION = "cross_attention.query", "cross_attention.output", "cross_attention.key_value"
-# The matrices of a layer, in the order in which engine.c reads them.
-MATRICES = {
-    "encoder": (*_SELF_ATTENTION, *_FEED_FORWARD),
-    "decoder": (*_SELF_ATTENTION, *_CROSS_ATTENTION, *_FEED_FORWARD),
-}
+_RECURRENCE = "recurrence.value", "recurrence.forget"
 NORMS_PER_LAYER = {"encoder": 2, "decoder": 3}
 
 
@@ -33,6 +29,7 @@ class Settings(Protocol):
     tied_output: bool
     source_eos: bool
     source_vocabulary: int
+    decoder_cell: Any  # "attention" or "ssru"
 
     @property
     def depths(self) -> tuple[int, int]:
@@ -41,7 +38,19 @@ class Settings(Protocol):
 
 def depths(settings: Settings) -> dict[str, int]:
     """Return the number of layers by side, "encoder" and "decoder"."""
-    return dict(zip(MATRICES, settings.depths, strict=True))
+    return dict(zip(NORMS_PER_LAYER, settings.depths, strict=True))
+
+
+def matrices(settings: Settings, side: str) -> tuple[str, ...]:
+    """Return the names of the matrices of a layer, without ".weight", in the order in which engine.c reads them."""
+    if side == "encoder":
+        return *_SELF_ATTENTION, *_FEED_FORWARD
+    first = _RECURRENCE if settings.decoder_cell == "ssru" else _SELF_ATTENTION
+    return *first, *_CROSS_ATTENTION, *_FEED_FORWARD
+
+
+def _has_bias(settings: Settings, path: str) -> bool:
+    return path.endswith(("inner", "outer", "forget")) or (settings.attention_bias and "attention" in path)
 
 
 def norms(settings: Settings, side: str) -> list[str]:
@@ -55,7 +64,9 @@ def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
     """Return the shape of each tensor by name. `vocabulary_size` counts the tokens of the target, PAD included."""
     d = settings.d_model
     queries, values = settings.num_heads * settings.d_k, settings.num_heads * settings.d_v
-    matrices = {
+    shape_of = {
+        "recurrence.value": (d, d),
+        "recurrence.forget": (d, d),
         "self_attention.query_key_value": (2 * queries + values, d),
         "self_attention.output": (d, values),
         "cross_attention.query": (queries, d),
@@ -75,10 +86,10 @@ def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
         shapes |= {f"{side}_positions.weight": (settings.max_length, d) for side in ("src", "tgt")}
     for side, layers in depths(settings).items():
         for i in range(layers):
-            for path in MATRICES[side]:
-                shapes[f"{side}.{i}.{path}.weight"] = matrices[path]
-                if settings.attention_bias or path in _FEED_FORWARD:
-                    shapes[f"{side}.{i}.{path}.bias"] = matrices[path][:1]
+            for path in matrices(settings, side):
+                shapes[f"{side}.{i}.{path}.weight"] = shape_of[path]
+                if _has_bias(settings, path):
+                    shapes[f"{side}.{i}.{path}.bias"] = shape_of[path][:1]
         shapes |= {f"{name}.{kind}": (d,) for name in norms(settings, side) for kind in ("weight", "bias")}
     return shapes
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from ctypes import POINTER, c_char_p, c_double, c_int32, c_int64, c_void_p
 
 from nmt_cli.engine import library
-from nmt_cli.engine.layout import MATRICES, Settings, depths, differences, norms, tensor_shapes
+from nmt_cli.engine.layout import Settings, depths, differences, matrices, norms, tensor_shapes
 from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
@@ -27,6 +27,8 @@ class Request(ctypes.Structure):
         *((name, POINTER(c_int32)) for name in ("tokens", "parents", "fails", "gains", "sizes")),
         ("begins", c_char_p),
         *((name, c_int64) for name in ("nodes", "terms")),
+        ("listed", POINTER(c_int32)),
+        ("listed_count", c_int64),
     )
 
 
@@ -76,6 +78,7 @@ class Model:
             settings.max_length,
             int8,
             max(2, settings.d_model - 2) if settings.positions == "marian" else settings.d_model,
+            settings.decoder_cell == "ssru",
         ]
         ordered = _in_order(settings, tensors)
         pointers = (c_void_p * len(ordered))(*(tensor.address if tensor else None for tensor in ordered))
@@ -102,9 +105,9 @@ def _in_order(settings: Settings, tensors: Mapping[str, Tensor]) -> list[Tensor 
     ]
     for side, layers in depths(settings).items():
         for i in range(layers):
-            for path in MATRICES[side]:
+            for path in matrices(settings, side):
                 ordered += [tensors.get(f"{side}.{i}.{path}.{kind}") for kind in ("weight", "bias")]
     ordered += [tensors.get("own_embeddings.output.weight", target), tensors.get("output_bias")]
-    for side in MATRICES:
+    for side in depths(settings):
         ordered += [tensors[f"{name}.{kind}"] for name in norms(settings, side) for kind in ("weight", "bias")]
     return ordered

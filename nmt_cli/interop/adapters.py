@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -188,16 +189,20 @@ class Marian(Adapter):
 
     beam = 1  # Marian narrows a wider beam with every finished hypothesis
 
-    def __init__(self, model: Path, vocabularies: list[ForeignIds], norm: str) -> None:
+    def __init__(self, model: Path, vocabularies: list[ForeignIds], norm: str, arrays: Any = None) -> None:
+        """`arrays`: weights and options to use instead of those in the file `model`."""
         self.difference = PRE_NORM if norm == "pre" else ""
         self.model = model.resolve()
+        self.arrays = arrays
         self.vocabularies = vocabularies
         self.names = [[*side] for side in vocabularies]
         self.ids = [{name: i for i, name in enumerate(side)} for side in self.names]
 
     @classmethod
-    def if_installed(cls, model: Path, vocabularies: list[ForeignIds], norm: str) -> "Marian | None":
-        return cls(model, vocabularies, norm) if find_spec("_pymarian") else None
+    def if_installed(
+        cls, model: Path, vocabularies: list[ForeignIds], norm: str, arrays: Any = None
+    ) -> "Marian | None":
+        return cls(model, vocabularies, norm, arrays) if find_spec("_pymarian") else None
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
         factor = math.ceil(limit / min(map(len, sources)))
@@ -221,7 +226,11 @@ class Marian(Adapter):
             for file, sentences, names in zip(text_files, sides, self.names, strict=False):
                 file.write_text("".join(f"{' '.join(names[i] for i in ids[:-1])}\n" for ids in sentences), "utf-8")
             inputs = ["--input", text_files[0]] if len(sides) == 1 else ["--train-sets", *text_files]
-            model = ["--models" if command == "decode" else "--model", self.model]
+            file = self.model
+            if self.arrays:
+                file = Path(directory) / "model.npz"
+                np.savez(file, **self.arrays)
+            model = ["--models" if command == "decode" else "--model", file]
             arguments = [command, *model, *inputs, "--vocabs", *vocabulary_files, *MARIAN_OPTIONS, *options]
             line = [sys.executable, "-c", MARIAN, *map(str, arguments)]
             done = subprocess.run(line, capture_output=True, text=True)  # noqa: S603

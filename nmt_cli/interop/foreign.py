@@ -9,6 +9,7 @@ from torch import Tensor
 from nmt_cli.interop.adapters import Adapter
 from nmt_cli.recipe import loading, schema
 from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.translation.shortlist import Shortlist
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class ForeignModel:
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
     note: str = ""  # one more sentence of the report
     seen_tokens: int | None = None  # longer lines are split into sentences; None: by the limits of a recipe
+    shortlist: Shortlist | None = None
 
 
 def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:

@@ -24,6 +24,7 @@ from nmt_cli.system.console import say
 from nmt_cli.system.errors import DataError, MissingError, OutputError
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
+from nmt_cli.translation import shortlist
 from nmt_cli.translation.translator import Translator
 
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
@@ -65,6 +66,8 @@ def import_model(source: Path | str, out: Path) -> Path:
         seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
+        if foreign.shortlist:
+            artefact.replace_file(out / shortlist.FILE, foreign.shortlist.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
     return out
 

@@ -1,7 +1,7 @@
-"""Read a model directory of Marian: model.npz, which includes the options, and vocabularies (.yml or .spm).
+"""Read a model directory of Marian: model.npz or .bin, which includes the options, and vocabularies (.yml or .spm).
 
-Tensors get the names of transformers. For the names and meaning of options, see
-marian-dev, src/models/transformer.h.
+Firefox's models are such directories: model.ende.intgemm.alphas.bin and vocab.ende.spm, or srcvocab and trgvocab.
+Tensors get the names of transformers. For the names and meaning of options, see marian-dev, src/models/transformer.h.
 """
 
 import re
@@ -12,8 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmt_cli.engine import layout
 from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
+from nmt_cli.interop.marian_binary import is_binary_model, read_items
+from nmt_cli.interop.marian_lexicon import read_lexicon
 from nmt_cli.interop.npz import TEXT_PREFIX, read_arrays
 from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS, from_transformers
 from nmt_cli.interop.vocabulary import ForeignIds, convert_tokenizers, in_our_order, read_sentencepiece
@@ -27,7 +30,7 @@ Options = dict[str, Any]  # values as text, lists of text, or mappings
 # For each option, the values that our model supports. The first is Marian's default.
 SUPPORTED: dict[str, list[Any]] = {
     "type": ["transformer"],
-    "transformer-decoder-autoreg": ["self-attention"],
+    "transformer-decoder-autoreg": ["self-attention", "rnn"],
     "transformer-ffn-activation": ["swish", "relu"],  # Marian's gelu is an approximation
     "transformer-ffn-depth": ["2"],
     "transformer-decoder-ffn-depth": ["0", "2"],
@@ -43,6 +46,8 @@ UNSUPPORTED = [  # options that must be false
     *("transformer-train-positions", "transformer-disable-position-embeddings"),
 ]
 REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # with their minimum
+# The same for a recurrent decoder.
+SUPPORTED_RNN = {"dec-cell": ["ssru"], "layer-normalization": ["false"], "transformer-rnn-projection": ["false"]}
 # Operations before sublayers, after them, and on top of the stack -> the recipe's name.
 NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 # Name of a module in transformers -> name of its tensors in Marian, where {} stands for W or b.
@@ -52,10 +57,14 @@ LINEAR = {
     **{"self_attn.out_proj": "self_{}o", "encoder_attn.out_proj": "context_{}o", "fc1": "ffn_{}1", "fc2": "ffn_{}2"},
 }
 NORM = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
+RECURRENT = {"rnn_value.weight": "rnn_W", "rnn_forget.weight": "rnn_Wf", "rnn_forget.bias": "rnn_bf"}
+ALPHA = "_QuantMultA"  # the end of the names of scales of activations in 8 bits
+PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Firefox's files
 
 
 def _model_files(directory: Path) -> list[Path]:
-    return [file for file in sorted(directory.glob("*.npz")) if not file.name.endswith(".optimizer.npz")]
+    archives = [file for file in sorted(directory.glob("*.npz")) if not file.name.endswith(".optimizer.npz")]
+    return archives + [file for file in sorted(directory.glob("*.bin")) if is_binary_model(file)]
 
 
 def has_marian_model(directory: Path) -> bool:
@@ -66,20 +75,37 @@ def has_marian_model(directory: Path) -> bool:
 def read_marian(directory: Path) -> ForeignModel:
     """Read a model directory of Marian. DataError names the features that our model does not have."""
     file, vocabulary_files = find_files(directory)
-    arrays = read_arrays(file)
+    arrays, eight_bits = (read_arrays(file), False) if file.suffix == ".npz" else read_items(file)
     if OPTIONS not in arrays:
         raise DataError(f"{file} has no {OPTIONS}: it is not a model of Marian")
-    options = parse_yaml(arrays.pop(OPTIONS).tobytes().rstrip(b"\0"), file)
+    options = parse_yaml(arrays[OPTIONS].tobytes().rstrip(b"\0"), file)
     check_options(options, file)
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if TEXT_PREFIX not in name}
-    tensors = rename_tensors(tensors, options, file)
+    weights = {name: array for name, array in arrays.items() if not (TEXT_PREFIX in name or name.endswith(ALPHA))}
+    tensors = rename_tensors({name: torch.from_numpy(array) for name, array in weights.items()}, options, file)
     sizes = [len(tensors[EMBEDDINGS[side]]) - 1 for side in ("src", "tgt")]
     vocabularies, tokenizers = read_vocabularies(directory, vocabulary_files, sizes)
     id_maps = [[*side.values()] for side in vocabularies]
-    recipe = recipe_of(tensors, options, vocabularies)
-    adapter = Marian.if_installed(file, vocabularies, recipe.model.norm)
+    recipe = _with_pair(recipe_of(tensors, options, vocabularies), file)
     ours = from_transformers(tensors, recipe.model, id_maps, id_maps[1][0], directory)
-    return ForeignModel(ours, recipe, tokenizers, [file], adapter)
+    shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
+    for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
+        raise DataError(f"{file} cannot be imported: its options do not fit its tensors: {difference}")
+    # Marian would multiply 8-bit weights by rounded activations: it gets the weights that the file stands for.
+    exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits else None
+    adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
+    lexicons = sorted(directory.glob("lex.*.bin"))
+    shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
+    return ForeignModel(ours, recipe, tokenizers, [file], adapter, shortlist=shortlist)
+
+
+def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
+    """Return the recipe of one of Firefox's models with the languages in its name, which are decoded greedily."""
+    if not (pair := PAIR.search(file.name)):
+        return recipe
+    corpus = recipe.corpus.model_copy(update={"src": pair[1], "tgt": pair[2]})
+    return recipe.model_copy(
+        update={"corpus": corpus, "decoding": recipe.decoding.model_copy(update={"beam": 1})},
+    )
 
 
 def find_files(directory: Path) -> tuple[Path, list[Path]]:
@@ -97,6 +123,8 @@ def find_files(directory: Path) -> tuple[Path, list[Path]]:
         models = [file.name for file in _model_files(directory)]
         vocabularies = [file.name for kind in ("*.spm", "vocab*.yml", "*.vocab.yml") for file in directory.glob(kind)]
         vocabularies = [name for name in vocabularies if name not in ("source.spm", "target.spm")] or vocabularies
+        if all(name.startswith(("srcvocab.", "trgvocab.")) for name in vocabularies):
+            vocabularies.sort()
     if len(models) != 1:
         raise DataError(f"{directory} has {len(models)} models ({', '.join(models)}). Give each a directory of its own")
     if len(vocabularies) == 1:
@@ -147,12 +175,18 @@ def check_options(options: Options, source: Path) -> None:
         if not (_is_number(value) and int(value) >= least):
             raise DataError(f"{source} is damaged: its option {key} is {str(value)[:40]}")
     supported = SUPPORTED | {"transformer-decoder-dim-ffn": ["0", options.get("transformer-dim-ffn")]}
+    if is_recurrent(options):
+        supported |= SUPPORTED_RNN
     supported |= {key: ["false"] for key in UNSUPPORTED}
     wrong = [f"{key} {options[key]}" for key, values in supported.items() if options.get(key, values[0]) not in values]
     if _norms(options) not in NORMS:
         wrong.append(f"the operations {' / '.join(_norms(options))} before, after and above its layers")
     if wrong:
         raise DataError(f"{source} cannot be imported: the model of nmt does not have {', '.join(wrong)}")
+
+
+def is_recurrent(options: Options) -> bool:
+    return options.get("transformer-decoder-autoreg") == "rnn"
 
 
 def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
@@ -162,11 +196,14 @@ def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
         for number in range(int(depth)):
             ours = f"model.{stack}.layers.{number}."
             theirs = f"{stack}_l{number + 1}_"
+            recurrent = stack == "decoder" and is_recurrent(options)
+            for module, name in RECURRENT.items() if recurrent else ():
+                yield ours + module, theirs + name, module.endswith("weight")
             for module, name in LINEAR.items():
-                if stack == "decoder" or "encoder_attn" not in module:
+                if (stack == "decoder" or "encoder_attn" not in module) and not (recurrent and "self_attn" in module):
                     yield f"{ours}{module}.weight", theirs + name.format("W"), True
                     yield f"{ours}{module}.bias", theirs + name.format("b"), False
-            for module, name in NORM.items():
+            for module, name in (NORM | {"self_attn_layer_norm": "rnn_ffn"} if recurrent else NORM).items():
                 if stack == "decoder" or "encoder_attn" not in module:
                     yield f"{ours}{module}.weight", f"{theirs}{name}_ln_scale{pre}", False
                     yield f"{ours}{module}.bias", f"{theirs}{name}_ln_bias{pre}", False
@@ -254,6 +291,7 @@ def recipe_of(tensors: dict[str, Tensor], options: Options, vocabularies: list[F
         "activation": options.get("transformer-ffn-activation", "swish"),
         "source_vocabulary": 0 if vocabularies[0] == vocabularies[1] and torch.equal(src, tgt) else len(src),
         "tied_output": torch.equal(tgt, output),
+        "decoder_cell": "ssru" if is_recurrent(options) else "attention",
     }
     if decoder_layers != encoder_layers:
         model |= {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers}

@@ -57,11 +57,17 @@ DECODER = {
     "residuals.1.norm": ["encoder_attn_layer_norm"],
     "residuals.2.norm": ["final_layer_norm"],
 }
+RECURRENT_DECODER = {  # transformers has none; these are our names
+    **{ours: theirs for ours, theirs in DECODER.items() if not ours.startswith("self_attention")},
+    "recurrence.value": ["rnn_value"],
+    "recurrence.forget": ["rnn_forget"],
+}
 
 
 def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each of our tensors, except embeddings and the output bias, with the names of theirs."""
-    for stack, layer, depth in zip(("encoder", "decoder"), (ENCODER, DECODER), settings.depths, strict=True):
+    decoder = RECURRENT_DECODER if settings.decoder_cell == "ssru" else DECODER
+    for stack, layer, depth in zip(("encoder", "decoder"), (ENCODER, decoder), settings.depths, strict=True):
         modules = {
             f"{stack}.{i}.{ours}": [f"layers.{i}.{name}" for name in theirs]
             for i, (ours, theirs) in itertools.product(range(depth), layer.items())
@@ -69,12 +75,15 @@ def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
         if settings.norm == "pre":
             modules[f"{stack}_norm"] = ["layer_norm"]
         for ours, theirs in modules.items():
-            for kind in ("weight", "bias"):
+            for kind in ("weight", "bias")[: 2 - ours.endswith("recurrence.value")]:
                 yield f"{ours}.{kind}", [f"model.{stack}.{name}.{kind}" for name in theirs]
 
 
 def permute_d_model(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """Permute d_model in a tensor of ours: the columns of modules that read the residual stream, else the rows."""
+    """Permute d_model in a tensor of ours: the columns of modules that read the residual stream, else the rows. In an
+    SSRU, whose inputs and outputs are elements of the stream, both."""
+    if "recurrence" in name:
+        return tensor[order] if tensor.dim() == 1 else tensor[order][:, order]
     reads = name.rpartition(".")[0].endswith(("query", "key_value", "inner"))
     return tensor if reads and tensor.dim() == 1 else tensor.index_select(int(reads), order)
 
@@ -147,6 +156,8 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
     Returns the foreign id of each token. Raises DataError if neither Marian nor Pegasus can represent the model.
     """
     settings, tokenizer = loaded.recipe.model, Tokenizer(loaded.tokenizer_file)
+    if settings.decoder_cell != "attention":
+        raise DataError(f"cannot export: transformers and CTranslate2 have no {settings.decoder_cell} decoder")
     sides = [side.tokens([*range(side.vocabulary_size)]) for side in (tokenizer, tokenizer.target)]
     separate = sides[0] != sides[1]
     # PAD is last, except in separate vocabularies: it is first there, because both sides need the same id.

@@ -45,6 +45,8 @@ def attend(
         raise UsageError("--translation needs exactly one text")
     loaded = load_model(choose_models((model,) if model else ())[0])
     settings = loaded.recipe.model
+    if settings.decoder_cell == "ssru":
+        raise UsageError(f"{loaded.directory} has no self-attention in its decoder (model.decoder_cell): no page of it")
     encoder_layers, decoder_layers = settings.depths
     layers = {"encoder": encoder_layers, "decoder": decoder_layers, "cross": decoder_layers}
     layer = layer or layers[role]

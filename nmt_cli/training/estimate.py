@@ -47,9 +47,11 @@ def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Len
     src_tokens, tgt_tokens, heads = src.sum(), tgt.sum(), model.num_heads * (model.d_k + model.d_v)
     feed_forward = encoder_layers * src_tokens + decoder_layers * tgt_tokens  # tokens times layers
     # Tokens times projections to d_k and d_v: in cross-attention, keys and values come from source tokens.
-    projected = 2 * encoder_layers * src_tokens + decoder_layers * (3 * tgt_tokens + src_tokens)
+    attends = model.decoder_cell == "attention"
+    projected = 2 * encoder_layers * src_tokens + decoder_layers * ((1 + 2 * attends) * tgt_tokens + src_tokens)
     weights = model.d_model * (projected * heads + 2 * feed_forward * model.d_ff)
-    scores = heads * (encoder_layers * src @ src + decoder_layers * (tgt @ tgt + tgt @ src))
+    weights += (not attends) * 2 * decoder_layers * model.d_model**2 * tgt_tokens
+    scores = heads * (encoder_layers * src @ src + decoder_layers * (attends * tgt @ tgt + tgt @ src))
     residuals = model.d_model * (2 * encoder_layers * src_tokens + 3 * decoder_layers * tgt_tokens)
     return {
         "products of weights": (6 * (weights + vocabulary_size * model.d_model * tgt_tokens), 0),

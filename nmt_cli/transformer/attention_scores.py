@@ -17,11 +17,12 @@ def attention_scores(
     """Return q k^T / sqrt(d_k) of every head by role, L x H x T x S in float64 on the CPU; -inf if masked.
 
     Roles are "encoder", "decoder" and "cross". The rows of "decoder" and "cross" are the tokens to predict; the columns
-    of "decoder" are the start symbol and the earlier tokens. Both sides end with EOS.
+    of "decoder" are the start symbol and the earlier tokens; an SSRU decoder has no such role. Both sides end with EOS.
     """
     roles: dict[nn.Module, str] = {layer.self_attention: "encoder" for layer in layers(model.encoder)}
     for layer in layers(model.decoder):
-        roles |= {layer.self_attention: "decoder", layer.cross_attention: "cross"}
+        roles |= {} if layer.recurrent else {layer.self_attention: "decoder"}
+        roles[layer.cross_attention] = "cross"
     scores: dict[str, list[Tensor]] = {}
 
     def record(attention: Any, inputs: tuple[Any, ...], rest: dict[str, Any]) -> None:

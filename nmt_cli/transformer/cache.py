@@ -3,8 +3,8 @@
 Shapes: S slots (each for one sentence in the search), W hypotheses per slot, R = S x W rows, H heads, K size per
 head, E cache entries, L source positions, G = S x W x H rows that a step adds to a cache. Keys and values are not moved
 when a hypothesis continues another one: `used_SWE` marks the entries of each hypothesis. A new token is written to an
-entry that no hypothesis of its slot uses. Except for keys and values, all state is on the host, so that a step never
-waits for the device.
+entry that no hypothesis of its slot uses. The entries of an SSRU hold its states; a hypothesis reads its last one.
+Except for keys, values and states, all state is on the host, so that a step never waits for the device.
 """
 
 import copy
@@ -29,6 +29,7 @@ from nmt_cli.transformer.attention import (
     token_positions,
 )
 from nmt_cli.transformer.model import PAD, Transformer, layer_norm, layers
+from nmt_cli.transformer.recurrence import SSRU
 
 BLOCK = 64  # the vocabulary is padded to a multiple of it
 
@@ -73,10 +74,17 @@ class DecoderCache:
         # The caches have a multiple of `round` entries, at most `spare` times as many as needed. Both are larger on
         # CUDA, so that the size changes rarely: after each change, a step must be captured again.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
-        self.past = [self._empty(model) for model in models for _ in model.decoder]
+        self.past = [self._past(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
         self.src_lengths_S = np.zeros(0, np.int64)
         self.used_SWE = np.zeros((0, width, self.round), bool)
+        self.last_SW = np.zeros((0, width), np.int64)  # the entry of the last token of each hypothesis
+
+    def _past(self, model: Transformer) -> list[Tensor]:
+        if model.settings.decoder_cell == "attention":
+            return self._empty(model)
+        wide = torch.promote_types(self.dtype, torch.float32)
+        return [torch.zeros(0, self.round, model.settings.d_model, dtype=wide, device=self.device)]
 
     def _empty(self, model: Transformer) -> list[Tensor]:
         heads, sizes = model.settings.num_heads, (model.settings.d_k, model.settings.d_v)
@@ -92,13 +100,16 @@ class DecoderCache:
         def resized(x: Tensor) -> Tensor:
             return torch.cat([x[index], x.new_zeros(more, *x.shape[1:])])
 
-        self.past = [[resized(x) for x in pair] for pair in self.past]
+        self.past = [[resized(x) for x in cache] for cache in self.past]
         self.memory = [[resized(x) for x in pair] for pair in self.memory]
-        self.src_lengths_S, self.used_SWE = (resized_array(x, keep, slots) for x in (self.src_lengths_S, self.used_SWE))
+        self.src_lengths_S = resized_array(self.src_lengths_S, keep, slots)
+        self.used_SWE = resized_array(self.used_SWE, keep, slots)
+        self.last_SW = resized_array(self.last_SW, keep, slots)
         self.slots = slots
 
     def reorder(self, parents_SW: Int64s) -> None:
-        self.used_SWE = self.used_SWE[np.arange(self.slots)[:, None], parents_SW]
+        every_S1 = np.arange(self.slots)[:, None]
+        self.used_SWE, self.last_SW = self.used_SWE[every_S1, parents_SW], self.last_SW[every_S1, parents_SW]
 
     def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
         """Return the cross-attention keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
@@ -127,22 +138,23 @@ class DecoderCache:
         self.src_lengths_S[slots] = 0
 
     def allocate_entries(self) -> list[Int64s]:
-        """Take an entry for the next token of each hypothesis; return the last three arguments of `step`."""
+        """Take an entry for the next token of each hypothesis; return the last four arguments of `step`."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
         if not enough <= entries <= self.spare * enough:
             more = enough - entries  # if negative, F.pad crops; a mere slice would be copied by each matrix product
-            self.past = [[F.pad(x, (0, 0, 0, more)) for x in pair] for pair in self.past]
+            self.past = [[F.pad(x, (0, 0, 0, more)) for x in cache] for cache in self.past]
             self.used_SWE = np.pad(self.used_SWE[:, :, :enough], ((0, 0), (0, 0), (0, max(0, more))))
             needed_SE = np.pad(needed_SE[:, :enough], ((0, 0), (0, max(0, more))))
         new_SW = np.argsort(needed_SE, axis=1, kind="stable")[:, : self.width]
         self.used_SWE[np.arange(self.slots)[:, None], np.arange(self.width), new_SW] = True
-        return [self.used_SWE, new_SW, self.src_lengths_S]
+        before_SW, self.last_SW = self.last_SW, new_SW
+        return [self.used_SWE, new_SW, before_SW, self.src_lengths_S]
 
     def storage(self) -> list[tuple[int, torch.Size]]:
-        """Return the addresses and shapes of all keys and values on the device."""
-        return [(x.data_ptr(), x.shape) for pair in (*self.past, *self.memory) for x in pair]
+        """Return the addresses and shapes of all keys, values and states on the device."""
+        return [(x.data_ptr(), x.shape) for cache in (*self.past, *self.memory) for x in cache]
 
     def _attend(
         self, attention: Attention, k_v: list[Tensor], bias: Tensor, new_G: Tensor | None, x_RD: Tensor
@@ -168,13 +180,32 @@ class DecoderCache:
         mixed_SWHK = mixed_SHWK.view(self.slots, heads, self.width, -1).transpose(1, 2)
         return linear(mixed_SWHK.reshape(self.slots * self.width, -1), attention.output)
 
+    @staticmethod
+    def _recur(
+        recurrence: SSRU, states_SED: Tensor, first_R1: Tensor, before_R: Tensor, new_R: Tensor, x_RD: Tensor
+    ) -> Tensor:
+        """Return the output of an SSRU, R x D. States are read at entries `before_R` and written to `new_R`.
+
+        `first_R1` marks the hypotheses without a token, which have no state yet.
+        """
+        rows_GD = states_SED.view(-1, states_SED.shape[2])
+        h_RD, new_RD = recurrence.step(x_RD, rows_GD[before_R].masked_fill(first_R1, 0))
+        rows_GD.index_copy_(0, new_R, new_RD)
+        return h_RD
+
     def step(
-        self, ids_R: Tensor, positions_R: Tensor, used_SWE: Tensor, new_SW: Tensor, lengths_S: Tensor
+        self,
+        ids_R: Tensor,
+        positions_R: Tensor,
+        used_SWE: Tensor,
+        new_SW: Tensor,
+        before_SW: Tensor,
+        lengths_S: Tensor,
     ) -> list[Tensor]:
         """Return each model's logits after the last token of each hypothesis, R x V (V: a multiple of BLOCK).
 
-        The first token of a hypothesis is PAD. `used_SWE`, `new_SW` and `lengths_S` are from `allocate_entries`. A
-        step may be repeated without harm, so it can be captured as a CUDA graph.
+        The first token of a hypothesis is PAD. The last four arguments are from `allocate_entries`. A step may be
+        repeated without harm, so it can be captured as a CUDA graph.
         """
         past_bias = mask_bias(used_SWE[:, None], self.dtype)
         memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)
@@ -183,11 +214,16 @@ class DecoderCache:
             heads = model.settings.num_heads
             first_SH = torch.arange(self.slots * heads, device=self.device).view(-1, 1, heads) * used_SWE.shape[2]
             new_G = (first_SH + new_SW[:, :, None]).flatten()
+            slots_S1 = torch.arange(self.slots, device=self.device)[:, None] * used_SWE.shape[2]
+            state = (positions_R == 0)[:, None], (slots_S1 + before_SW).flatten(), (slots_S1 + new_SW).flatten()
             x_RD = model.embed(ids_R, positions_R, "tgt").to(self.dtype)
             for layer, (past, memory) in zip(layers(model.decoder), caches, strict=False):
-                attend = partial(self._attend, layer.self_attention, past, past_bias, new_G)
                 attend_memory = partial(self._attend, layer.cross_attention, memory, memory_bias, None)
-                x_RD, _ = layer.forward(x_RD, [attend, attend_memory])
+                if layer.recurrent:
+                    first = partial(self._recur, layer.recurrence, past[0], *state)
+                else:
+                    first = partial(self._attend, layer.self_attention, past, past_bias, new_G)
+                x_RD, _ = layer.forward(x_RD, [first, attend_memory])
             if model.settings.norm == "pre":
                 x_RD = layer_norm(x_RD, model.decoder_norm)
             logits_RV = _logits(x_RD, cast(nn.Linear, model.output))

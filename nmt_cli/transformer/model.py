@@ -30,6 +30,7 @@ from nmt_cli.transformer.attention import (
     token_positions,
 )
 from nmt_cli.transformer.hardware import compiled
+from nmt_cli.transformer.recurrence import SSRU
 
 Int32s = npt.NDArray[np.int32]
 PAD = 0  # never predicted; its embedding of zeros is the decoder's first input
@@ -189,7 +190,11 @@ class Layer(nn.Module):
     def __init__(self, settings: schema.Model, *, cross: bool) -> None:
         super().__init__()
         sizes = settings.d_model, settings.num_heads, settings.d_k, settings.d_v
-        self.self_attention = Attention(*sizes, bias=settings.attention_bias, cross=False)
+        self.recurrent = cross and settings.decoder_cell == "ssru"
+        if self.recurrent:
+            self.recurrence = SSRU(settings.d_model)
+        else:
+            self.self_attention = Attention(*sizes, bias=settings.attention_bias, cross=False)
         if cross:
             self.cross_attention = Attention(*sizes, bias=settings.attention_bias, cross=True)
         self.feed_forward = FeedForward(settings)
@@ -199,16 +204,19 @@ class Layer(nn.Module):
         self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Run the layer on packed tokens. A decoder layer also attends to `memory`."""
-        attentions = [partial(self.self_attention, layout=layout, causal=memory is not None)]
+        if self.recurrent:
+            sublayers = [partial(self.recurrence, layout=layout)]
+        else:
+            sublayers = [partial(self.self_attention, layout=layout, causal=memory is not None)]
         if memory is not None:
-            attentions.append(partial(self.cross_attention, layout=layout, memory=memory))
-        return self.forward(x_ND, attentions, seeds_N)
+            sublayers.append(partial(self.cross_attention, layout=layout, memory=memory))
+        return self.forward(x_ND, sublayers, seeds_N)
 
     def forward(
-        self, x_ND: Tensor, attentions: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
+        self, x_ND: Tensor, sublayers: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the layer's output and the seeds of its last dropout."""
-        for residual, sublayer in zip(self.residuals, [*attentions, self.feed_forward], strict=True):
+        """Return the layer's output and the seeds of its last dropout. The feed-forward layer is last."""
+        for residual, sublayer in zip(self.residuals, [*sublayers, self.feed_forward], strict=True):
             seeds_N = next_dropout_site(seeds_N)
             x_ND = residual(x_ND, sublayer, seeds_N)
         return x_ND, seeds_N
@@ -257,6 +265,9 @@ class Transformer(nn.Module):
             if isinstance(module, Attention):
                 for weight in module.projections():
                     nn.init.xavier_uniform_(weight)
+            elif isinstance(module, SSRU):
+                nn.init.xavier_uniform_(module.value.weight)
+                nn.init.xavier_uniform_(module.forget.weight)
             elif isinstance(module, FeedForward):
                 nn.init.xavier_uniform_(module.inner.weight)
                 nn.init.xavier_uniform_(module.outer.weight)
@@ -312,6 +323,8 @@ class Transformer(nn.Module):
         seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
         x_ND = self._first_input(batch.tgt_in_N, batch.tgt.positions_N, "tgt", memory_ND.dtype, seeds_N)
         forward = self._packed_layer(x_ND)
+        if self.settings.decoder_cell == "ssru":  # compiled code would depend on the number of passes of its scan
+            forward = cast(Callable[..., tuple[Tensor, Tensor | None]], Layer.packed)
         for layer in self.decoder:
             x_ND, seeds_N = forward(layer, x_ND, batch.tgt, seeds_N, (memory_ND, batch.src))
         return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND

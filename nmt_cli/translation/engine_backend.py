@@ -98,6 +98,11 @@ class EngineSearch:
         for slot, request, segment in zip(slots, requests, segments, strict=True):
             source = segment.source(self.models[0].source_eos)
             self._memory[slot] = _fill(request, segment, source, segment.limit(self.longest))
+            if segment.options.shortlist and len(self.models) == 1:
+                tokens = array("i", segment.options.shortlist.tokens(segment))
+                self._memory[slot].append(tokens)
+                request.listed = ctypes.cast(tokens.buffer_info()[0], POINTER(c_int32))
+                request.listed_count = len(tokens)
         _check(self.library.enter(self.handle, requests, (c_int32 * len(slots))(*slots), len(slots)))
         self.segments.update(zip(slots, segments, strict=True))
 

@@ -19,12 +19,12 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.system.errors import NOT_FINITE, DivergedError
@@ -77,6 +77,8 @@ class Slots:
         self.states: list[list[State]] = []  # of the slots' hypotheses, for constraints
         self.position_S = np.zeros(0, np.int64)
         self.limit_S = np.zeros(0, np.int64)
+        vocabulary = cast(nn.Linear, models[0].output).out_features
+        self.hidden_SV = np.zeros((0, vocabulary if options.shortlist else 0), bool)
         self.alive_SW = np.zeros((0, width))
         self.last_SW = np.zeros((0, width), np.int64)
         self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis
@@ -119,6 +121,9 @@ class Slots:
                 self.generators[slot] = segment.random()
                 segment.hypotheses = []
                 self.states[slot] = [START] * self.options.beam
+                if self.options.shortlist:
+                    self.hidden_SV[slot] = True
+                    self.hidden_SV[slot, self.options.shortlist.tokens(segment)] = False
             self.position_S[slots] = 0
             self.last_SW[slots] = PAD
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.options.beam - 1)
@@ -149,20 +154,30 @@ class Slots:
         uniform_S1 = np.array([[each.random() if each else 0.0] for each in self.generators])
         if not (self.cache.captured or forced_S.any()):
             forced_S = forced_S[:0]
-        best_3SC = self.replayed(self._best, self.alive_SW, forced_S, uniform_S1, *rows).cpu().numpy()
+        arguments = self.hidden_SV, self.alive_SW, forced_S, uniform_S1
+        best_3SC = self.replayed(self._best, *arguments, *rows).cpu().numpy()
         if np.isnan(best_3SC).any():
             raise DivergedError(NOT_FINITE)
         self.cache.reorder(self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64)))
 
-    def _best(self, alive_SW: Tensor, forced_S: Tensor, uniform_S1: Tensor, *rows: Tensor) -> Tensor:
-        return best_continuations(self.cache.step(*rows), alive_SW, forced_S, self.options.sampling, uniform_S1)
+    def _best(self, hidden_SV: Tensor, alive_SW: Tensor, forced_S: Tensor, uniform_S1: Tensor, *rows: Tensor) -> Tensor:
+        logits = self._listed(self.cache.step(*rows), hidden_SV)
+        return best_continuations(logits, alive_SW, forced_S, self.options.sampling, uniform_S1)
 
-    def _of_each(self, alive_SW: Tensor, wanted_SWM: Tensor, *rows: Tensor) -> Tensor:
-        return continuations_of_each(self.cache.step(*rows), alive_SW, wanted_SWM)
+    def _of_each(self, hidden_SV: Tensor, alive_SW: Tensor, wanted_SWM: Tensor, *rows: Tensor) -> Tensor:
+        return continuations_of_each(self._listed(self.cache.step(*rows), hidden_SV), alive_SW, wanted_SWM)
+
+    def _listed(self, logits: list[Tensor], hidden_SV: Tensor) -> list[Tensor]:
+        """Return logits, -inf for the tokens that the shortlist of a slot lacks."""
+        if not self.options.shortlist:
+            return logits
+        hidden_RV = hidden_SV.repeat_interleave(self.options.beam, 0)
+        return [logits_RV.masked_fill(hidden_RV, -torch.inf) for logits_RV in logits]
 
     def _step_constrained(self, forced_S: Int64s, *rows: npt.NDArray[Any]) -> Int64s:
         """Take the continuations that constraints.py chooses; return the parents of the survivors."""
-        best = self.replayed(self._of_each, self.alive_SW, self._wanted(forced_S), *rows).cpu().numpy()
+        arguments = self.hidden_SV, self.alive_SW, self._wanted(forced_S)
+        best = self.replayed(self._of_each, *arguments, *rows).cpu().numpy()
         if np.isnan(best).any():
             raise DivergedError(NOT_FINITE)
         sums_SWC, ids_SWC = best[0], best[1].astype(np.int64)

@@ -1,6 +1,7 @@
 """Lines pass through segmenter, queue, backend and assembler. Translator owns them; Stream sends lines through."""
 
 import contextlib
+import functools
 import itertools
 import math
 import threading
@@ -16,7 +17,7 @@ from nmt_cli.corpus.tokenizer import Tokenizer, files_of
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.transformer.config import ModelConfig, from_recipe
-from nmt_cli.transformer.directory import open_model
+from nmt_cli.transformer.directory import TOKENIZER, open_model
 from nmt_cli.translation import backends
 from nmt_cli.translation.assembler import Assembler, join
 from nmt_cli.translation.case import Caser
@@ -26,6 +27,7 @@ from nmt_cli.translation.pending import Pending, Translation
 from nmt_cli.translation.queue import Backend, SegmentQueue
 from nmt_cli.translation.segmenter import Segmenter
 from nmt_cli.translation.segments import Hypothesis, Segment
+from nmt_cli.translation.shortlist import Shortlist, read_shortlist
 
 if TYPE_CHECKING:
     import torch
@@ -58,6 +60,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     StorageError (memory does not suffice for a text) ends that text only; others go on.
     """
 
+    _directory: Path | None = None  # of the only model; None for an ensemble and for a model in memory
+
     def __init__(
         self,
         models: Path | str | Sequence[Path | str],
@@ -77,6 +81,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         # only lines that are longer than the corpus filter allowed are split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
+        self._directory = first.directory if len(opened) == 1 else None
 
     def _set(
         self,
@@ -144,6 +149,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         terms: Terms | None = None,
         copy_wordless: bool | None = None,
         case: Literal["auto", "off"] | None = None,
+        shortlist: bool = False,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while more lines are read; where there is no text it is empty.
 
@@ -155,7 +161,17 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if isinstance(prefixes, str):
             raise TypeError("prefixes must be an iterable of texts, one for each line")
         options = SearchOptions(
-            beam, alpha, extra_length, split, n_best, sampling, alignments, terms, copy_wordless, case
+            beam=beam,
+            alpha=alpha,
+            extra_length=extra_length,
+            split=split,
+            n_best=n_best,
+            sampling=sampling,
+            alignments=alignments,
+            terms=terms,
+            copy_wordless=copy_wordless,
+            case=case,
+            shortlist=shortlist,
         )
         return Stream(self, self.resolved(options), prefixes).translate(iter(lines))
 
@@ -195,10 +211,15 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         """Return options with None replaced by the model's own values; UsageError for wrong options."""
         self.queue.check_open()
         resolved = options.resolved(self.config.decoding)
-        parses = self.config.output == "trees"  # a line without letters has a tree, too, whose labels are capitals
-        if not parses:
-            return resolved
-        return replace(resolved, copy_wordless=False, case="off")
+        if self.config.output == "trees":  # a line without letters has a tree, too, whose labels are capitals
+            resolved = replace(resolved, copy_wordless=False, case="off")
+        return replace(resolved, shortlist=self._shortlist if resolved.shortlist else None)
+
+    @functools.cached_property
+    def _shortlist(self) -> Shortlist | None:
+        if self._directory is None:
+            return None
+        return read_shortlist(self._directory, self.tokenizer, self._directory / TOKENIZER)
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
         """Yield the scores of every (source, translation), in order. Both are scored in the case in which they are."""

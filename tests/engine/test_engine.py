@@ -7,6 +7,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from searching import (
     V,
     assert_same,
     by_engine,
+    by_torch,
     engine_model,
     engine_tensors,
     model_of,
@@ -37,10 +39,12 @@ from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.system.errors import DataError, DivergedError, StorageError
 from nmt_cli.translation import engine_backend, retry
 from nmt_cli.translation import search as torch_search
+from nmt_cli.translation.constraints import Constraints
 from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.queue import Search, WorkerQueue
 from nmt_cli.translation.segments import Segment
+from nmt_cli.translation.shortlist import Shortlist
 
 WAYS = [
     options(beam=4, extra_length=6, alignments=True),
@@ -94,6 +98,63 @@ def test_rows_do_not_see_each_other(int8: bool) -> None:
         search_all(by_engine([model], rows), segments[::order])
         found.append([segment.hypotheses for segment in segments])
     assert found[0] == found[1] == found[2]
+
+
+def listing(seed: int, vocabulary: int) -> Shortlist:
+    """Return a shortlist of random tokens, some of them for every source."""
+    draw = random.Random(seed)
+    lists = [draw.sample(range(1, vocabulary), draw.randint(0, 9)) for _ in range(vocabulary)]
+    ends = list(itertools.accumulate(map(len, lists)))
+    return Shortlist(draw.sample(range(3, vocabulary), 5), ends, list(itertools.chain.from_iterable(lists)))
+
+
+@pytest.mark.parametrize("way", [WAYS[0], WAYS[2], WAYS[4], WAYS[6]])
+@pytest.mark.parametrize("shape", [{}, {"decoder_cell": "ssru", "output_bias": True, "norm": "pre"}])
+def test_shortlists_are_followed_as_by_torch(shape: dict[str, Any], way: SearchOptions) -> None:
+    """Hypotheses have listed tokens only; log-probabilities are normalized over these."""
+    model, shortlist = model_of(2, eos=1.5, vocabulary=150, **shape), listing(5, 150)
+    sources, prefixes = sources_of(20, 4, vocabulary=150, longest=12), [[5, 6, 7][: i % 4] for i in range(20)]
+    chosen = replace(way, shortlist=shortlist)
+    ours, theirs = (searched([model], sources, chosen, engine=e, prefixes=prefixes) for e in (True, False))
+    assert_same(ours, theirs)
+    for source, prefix, hypotheses in zip(sources, prefixes, ours, strict=True):
+        allowed = set(shortlist.tokens(Segment(source, chosen, prefix)))
+        assert all(set(hypothesis.ids) <= allowed for hypothesis in hypotheses)
+    others = searched([model], sources, way, engine=True, prefixes=prefixes)
+    assert [each[0].ids for each in others] != [each[0].ids for each in ours]
+
+
+def test_terms_and_prefixes_are_always_listed() -> None:
+    constraints = Constraints([[[90, 91]], [[92], [93, 94]]], bytes([1] * 150))
+    shortlist, source = listing(6, 150), [7, 8, EOS]
+    for engine in (True, False):
+        model = model_of(2, eos=1.5, vocabulary=150)
+        segment = Segment(source, options(8, shortlist=shortlist), [80, 81], max_tokens=20, constraints=constraints)
+        search_all(by_engine([engine_model(model)]) if engine else by_torch([model]), [segment])
+        assert segment.hypotheses
+        for hypothesis in segment.hypotheses:
+            assert hypothesis.ids[:2] == [80, 81]
+            assert {90, 91} <= set(hypothesis.ids)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_shortlists_of_neighbors_do_not_matter(int8: bool) -> None:
+    """A segment has the same bits alone and beside others, with and without shortlists, in slots used again."""
+    model = engine_model(model_of(3, eos=1.5, vocabulary=500), int8=int8)
+    draw, segments, before = random.Random(3), list[Segment](), list[Segment]()
+    for ids in sources_of(60, 3, vocabulary=500, longest=14):
+        way = replace(draw.choice(WAYS), shortlist=draw.choice([None, listing(1, 500), listing(2, 500)]))
+        segments.append(Segment(ids, way, random_key=(len(segments),)))
+    for rows in (8, 384):
+        again = [Segment(segment.ids, segment.options, random_key=segment.random_key) for segment in segments]
+        search_all(by_engine([model], rows), again)
+        if rows == 384:
+            assert [segment.hypotheses for segment in again] == [segment.hypotheses for segment in before]
+        before = again
+    for segment in before[:20]:
+        alone = Segment(segment.ids, segment.options, random_key=segment.random_key)
+        search_all(by_engine([model]), [alone])
+        assert alone.hypotheses == segment.hypotheses
 
 
 @pytest.mark.parametrize("shape", SHAPES)

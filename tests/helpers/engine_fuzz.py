@@ -10,6 +10,7 @@ import hashlib
 import random
 import sys
 from ctypes import c_float
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,9 +59,14 @@ class Fuzz:
         q, v = s.num_heads * s.d_k, s.num_heads * s.d_v
         for side, depth, norms in (("encoder", s.encoder_layers, 2), ("decoder", s.decoder_layers, 3)):
             for i in range(depth):
-                shapes = {
+                first: dict[str, tuple[int, int]] = {
                     "self_attention.query_key_value": (2 * q + v, s.d_model),
                     "self_attention.output": (s.d_model, v),
+                }
+                if side == "decoder" and s.decoder_cell == "ssru":
+                    first = dict.fromkeys(("recurrence.value", "recurrence.forget"), (s.d_model, s.d_model))
+                shapes = {
+                    **first,
                     "feed_forward.inner": (s.d_ff, s.d_model),
                     "feed_forward.outer": (s.d_model, s.d_ff),
                 }
@@ -72,7 +78,7 @@ class Fuzz:
                     }
                 for path, shape in shapes.items():
                     add(f"{side}.{i}.{path}.weight", *shape)
-                    if s.attention_bias or "feed_forward" in path:
+                    if (s.attention_bias and "attention" in path) or path.endswith(("inner", "outer", "forget")):
                         add(f"{side}.{i}.{path}.bias", shape[0])
                 for norm in [f"{side}.{i}.residuals.{j}.norm" for j in range(norms)]:
                     add(f"{norm}.weight", s.d_model)
@@ -98,6 +104,7 @@ class Fuzz:
             activation=draw.choice(["relu", "swish", "gelu"]),
             max_length=draw.choice([8, 20, 64, 300]),
             positions="learned" if width % 2 else draw.choice(["learned", "sinusoidal", "marian"]),
+            decoder_cell=draw.choice(["attention", "attention", "ssru"]),
         )
         settings.depths = settings.encoder_layers, settings.decoder_layers
         return settings
@@ -111,12 +118,14 @@ class Fuzz:
         sampling = Sampling(
             draw.choice([0.5, 1.0, 3.0]), draw.choice([0, 1, 5, 5000]), draw.choice([0.0, 0.5, 1.0]), draw.randrange(99)
         )
+        shortlist = SimpleNamespace(tokens=partial(self.listed, target)) if draw.random() < 0.4 else None
         options = SearchOptions(
             width,
             draw.choice([0, 0.6, 3.0]),
             n_best=draw.randint(1, width),
             sampling=sampling if sampled else None,
             alignments=draw.random() < 0.5,
+            shortlist=shortlist,
         )
         return Segment(
             [*(draw.randint(1, source - 1) for _ in range(length - 1)), 2],
@@ -126,6 +135,12 @@ class Fuzz:
             background=draw.random() < 0.3,
             constraints=None if sampled or draw.random() < 0.5 else self.constraints(target),
         )
+
+    def listed(self, target: int, segment: Segment) -> list[int]:
+        """Return the tokens of a random shortlist, with those that the segment cannot do without."""
+        some = self.draw.sample(range(1, target), self.draw.randint(0, target - 1))
+        terms = segment.constraints.tokens if segment.constraints else []
+        return sorted({2, *some, *segment.prefix, *terms} - {0})
 
     def constraints(self, target: int) -> Constraints:
         """Return up to 64 terms, with forms that share beginnings and ends."""

@@ -80,7 +80,10 @@ class Reference:
         memory = self.norm(x, "encoder_norm") if self.settings.norm == "pre" else x
         y = self.embed(tgt, "tgt")
         for n in range(decoder_layers):
-            y = self.sublayer(y, f"decoder.{n}", 0, self.attention, "self_attention", tgt_keys & causal)
+            if self.settings.decoder_cell == "ssru":
+                y = self.sublayer(y, f"decoder.{n}", 0, self.ssru, "recurrence")
+            else:
+                y = self.sublayer(y, f"decoder.{n}", 0, self.attention, "self_attention", tgt_keys & causal)
             y = self.sublayer(y, f"decoder.{n}", 1, self.attention, "cross_attention", src_keys, memory)
             y = self.sublayer(y, f"decoder.{n}", 2, self.feed_forward, "feed_forward")
         if self.settings.norm == "pre":
@@ -159,6 +162,15 @@ class Reference:
         self.attended[name] = torch.stack(weights, 1)
         out = torch.cat(heads, -1) @ self.weights[f"{name}.output.weight"].T
         return out + self.weights[f"{name}.output.bias"] if s.attention_bias else out
+
+    def ssru(self, x: Tensor, name: str) -> Tensor:
+        """Return the output of a recurrent unit, one position after the other."""
+        w, state, outputs = self.weights, torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            forget = 1 / (1 + torch.exp(-(x[:, t] @ w[f"{name}.forget.weight"].T + w[f"{name}.forget.bias"])))
+            state = forget * state + (1 - forget) * (x[:, t] @ w[f"{name}.value.weight"].T)
+            outputs.append(torch.clamp(state, min=0))
+        return torch.stack(outputs, 1)
 
     def feed_forward(self, x: Tensor, name: str) -> Tensor:
         w = self.weights

@@ -32,6 +32,8 @@ SHAPES: list[dict[str, Any]] = [
     {"d_model": 32, "d_k": 16, "d_v": 16, "num_heads": 2, "d_ff": 64},
     {"d_model": 48, "d_k": 33, "d_v": 50, "num_heads": 1, "d_ff": 100, "num_layers": 1},
     {"d_model": 18, "d_k": 2, "d_v": 70, "num_heads": 5, "d_ff": 7, "num_layers": 3},
+    {"decoder_cell": "ssru", "d_model": 34, "encoder_layers": 1, "activation": "swish", "attention_bias": True},
+    {"decoder_cell": "ssru", "norm": "pre", "num_layers": 3},
 ]
 
 

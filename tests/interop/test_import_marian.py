@@ -2,7 +2,8 @@
 
 tests/data/marian has two models that pymarian 1.12.42 trained, with its scores of references (`score --word-scores`)
 and greedy translations (`decode --beam-size 1`). "post" has 2 + 1 layers, relu and one vocabulary; "pre" has 1 + 2
-layers, swish, an output matrix tied to the target embedding and two vocabularies.
+layers, swish, an output matrix tied to the target embedding and two vocabularies; "ssru" has 1 + 2 layers, of which two
+are recurrent. Its text is generated, and `convert --gemm-type intgemm8` wrote its model.intgemm8.bin.
 """
 
 import io
@@ -33,7 +34,7 @@ pytest.importorskip("transformers")
 DATA = Path(__file__).parents[1] / "data" / "marian"
 
 
-@pytest.fixture(scope="module", params=["post", "pre"])
+@pytest.fixture(scope="module", params=["post", "pre", "ssru"])
 def pair(request, tmp_path_factory):
     """A directory of Marian and its import."""
     imported = import_model(DATA / request.param, tmp_path_factory.mktemp("imported") / "model")
@@ -49,9 +50,10 @@ def test_scores_equal_those_of_marian(pair):
     for each in (score_targets([ours.model], torch.float32, texts), translator.score_ids(texts)):
         for scores, line in zip(each, lines, strict=True):
             assert scores == pytest.approx(line["scores"], rel=1e-4, abs=1e-4)
-    depths = {"post": (2, 1), "pre": (1, 2)}[directory.name]
+    depths = {"post": (2, 1), "pre": (1, 2), "ssru": (1, 2)}[directory.name]
     assert (ours.recipe.model.depths, len(ours.model.encoder), len(ours.model.decoder)) == (depths, *depths)
-    assert ours.recipe.model.norm == directory.name
+    assert ours.recipe.model.norm == ("pre" if directory.name == "pre" else "post")
+    assert ours.recipe.model.decoder_cell == ("ssru" if directory.name == "ssru" else "attention")
 
 
 def test_greedy_translations_equal_those_of_marian(pair):
@@ -61,7 +63,7 @@ def test_greedy_translations_equal_those_of_marian(pair):
     translator = Translator.of(ours.model, Tokenizer(ours.tokenizer_file), ours.recipe, torch.float32)
     results = translator.translate([line["src"] for line in lines], beam=1, alpha=0.0, split=False)
     same = sum(result.text == line["greedy"] for result, line in zip(results, lines, strict=True))
-    assert (same == len(lines)) == (directory.name == "post"), same
+    assert (same == len(lines)) == (directory.name != "pre"), same
 
 
 def test_a_model_with_marian_positions_survives_export_and_import(pair, tmp_path):
@@ -69,8 +71,8 @@ def test_a_model_with_marian_positions_survives_export_and_import(pair, tmp_path
     lines = [line["src"] for line in json.loads((directory / "marian.json").read_text())]
     (tmp_path / "lines").write_text("".join(f"{line}\n" for line in lines))
     assert ours.recipe.model.positions == "marian"
-    if directory.name == "pre":
-        with pytest.raises(DataError, match="must share one embedding"):
+    if directory.name in ("pre", "ssru"):
+        with pytest.raises(DataError, match=r"must share one embedding|have no ssru decoder"):
             export(ours.directory, "hf", tmp_path / "hf", None, tmp_path / "lines")
         return
     for target in ("hf", "ctranslate2"):
@@ -259,7 +261,14 @@ OPTIONS = {"enc-depth": "2", "dec-depth": "1", "transformer-heads": "4", "transf
         (dict.fromkeys(marian_files.UNSUPPORTED, "false"), None),
         *(({key: "true"}, f"{key} true") for key in marian_files.UNSUPPORTED),
         *(({key: "x"}, f"{key} x") for key in marian_files.SUPPORTED),
-        ({"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru"}, "transformer-decoder-autoreg rnn"),
+        ({"transformer-decoder-autoreg": "average-attention"}, "transformer-decoder-autoreg average-attention"),
+        ({"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru", "layer-normalization": "false"}, None),
+        ({"dec-cell": "gru"}, None),  # of no use without rnn
+        ({"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"}, "dec-cell gru"),
+        *(
+            ({"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru", key: "true"}, f"{key} true")
+            for key in ("layer-normalization", "transformer-rnn-projection")
+        ),
         ({"transformer-ffn-activation": "gelu"}, "transformer-ffn-activation gelu"),
         ({"transformer-decoder-dim-ffn": "48"}, "transformer-decoder-dim-ffn 48"),
         ({"transformer-preprocess": "n"}, "operations n / an /  before, after and above"),
@@ -309,7 +318,7 @@ def test_the_recipe_follows_from_the_options():
     expected = {"num_layers": 2, "encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "num_heads": 4, "d_k": 2}
     expected |= {"d_v": 2, "d_ff": 64, "dropout": 0.1, "norm": "post", "positions": "marian", "max_length": 512}
     expected |= {"attention_bias": True, "output_bias": True, "activation": "relu", "source_vocabulary": 0}
-    assert shape == {**expected, "tied_output": True}
+    assert shape == {**expected, "tied_output": True, "decoder_cell": "attention"}
     pre = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
     embeddings[EMBEDDINGS["output"]] = torch.ones(6, 8)
     other = marian_files.recipe_of(embeddings, OPTIONS | {**pre, "dec-depth": "2"}, [numbers[0], {"x": 1}]).model

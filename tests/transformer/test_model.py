@@ -43,6 +43,7 @@ VARIANTS = {
     "all options": {"norm": "pre", "positions": "learned", "attention_bias": True, "activation": "gelu"},
     "own matrices": OWN,
     "3 + 1 layers": {"encoder_layers": 3, "decoder_layers": 1},
+    "recurrent decoder": {"decoder_cell": "ssru", "attention_bias": True},
 }
 
 
@@ -92,7 +93,10 @@ def test_logits_equal_the_plain_reference(changes: dict) -> None:
         assert all(torch.isneginf(x[:, PAD]).all() for x in actual)
 
 
-@pytest.mark.parametrize(("norm", "changes"), [("post", {}), ("pre", OWN), ("post", VARIANTS["3 + 1 layers"])])
+@pytest.mark.parametrize(
+    ("norm", "changes"),
+    [("post", {}), ("pre", OWN), ("post", VARIANTS["3 + 1 layers"]), ("pre", {"decoder_cell": "ssru"})],
+)
 def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, changes: dict) -> None:
     # In the reference, only embedding sums and the outputs of sub-layers drop out.
     model = random_model(tiny(norm=norm, dropout=0.3, positions="learned", attention_bias=True, **changes), V)

@@ -1,0 +1,46 @@
+"""Read Marian's binary shortlists (lex.50.50.ende.s2t.bin), which Firefox's models bring along.
+
+Layout (marian-dev, src/data/shortlist.cpp), little-endian: u64 magic number, checksum, number of frequent tokens (the
+first ones of the vocabulary), most tokens of a list, number of offsets, number of entries; u64 offsets, one per source
+token and one more; u32 entries. Files of Firefox may have one to three offsets fewer: the last tokens have no list.
+"""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+
+from nmt_cli.interop.vocabulary import IdMaps
+from nmt_cli.system.errors import DataError
+from nmt_cli.translation.shortlist import Shortlist
+
+MAGIC = 0xF11A48D5013417F5
+HEADER = struct.Struct("<6Q")
+
+
+def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
+    """Return a shortlist in our ids. `id_maps`: Marian's id of each of our source and target tokens.
+
+    Its checksum, a hash of Marian's own, is not compared; all numbers are checked. As in Marian, tokens of a vocabulary
+    that both sides share also list themselves.
+    """
+    data = file.read_bytes()
+    header = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size else (0,) * 6
+    magic, _, frequent, _, offset_count, entry_count = header
+    if magic != MAGIC or HEADER.size + 8 * offset_count + 4 * entry_count != len(data) or offset_count < 1:
+        raise DataError(f"{file} is damaged or no shortlist of Marian")
+    offsets = np.frombuffer(data, "<u8", offset_count, HEADER.size)
+    entries = np.frombuffer(data, "<u4", entry_count, HEADER.size + 8 * offset_count)
+    our_ids = {theirs: ours for ours, theirs in enumerate(id_maps[1]) if ours}  # without PAD, which is ours alone
+    rising = bool((offsets[1:] >= offsets[:-1]).all()) and offsets[-1] <= entry_count
+    known = entry_count == 0 or (int(entries.max()) < len(our_ids))
+    if not (rising and known and frequent <= len(our_ids) and offset_count <= len(id_maps[0])):
+        raise DataError(f"{file} does not fit the vocabularies beside it")
+    ends, targets = list[int](), list[int]()
+    for ours, theirs in enumerate(id_maps[0]):
+        if ours and theirs + 1 < offset_count:
+            targets += [our_ids[int(i)] for i in entries[offsets[theirs] : offsets[theirs + 1]]]
+        if ours and id_maps[0] == id_maps[1]:
+            targets.append(ours)
+        ends.append(len(targets))
+    return Shortlist(sorted(our_ids[i] for i in range(frequent)), ends, targets)

@@ -1,0 +1,103 @@
+"""The work of `nmt shortlist`: learn from parallel text which target tokens translate a source token.
+
+IBM Model 1 (Brown et al. 1993): every target token is the translation of one token of its source, or of none, and all
+are equally likely at first. Each round of expectation maximization counts translations by the probabilities of the
+round before.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer, normalize
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import counted, say
+from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.transformer.directory import open_model
+from nmt_cli.translation.shortlist import FILE, Shortlist
+
+ROUNDS = 5
+MAX_LINKS = 25_000_000  # pairs of a source and a target token within a sentence: 0.8 GB of memory
+NONE = PAD  # the source of target tokens that translate none
+Ids = npt.NDArray[np.int32]
+
+
+def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int) -> int:
+    """Learn a shortlist from parallel text and put it into a model directory. Returns the exit code."""
+    opened = open_model(model)
+    for file in (src, tgt):
+        if not file.is_file():
+            raise MissingError(f"no file {file}")
+    sides = [[normalize(line) for line in read_lines(file)] for file in (src, tgt)]
+    if len(sides[0]) != len(sides[1]):
+        raise DataError(f"{src} has {len(sides[0]):,} lines, {tgt} has {len(sides[1]):,}")
+    tokenizer = opened.tokenizer
+    pairs = [
+        (source, target)
+        for source, target in zip(
+            tokenizer.encode_arrays(sides[0]), tokenizer.target.encode_arrays(sides[1]), strict=True
+        )
+        if len(source) and len(target)
+    ]
+    used = within_links(pairs)
+    if not used:
+        raise DataError(f"{src} and {tgt} have no pair of lines with text")
+    shortlist = learn(used, tokenizer, best, frequent)
+    artefact.replace_file(opened.directory / FILE, shortlist.to_bytes(opened.tokenizer_file))
+    some = f", of {len(pairs):,}" if len(used) < len(pairs) else ""
+    say(
+        f"{opened.directory / FILE}: {counted(len(used), 'pair')}{some}; {len(shortlist.frequent):,} frequent tokens, "
+        f"{len(shortlist.targets):,} listed ones. Use it: nmt translate --shortlist auto"
+    )
+    return 0
+
+
+def within_links(pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[Ids, Ids]]:
+    """Return the pairs, or as many of them, evenly spaced, as have at most MAX_LINKS."""
+    links = sum((len(src) + 1) * len(tgt) for src, tgt in pairs)
+    return list(pairs[:: max(1, -(-links // MAX_LINKS))])
+
+
+def learn(pairs: Sequence[tuple[Ids, Ids]], tokenizer: Tokenizer, best: int, frequent: int) -> Shortlist:
+    """Return the `frequent` most frequent target tokens, and the `best` translations of each source token.
+
+    If both sides share a vocabulary, each source token also translates itself: names and numbers are copied.
+    """
+    sources, targets, probabilities = _model_1(pairs, tokenizer.target.vocabulary_size)
+    counts = np.bincount(np.concatenate([tgt for _, tgt in pairs]), minlength=tokenizer.target.vocabulary_size)
+    often = [i for i in np.argsort(-counts, kind="stable")[:frequent].tolist() if counts[i]]
+    order = np.lexsort((targets, -probabilities, sources))
+    order = order[(sources[order] != NONE) & (targets[order] != PAD)]
+    first = np.searchsorted(sources[order], sources[order])  # index of the first translation of the same source
+    order = order[np.arange(len(order)) - first < best]
+    listed: list[list[int]] = [[] for _ in range(tokenizer.vocabulary_size)]
+    for source, target in zip(sources[order].tolist(), targets[order].tolist(), strict=True):
+        listed[source].append(target)
+    if tokenizer.target is tokenizer:
+        for source in range(1, len(listed)):
+            listed[source] = list(dict.fromkeys([source, *listed[source]]))
+    flat = [target for each in listed for target in each]
+    return Shortlist(sorted({*often, EOS}), np.cumsum([len(each) for each in listed]).tolist(), flat)
+
+
+def _model_1(pairs: Sequence[tuple[Ids, Ids]], vocabulary: int) -> tuple[Any, Any, Any]:
+    """Return each source token with each target token that occurs beside it, and its probability."""
+    keys_L = []
+    for src, tgt in pairs:
+        with_none = np.append(src, np.int32(NONE)).astype(np.int64)
+        keys_L.append((with_none[None, :] * vocabulary + tgt[:, None]).ravel())
+    lengths = np.concatenate([np.full(len(tgt), len(src) + 1) for src, tgt in pairs])
+    word_L = np.repeat(np.arange(len(lengths)), lengths)  # the target token of each link
+    keys, key_L = np.unique(np.concatenate(keys_L), return_inverse=True)
+    sources, targets = keys // vocabulary, keys % vocabulary
+    probabilities = np.ones(len(keys))
+    for _ in range(ROUNDS):
+        share_L = probabilities[key_L]
+        share_L /= np.bincount(word_L, share_L)[word_L]
+        count = np.bincount(key_L, share_L, len(keys))
+        probabilities = count / np.bincount(sources, count)[sources]
+    return sources, targets, probabilities

@@ -1,0 +1,81 @@
+"""Shortlists: the target tokens that the translation of a segment may contain.
+
+A shortlist has the most frequent target tokens, and for each source token those that translate it most probably. The
+search then computes logits, and log Z, of these alone. They depend on the segment only, never on its neighbors.
+
+The file `shortlist.bin` in a model directory: 16 bytes that name the format, the SHA-256 of the tokenizer files, and
+little-endian int32: the numbers of frequent tokens, source tokens and listed tokens; the frequent tokens; the end of
+each source token's list; the lists.
+"""
+
+import hashlib
+import sys
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, files_of
+from nmt_cli.system.errors import DataError
+from nmt_cli.translation.segments import Segment
+
+FILE = "shortlist.bin"
+FORMAT = b"nmt shortlist 1\n"
+
+
+class Shortlist:
+    """`ends[i]` is the end of the list of source token i in `targets`."""
+
+    def __init__(self, frequent: Sequence[int], ends: Sequence[int], targets: Sequence[int]) -> None:
+        self.frequent = array("i", frequent)
+        self.ends = array("i", ends)
+        self.targets = array("i", targets)
+        self._always = frozenset(self.frequent) | {EOS}
+
+    def tokens(self, segment: Segment) -> list[int]:
+        """Return the tokens for a segment, ascending: those of its source, its prefix and its terms, and the frequent
+        ones."""
+        found = set(self._always).union(segment.prefix)
+        for source in set(segment.ids):
+            found.update(self.targets[self.ends[source - 1] if source else 0 : self.ends[source]])
+        if segment.constraints:
+            found.update(segment.constraints.tokens)
+        found.discard(0)  # PAD, and the root of the automaton of terms
+        return sorted(found)
+
+    def to_bytes(self, tokenizer_file: Path) -> bytes:
+        sizes = array("i", [len(self.frequent), len(self.ends), len(self.targets)])
+        numbers = sizes + self.frequent + self.ends + self.targets
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        return FORMAT + _tokenizer_hash(tokenizer_file) + numbers.tobytes()
+
+
+def read_shortlist(directory: Path, tokenizer: Tokenizer, tokenizer_file: Path) -> Shortlist | None:
+    """Return the shortlist of a model directory, or None. DataError if it is damaged or another model's."""
+    file = directory / FILE
+    if not file.is_file():
+        return None
+    data = file.read_bytes()
+    start = len(FORMAT) + 32
+    numbers = array("i")
+    numbers.frombytes(data[start : start + (len(data) - start) // 4 * 4])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    sizes, rest = numbers[:3].tolist(), numbers[3:]
+    right_size = (
+        len(sizes) == 3 and min(sizes) >= 0 and sum(sizes) == len(rest) and len(data) == start + 12 + 4 * len(rest)
+    )
+    if not data.startswith(FORMAT) or not right_size or sizes[1] != tokenizer.vocabulary_size:
+        raise DataError(f"{file} is damaged or no shortlist of this model. Make one: nmt shortlist {directory}")
+    if data[len(FORMAT) : start] != _tokenizer_hash(tokenizer_file):
+        raise DataError(f"{file} belongs to another tokenizer. Make a new one: nmt shortlist {directory}")
+    frequent, lists = rest[: sizes[0]], rest[sizes[0] :]
+    ends, targets = lists[: sizes[1]], lists[sizes[1] :]
+    ascending = all(a <= b for a, b in zip([0, *ends], ends, strict=False)) and ends[-1] == len(targets)
+    if not ascending or not all(0 < i < tokenizer.target.vocabulary_size for i in (*frequent, *set(targets))):
+        raise DataError(f"{file} is damaged: it has tokens or lists out of range")
+    return Shortlist(frequent, ends, targets)
+
+
+def _tokenizer_hash(tokenizer_file: Path) -> bytes:
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files_of(tokenizer_file))).digest()
