@@ -48,6 +48,9 @@ _ALL = (
     Format("md", "markdown", (".md", ".markdown")),
     Format("po", "po", (".po", ".pot"), to_utf8="msgconv -t UTF-8"),  # it also changes the charset in the header
     Format("xml", "xml"),
+    Format("srt", "srt", (".srt",), binary=True),
+    Format("vtt", "webvtt", (".vtt",), binary=True),
+    Format("ass", "ass", (".ass", ".ssa"), binary=True),
 )
 FORMATS = {each.name: each for each in _ALL}
 SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nmt_cli.corpus.tokenizer import normalize, visible
 from nmt_cli.documents.placeholders import Piece, Protection
@@ -65,6 +65,8 @@ class MarkedSegment:
     forbidden: re.Pattern[str] | None  # a translation must not match this more often than the text
     outer_space: tuple[str, str]  # white space that begins and ends the segment, inside tags
     result: Parts  # the source as it is, until the translation replaces it
+    # Divides an aligned translation among the segments in `result`, which together are this one.
+    divide: Callable[[Any], None] | None = None
 
 
 Part: TypeAlias = str | MarkedSegment
