@@ -69,7 +69,15 @@ class MarkedSegment:
     divide: Callable[[Any], None] | None = None
 
 
-Part: TypeAlias = str | MarkedSegment
+@dataclass
+class Rewritten:
+    """Parts of a document that a function turns into the document's markup once they are translated."""
+
+    parts: Parts
+    rewrite: Callable[[str], str]
+
+
+Part: TypeAlias = str | MarkedSegment | Rewritten
 Parts: TypeAlias = list[Part]
 
 
@@ -83,11 +91,19 @@ def segments_of(parts: Parts) -> list[MarkedSegment]:
             for element in part.elements:
                 found += segments_of(element.open.parts) + segments_of(element.close.parts)
             found.append(part)
+        elif isinstance(part, Rewritten):
+            found += segments_of(part.parts)
     return found
 
 
 def render(parts: Parts) -> str:
-    return "".join(part if isinstance(part, str) else render(part.result) for part in parts)
+    written = ""
+    for part in parts:
+        if isinstance(part, str):
+            written += part
+        else:
+            written += part.rewrite(render(part.parts)) if isinstance(part, Rewritten) else render(part.result)
+    return written
 
 
 def plain_parts(

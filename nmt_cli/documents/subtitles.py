@@ -13,6 +13,7 @@ from typing import TypeAlias
 from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.encodings import Encoding
 from nmt_cli.documents.html import Spelling
+from nmt_cli.documents.items import Item, inner
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import MarkedSegment, Part, Parts, SegmentBuilder, render
 from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
@@ -47,13 +48,6 @@ class Cue:
     speaker: Hashable = None  # cues with different speakers are different sentences
     wraps: bool = True  # break long lines
     speeches: list[str | list[Part]] = field(default_factory=list)  # the text in parts; line breaks between speeches
-
-
-@dataclass(frozen=True)
-class _Token:
-    source: str
-    kind: str = "text"  # or "break", "open", "close", "mark"
-    name: str = ""
 
 
 class Subtitles(Document):
@@ -93,15 +87,15 @@ class Subtitles(Document):
         return _SPACES.sub(" ", text).strip()
 
 
-def _tokens(text: str, syntax: Syntax) -> list[_Token]:
-    tokens, end = list[_Token](), 0
+def _tokens(text: str, syntax: Syntax) -> list[Item]:
+    tokens, end = list[Item](), 0
     for match in syntax.token.finditer(text):
         if match.start() > end:
-            tokens.append(_Token(text[end : match.start()]))
+            tokens.append(Item(text[end : match.start()]))
         kind = "break" if match["break"] else "open" if match["open"] else "close" if match["close"] else "mark"
-        tokens.append(_Token(match[0], kind, match["open"] or match["close"] or ""))
+        tokens.append(Item(match[0], kind, match["open"] or match["close"] or ""))
         end = match.end()
-    return [*tokens, _Token(text[end:])] if end < len(text) else tokens
+    return [*tokens, Item(text[end:])] if end < len(text) else tokens
 
 
 def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | list[Part]]:
@@ -119,7 +113,7 @@ def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | lis
     return speeches
 
 
-def _line(tokens: Sequence[_Token], index: int) -> str:
+def _line(tokens: Sequence[Item], index: int) -> str:
     """Return the text from a token up to the next line break, without tags."""
     plain = ""
     while index < len(tokens) and tokens[index].kind != "break":
@@ -128,25 +122,25 @@ def _line(tokens: Sequence[_Token], index: int) -> str:
     return plain
 
 
-def _speech(tokens: list[_Token], syntax: Syntax, options: ReadOptions) -> list[Part]:
-    first, last = _inner(tokens)
+def _speech(tokens: list[Item], syntax: Syntax, options: ReadOptions) -> list[Part]:
+    first, last = inner(tokens)
     before = "".join(token.source for token in tokens[:first])
     after = "".join(token.source for token in tokens[last:])
-    inner = tokens[first:last]
-    if inner and inner[0].kind == "text":
-        match = _DASH.match(inner[0].source) or _EDGE.match(inner[0].source)
+    body = tokens[first:last]
+    if body and body[0].kind == "text":
+        match = _DASH.match(body[0].source) or _EDGE.match(body[0].source)
         edge = match.end() if match else 0
-        before += inner[0].source[:edge]
-        inner[0] = _Token(inner[0].source[edge:])
-    if inner and inner[-1].kind == "text":
-        source = inner[-1].source
+        before += body[0].source[:edge]
+        body[0] = Item(body[0].source[edge:])
+    if body and body[-1].kind == "text":
+        source = body[-1].source
         kept = source.rstrip("\u266a\u266b \t")
         after = source[len(kept) :] + after
-        inner[-1] = _Token(kept)
+        body[-1] = Item(kept)
     spelling = syntax.spelling() if syntax.spelling else None
     escape, unescape = (spelling.escape, spelling.unescape) if spelling else (str, str)
     builder = SegmentBuilder(escape, options.protection())
-    for token in inner:
+    for token in body:
         if token.kind == "text":
             builder.add_source(token.source, unescape)
         elif token.kind == "break":
@@ -156,27 +150,6 @@ def _speech(tokens: list[_Token], syntax: Syntax, options: ReadOptions) -> list[
         else:
             builder.add_tag(token.name, [token.source], close=token.kind == "close")
     return [before, *builder.build(), after]
-
-
-def _inner(tokens: list[_Token]) -> tuple[int, int]:
-    """Return the range of tokens without the marks at both ends, and without the tags around all of them."""
-    partners, opened = dict[int, int](), list[int]()
-    for index, token in enumerate(tokens):
-        if token.kind == "open":
-            opened.append(index)
-        elif token.kind == "close" and opened and tokens[opened[-1]].name == token.name:
-            partners[index] = opened.pop()
-            partners[partners[index]] = index
-    words = [index for index, token in enumerate(tokens) if token.kind == "text" and token.source.strip()]
-    if not words:
-        return 0, len(tokens)
-    first, last = 0, len(tokens)
-    while first < words[0] and (partners.get(first, -1) < words[0] or partners[first] > words[-1]):
-        last = min(last, partners.get(first, last)) if partners.get(first, -1) > words[-1] else last
-        first += 1
-    while last > words[-1] + 1 and partners.get(last - 1, len(tokens)) > words[-1]:
-        last -= 1
-    return first, last
 
 
 _Found: TypeAlias = tuple[Cue, MarkedSegment]
