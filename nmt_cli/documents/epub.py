@@ -8,9 +8,9 @@ from urllib.parse import unquote
 from nmt_cli.documents import html
 from nmt_cli.documents.archive import Archive
 from nmt_cli.documents.document import ReadOptions
-from nmt_cli.documents.markup import Reader, xml_text
+from nmt_cli.documents.markup import Reader, rewritten, xml_text
 from nmt_cli.documents.package import Member, Package
-from nmt_cli.documents.segment import Parts
+from nmt_cli.documents.segment import Part, Parts, render
 from nmt_cli.system.errors import DataError
 
 _NCX = {"http://www.daisy.org/z3986/2005/ncx/": "ncx"}
@@ -67,11 +67,16 @@ def read(data: bytes, options: ReadOptions) -> Package:
         if kinds.get(name) == _CHAPTER:
             text, encoding = xml_text(archive.read(name), name)
             parts = html.parse(text, options.protection(), options.ignored, options.language, xml=True)
-            members[name] = Member(text, parts, encoding)
+            members[name] = Member(text, [_kept(part) for part in parts], encoding)
         elif kinds.get(name) in _READERS:
             reader = _READERS[kinds[name]](archive.read(name), name, options)
             members[name] = reader.member()
     return Package(archive, members)
+
+
+def _kept(part: Part) -> Part:
+    """Return a part whose source is kept if it equals the translation."""
+    return part if isinstance(part, str) else rewritten([part], render([part]), str)
 
 
 def _text(archive: Archive, name: str) -> str:

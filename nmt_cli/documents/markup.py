@@ -15,7 +15,7 @@ _DEEPEST = 100  # levels; office documents have a few dozen
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
 _ATTRIBUTE = re.compile(r"(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
-_SPACES = re.compile(r"\s+")
+_SPACES = re.compile(r"(?:\s|<text:s\b[^<>]*/>)+")
 
 
 def xml_text(data: bytes, name: str) -> tuple[str, str]:
@@ -188,7 +188,8 @@ def _rewritten(before: str, source: str, write: Callable[[str], str], translated
 
 
 def _flat(text: str) -> str:
-    return _SPACES.sub(" ", text).strip()
+    """Return a text without spaces: a translation may move them to the other side of a tag."""
+    return _SPACES.sub("", text)
 
 
 def _marks(items: list[Item], mark: str) -> Parts:

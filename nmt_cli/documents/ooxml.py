@@ -12,7 +12,7 @@ from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.package import Member, Package, with_region
 from nmt_cli.documents.runs import RunReader
 from nmt_cli.documents.segment import Parts
-from nmt_cli.documents.sheets import header_cells
+from nmt_cli.documents.sheets import Rows, headers, is_header, shared_headers
 from nmt_cli.system.errors import DataError
 
 _TYPES = "[Content_Types].xml"
@@ -83,6 +83,19 @@ class _StringReader(_TextReader):
         return index in self._kept or super().is_copied(index)
 
 
+class _SheetReader(_TextReader):
+    """Reads the strings inside a worksheet. `rows` are the cells to copy."""
+
+    def __init__(self, data: bytes, name: str, options: ReadOptions, rows: Rows | None) -> None:
+        super().__init__(data, name, options)
+        self._rows = rows
+
+    def is_copied(self, index: int) -> bool:
+        is_cell = self.markup.names[index] == "x:c"
+        kept = is_cell and self._rows is not None and is_header(self.markup.sources[index], self._rows)
+        return kept or super().is_copied(index)
+
+
 class _LanguageReader(_TextReader):
     """Sets the language in a member without text."""
 
@@ -103,7 +116,8 @@ class _PropertyReader(_TextReader):
         ]
 
 
-# The readers of members by the last two words of their content types.
+_SHEET, _STRINGS = "spreadsheetml.worksheet", "spreadsheetml.sharedStrings"
+# The readers of other members by the last two words of their content types.
 _READERS: dict[str, type[_TextReader]] = {
     "document.main": _TextReader,
     "template.main": _TextReader,
@@ -126,9 +140,7 @@ _READERS: dict[str, type[_TextReader]] = {
     "drawingml.diagramData": _TextReader,
     "drawingml.diagramDrawing": _TextReader,
     "openxmlformats-officedocument.drawing": _TextReader,
-    "spreadsheetml.worksheet": _TextReader,
     "spreadsheetml.comments": _TextReader,
-    "spreadsheetml.sharedStrings": _StringReader,
     "openxmlformats-package.core-properties": _PropertyReader,
 }
 
@@ -138,19 +150,17 @@ def read(data: bytes, options: ReadOptions) -> Package:
     if _TYPES not in archive.names:
         raise DataError(f"the file has no {_TYPES}, so it is not of Word, PowerPoint or Excel. Check its format")
     kinds = _content_types(archive.read(_TYPES).decode("utf-8", "replace"))
-    sheets = [name for name, kind in kinds.items() if kind == "spreadsheetml.worksheet" and name in archive.names]
-    headers, kept = header_cells(archive, sheets)
+    tables = headers(archive, [name for name in archive.names if kinds.get(name) == _SHEET])
     members = dict[str, Member]()
     for name in archive.names:
         kind = kinds.get(name, "")
-        if kind not in _READERS:
-            continue
-        content = archive.read(name)
-        if kind == "spreadsheetml.worksheet" and (b"inlineStr" not in content or name in headers):
-            continue
-        reader = _READERS[kind]
-        one = reader(content, name, options, kept) if reader is _StringReader else reader(content, name, options)
-        members[name] = one.member()
+        content = archive.read(name) if kind in _READERS or kind in (_SHEET, _STRINGS) else b""
+        if kind in _READERS:
+            members[name] = _READERS[kind](content, name, options).member()
+        elif kind == _STRINGS:
+            members[name] = _StringReader(content, name, options, shared_headers(archive, tables)).member()
+        elif b"inlineStr" in content:
+            members[name] = _SheetReader(content, name, options, tables.get(name)).member()
     if not members:
         raise DataError("the file has no text of Word, PowerPoint or Excel. Check its format")
     return Package(archive, members)

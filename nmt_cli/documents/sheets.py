@@ -2,7 +2,8 @@
 
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 from nmt_cli.documents.archive import Archive
 
@@ -16,30 +17,45 @@ _SHARED = re.compile(r"\st=[\"']s[\"']")
 _PLACE = re.compile(r"\sr=[\"']([A-Z]{1,3})(\d{1,7})[\"']")
 
 
-def header_cells(archive: Archive, sheets: Sequence[str]) -> tuple[set[str], set[int]]:
-    """Return the sheets that have tables, and the indices of the shared strings in the first rows of these tables."""
-    names, with_tables, indices = set(archive.names), set[str](), set[int]()
+Rows: TypeAlias = dict[int, set[int]]  # the columns of cells by their rows
+
+
+def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
+    """Return the cells above the columns of tables, for each sheet that has tables."""
+    names, found = set(archive.names), dict[str, Rows]()
     for sheet in sheets:
         folder, base = posixpath.split(sheet)
         relations = f"{folder}/_rels/{base}.rels"
         if relations not in names:
             continue
-        rows = dict[int, set[int]]()  # the columns of headers
-        for match in _RELATION.finditer(archive.read(relations).decode("utf-8", "replace")):
+        for match in _RELATION.finditer(_text(archive, relations)):
             target = _TARGET.search(match["attributes"])
             name = posixpath.normpath(posixpath.join("/", folder, target[1])).lstrip("/") if target else ""
-            if name in names and "/table" in match["attributes"]:
-                for row, columns in _header_rows(archive.read(name).decode("utf-8", "replace")):
-                    rows.setdefault(row, set()).update(columns)
-        if not rows:
-            continue
-        with_tables.add(sheet)
-        for cell in _CELL.finditer(archive.read(sheet).decode("utf-8", "replace")):
-            place = _PLACE.search(cell["attributes"])
-            shared = _SHARED.search(cell["attributes"])
-            if place and shared and _number(place[1]) in rows.get(int(place[2]), ()):
+            if name not in names or "/table" not in match["attributes"]:
+                continue
+            for row, columns in _header_rows(_text(archive, name)):
+                found.setdefault(sheet, {}).setdefault(row, set()).update(columns)
+    return found
+
+
+def is_header(tag: str, rows: Rows) -> bool:
+    """Return whether the cell that begins with this tag is above a column, or may be."""
+    place = _PLACE.search(tag)
+    return not place or _number(place[1]) in rows.get(int(place[2]), ())
+
+
+def shared_headers(archive: Archive, found: Mapping[str, Rows]) -> set[int]:
+    """Return the indices of the shared strings in these cells."""
+    indices = set[int]()
+    for sheet, rows in found.items():
+        for cell in _CELL.finditer(_text(archive, sheet)):
+            if _SHARED.search(cell["attributes"]) and is_header(cell["attributes"], rows):
                 indices.add(int(cell["index"]))
-    return with_tables, indices
+    return indices
+
+
+def _text(archive: Archive, name: str) -> str:
+    return archive.read(name).decode("utf-8", "replace")
 
 
 def _header_rows(text: str) -> Iterator[tuple[int, range]]:
