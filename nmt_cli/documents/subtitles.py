@@ -29,7 +29,7 @@ _CONTINUES = re.compile(r"\s*(?:\.\.\.|\u2026|[^\W\d_])")
 _DASH = re.compile(r"\s*[-\u2010-\u2015]\s*(?=[^\W\d_]|[<{\"'])")
 _DASHED = re.compile(r"[-\u2010-\u2015]\s*\Z")
 _EDGE = re.compile(r"[\s\u266a\u266b]*")
-_SPACES = re.compile(r"\s+")
+_SPACES = re.compile(r"(?:\s|&nbsp;)+")
 
 
 @dataclass(frozen=True)

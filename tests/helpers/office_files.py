@@ -58,9 +58,9 @@ def docx(body: str, **others: str | bytes) -> bytes:
     return ooxml({"word/document.xml": document, **{f"word/{name}.xml": text for name, text in others.items()}})
 
 
-def member(data: bytes, name: str) -> str:
+def member(data: bytes, name: str, encoding: str = "utf-8") -> str:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return archive.read(name).decode()
+        return archive.read(name).decode(encoding)
 
 
 def body(data: bytes) -> str:
