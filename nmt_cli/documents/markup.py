@@ -15,7 +15,7 @@ _DEEPEST = 100  # levels; office documents have a few dozen
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
 _ATTRIBUTE = re.compile(r"(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
-_SPACES = re.compile(r"(?:\s|<text:s\b[^<>]*/>)+")
+_SPACES = re.compile(r"(?:\s|&nbsp;|&#160;|&#xA0;|<text:s\b[^<>]*/>)+", re.IGNORECASE)
 
 
 def xml_text(data: bytes, name: str) -> tuple[str, str]:
