@@ -26,7 +26,7 @@ _MOST_CHARACTERS = 500
 _END = re.compile(r"[.!?\u2026:;\u3002\uff01\uff1f\u266a\u266b)\]][\"'\u201d\u2019\u00bb)\]]*\s*\Z")
 _ELLIPSIS = re.compile(r"(?:\.\.\.|\u2026)\s*\Z")
 _CONTINUES = re.compile(r"\s*(?:\.\.\.|\u2026|[^\W\d_])")
-_DASH = re.compile(r"\s*[-\u2010-\u2015]\s*(?=[^\W\d_]|[<{\"'])")
+_DASH = re.compile(r"\s*[-\u2010-\u2015]{1,2}\s*(?=[^\W\d_]|[<{\"'])")
 _DASHED = re.compile(r"[-\u2010-\u2015]\s*\Z")
 _EDGE = re.compile(r"[\s\u266a\u266b]*")
 _SPACES = re.compile(r"(?:\s|&nbsp;)+")
@@ -128,7 +128,8 @@ def _speech(tokens: list[Item], syntax: Syntax, options: ReadOptions) -> list[Pa
     after = "".join(token.source for token in tokens[last:])
     body = tokens[first:last]
     if body and body[0].kind == "text":
-        match = _DASH.match(body[0].source) or _EDGE.match(body[0].source)
+        # A tag may follow the dash.
+        match = _DASH.match(f"{body[0].source}a" if len(body) > 1 else body[0].source) or _EDGE.match(body[0].source)
         edge = match.end() if match else 0
         before += body[0].source[:edge]
         body[0] = Item(body[0].source[edge:])
