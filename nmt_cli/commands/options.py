@@ -2,11 +2,12 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from nmt_cli.commands.completion import complete_corpus, complete_recipe
+from nmt_cli.documents.formats import FORMATS
 from nmt_cli.system import console
 
 
@@ -93,14 +94,19 @@ TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Sea
 ScoreTerms = Annotated[
     Path | None, references_option("Glossary; report the share of its terms used", "--terms", kind="FILE")
 ]
+if TYPE_CHECKING:
+    _Kind = str
+else:
+    _Kind = Literal["text", "jsonl", *FORMATS]  # a type checker needs a fixed list
 TextFormat = Annotated[
-    Literal["text", "jsonl", "html", "md", "po"] | None,
+    _Kind | None,
     output_option(
-        "jsonl: lines with scores and subwords; html, md, po: whole documents",
+        "text: lines; jsonl: lines with scores and subwords; others: whole documents",
         default="by suffix; text without one or for .txt, .en and other languages",
         kind="KIND",
     ),
 ]
+LineLength = Annotated[int, output_option("Longest line of subtitles, in characters", kind="N", min=10)]
 Markup = Annotated[Literal["html"] | None, output_option("Transfer tags inside lines to the translation", kind="KIND")]
 Protect = Annotated[
     bool | None,

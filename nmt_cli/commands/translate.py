@@ -10,6 +10,7 @@ from nmt_cli.commands.options import (
     PRECISION,
     Case,
     CopyWordless,
+    LineLength,
     Markup,
     Models,
     Precision,
@@ -72,6 +73,7 @@ def translate(
     format: TextFormat = None,
     markup: Markup = None,
     protect: Protect = None,
+    line_length: LineLength = 42,
     n_best: Annotated[int, output_option("Translations per line", kind="N", min=1)] = 1,
     alignments: Annotated[bool, output_option("Add word alignments of the best translation", "--alignments")] = False,
 ) -> int:
@@ -82,7 +84,9 @@ def translate(
     if file and input:
         raise UsageError("the input file is given twice. Leave out --input")
     plain = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
-    run = documents.choose(format, input or file, markup, protect, [name for name, used in plain.items() if used])
+    used = [name for name, given in plain.items() if given]
+    reading = {"line_length": line_length}
+    run = documents.choose(format, input or file, markup, protect, used, reading)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and (given := [name for name, value in sampling.items() if value is not None]):
         raise UsageError(f"--{given[0].replace('_', '-')} requires --sample")

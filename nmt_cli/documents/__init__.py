@@ -8,7 +8,7 @@ for byte.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +21,19 @@ detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev va
 _MKTEMP = re.compile(r"tmp\.[A-Za-z0-9]{10}")
 
 
-def choose(kind: str | None, file: Path | None, markup: str | None, protect: bool | None, plain: Sequence[str]) -> Any:
+def choose(
+    kind: str | None,
+    file: Path | None,
+    markup: str | None,
+    protect: bool | None,
+    plain: Sequence[str],
+    reading: Mapping[str, Any],
+) -> Any:
     """Return the `Run` that translates text with markup or placeholders, or None for plain lines.
 
-    Without `kind`, the suffix of `file` decides. `plain` names the options in use that work on plain lines only. Raise
-    UsageError for an unknown suffix, and for a document given together with an option for lines.
+    Without `kind`, the suffix of `file` decides. `plain` names the options in use that work on plain lines only, and
+    `reading` has values for ReadOptions. Raise UsageError for an unknown suffix, and for a document given together with
+    an option for lines.
     """
     by_suffix = SUFFIXES.get(file.suffix.lower()) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):
@@ -42,7 +50,7 @@ def choose(kind: str | None, file: Path | None, markup: str | None, protect: boo
         return None
     from nmt_cli.documents.translate import runner
 
-    return runner(kind or "text", markup, protect, plain)
+    return runner(kind or "text", markup, protect, plain, reading)
 
 
 def _has_lines(file: Path) -> bool:

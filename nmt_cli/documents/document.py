@@ -1,4 +1,4 @@
-"""The interface of a format: its module's `read` takes a text and options and returns a document."""
+"""The interface of a format: its module's `read` takes a text, or bytes, and options, and returns a document."""
 
 from dataclasses import dataclass
 
@@ -24,16 +24,21 @@ class ReadOptions:
     language: str = ""  # the target language, for HTML's `lang` and gettext's header
     ignored: tuple[str, ...] = ()  # elements of HTML or XML whose content is copied
     outline: Outline = Outline()  # of XML
+    source_language: str = ""  # for the encoding of subtitles that are not UTF-8
+    line_length: int = 42  # of subtitles, in characters
+    max_unpacked: int = 1 << 28  # bytes of text that a compressed file may hold
 
     def protection(self, *, strict: bool = False) -> Protection | None:
         return Protection(strict=strict) if self.protect else None
 
 
 class Document:
-    """A text that has been read.
+    """A file or text that has been read.
 
-    Give each of `segments` its translation as `result`, then call `write`.
+    Give each of `segments` its translation as `result`, then call `write`, or `to_bytes` for a file.
     """
+
+    mark = ""  # the byte order mark that begins the file
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -41,3 +46,7 @@ class Document:
 
     def write(self) -> str:
         return render(self.parts)
+
+    def to_bytes(self) -> bytes:
+        """Return the content of the translated file."""
+        return (self.mark + self.write()).encode()

@@ -6,6 +6,8 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nmt_cli.system.errors import DataError
+
 if TYPE_CHECKING:
     from nmt_cli.documents.document import Document, ReadOptions
 
@@ -13,15 +15,32 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Format:
     name: str  # the value of --format
-    module: str  # of this package; it defines read(text, options) -> Document
-    suffixes: tuple[str, ...] = ()  # none: only the server reads this format
+    module: str  # of this package; it defines read(text, options) -> Document, or read(data, options) if `binary`
+    suffixes: tuple[str, ...] = ()  # none: only --format and the server's clients name this format
     to_utf8: str = "iconv"  # a command that converts such files to UTF-8, for error messages
+    binary: bool = False  # `read` takes the file's bytes; for other formats, text in UTF-8
 
-    def read(self, text: str, options: ReadOptions) -> Document:
-        """Return a text as a document. Raise DataError if it does not have this format."""
+    def read(self, source: str | bytes, options: ReadOptions) -> Document:
+        """Return a text, or the bytes of a file, as a document. Raise DataError if it does not have this format."""
         module = importlib.import_module(f"nmt_cli.documents.{self.module}")  # only the formats in use are loaded
-        document: Document = module.read(text, options)
+        if self.binary or isinstance(source, str):
+            document: Document = module.read(source, options)
+            return document
+        text = self._decoded(source)
+        mark = "\ufeff" if text.startswith("\ufeff") else ""
+        document = module.read(text.removeprefix(mark), options)
+        document.mark = mark
         return document
+
+    def _decoded(self, data: bytes) -> str:
+        from nmt_cli.corpus.readers import check_plain  # slow to import, and the registry is read at each start
+
+        check_plain(data, "the input")
+        try:
+            return data.decode()
+        except UnicodeDecodeError as error:
+            wrong = f"the input is not UTF-8, at byte {error.start:,}"
+            raise DataError(f"{wrong}. Convert it, for example with {self.to_utf8}") from None
 
 
 _ALL = (
@@ -29,6 +48,16 @@ _ALL = (
     Format("md", "markdown", (".md", ".markdown")),
     Format("po", "po", (".po", ".pot"), to_utf8="msgconv -t UTF-8"),  # it also changes the charset in the header
     Format("xml", "xml"),
+    Format("srt", "srt", (".srt",), binary=True),
+    Format("vtt", "webvtt", (".vtt",), binary=True),
+    Format("ass", "ass", (".ass", ".ssa"), binary=True),
+    Format("docx", "ooxml", (".docx", ".docm", ".dotx"), binary=True),
+    Format("pptx", "ooxml", (".pptx", ".pptm", ".ppsx", ".potx"), binary=True),
+    Format("xlsx", "ooxml", (".xlsx", ".xlsm", ".xltx"), binary=True),
+    Format("odt", "odf", (".odt", ".ott"), binary=True),
+    Format("odp", "odf", (".odp", ".otp"), binary=True),
+    Format("ods", "odf", (".ods", ".ots"), binary=True),
+    Format("epub", "epub", (".epub",), binary=True),
 )
 FORMATS = {each.name: each for each in _ALL}
 SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}

@@ -2,10 +2,11 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from nmt_cli.corpus.readers import check_plain
 from nmt_cli.documents import html
 from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.document import Document, ReadOptions
@@ -14,7 +15,7 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import place_marks
 from nmt_cli.documents.segment import MarkedSegment, plain_parts
 from nmt_cli.system.console import Progress, counted, say
-from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.lines import chunks_of, read_chunks
 from nmt_cli.translation.translate import Run, TranslateOptions
 from nmt_cli.translation.translator import Translator
@@ -23,10 +24,12 @@ from nmt_cli.translation.writer import report, write_line
 READ_BYTES = 1 << 20
 
 
-def runner(kind: str, markup: str | None, protect: bool | None, plain: Sequence[str]) -> Run:
+def runner(
+    kind: str, markup: str | None, protect: bool | None, plain: Sequence[str], reading: Mapping[str, Any]
+) -> Run:
     """Return a function that translates a file of this kind, or lines of text with or without markup.
 
-    `plain` names the options in use that work on plain lines only.
+    `plain` names the options in use that work on plain lines only; `reading` has values for ReadOptions.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]
     if kind == "jsonl":
@@ -37,7 +40,7 @@ def runner(kind: str, markup: str | None, protect: bool | None, plain: Sequence[
         return partial(translate_lines, is_html=bool(markup), protection=Protection() if protect else None)
     if markup:
         raise UsageError("--markup is for lines, --format html for a whole file. Leave one of them out")
-    return partial(translate_file, kind=kind, protect=protect is not False)
+    return partial(translate_file, kind=kind, reading=ReadOptions(protect=protect is not False, **reading))
 
 
 def translate_file(
@@ -48,18 +51,12 @@ def translate_file(
     progress: Progress,
     *,
     kind: str,
-    protect: bool,
+    reading: ReadOptions,
 ) -> None:
     """Translate a whole file, of a format in FORMATS. It is written once all of it is translated."""
     data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
-    check_plain(data, "the input")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        wrong = f"the input is not UTF-8, at byte {error.start:,}"
-        raise DataError(f"{wrong}. Convert it, for example with {FORMATS[kind].to_utf8}") from None
-    mark = "\ufeff" if text.startswith("\ufeff") else ""
-    document = FORMATS[kind].read(text.removeprefix(mark), ReadOptions(protect, translator.config.tgt))
+    config = translator.config
+    document = FORMATS[kind].read(data, replace(reading, language=config.tgt, source_language=config.src))
     progress.total, progress.unit = len(document.segments), "segments"
     texts = (segment.text for segment in document.segments)
     try:
@@ -70,7 +67,7 @@ def translate_file(
     except BaseException:
         progress.done = 0  # nothing is written yet
         raise
-    written = memoryview((mark + document.write()).encode())
+    written = memoryview(document.to_bytes())
     while written:
         written = written[os.write(target, written) :]
     report(translator.counts, translator.max_length)

@@ -31,16 +31,18 @@ _REFERENCE = re.compile(
 _DECLARED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[^\s&;<>#]++;")  # a reference to another entity
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 _NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
 _ROOT = -1  # the parent of the outermost elements; other parents are the index of their tag
 
 
-class _Spelling:
+class Spelling:
     """The spelling of a segment's characters: each as the source spelled it first, else the shortest safe way."""
 
-    def __init__(self) -> None:
+    def __init__(self, quote: str = "") -> None:
+        """`quote` is the character that ends the text, if any."""
+        self._escaped = _ESCAPED | ({quote: "&quot;" if quote == '"' else "&apos;"} if quote else {})
         self._seen = dict[str, str]()
 
     def unescape(self, source: str) -> str:
@@ -49,10 +51,12 @@ class _Spelling:
         return _REFERENCE.sub(_character, source)
 
     def escape(self, text: str) -> str:
-        text = _INVALID.sub("", text)
-        written = "".join(self._seen.get(each) or _ESCAPED.get(each, each) for each in text).replace("]]>", "]]&gt;")
+        text = INVALID.sub("", text)
+        written = "".join(self._seen.get(each) or self._escaped.get(each, each) for each in text).replace(
+            "]]>", "]]&gt;"
+        )
         if _REFERENCE.sub(_character, written) != text:
-            written = "".join(_ESCAPED.get(each, each) for each in text)
+            written = "".join(self._escaped.get(each, each) for each in text)
         return written
 
 
@@ -64,11 +68,11 @@ def _character(match: re.Match[str]) -> str:
         return match[0]
     number = int(match["decimal"] or match["hex"], 10 if match["decimal"] else 16)
     character = chr(number) if number < 0x110000 else "\0"
-    return match[0] if _INVALID.match(character) else character
+    return match[0] if INVALID.match(character) else character
 
 
 @dataclass(frozen=True)
-class _Token:
+class Token:
     kind: str  # "text", "start", "end", "empty", "comment", "cdata" or "head"
     source: str
     name: str = ""  # of a tag
@@ -83,7 +87,7 @@ def parse(
     text: str, protection: Protection | None = None, ignored: Collection[str] = (), outline: Outline | None = None
 ) -> Parts:
     """Return a text in parts. The content of `ignored` elements is copied."""
-    tokens = _tokens(text)
+    tokens = tokens_of(text)
     ignored = frozenset(ignored)
     ends, parents = _tree(tokens)
     copied = {
@@ -92,13 +96,13 @@ def parse(
         if tokens[start].name in ignored or _NOT_TRANSLATED.search(tokens[start].source)
     }
     blocks = _blocks(tokens, ends, parents, copied, outline or Outline())
-    parts, builder, spelling, index = Parts(), SegmentBuilder(protection=protection), _Spelling(), 0
+    parts, builder, spelling, index = Parts(), SegmentBuilder(protection=protection), Spelling(), 0
     while index < len(tokens):
         token, stop = tokens[index], copied.get(index, index + 1)
         source = "".join(each.source for each in tokens[index:stop])
         if index == 0 or index in blocks:
             parts += builder.build()
-            spelling = _Spelling()
+            spelling = Spelling()
             builder = SegmentBuilder(spelling.escape, protection)
         if index in blocks:
             parts += _cdata(token, protection) if token.kind == "cdata" else [source]
@@ -112,34 +116,35 @@ def parse(
     return parts + builder.build()
 
 
-def _tokens(text: str) -> list[_Token]:
+def tokens_of(text: str) -> list[Token]:
+    """Return the tokens of a document. A document type declaration is one token."""
     prolog = _PROLOG.match(text)
     begin = prolog.end() if prolog else 0
     doctype = _DOCTYPE.match(text, begin)
     if not doctype:
         return _cut(text)
-    return [*_cut(text[:begin]), _Token("head", doctype[0]), *_cut(text[doctype.end() :])]
+    return [*_cut(text[:begin]), Token("head", doctype[0]), *_cut(text[doctype.end() :])]
 
 
-def _cut(text: str) -> list[_Token]:
-    tokens, end = list[_Token](), 0
+def _cut(text: str) -> list[Token]:
+    tokens, end = list[Token](), 0
     for match in _TOKEN.finditer(text):
         if match.start() > end:
-            tokens.append(_Token("text", text[end : match.start()]))
+            tokens.append(Token("text", text[end : match.start()]))
         end = match.end()
         if match["cdata"] is not None:
-            tokens.append(_Token("cdata", match[0], text=match["cdata"]))
+            tokens.append(Token("cdata", match[0], text=match["cdata"]))
         elif match["comment"]:
-            tokens.append(_Token("head" if match[0].startswith("<?xml ") else "comment", match[0]))
+            tokens.append(Token("head" if match[0].startswith("<?xml ") else "comment", match[0]))
         else:
             kind = "empty" if match["empty"] else "start"
             if match["end"]:
                 kind = "end"
-            tokens.append(_Token(kind, match[0], match["end"] or match["start"]))
-    return [*tokens, _Token("text", text[end:])] if end < len(text) else tokens
+            tokens.append(Token(kind, match[0], match["end"] or match["start"]))
+    return [*tokens, Token("text", text[end:])] if end < len(text) else tokens
 
 
-def _tree(tokens: list[_Token]) -> tuple[dict[int, int], list[int]]:
+def _tree(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
     """Return the index of each start tag's end tag, and for each token the index of the start tag around it."""
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
@@ -157,7 +162,7 @@ def _tree(tokens: list[_Token]) -> tuple[dict[int, int], list[int]]:
 
 
 def _blocks(
-    tokens: list[_Token], ends: dict[int, int], parents: list[int], copied: dict[int, int], outline: Outline
+    tokens: list[Token], ends: dict[int, int], parents: list[int], copied: dict[int, int], outline: Outline
 ) -> set[int]:
     """Return the indices of the tokens that end a segment."""
     with_text = {
@@ -184,7 +189,7 @@ def _blocks(
     return blocks
 
 
-def _add_text(builder: SegmentBuilder, source: str, spelling: _Spelling) -> None:
+def _add_text(builder: SegmentBuilder, source: str, spelling: Spelling) -> None:
     end = 0
     for match in _DECLARED.finditer(source):
         builder.add_source(source[end : match.start()], spelling.unescape)
@@ -193,7 +198,7 @@ def _add_text(builder: SegmentBuilder, source: str, spelling: _Spelling) -> None
     builder.add_source(source[end:], spelling.unescape)
 
 
-def _cdata(token: _Token, protection: Protection | None) -> Parts:
+def _cdata(token: Token, protection: Protection | None) -> Parts:
     """Return a CDATA section in parts. If it has tags, it is read as HTML."""
     is_html = _TAG.search(token.text)
     inner = html.parse(token.text, protection) if is_html else plain_parts(token.text, protection)
@@ -204,4 +209,4 @@ def _cdata(token: _Token, protection: Protection | None) -> Parts:
 
 
 def _escape_in_cdata(escape: Callable[[str], str], text: str) -> str:
-    return _INVALID.sub("", escape(text)).replace("]]>", "]]]]><![CDATA[>")
+    return INVALID.sub("", escape(text)).replace("]]>", "]]]]><![CDATA[>")

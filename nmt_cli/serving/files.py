@@ -9,14 +9,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from nmt_cli.documents.formats import SUFFIXES
+from nmt_cli.documents.formats import FORMATS, SUFFIXES
 from nmt_cli.serving.fields import Refusal, checked_text
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
 
 KINDS = SUFFIXES | {".txt": "text"}
+MAX_FILE_BYTES = 1 << 24  # of an upload; pictures in it take room, too
 MAX_FILES = 100
-MAX_BYTES = 1 << 25  # of all files
+MAX_BYTES = 1 << 26  # of all files
 SECONDS = 1800  # how long a file is kept
 
 
@@ -53,25 +54,33 @@ class FileStore:
 
 async def translate_file(request: Request) -> JSONResponse:
     service: Service = request.app.state.service
-    fields = await service.read(request)
+    fields = await service.read(request, MAX_FILE_BYTES)
     service.check_key(request, fields, "api_key", "apiKey")
     upload = fields.file("file")
     source = fields.text("source")
     target = fields.text("target")
-    name = PurePath(upload.filename or "")
-    if name.suffix.lower() not in KINDS:
+    suffix = PurePath(upload.filename or "").suffix.lower()
+    if suffix not in KINDS:
         raise Refusal(400, f"Invalid request: file format not supported. Send one of {', '.join(sorted(KINDS))}")
+    written = await translated(request, KINDS[suffix], await upload.read(), (source, target))
+    key = request.app.state.files.put(f"translated{suffix}", written)
+    return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
+
+
+async def translated(request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
+    """Return the translation of a file of a kind in KINDS, and count its characters."""
+    service: Service = request.app.state.service
+    if kind in FORMATS and FORMATS[kind].binary:
+        return await service.translate_file(request, kind, data, pair)
     try:
-        text = (await upload.read()).decode()
+        text = data.decode()
     except UnicodeDecodeError:
         raise Refusal(400, "Invalid request: file is not text in UTF-8") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     text = checked_text("file", text.removeprefix(mark))
     service.count(request, [text])
-    text_format = TextFormat(KINDS[name.suffix.lower()], service.protect)
-    answer = await service.translate(request, [text], (source, target), text_format)
-    key = request.app.state.files.put(f"translated{name.suffix.lower()}", (mark + answer.texts[0][0]).encode())
-    return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
+    answer = await service.translate(request, [text], pair, TextFormat(kind, service.protect))
+    return (mark + answer.texts[0][0]).encode()
 
 
 async def download(request: Request) -> Response:

@@ -69,12 +69,16 @@ class Service:
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
 
-    async def read(self, request: Request) -> Fields:
-        """Return a request's fields; 408 if its body does not arrive in time."""
+    async def read(self, request: Request, max_bytes: int = 0) -> Fields:
+        """Return a request's fields; 408 if its body does not arrive in time, 413 if it exceeds the limits.
+
+        `max_bytes` is a higher limit, for files.
+        """
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 max_fields = self.limits.texts + OTHER_FIELDS
-                return await reader.read(request, self.limits.bytes, max_fields, self.body_memory)
+                limit = max(max_bytes, self.limits.bytes)
+                return await reader.read(request, limit, max_fields, self.body_memory)
         except TimeoutError:
             text = f"The request's body took longer than {self.limits.body_seconds:g} seconds"
             raise Refusal(408, text, close=True) from None
@@ -131,6 +135,34 @@ class Service:
         with self.pool.admit(texts, options):
             translations = await while_connected(request, self._translate(model, texts, text_format, options))
         return Answer(translations, model.source, confidence)
+
+    async def translate_file(self, request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
+        """Return a translated file, and count its characters; 400 if it does not have the format `kind` of FORMATS.
+
+        The source language may be "auto".
+        """
+        return await while_connected(request, self._translate_file(request, kind, data, pair))
+
+    async def _translate_file(self, request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
+        source, target = pair
+        known = "" if source.lower() == "auto" else source
+        language = match(target, self.pool.languages) or target
+        text_format = TextFormat(kind, self.protect, language=language, source_language=known)
+        workers = self.pool.workers
+        try:
+            units = await workers.file_units(text_format, data)
+        except DataError as error:
+            raise Refusal(400, f"Invalid request: {error}") from None
+        self.count(request, units)
+        source, _ = await self.source_language(units, source, target)
+        if self.needs_no_translation(source, target):
+            return data
+        options = SearchOptions(n_best=1, alignments=True)
+        model = self.pool.find(source, target)
+        with self.pool.admit(units, options):
+            translations = await self.pool.translate(model, [units], options)
+            [[results]] = await self._by_rank(model, [units], translations, options)
+            return await workers.assemble_file(text_format, data, results)
 
     async def _translate(
         self, model: ServedModel, texts: Sequence[str], text_format: TextFormat, options: SearchOptions

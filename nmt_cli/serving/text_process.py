@@ -1,4 +1,4 @@
-"""A worker process for long texts with markup: it reads a call per line of JSON and writes a result per line.
+"""A worker process for files and long texts with markup: it reads a call per line of JSON and writes a result per line.
 
 The server kills it at a request's deadline. It ends when its standard input closes or the server dies.
 """
@@ -8,11 +8,12 @@ import os
 import resource
 import signal
 import sys
+from base64 import b64decode, b64encode
 from typing import Any
 
 from nmt_cli.documents.document import Outline
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving.texts import TextFormat, assemble, units_of
+from nmt_cli.serving.texts import TextFormat, assemble, assemble_file, file_units, units_of
 from nmt_cli.system.child_processes import end_with_parent
 from nmt_cli.system.errors import DataError
 
@@ -38,6 +39,8 @@ def _answer(call: dict[str, Any]) -> dict[str, Any]:
     fields = call["format"]
     text_format = TextFormat(**(fields | {"outline": Outline(**fields["outline"])}))
     try:
+        if "file" in call:
+            return {"result": _of_file(text_format, b64decode(call["file"]), call["results"])}
         if call["results"] is None:
             return {"result": units_of(text_format, call["texts"])}
         results = [[[Aligned(*unit) for unit in rank] for rank in ranks] for ranks in call["results"]]
@@ -46,6 +49,12 @@ def _answer(call: dict[str, Any]) -> dict[str, Any]:
         return {"refusal": str(error)}
     except MemoryError:
         return {"refusal": "it takes too much memory. Divide the text"}
+
+
+def _of_file(text_format: TextFormat, data: bytes, results: Any) -> Any:
+    if results is None:
+        return file_units(text_format, data)
+    return b64encode(assemble_file(text_format, data, [Aligned(*unit) for unit in results])).decode()
 
 
 if __name__ == "__main__":

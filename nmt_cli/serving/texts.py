@@ -14,6 +14,7 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import plain_parts
 
+MAX_UNPACKED = 1 << 25  # bytes of text in a compressed file
 _NEW_LINE = re.compile("(\r?\n)")
 
 
@@ -21,25 +22,37 @@ _NEW_LINE = re.compile("(\r?\n)")
 class TextFormat:
     """The format of a text, and the parts of it that stay untranslated."""
 
-    kind: str = "text"  # or "html", "xml", "md", "po"
+    kind: str = "text"  # or the name of a format of documents
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
     ignored: tuple[str, ...] = ()  # elements of HTML or XML to copy
     outline: Outline = field(default_factory=Outline)  # of XML: which elements end a segment
     joined: bool = False  # the lines of plain text are parts of one sentence
     spaced: bool = False  # keep the white space around each line
     language: str = ""  # of the translation
+    source_language: str = ""
 
     @property
     def marked(self) -> bool:
         """Whether tags or placeholders are put into the translation, which requires its alignment."""
         return self.kind != "text" or bool(self.protect)
 
+    def document(self, source: str | bytes) -> Document:
+        """Return a text with markup, or the bytes of a file; DataError if it does not have this format."""
+        options = ReadOptions(
+            self.protect is not False,
+            self.language,
+            self.ignored,
+            self.outline,
+            source_language=self.source_language,
+            max_unpacked=MAX_UNPACKED,
+        )
+        return FORMATS[self.kind].read(source, options)
+
     def parse(self, text: str) -> "PlainText | MarkedText":
         """Return a text divided into units; DataError if it does not have this format."""
         protected = self.marked if self.protect is None else self.protect
         if self.kind != "text":
-            options = ReadOptions(protected, self.language, self.ignored, self.outline)
-            return MarkedText(FORMATS[self.kind].read(text, options))
+            return MarkedText(self.document(text))
         lines = [text] if self.joined else _NEW_LINE.split(text)
         if protected:
             return MarkedText(Document([part for line in lines for part in plain_parts(line, Protection())]))
@@ -78,6 +91,19 @@ class MarkedText:
             segment.result = source
             segment.result = place_marks(segment, result)
         return self._document.write()
+
+
+def file_units(text_format: TextFormat, data: bytes) -> list[str]:
+    """Return the units of a file; DataError if it does not have the format."""
+    return [segment.text for segment in text_format.document(data).segments]
+
+
+def assemble_file(text_format: TextFormat, data: bytes, results: Sequence[Aligned]) -> bytes:
+    """Return a translated file, given the translations of its units."""
+    document = text_format.document(data)
+    for segment, result in zip(document.segments, results, strict=True):
+        segment.result = place_marks(segment, result)
+    return document.to_bytes()
 
 
 def units_of(text_format: TextFormat, texts: Sequence[str]) -> list[list[str]]:

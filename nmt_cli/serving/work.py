@@ -12,13 +12,15 @@ import os
 import sys
 import threading
 from asyncio.subprocess import PIPE, Process
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 
+from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.texts import TextFormat
 from nmt_cli.system.errors import DataError
@@ -68,7 +70,19 @@ class Workers:
 
         Cancellation kills the process. DataError if a text does not have the format.
         """
-        call = {"format": asdict(text_format), "texts": texts, "results": results}
+        return await self._call({"format": asdict(text_format), "texts": texts, "results": results})
+
+    async def file_units(self, text_format: TextFormat, data: bytes) -> list[str]:
+        """Return the units of a file, which a process reads. DataError if it does not have the format."""
+        call = {"format": asdict(text_format), "file": b64encode(data).decode(), "results": None}
+        return cast(list[str], await self._call(call))
+
+    async def assemble_file(self, text_format: TextFormat, data: bytes, results: Sequence[Aligned]) -> bytes:
+        """Return a translated file, which a process assembles from the translations of its units."""
+        call = {"format": asdict(text_format), "file": b64encode(data).decode(), "results": results}
+        return b64decode(await self._call(call))
+
+    async def _call(self, call: dict[str, Any]) -> Any:
         line = json.dumps(call, default=astuple).encode() + b"\n"
         async with self._processes:
             process = self._take() or await _start()

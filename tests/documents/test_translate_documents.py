@@ -35,7 +35,7 @@ def run(
 ) -> bytes:
     source, target = memory_file(data), memory_file()
     with Progress("translating", None, "lines") as progress:
-        module.runner(kind, markup, protect, [])(translator, TranslateOptions(), source, target, progress)
+        module.runner(kind, markup, protect, [], {})(translator, TranslateOptions(), source, target, progress)
     os.close(source)
     return content(target)
 
@@ -75,7 +75,7 @@ def test_a_file_is_read_and_written_in_pieces(
     monkeypatch.setattr(module, "report", lambda *arguments: reported.append(arguments))
     monkeypatch.setattr(module.os, "write", lambda descriptor, data: real(descriptor, data[:5]))
     with Progress("translating", None, "lines") as progress:
-        module.runner("html", None, None, [])(translator, TranslateOptions(), source, target, progress)
+        module.runner("html", None, None, [], {})(translator, TranslateOptions(), source, target, progress)
     assert content(target) == whole
     monkeypatch.setattr(module.os, "write", real)
     assert run(translator, b"<p>der\n", "text", "html").startswith(b"<p>")
@@ -96,37 +96,39 @@ def test_search_options_are_passed_on_and_progress_is_counted(
             if fail:
                 raise DataError("no")
 
-    config = SimpleNamespace(tgt="de")
+    config = SimpleNamespace(src="en", tgt="de")
     translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
     monkeypatch.setattr(module, "translate_aligned", search)
     data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search=SearchOptions(beam=3), strict=True)
     with Progress("translating", None, "lines") as progress:
         target = memory_file()
-        module.runner(kind, markup, None, [])(translator, options, memory_file(data), target, progress)
+        module.runner(kind, markup, None, [], {})(translator, options, memory_file(data), target, progress)
         assert content(target) == data
         assert (progress.unit, progress.done) == (unit, 2)
         assert progress.total == (2 if kind == "html" else None)
     fail = True
     target = memory_file()
     with Progress("translating", None, "lines") as progress, pytest.raises(DataError):
-        module.runner(kind, markup, None, [])(translator, options, memory_file(data), target, progress)
+        module.runner(kind, markup, None, [], {})(translator, options, memory_file(data), target, progress)
     assert (content(target), progress.done) == ((b"", 0) if kind == "html" else (b"<p>der\n", 1))
     with Progress("translating", None, "lines") as progress, pytest.raises(DataError, match="UTF-8"):
-        module.runner(kind, markup, None, [])(translator, options, memory_file(b"\xff\n"), memory_file(), progress)
+        module.runner(kind, markup, None, [], {})(translator, options, memory_file(b"\xff\n"), memory_file(), progress)
     assert given == [SearchOptions(beam=3)] * len(given)
 
 
 def test_a_catalog_gets_the_target_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(tgt="ru")
+    config = SimpleNamespace(src="en", tgt="ru")
     translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
     monkeypatch.setattr(module, "translate_aligned", lambda _, chunks, __: map(same, itertools.chain(*chunks)))
     source, target = memory_file(TEMPLATE.encode()), memory_file()
     with Progress("translating", None, "lines") as progress:
-        module.runner("po", None, None, [])(translator, TranslateOptions(), source, target, progress)
+        module.runner("po", None, None, [], {})(translator, TranslateOptions(), source, target, progress)
         assert b'"Language: ru\\n"' in content(target)
         latin = TEMPLATE.replace("a 1", "ä 1").encode("iso-8859-1")
         with pytest.raises(DataError, match=r"not UTF-8, at byte 62.*msgconv -t UTF-8"):
-            module.runner("po", None, None, [])(translator, TranslateOptions(), memory_file(latin), target, progress)
+            module.runner("po", None, None, [], {})(
+                translator, TranslateOptions(), memory_file(latin), target, progress
+            )
 
 
 def test_the_suffix_decides_the_format() -> None:
@@ -135,9 +137,9 @@ def test_the_suffix_decides_the_format() -> None:
     def kind(
         file: str | None = None, *, form: str | None = None, markup: Any = None, protect: Any = None, plain: Any = ()
     ) -> Any:
-        run = documents.choose(form, file and Path(file), markup, protect, plain)
+        run = documents.choose(form, file and Path(file), markup, protect, plain, {})
         if run and "kind" in run.keywords:
-            return run.keywords["kind"], run.keywords["protect"]
+            return run.keywords["kind"], run.keywords["reading"].protect
         return run and ("lines", run.keywords["protection"] is not None)
 
     assert kind("a.txt") is kind("a.html", form="text") is kind(form="jsonl") is kind(plain=["prefix"]) is None
