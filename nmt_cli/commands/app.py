@@ -12,6 +12,7 @@ import typer
 from typer.exceptions import TyperException
 
 import nmt_cli
+from nmt_cli.commands import models as models_command
 from nmt_cli.commands import recipes as recipe_commands
 from nmt_cli.commands import score as score_command
 from nmt_cli.commands import serve as serve_command
@@ -164,6 +165,7 @@ def average_checkpoints(
 
 command()(translate_command.translate)
 command()(serve_command.serve)
+command()(models_command.models)
 
 
 @command()

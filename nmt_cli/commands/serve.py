@@ -13,7 +13,8 @@ def serve(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Model directories or OWNER/NAME on the hub, one per language pair",
+            help="Model directories or OWNER/NAME on the hub, one per language pair; or directories of models, which "
+            "are loaded when needed",
             show_default="$NMT_MODEL, else the newest under runs/",
         ),
     ] = None,
@@ -39,6 +40,15 @@ def serve(
     connections: Annotated[
         int | None, number_option("Maximum open connections", min=1, default="512, if ulimit -n allows")
     ] = None,
+    idle: Annotated[
+        float, number_option("Seconds without requests until a model of a directory is unloaded", min=0)
+    ] = 3600,
+    memory: Annotated[
+        int | None, number_option("Unload models of directories while the server takes more megabytes", min=1)
+    ] = None,
+    pivot: Annotated[
+        bool, option("Translate through a third language where no model has a pair", "--pivot/--no-pivot")
+    ] = True,
     protect: Protect = None,
     quiet: Quiet = False,
 ) -> int:
@@ -50,11 +60,17 @@ def serve(
         from nmt_cli.serving import server
     except ModuleNotFoundError as error:
         raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[serve]"') from None
+    from nmt_cli.interop.model_kinds import named_and_found
     from nmt_cli.interop.named_models import model_directories
     from nmt_cli.translation.translate import choose_models
 
+    named, stored = named_and_found(choose_models(model_directories(models or [])))
     options = server.ServeOptions(
-        models=choose_models(model_directories(models or [])),
+        models=named,
+        stored=stored,
+        idle=idle,
+        memory=memory,
+        pivot=pivot,
         host=host,
         port=port,
         api_key_file=api_key_file,

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -24,6 +24,7 @@ from nmt_cli.system.errors import printable
 
 PAGE = Path(__file__).parent / "page"
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that went away
+ROUTE_HEADER = "X-NMT-Route"  # the languages through which a text was translated
 PAGE_HEADERS = {
     "Cache-Control": "no-cache",  # so that browsers fetch the new page after an upgrade
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
@@ -74,6 +75,7 @@ def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
             allow_origins=access.origins,
             allow_methods=["*"],
             allow_headers=["*"],
+            expose_headers=[ROUTE_HEADER],
             allow_private_network=True,
         )
         middleware.append(cors)
@@ -126,7 +128,7 @@ class AccessCheck:
 
 
 class RequestLog:
-    """Middleware that counts each request and logs one line about it, without its text."""
+    """Middleware that counts each request and logs one line about it, without its text. It adds the route's header."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app
@@ -144,6 +146,8 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if route := scope.get("state", {}).get("route"):
+                    MutableHeaders(scope=message)[ROUTE_HEADER] = route
             await send(message)
 
         try:

@@ -105,7 +105,7 @@ async def usage(request: Request) -> JSONResponse:
 
 async def glossary_pairs(request: Request) -> JSONResponse:
     service, _ = await _open(request)
-    pairs = dict.fromkeys((base_of(model.source), base_of(model.target)) for model in service.pool.models)
+    pairs = dict.fromkeys((base_of(source), base_of(target)) for source, target in service.pool.routes)
     listed = [{"source_lang": source, "target_lang": target} for source, target in pairs]
     return JSONResponse({"supported_languages": listed})
 
@@ -116,12 +116,12 @@ async def create_glossary(request: Request) -> JSONResponse:
     entries = fields.text("entries")
     if not name or len(name) > glossaries.MAX_NAME:
         raise Refusal(400, f"Invalid request: name must have 1 to {glossaries.MAX_NAME:,} characters")
-    model = service.pool.find(fields.text("source_lang"), fields.text("target_lang"))
+    route = service.pool.find(fields.text("source_lang"), fields.text("target_lang"))
     kind = fields.choice("entries_format", glossaries.FORMATS)
     if len(entries) > (limit := service.limits.characters):
         raise Refusal(400, f"Invalid request: entries ({len(entries):,}) exceeds text limit ({limit:,})")
     terms = await service.pool.workers.in_thread(glossaries.parse, entries, kind)
-    glossary = service.glossaries.add(name, base_of(model.source), base_of(model.target), terms)
+    glossary = service.glossaries.add(name, base_of(route.source), base_of(route.target), terms)
     return JSONResponse(glossary.summary(), 201)
 
 

@@ -1,7 +1,7 @@
 """The service behind the routes: limits, API keys, language detection and translation."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import cast
@@ -13,17 +13,18 @@ from nmt_cli.corpus.languages import base_of, is_same, match, name_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import fields as reader
+from nmt_cli.serving import pivot
 from nmt_cli.serving.detect import SURE, Detector
 from nmt_cli.serving.fields import BodyMemory, Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries
 from nmt_cli.serving.keys import is_accepted
+from nmt_cli.serving.language_routes import LanguageRoute
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
+from nmt_cli.serving.pool import ModelPool, while_connected
 from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.serving.work import SHORT_TEXT
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.options import SearchOptions
-from nmt_cli.translation.pending import Translation
 
 BYTES_PER_CHARACTER = 12  # the most that a character takes, escaped in JSON or a form
 BYTES_PER_TEXT = 64  # for the syntax around it
@@ -124,15 +125,21 @@ class Service:
         source, confidence = await self.source_language(texts, *pair)
         if self.needs_no_translation(source, pair[1]):
             return Answer([[text] for text in texts], source, confidence)
-        model = self.pool.find(source, pair[1])
-        text_format = replace(text_format, language=model.target)
+        route = self.route(request, source, pair[1])
+        text_format = replace(text_format, language=route.target)
         options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms)
         with self.pool.admit(texts, options):
-            translations = await while_connected(request, self._translate(model, texts, text_format, options))
-        return Answer(translations, model.source, confidence)
+            translations = await while_connected(request, self._translate(route, texts, text_format, options))
+        return Answer(translations, route.source, confidence)
+
+    def route(self, request: Request, source: str, target: str) -> LanguageRoute:
+        """Return the route between two language codes, and note it for the response's header; 400 if there is none."""
+        route = self.pool.find(source, target)
+        request.state.route = route.name
+        return route
 
     async def _translate(
-        self, model: ServedModel, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
+        self, route: LanguageRoute, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
     ) -> list[list[str]]:
         short = sum(map(len, texts)) <= SHORT_TEXT
         workers = self.pool.workers
@@ -146,35 +153,13 @@ class Service:
                 units = units_of(text_format, texts)
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
-        translations = await self.pool.translate(model, units, options)
-        results = await self._by_rank(model, units, translations, options)
+        translated = await pivot.translate(self.pool, route, list(chain.from_iterable(units)), options)
+        results = _by_rank(units, translated, options.n_best)
         if in_process:
             return cast(list[list[str]], await workers.in_process(text_format, texts, results))
         if short and not text_format.marked:
             return assemble(text_format, texts, results)
         return await workers.in_thread(assemble, text_format, texts, results, short=short)
-
-    async def _by_rank(
-        self,
-        model: ServedModel,
-        units: Sequence[Sequence[str]],
-        translations: Sequence[Sequence[Translation]],
-        options: SearchOptions,
-    ) -> list[list[tuple[Aligned, ...]]]:
-        """Return, for each text and then for each rank (best first), the translations of all its units."""
-        ranks = range(options.n_best)
-
-        def aligned(unit: str, translation: Translation) -> list[Aligned]:
-            return [model.aligned(unit, translation, rank) for rank in ranks]
-
-        all_translations = chain.from_iterable(translations)
-        if options.alignments:
-            all_units = list(chain.from_iterable(units))
-            short = sum(map(len, all_units)) <= SHORT_TEXT
-            results = iter(await self.pool.workers.map_in_thread(aligned, all_units, all_translations, short=short))
-        else:
-            results = ([Aligned(each.at(rank).text, []) for rank in ranks] for each in all_translations)
-        return [list(zip(*islice(results, len(own)), strict=True)) or [()] for own in units]
 
     async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
         """Return the source language, and the confidence in percent if "auto" asks to detect it.
@@ -200,3 +185,11 @@ class Service:
         if not all(codes) or not is_same(source, target):
             return False
         return not any((model.source, model.target) == (codes[0], codes[1]) for model in self.pool.models)
+
+
+def _by_rank(
+    units: Sequence[Sequence[str]], translated: Iterable[pivot.Ranks], count: int
+) -> list[list[tuple[Aligned, ...]]]:
+    """Return, for each text and then for each of `count` ranks (best first), the translations of all its units."""
+    padded = ([ranks[min(rank, len(ranks) - 1)] for rank in range(count)] for ranks in translated)
+    return [list(zip(*islice(padded, len(own)), strict=True)) or [()] for own in units]
