@@ -23,6 +23,9 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, number_option("TCP port", min=0, max=65535)] = 5000,
     api_key_file: Annotated[Path | None, file_option("Accepted API keys, one per line")] = None,
+    database: Annotated[
+        Path | None, file_option("SQLite file for glossaries, usage and the keys of nmt keys", default="in memory")
+    ] = None,
     workers: Annotated[int | None, number_option("Threads per model", default="one per core", min=1)] = None,
     precision: Annotated[Precision, option(PRECISION)] = "auto",
     char_limit: Annotated[int, number_option("Maximum characters per request", min=1)] = 100_000,
@@ -54,7 +57,7 @@ def serve(
 ) -> int:
     """Serve translations over HTTP, with the API of LibreTranslate and DeepL.
 
-    On SIGTERM the server finishes pending requests and accepts no new ones. Glossaries are kept in memory only.
+    On SIGTERM the server finishes pending requests and accepts no new ones.
     """
     try:
         from nmt_cli.serving import server
@@ -71,6 +74,7 @@ def serve(
         idle=idle,
         memory=memory,
         pivot=pivot,
+        database=database,
         host=host,
         port=port,
         api_key_file=api_key_file,

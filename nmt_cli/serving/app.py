@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmt_cli.serving import deepl, files, libretranslate, sentences
+from nmt_cli.serving import deepl, deepl_glossaries, files, libretranslate, sentences
 from nmt_cli.serving.deadline import Deadline
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.origins import Access
@@ -51,6 +51,7 @@ async def page(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     service: Service = request.app.state.service
+    await service.identify(request, Fields({}))
     service.check_key(request, Fields({}))
     return Response(service.metrics.page(), media_type=service.metrics.content_type)
 
@@ -59,6 +60,7 @@ ROUTES: list[BaseRoute] = [
     *libretranslate.ROUTES,
     *files.ROUTES,
     *deepl.ROUTES,
+    *deepl_glossaries.ROUTES,
     *sentences.ROUTES,
     Route("/metrics", metrics),
     Route("/", page),
@@ -88,7 +90,7 @@ def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
 
 
 def _error(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    name = "message" if request.url.path.startswith(deepl.PREFIX) else "error"
+    name = "message" if request.url.path.startswith(deepl.PREFIXES) else "error"
     return JSONResponse({name: text}, status, headers)
 
 
@@ -119,7 +121,7 @@ class AccessCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None
         if scope["type"] == "http":
-            refusal = self.access.refusal(scope["method"], Headers(scope=scope), bool(self.service.keys))
+            refusal = self.access.refusal(scope["method"], Headers(scope=scope), self.service.needs_keys)
         if refusal:
             response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body was not read
             await response(scope, receive, send)

@@ -50,6 +50,7 @@ async def languages(request: Request) -> JSONResponse:
 async def detect(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, _ = service.texts_of(request, fields, "q")
+    await service.charge(request)
     found = await run_in_threadpool(service.detector.detect, "\n".join(texts))  # the first call takes a second
     return JSONResponse([{"confidence": confidence, "language": code} for code, confidence in found])
 
@@ -64,11 +65,11 @@ async def settings(request: Request) -> JSONResponse:
     sides = {"source": first.source, "target": first.target}
     return JSONResponse(
         {
-            "apiKeys": bool(service.keys),
+            "apiKeys": service.needs_keys,
             "charLimit": service.limits.characters,
             "filesTranslation": True,
             "frontendTimeout": 500,
-            "keyRequired": bool(service.keys),
+            "keyRequired": service.needs_keys,
             "language": {side: {"code": code, "name": name_of(code)} for side, code in sides.items()},
             "suggestions": False,
             "supportedFilesFormat": sorted(KINDS),

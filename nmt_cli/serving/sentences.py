@@ -31,6 +31,7 @@ async def sentences(request: Request) -> Response:
     text = fields.text("q")
     service.count(request, [text])
     alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
+    await service.charge(request)
     source, confidence = await service.source_language([text], fields.text("source"), fields.text("target"))
     spans = await service.pool.workers.in_thread(sentences_of, text)
     if len(spans) > MAX_SENTENCES:

@@ -19,6 +19,8 @@ import uvicorn
 
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connection_limit
+from nmt_cli.serving.database import Database
+from nmt_cli.serving.key_store import KeyStore
 from nmt_cli.serving.keys import read_keys
 from nmt_cli.serving.language_routes import ServedModel
 from nmt_cli.serving.metrics import Metrics
@@ -60,12 +62,14 @@ class ServeOptions:
     idle: float = 3600  # seconds
     memory: int | None = None  # megabytes
     pivot: bool = True
+    database: Path | None = None
 
 
 def serve(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT, then finish the pending requests and return 0. A second signal ends it at once."""
     _return_memory()
-    keys = api_keys(options)
+    database = Database(options.database)
+    keys = api_keys(options, KeyStore(database).exist)
     access = access_for(options.host, options.allow_host, options.cors)
     with contextlib.closing(bind(options.host, options.port)) as port:
         metrics = Metrics()
@@ -76,7 +80,7 @@ def serve(options: ServeOptions) -> int:
         max_cost = COST_FACTOR * options.char_limit
         with ModelPool(models, metrics, queue=options.queue, max_cost=max_cost, pivot=options.pivot) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
-            service = Service(pool, metrics, limits, keys, options.protect)
+            service = Service(pool, metrics, limits, keys, options.protect, database=database)
             app = create_app(service, access)
             limit = connection_limit(options.connections)
             config = uvicorn.Config(
@@ -179,12 +183,16 @@ def _return_memory() -> None:
             mallopt(option, value)
 
 
-def api_keys(options: ServeOptions) -> list[bytes]:
-    """Return the API keys; UsageError if other machines could reach the server without one."""
+def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
+    """Return the API keys of the file; UsageError if other machines could reach the server without a key.
+
+    `stored` tells whether the data base has keys.
+    """
     if not options.api_key_file:
-        if not is_loopback(options.host):
+        if not is_loopback(options.host) and not stored:
             raise UsageError(
-                f"other machines can reach {options.host}. Give --api-key-file FILE, with one key per line"
+                f"other machines can reach {options.host}. Give --api-key-file FILE, with one key per line, or "
+                "--database FILE with keys from nmt keys add"
             )
         return []
     return read_keys(options.api_key_file)

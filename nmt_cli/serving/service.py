@@ -1,10 +1,10 @@
 """The service behind the routes: limits, API keys, language detection and translation."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import cast
+from typing import TypeVar, cast
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -14,9 +14,11 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import fields as reader
 from nmt_cli.serving import pivot
+from nmt_cli.serving.database import Database
 from nmt_cli.serving.detect import SURE, Detector
 from nmt_cli.serving.fields import BodyMemory, Fields, Refusal
-from nmt_cli.serving.glossaries import Glossaries
+from nmt_cli.serving.glossaries import QUOTA_EXCEEDED, Glossaries
+from nmt_cli.serving.key_store import ApiKey, KeyStore
 from nmt_cli.serving.keys import is_accepted
 from nmt_cli.serving.language_routes import LanguageRoute
 from nmt_cli.serving.metrics import Metrics
@@ -31,6 +33,9 @@ BYTES_PER_TEXT = 64  # for the syntax around it
 OTHER_FIELDS = 50  # fields of a form that are not texts
 MAX_ALTERNATIVES = 10
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
+KEY_FIELDS = "api_key", "apiKey", "auth_key"
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -64,34 +69,75 @@ class Service:
     keys: Sequence[bytes] = ()  # if there are any, each request needs one of them
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
     characters: int = 0  # of all requests so far
-    glossaries: Glossaries = field(default_factory=Glossaries)
+    database: Database = field(default_factory=Database)  # in memory
     body_memory: BodyMemory = field(default_factory=BodyMemory)
 
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
+        self.glossaries = Glossaries(self.database)
+        self.api_keys = KeyStore(self.database)
+        self._has_stored_keys = self.api_keys.exist
 
     async def read(self, request: Request) -> Fields:
         """Return a request's fields; 408 if its body does not arrive in time."""
         try:
             async with asyncio.timeout(self.limits.body_seconds):
                 max_fields = self.limits.texts + OTHER_FIELDS
-                return await reader.read(request, self.limits.bytes, max_fields, self.body_memory)
+                fields = await reader.read(request, self.limits.bytes, max_fields, self.body_memory)
         except TimeoutError:
             text = f"The request's body took longer than {self.limits.body_seconds:g} seconds"
             raise Refusal(408, text, close=True) from None
+        await self.identify(request, fields)
+        return fields
+
+    async def identify(self, request: Request, fields: Fields) -> None:
+        """Look a request's API key up in the data base, if that is a file."""
+        if not self.database.path:
+            return
+        self._has_stored_keys, request.state.key = await self.stored(self._find, self._given_key(request, fields))
+
+    def _find(self, key: str) -> tuple[bool, ApiKey | None]:
+        return self.api_keys.exist, self.api_keys.find(key) if key else None
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether requests need an API key: if there is a file of keys, or there ever was a key in the data base."""
+        return bool(self.keys) or self._has_stored_keys
+
+    def key_of(self, request: Request) -> ApiKey | None:
+        """Return the request's key if it is one of the data base."""
+        return getattr(request.state, "key", None)
+
+    def _given_key(self, request: Request, fields: Fields) -> str:
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() not in KEY_SCHEMES:
+            key = fields.text(*KEY_FIELDS, default="")
+        return key.strip()
 
     def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
         """Check the API key in a field or the Authorization header: 403 if it is wrong, `missing` if there is none."""
-        if not self.keys:
+        if not self.needs_keys or self.key_of(request):
             return
-        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() not in KEY_SCHEMES:
-            key = fields.text(*names, default="") if names else ""
+        key = self._given_key(request, fields)
         if not key:
             where = " or ".join([*(f"as {name}" for name in names[:1]), "in the Authorization header"])
             raise Refusal(missing, f"An API key is needed, {where}")
-        if not is_accepted(key.strip().encode(), self.keys):
+        if not is_accepted(key.encode(), self.keys):
             raise Refusal(403, "Invalid API key")
+
+    async def charge(self, request: Request) -> None:
+        """Count a request and the characters of its texts for its key; 429, or DeepL's 456, at the key's limits."""
+        key = self.key_of(request)
+        if not key:
+            return
+        exceeded = await self.stored(self.api_keys.charge, key, request.state.characters)
+        if exceeded:
+            status = QUOTA_EXCEEDED if exceeded.of_day and request.url.path.startswith("/v2/") else 429
+            raise Refusal(status, exceeded.text, retry_after=exceeded.seconds)
+
+    async def stored(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Return the result of a function that uses the data base; 503 if that cannot be used."""
+        return await self.pool.workers.in_database(function, *arguments)
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
         """Count the texts of a request, and return them and whether they were a list."""
@@ -122,6 +168,7 @@ class Service:
 
         The source language may be "auto".
         """
+        await self.charge(request)
         source, confidence = await self.source_language(texts, *pair)
         if self.needs_no_translation(source, pair[1]):
             return Answer([[text] for text in texts], source, confidence)
