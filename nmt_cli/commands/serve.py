@@ -26,6 +26,9 @@ def serve(
     database: Annotated[
         Path | None, file_option("SQLite file for glossaries, usage and the keys of nmt keys", default="in memory")
     ] = None,
+    suggestions: Annotated[
+        Path | None, file_option("Append the translations that clients suggest to this file", default="refuse them")
+    ] = None,
     workers: Annotated[int | None, number_option("Threads per model", default="one per core", min=1)] = None,
     precision: Annotated[Precision, option(PRECISION)] = "auto",
     char_limit: Annotated[int, number_option("Maximum characters per request", min=1)] = 100_000,
@@ -75,6 +78,7 @@ def serve(
         memory=memory,
         pivot=pivot,
         database=database,
+        suggestions=suggestions,
         host=host,
         port=port,
         api_key_file=api_key_file,

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmt_cli.serving import deepl, deepl_glossaries, files, libretranslate, sentences
+from nmt_cli.serving import deepl, deepl_documents, deepl_glossaries, files, libretranslate, sentences, suggestions
 from nmt_cli.serving.deadline import Deadline
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.origins import Access
@@ -61,7 +61,9 @@ ROUTES: list[BaseRoute] = [
     *files.ROUTES,
     *deepl.ROUTES,
     *deepl_glossaries.ROUTES,
+    *deepl_documents.ROUTES,
     *sentences.ROUTES,
+    *suggestions.ROUTES,
     Route("/metrics", metrics),
     Route("/", page),
     Mount("/page", PageFiles(directory=PAGE)),
@@ -86,6 +88,7 @@ def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
     app = Starlette(routes=ROUTES, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
     app.state.service = service
     app.state.files = files.FileStore()
+    app.state.jobs = deepl_documents.Jobs()
     return app
 
 

@@ -58,20 +58,26 @@ async def translate_file(request: Request) -> JSONResponse:
     upload = fields.file("file")
     source = fields.text("source")
     target = fields.text("target")
-    name = PurePath(upload.filename or "")
-    if name.suffix.lower() not in KINDS:
+    suffix = PurePath(upload.filename or "").suffix.lower()
+    if suffix not in KINDS:
         raise Refusal(400, f"Invalid request: file format not supported. Send one of {', '.join(sorted(KINDS))}")
+    written = await translated(request, KINDS[suffix], await upload.read(), (source, target))
+    key = request.app.state.files.put(f"translated{suffix}", written)
+    return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
+
+
+async def translated(request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
+    """Return the translation of a file of a kind in KINDS, and count its characters."""
+    service: Service = request.app.state.service
     try:
-        text = (await upload.read()).decode()
+        text = data.decode()
     except UnicodeDecodeError:
         raise Refusal(400, "Invalid request: file is not text in UTF-8") from None
     mark = "\ufeff" if text.startswith("\ufeff") else ""
     text = checked_text("file", text.removeprefix(mark))
     service.count(request, [text])
-    text_format = TextFormat(KINDS[name.suffix.lower()], service.protect)
-    answer = await service.translate(request, [text], (source, target), text_format)
-    key = request.app.state.files.put(f"translated{name.suffix.lower()}", (mark + answer.texts[0][0]).encode())
-    return JSONResponse({"translatedFileUrl": str(request.url_for("download", key=key))})
+    answer = await service.translate(request, [text], pair, TextFormat(kind, service.protect))
+    return (mark + answer.texts[0][0]).encode()
 
 
 async def download(request: Request) -> Response:

@@ -8,6 +8,7 @@ from starlette.routing import Route
 from nmt_cli.corpus.languages import name_of
 from nmt_cli.serving.fields import Fields
 from nmt_cli.serving.files import KINDS
+from nmt_cli.serving.openapi import specification
 from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
 from nmt_cli.serving.texts import TextFormat
 
@@ -71,10 +72,14 @@ async def settings(request: Request) -> JSONResponse:
             "frontendTimeout": 500,
             "keyRequired": service.needs_keys,
             "language": {side: {"code": code, "name": name_of(code)} for side, code in sides.items()},
-            "suggestions": False,
+            "suggestions": bool(service.suggestions),
             "supportedFilesFormat": sorted(KINDS),
         }
     )
+
+
+async def spec(request: Request) -> JSONResponse:
+    return JSONResponse(specification())
 
 
 ROUTES = [
@@ -83,4 +88,5 @@ ROUTES = [
     Route("/languages", languages),
     Route("/health", health),
     Route("/frontend/settings", settings),
+    Route("/spec", spec),
 ]

@@ -63,6 +63,7 @@ class ServeOptions:
     memory: int | None = None  # megabytes
     pivot: bool = True
     database: Path | None = None
+    suggestions: Path | None = None  # a file for suggested translations
 
 
 def serve(options: ServeOptions) -> int:
@@ -80,7 +81,7 @@ def serve(options: ServeOptions) -> int:
         max_cost = COST_FACTOR * options.char_limit
         with ModelPool(models, metrics, queue=options.queue, max_cost=max_cost, pivot=options.pivot) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
-            service = Service(pool, metrics, limits, keys, options.protect, database=database)
+            service = Service(pool, metrics, limits, keys, options.protect, options.suggestions, database)
             app = create_app(service, access)
             limit = connection_limit(options.connections)
             config = uvicorn.Config(

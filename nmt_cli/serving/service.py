@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import TypeVar, cast
 
 from starlette.concurrency import run_in_threadpool
@@ -68,8 +69,9 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     keys: Sequence[bytes] = ()  # if there are any, each request needs one of them
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
-    characters: int = 0  # of all requests so far
+    suggestions: Path | None = None  # a file for suggested translations
     database: Database = field(default_factory=Database)  # in memory
+    characters: int = 0  # of all requests so far
     body_memory: BodyMemory = field(default_factory=BodyMemory)
 
     def __post_init__(self) -> None:
