@@ -74,7 +74,7 @@ OWNERS = {
     "transformers": {"interop"},
     "ctranslate2": {"interop"},
     "starlette": {"serving"},
-    "anyio": {"serving.work"},
+    "anyio": {"serving.work", "serving.on_demand"},
     "python_multipart": {"serving.fields"},
     "uvicorn": {"serving.connections", "serving.server"},
     "prometheus_client": {"serving.metrics"},

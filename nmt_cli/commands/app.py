@@ -12,6 +12,8 @@ import typer
 from typer.exceptions import TyperException
 
 import nmt_cli
+from nmt_cli.commands import keys as key_commands
+from nmt_cli.commands import models as models_command
 from nmt_cli.commands import recipes as recipe_commands
 from nmt_cli.commands import score as score_command
 from nmt_cli.commands import serve as serve_command
@@ -53,6 +55,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.add_typer(recipe_commands.app, name="recipes", invoke_without_command=True)
+app.add_typer(key_commands.app, name="keys", no_args_is_help=True)
 command = partial(app.command, cls=Command)
 
 
@@ -164,6 +167,7 @@ def average_checkpoints(
 
 command()(translate_command.translate)
 command()(serve_command.serve)
+command()(models_command.models)
 
 
 @command()

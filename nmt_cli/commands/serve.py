@@ -13,7 +13,8 @@ def serve(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Model directories or OWNER/NAME on the hub, one per language pair",
+            help="Model directories or OWNER/NAME on the hub, one per language pair; or directories of models, which "
+            "are loaded when needed",
             show_default="$NMT_MODEL, else the newest under runs/",
         ),
     ] = None,
@@ -22,6 +23,12 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, number_option("TCP port", min=0, max=65535)] = 5000,
     api_key_file: Annotated[Path | None, file_option("Accepted API keys, one per line")] = None,
+    database: Annotated[
+        Path | None, file_option("SQLite file for glossaries, usage and the keys of nmt keys", default="in memory")
+    ] = None,
+    suggestions: Annotated[
+        Path | None, file_option("Append the translations that clients suggest to this file", default="refuse them")
+    ] = None,
     workers: Annotated[int | None, number_option("Threads per model", default="one per core", min=1)] = None,
     precision: Annotated[Precision, option(PRECISION)] = "auto",
     char_limit: Annotated[int, number_option("Maximum characters per request", min=1)] = 100_000,
@@ -39,22 +46,39 @@ def serve(
     connections: Annotated[
         int | None, number_option("Maximum open connections", min=1, default="512, if ulimit -n allows")
     ] = None,
+    idle: Annotated[
+        float, number_option("Seconds without requests until a model of a directory is unloaded", min=0)
+    ] = 3600,
+    memory: Annotated[
+        int | None, number_option("Unload models of directories while the server takes more megabytes", min=1)
+    ] = None,
+    pivot: Annotated[
+        bool, option("Translate through a third language where no model has a pair", "--pivot/--no-pivot")
+    ] = True,
     protect: Protect = None,
     quiet: Quiet = False,
 ) -> int:
     """Serve translations over HTTP, with the API of LibreTranslate and DeepL.
 
-    On SIGTERM the server finishes pending requests and accepts no new ones. Glossaries are kept in memory only.
+    On SIGTERM the server finishes pending requests and accepts no new ones.
     """
     try:
         from nmt_cli.serving import server
     except ModuleNotFoundError as error:
         raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[serve]"') from None
+    from nmt_cli.interop.model_kinds import named_and_found
     from nmt_cli.interop.named_models import model_directories
     from nmt_cli.translation.translate import choose_models
 
+    named, stored = named_and_found(choose_models(model_directories(models or [])))
     options = server.ServeOptions(
-        models=choose_models(model_directories(models or [])),
+        models=named,
+        stored=stored,
+        idle=idle,
+        memory=memory,
+        pivot=pivot,
+        database=database,
+        suggestions=suggestions,
         host=host,
         port=port,
         api_key_file=api_key_file,

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nmt_cli.serving import deepl, files, libretranslate, sentences
+from nmt_cli.serving import deepl, deepl_documents, deepl_glossaries, files, libretranslate, sentences, suggestions
 from nmt_cli.serving.deadline import Deadline
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.origins import Access
@@ -24,6 +24,7 @@ from nmt_cli.system.errors import printable
 
 PAGE = Path(__file__).parent / "page"
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that went away
+ROUTE_HEADER = "X-NMT-Route"  # the languages through which a text was translated
 PAGE_HEADERS = {
     "Cache-Control": "no-cache",  # so that browsers fetch the new page after an upgrade
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src "
@@ -50,6 +51,7 @@ async def page(request: Request) -> Response:
 
 async def metrics(request: Request) -> Response:
     service: Service = request.app.state.service
+    await service.identify(request, Fields({}))
     service.check_key(request, Fields({}))
     return Response(service.metrics.page(), media_type=service.metrics.content_type)
 
@@ -58,7 +60,10 @@ ROUTES: list[BaseRoute] = [
     *libretranslate.ROUTES,
     *files.ROUTES,
     *deepl.ROUTES,
+    *deepl_glossaries.ROUTES,
+    *deepl_documents.ROUTES,
     *sentences.ROUTES,
+    *suggestions.ROUTES,
     Route("/metrics", metrics),
     Route("/", page),
     Mount("/page", PageFiles(directory=PAGE)),
@@ -74,6 +79,7 @@ def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
             allow_origins=access.origins,
             allow_methods=["*"],
             allow_headers=["*"],
+            expose_headers=[ROUTE_HEADER],
             allow_private_network=True,
         )
         middleware.append(cors)
@@ -82,11 +88,12 @@ def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
     app = Starlette(routes=ROUTES, middleware=middleware, exception_handlers=handlers)  # type: ignore[arg-type]
     app.state.service = service
     app.state.files = files.FileStore()
+    app.state.jobs = deepl_documents.Jobs()
     return app
 
 
 def _error(request: Request, status: int, text: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    name = "message" if request.url.path.startswith(deepl.PREFIX) else "error"
+    name = "message" if request.url.path.startswith(deepl.PREFIXES) else "error"
     return JSONResponse({name: text}, status, headers)
 
 
@@ -117,7 +124,7 @@ class AccessCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = None
         if scope["type"] == "http":
-            refusal = self.access.refusal(scope["method"], Headers(scope=scope), bool(self.service.keys))
+            refusal = self.access.refusal(scope["method"], Headers(scope=scope), self.service.needs_keys)
         if refusal:
             response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body was not read
             await response(scope, receive, send)
@@ -126,7 +133,7 @@ class AccessCheck:
 
 
 class RequestLog:
-    """Middleware that counts each request and logs one line about it, without its text."""
+    """Middleware that counts each request and logs one line about it, without its text. It adds the route's header."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app
@@ -144,6 +151,8 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if route := scope.get("state", {}).get("route"):
+                    MutableHeaders(scope=message)[ROUTE_HEADER] = route
             await send(message)
 
         try:

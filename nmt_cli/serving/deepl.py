@@ -1,22 +1,20 @@
 """DeepL's routes. Error responses are {"message": text}.
 
-The fields formality, context and model_type are accepted and ignored. Glossaries are those of API version 2, with one
-dictionary each.
+The fields formality, context and model_type are accepted and ignored. Glossaries are in `deepl_glossaries.py`.
 """
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from nmt_cli.corpus.languages import base_of, name_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.document import Outline
-from nmt_cli.serving import glossaries
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
 
-PREFIX = "/v2/"
+PREFIXES = "/v2/", "/v3/"
 SPLIT = "1", "0", "nonewlines"
 # DeepL's clients expect a country in these target languages.
 COUNTRIES = {
@@ -73,9 +71,8 @@ async def _terms(service: Service, fields: Fields, source: str, target: str) -> 
         return None
     if source == "auto":
         raise Refusal(400, "Invalid request: glossary_id needs source_lang")
-    glossary = service.glossaries.get(key)
-    glossary.check_pair(source, target)
-    return await service.glossaries.terms(glossary, service.pool.workers)
+    entries = await service.stored(service.glossaries.entries, key, source, target)
+    return await service.glossaries.terms(entries, service.pool.workers)
 
 
 def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
@@ -99,62 +96,24 @@ async def languages(request: Request) -> JSONResponse:
 
 
 async def usage(request: Request) -> JSONResponse:
+    """Answer the characters that the key has translated today, and its limit; without a key, those of the server."""
     service, _ = await _open(request)
-    return JSONResponse({"character_count": service.characters, "character_limit": UNLIMITED})
+    key = service.key_of(request)
+    count = await service.stored(service.api_keys.characters_today, key) if key else service.characters
+    limit = key.per_day if key and key.per_day is not None else UNLIMITED
+    return JSONResponse({"character_count": count, "character_limit": limit})
 
 
 async def glossary_pairs(request: Request) -> JSONResponse:
     service, _ = await _open(request)
-    pairs = dict.fromkeys((base_of(model.source), base_of(model.target)) for model in service.pool.models)
+    pairs = dict.fromkeys((base_of(source), base_of(target)) for source, target in service.pool.routes)
     listed = [{"source_lang": source, "target_lang": target} for source, target in pairs]
     return JSONResponse({"supported_languages": listed})
-
-
-async def create_glossary(request: Request) -> JSONResponse:
-    service, fields = await _open(request)
-    name = fields.text("name").strip()
-    entries = fields.text("entries")
-    if not name or len(name) > glossaries.MAX_NAME:
-        raise Refusal(400, f"Invalid request: name must have 1 to {glossaries.MAX_NAME:,} characters")
-    model = service.pool.find(fields.text("source_lang"), fields.text("target_lang"))
-    kind = fields.choice("entries_format", glossaries.FORMATS)
-    if len(entries) > (limit := service.limits.characters):
-        raise Refusal(400, f"Invalid request: entries ({len(entries):,}) exceeds text limit ({limit:,})")
-    terms = await service.pool.workers.in_thread(glossaries.parse, entries, kind)
-    glossary = service.glossaries.add(name, base_of(model.source), base_of(model.target), terms)
-    return JSONResponse(glossary.summary(), 201)
-
-
-async def list_glossaries(request: Request) -> JSONResponse:
-    service, _ = await _open(request)
-    return JSONResponse({"glossaries": [glossary.summary() for glossary in service.glossaries]})
-
-
-async def show_glossary(request: Request) -> JSONResponse:
-    service, _ = await _open(request)
-    return JSONResponse(service.glossaries.get(request.path_params["key"]).summary())
-
-
-async def delete_glossary(request: Request) -> Response:
-    service, _ = await _open(request)
-    service.glossaries.remove(request.path_params["key"])
-    return Response(status_code=204)
-
-
-async def glossary_entries(request: Request) -> Response:
-    service, _ = await _open(request)
-    tsv = service.glossaries.get(request.path_params["key"]).tsv
-    return Response(tsv, media_type="text/tab-separated-values")
 
 
 ROUTES = [
     Route("/v2/translate", translate, methods=["POST"]),
     Route("/v2/languages", languages, methods=["GET", "POST"]),
     Route("/v2/glossary-language-pairs", glossary_pairs),
-    Route("/v2/glossaries", create_glossary, methods=["POST"]),
-    Route("/v2/glossaries", list_glossaries),
-    Route("/v2/glossaries/{key}", delete_glossary, methods=["DELETE"]),
-    Route("/v2/glossaries/{key}", show_glossary),
-    Route("/v2/glossaries/{key}/entries", glossary_entries),
     Route("/v2/usage", usage, methods=["GET", "POST"]),
 ]

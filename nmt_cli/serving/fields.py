@@ -118,6 +118,15 @@ class Fields:
             raise Refusal(400, f"Invalid request: {name} must be {' or '.join(filter(None, words))}")
         return value
 
+    def objects(self, name: str, limit: int) -> list["Fields"]:
+        """Return the JSON objects in a list; 400 if the field is anything else or has more than `limit`."""
+        value = self._values.get(name)
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise Refusal(400, f"Invalid request: {name} must be a list of objects")
+        if len(value) > limit:
+            raise Refusal(400, f"Invalid request: {name} has more than {limit:,} objects")
+        return [Fields(each) for each in value]
+
     def file(self, name: str) -> UploadFile:
         value = self._values.get(name)
         if not isinstance(value, UploadFile):

@@ -1,14 +1,19 @@
-"""DeepL's glossaries. They are kept in memory until the server ends, and all API keys share them."""
+"""DeepL's glossaries. All API keys share them."""
 
 import csv
 import datetime
+import hashlib
+import sqlite3
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 from nmt_cli.corpus.languages import base_of
-from nmt_cli.corpus.terms import Terms
+from nmt_cli.corpus.terms import Terms, words
+from nmt_cli.serving.database import Database
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
@@ -24,79 +29,160 @@ FORMATS = "tsv", "csv"
 
 
 @dataclass(frozen=True)
-class Glossary:
-    name: str
+class Dictionary:
+    """The terms of a glossary for one language pair."""
+
     source: str  # languages, without countries
     target: str
-    tsv: str  # the entries
     term_count: int
     form_count: int  # a term may have several translations
-    key: str = field(default_factory=lambda: str(uuid.uuid4()))
-    created: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat())
 
-    def summary(self) -> dict[str, object]:
-        return {
-            "glossary_id": self.key,
-            "name": self.name,
-            "ready": True,
-            "source_lang": self.source,
-            "target_lang": self.target,
-            "creation_time": self.created,
-            "entry_count": self.term_count,
-        }
 
-    def check_pair(self, source: str, target: str) -> None:
-        """400 unless a request has the languages of the glossary."""
-        if (base_of(source), base_of(target)) != (self.source, self.target):
-            raise Refusal(400, f"Invalid request: the glossary is for {self.source} to {self.target}")
+@dataclass(frozen=True)
+class Glossary:
+    key: str
+    name: str
+    created: str
+    dictionaries: tuple[Dictionary, ...]  # in version 2 of DeepL's API exactly one
+
+    def dictionary(self, source: str, target: str) -> Dictionary:
+        """Return the dictionary for two language codes; 400 if there is none."""
+        for each in self.dictionaries:
+            if (base_of(source), base_of(target)) == (each.source, each.target):
+                return each
+        pairs = ", ".join(f"{each.source} to {each.target}" for each in self.dictionaries) or "no languages yet"
+        raise Refusal(400, f"Invalid request: the glossary is for {pairs}")
 
 
 class Glossaries:
-    def __init__(self) -> None:
-        self._by_key = dict[str, Glossary]()
-        self._parsed = OrderedDict[str, Terms]()  # by key, the glossaries used last
+    """The glossaries of a data base. All methods but `terms` may wait for it: call them outside the event loop."""
 
-    def __iter__(self) -> Iterator[Glossary]:
-        return iter(self._by_key.values())
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._parsed = OrderedDict[bytes, Terms]()  # by the hash of their entries, those used last
 
-    def add(self, name: str, source: str, target: str, terms: Terms) -> Glossary:
-        if len(self._by_key) >= MAX_GLOSSARIES:
-            raise Refusal(QUOTA_EXCEEDED, f"There are {MAX_GLOSSARIES} glossaries already: delete one first")
-        form_count = sum(len(term.forms) for term in terms.terms)
-        in_all = form_count + sum(each.form_count for each in self)
-        if in_all > MAX_FORMS:
-            text = f"The glossaries would have {in_all:,} translations, more than {MAX_FORMS:,}: delete one first"
-            raise Refusal(QUOTA_EXCEEDED, text)
-        tsv = "\n".join(f"{term.source}\t{'|'.join(term.forms)}" for term in terms.terms)
-        glossary = Glossary(name, source, target, tsv, len(terms.terms), form_count)
-        self._by_key[glossary.key] = glossary
-        self._keep(glossary, terms)
-        return glossary
+    def all(self) -> list[Glossary]:
+        """Return the glossaries, the oldest first."""
+        rows = self._database.read(
+            "SELECT id, name, created, source, target, terms, forms FROM glossaries "
+            "LEFT JOIN dictionaries ON glossary = id ORDER BY glossaries.rowid, dictionaries.rowid"
+        )
+        return [_glossary(list(group)) for _, group in groupby(rows, key=lambda row: row[0])]
 
     def get(self, key: str) -> Glossary:
-        if key not in self._by_key:
+        rows = self._database.read(
+            "SELECT id, name, created, source, target, terms, forms FROM glossaries "
+            "LEFT JOIN dictionaries ON glossary = id WHERE id = ? ORDER BY dictionaries.rowid",
+            key,
+        )
+        if not rows:
             raise Refusal(404, "There is no such glossary")
-        return self._by_key[key]
+        return _glossary(rows)
+
+    def add(self, name: str, dictionaries: Mapping[tuple[str, str], Terms]) -> Glossary:
+        """Store a glossary, given the terms of each pair of languages; 456 if there are too many."""
+        key = str(uuid.uuid4())
+        created = datetime.datetime.now(datetime.UTC).isoformat()
+        with self._database.transaction() as connection:
+            [[count]] = connection.execute("SELECT count(*) FROM glossaries")
+            if count >= MAX_GLOSSARIES:
+                raise Refusal(QUOTA_EXCEEDED, f"There are {MAX_GLOSSARIES} glossaries already: delete one first")
+            connection.execute("INSERT INTO glossaries VALUES (?, ?, ?)", (key, name, created))
+            for pair, terms in dictionaries.items():
+                _put(connection, key, pair, terms)
+        return self.get(key)
+
+    def update(self, key: str, name: str | None, dictionaries: Mapping[tuple[str, str], Terms]) -> Glossary:
+        """Rename a glossary, and add terms to its dictionaries; 400 if one would have too many."""
+        with self._database.transaction() as connection:
+            _check_exists(connection, key)
+            if name is not None:
+                connection.execute("UPDATE glossaries SET name = ? WHERE id = ?", (name, key))
+            for pair, terms in dictionaries.items():
+                stored = connection.execute(_READ, (key, *pair)).fetchone()
+                _put(connection, key, pair, _merged(parse(stored[0], "tsv"), terms) if stored else terms)
+        return self.get(key)
+
+    def replace(self, key: str, pair: tuple[str, str], terms: Terms) -> Glossary:
+        """Store a dictionary, in place of one of the same languages."""
+        with self._database.transaction() as connection:
+            _check_exists(connection, key)
+            _put(connection, key, pair, terms)
+        return self.get(key)
+
+    def remove_dictionary(self, key: str, source: str, target: str) -> None:
+        values = key, base_of(source), base_of(target)
+        with self._database.transaction() as connection:
+            statement = "DELETE FROM dictionaries WHERE glossary = ? AND source = ? AND target = ?"
+            if not connection.execute(statement, values).rowcount:
+                raise Refusal(404, "There is no such dictionary")
 
     def remove(self, key: str) -> None:
-        del self._by_key[self.get(key).key]
-        self._parsed.pop(key, None)
+        with self._database.transaction() as connection:
+            if not connection.execute("DELETE FROM glossaries WHERE id = ?", (key,)).rowcount:
+                raise Refusal(404, "There is no such glossary")
 
-    async def terms(self, glossary: Glossary, workers: Workers) -> Terms:
-        """Return a glossary's terms. Those not used recently are parsed again, which takes 0.1 s for 5,000."""
-        if glossary.key in self._parsed:
-            self._parsed.move_to_end(glossary.key)
-            return self._parsed[glossary.key]
-        terms = await workers.in_thread(parse, glossary.tsv, "tsv")
-        if glossary.key in self._by_key:
-            self._keep(glossary, terms)
+    def entries(self, key: str, source: str, target: str) -> str:
+        """Return the entries of a dictionary, one per line: source, tab, forms with | between them."""
+        dictionary = self.get(key).dictionary(source, target)
+        return _entries(self._database.read(_READ, key, dictionary.source, dictionary.target))
+
+    async def terms(self, entries: str, workers: Workers) -> Terms:
+        """Return the terms of entries. Those not used recently are parsed again, which takes 0.1 s for 5,000."""
+        digest = hashlib.sha256(entries.encode()).digest()
+        if digest not in self._parsed:
+            self._parsed[digest] = await workers.in_thread(parse, entries, "tsv")
+        terms = self._parsed[digest]
+        self._parsed.move_to_end(digest)
+        while len(self._parsed) > 1 and sum(map(_form_count, self._parsed.values())) > MAX_PARSED_FORMS:
+            self._parsed.popitem(last=False)
         return terms
 
-    def _keep(self, glossary: Glossary, terms: Terms) -> None:
-        self._parsed[glossary.key] = terms
-        self._parsed.move_to_end(glossary.key)
-        while len(self._parsed) > 1 and sum(self._by_key[key].form_count for key in self._parsed) > MAX_PARSED_FORMS:
-            self._parsed.popitem(last=False)
+
+_READ = "SELECT entries FROM dictionaries WHERE glossary = ? AND source = ? AND target = ?"
+
+
+def _check_exists(connection: sqlite3.Connection, key: str) -> None:
+    if not connection.execute("SELECT 1 FROM glossaries WHERE id = ?", (key,)).fetchone():
+        raise Refusal(404, "There is no such glossary")
+
+
+def _merged(old: Terms, new: Terms) -> Terms:
+    """Return the terms of both; a phrase of both has its new translations."""
+    by_phrase = {words(term.source): term for term in [*old.terms, *new.terms]}
+    if len(by_phrase) > MAX_ENTRIES:
+        raise Refusal(400, f"Invalid request: the dictionary would have more than {MAX_ENTRIES:,} terms")
+    return Terms(by_phrase.values())
+
+
+def _entries(rows: list[tuple[str]]) -> str:
+    if not rows:  # it was deleted meanwhile
+        raise Refusal(404, "There is no such dictionary")
+    return rows[0][0]
+
+
+def _glossary(rows: list[Any]) -> Glossary:
+    """Return a glossary, given a row for each of its dictionaries."""
+    key, name, created, *_ = rows[0]
+    return Glossary(key, name, created, tuple(Dictionary(*row[3:]) for row in rows if row[3]))
+
+
+def _put(connection: sqlite3.Connection, key: str, pair: tuple[str, str], terms: Terms) -> None:
+    """Store a dictionary, in place of one of the same languages; 456 if all glossaries have too many translations."""
+    entries = "\n".join(f"{term.source}\t{'|'.join(term.forms)}" for term in terms.terms)
+    connection.execute(
+        "INSERT INTO dictionaries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (glossary, source, target) "
+        "DO UPDATE SET (entries, terms, forms) = (excluded.entries, excluded.terms, excluded.forms)",
+        (key, *pair, entries, len(terms.terms), _form_count(terms)),
+    )
+    [[in_all]] = connection.execute("SELECT sum(forms) FROM dictionaries")
+    if in_all > MAX_FORMS:
+        text = f"The glossaries would have {in_all:,} translations, more than {MAX_FORMS:,}: delete one first"
+        raise Refusal(QUOTA_EXCEEDED, text)
+
+
+def _form_count(terms: Terms) -> int:
+    return sum(len(term.forms) for term in terms.terms)
 
 
 def parse(entries: str, kind: str) -> Terms:

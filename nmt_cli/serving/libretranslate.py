@@ -8,6 +8,7 @@ from starlette.routing import Route
 from nmt_cli.corpus.languages import name_of
 from nmt_cli.serving.fields import Fields
 from nmt_cli.serving.files import KINDS
+from nmt_cli.serving.openapi import specification
 from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
 from nmt_cli.serving.texts import TextFormat
 
@@ -51,6 +52,7 @@ async def languages(request: Request) -> JSONResponse:
 async def detect(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, _ = service.texts_of(request, fields, "q")
+    await service.charge(request)
     found = await run_in_threadpool(service.detector.detect, "\n".join(texts))  # the first call takes a second
     return JSONResponse([{"confidence": confidence, "language": code} for code, confidence in found])
 
@@ -65,16 +67,20 @@ async def settings(request: Request) -> JSONResponse:
     sides = {"source": first.source, "target": first.target}
     return JSONResponse(
         {
-            "apiKeys": bool(service.keys),
+            "apiKeys": service.needs_keys,
             "charLimit": service.limits.characters,
             "filesTranslation": True,
             "frontendTimeout": 500,
-            "keyRequired": bool(service.keys),
+            "keyRequired": service.needs_keys,
             "language": {side: {"code": code, "name": name_of(code)} for side, code in sides.items()},
-            "suggestions": False,
+            "suggestions": bool(service.suggestions),
             "supportedFilesFormat": sorted(KINDS),
         }
     )
+
+
+async def spec(request: Request) -> JSONResponse:
+    return JSONResponse(specification())
 
 
 ROUTES = [
@@ -83,4 +89,5 @@ ROUTES = [
     Route("/languages", languages),
     Route("/health", health),
     Route("/frontend/settings", settings),
+    Route("/spec", spec),
 ]

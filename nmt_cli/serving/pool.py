@@ -3,25 +3,22 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 from nmt_cli.corpus.languages import match
-from nmt_cli.corpus.tokenizer import LANGUAGE
-from nmt_cli.documents.alignment import align
-from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving.fields import RETRY_SECONDS, Refusal
+from nmt_cli.serving.language_routes import LanguageRoute, ServedModel, routes_of
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.work import SHORT_TEXT, Workers
 from nmt_cli.system.errors import NmtError, UsageError, from_os_error
 from nmt_cli.translation.backends import may_have_gpu
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Pending, Translation
+from nmt_cli.translation.stored_models import directions_of
 from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
@@ -32,26 +29,6 @@ BACKGROUND_SEGMENTS = 1
 COST_PER_UNIT = 50  # added to the characters of each line or sentence
 COST_FACTOR = 4  # a request may cost this many times its character limit
 SMALL_COST = 2500  # requests of up to this cost are always admitted
-
-
-@dataclass(frozen=True)
-class ServedModel:
-    """A translator for one language pair."""
-
-    translator: Translator
-    source: str  # language codes
-    target: str
-    prefix: str = ""  # put before every source to select one of the model's target languages
-
-    def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
-        """Start translating a unit of a text. Units at later positions let the first units of other texts go first."""
-        return self.translator.submit(self.prefix + unit, options, done=done, position=position)
-
-    def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
-        """Return the translation of this rank, or the last one if there are fewer, aligned with its unit."""
-        result = align(self.translator, translation, self.prefix + unit, rank)
-        skip = len(self.prefix)
-        return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])
 
 
 class Budget:
@@ -88,8 +65,10 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         *,
         queue: int,
         max_cost: int = COST_FACTOR * 100_000,
+        pivot: bool = True,
     ) -> None:
-        """`max_cost` limits the cost of one request, and of all large requests together."""
+        """`max_cost` limits the cost of one request, and of all large requests together. With `pivot`, pairs without a
+        model are translated through other languages."""
         self.models = models
         self.metrics = metrics
         self.queue = queue
@@ -102,6 +81,13 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             raise UsageError(f"two models translate {repeated[0]} to {repeated[1]}. Leave one of them out")
         self.sources = list(dict.fromkeys(model.source for model in models))
         self.languages = list(dict.fromkeys([*self.sources, *(model.target for model in models)]))
+        self.routes = routes_of(models, pivot=pivot)
+        self._direct: dict[str, list[str]] = {source: [] for source in self.sources}  # target languages
+        self._targets: dict[str, list[str]] = {source: [] for source in self.sources}
+        for (source, target), route in self.routes.items():
+            self._targets[source].append(target)
+            if len(route.steps) == 1:
+                self._direct[source].append(target)
         self.translators = list({id(model.translator): model.translator for model in models}.values())
         metrics.watch(self._load)
 
@@ -114,19 +100,19 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             translator.close()
 
     def targets(self, source: str) -> list[str]:
-        return [model.target for model in self.models if model.source == source]
+        """Return the languages into which a source language can be translated, those of its own models first."""
+        return self._targets.get(source, [])
 
-    def find(self, source: str, target: str) -> ServedModel:
-        """Return the model for two language codes; 400 if there is none."""
+    def find(self, source: str, target: str) -> LanguageRoute:
+        """Return the route between two language codes; 400 if there is none."""
         for code in (source, target):
             if match(code, self.languages) is None:
                 raise Refusal(400, f"{code[:40]} is not supported")
-        from_code = match(source, self.sources)
-        to_code = match(target, self.targets(from_code or ""))
-        for model in self.models:
-            if (model.source, model.target) == (from_code, to_code):
-                return model
-        raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
+        from_code = match(source, self.sources) or ""
+        to_code = match(target, self._direct.get(from_code, [])) or match(target, self.targets(from_code))
+        if to_code is None:
+            raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
+        return self.routes[from_code, to_code]
 
     @contextlib.contextmanager
     def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
@@ -146,20 +132,16 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             raise Refusal(400, "Invalid request: too many lines, sentences and alternatives. Divide the text")
         return self.costs.reserve(cost)
 
-    async def translate(
-        self, model: ServedModel, texts: Sequence[Sequence[str]], options: SearchOptions
-    ) -> list[list[Translation]]:
-        """Translate the units of texts. Cancellation cancels their translation."""
-        units = list(chain.from_iterable(texts))
+    async def translate(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Translation]:
+        """Translate units with a model that is held. Cancellation cancels their translation."""
         try:
             pending = await self._finished(model, units, options)
-            results = iter([each.translation() for each in pending])
+            return [each.translation() for each in pending]
         except NmtError as error:
             raise Refusal(500, str(error)) from error
         except (OSError, MemoryError) as error:
             text = from_os_error(error) if isinstance(error, OSError) else "there is too little memory"
             raise Refusal(500, str(text)) from error
-        return [[next(results) for _ in text] for text in texts]
 
     async def _finished(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Pending]:
         """Translate units, and return the results when all are finished."""
@@ -248,12 +230,7 @@ def load(directory: Path, precision: str, workers: int | None) -> list[ServedMod
     """Load a model, run it once, and return it for each of its target languages."""
     background = None if may_have_gpu() else BACKGROUND_SEGMENTS
     translator = Translator(directory, precision=precision, workers=workers, background_limit=background)
-    source = translator.config.src
-    target = translator.config.tgt
-    pieces = translator.tokenizer.tokens(list(range(translator.tokenizer.vocabulary_size)))
-    tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]
-    models = [ServedModel(translator, source, token[2:-2], f"{token} ") for token in tokens]
-    models = models or [ServedModel(translator, source, target)]
+    models = [ServedModel(translator, *each) for each in directions_of(translator.config, translator.tokenizer)]
     for pending in [translator.submit(models[0].prefix + WARM_UP) for _ in translator.backend.searches]:
         pending.result()
     return models

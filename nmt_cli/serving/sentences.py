@@ -1,18 +1,18 @@
 """The route /sentences, which our page uses: translations sentence by sentence, with alternatives and aligned words."""
 
 import json
-from functools import partial
 from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from nmt_cli.serving import pivot
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
+from nmt_cli.serving.language_routes import LanguageRoute
+from nmt_cli.serving.pool import ModelPool, while_connected
 from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
 from nmt_cli.translation.options import SearchOptions
-from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.segmenter import sentences_of
 
 MAX_SENTENCES = 10_000
@@ -31,16 +31,17 @@ async def sentences(request: Request) -> Response:
     text = fields.text("q")
     service.count(request, [text])
     alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
+    await service.charge(request)
     source, confidence = await service.source_language([text], fields.text("source"), fields.text("target"))
     spans = await service.pool.workers.in_thread(sentences_of, text)
     if len(spans) > MAX_SENTENCES:
         raise Refusal(400, f"Invalid request: its {len(spans):,} sentences exceed the limit of {MAX_SENTENCES:,}")
     units = [text[start:stop] for start, stop in spans]
     if not service.needs_no_translation(source, fields.text("target")):
-        model = service.pool.find(source, fields.text("target"))
+        route = service.route(request, source, fields.text("target"))
         options = SearchOptions(n_best=alternatives + 1, alignments=True)
         with service.pool.admit([text], options):
-            translated = await while_connected(request, _translate(service.pool, model, units, options))
+            translated = await while_connected(request, _translate(service.pool, route, units, options))
     else:
         translated = [[Hypothesis(unit, [])] for unit in units]
     ends = [0, *(stop for _, stop in spans)]
@@ -60,16 +61,15 @@ class Hypothesis(NamedTuple):
 
 
 async def _translate(
-    pool: ModelPool, model: ServedModel, units: list[str], options: SearchOptions
+    pool: ModelPool, route: LanguageRoute, units: list[str], options: SearchOptions
 ) -> list[list[Hypothesis]]:
-    [results] = await pool.translate(model, [units], options)
-    return await pool.workers.map_in_thread(partial(_hypotheses, model), units, results)
+    results = await pivot.translate(pool, route, units, options)
+    return await pool.workers.map_in_thread(_hypotheses, results)
 
 
-def _hypotheses(model: ServedModel, source: str, translation: Translation) -> list[Hypothesis]:
+def _hypotheses(ranks: pivot.Ranks) -> list[Hypothesis]:
     hypotheses = list[Hypothesis]()
-    for rank in range(len(translation.hypotheses)):
-        aligned = model.aligned(source, translation, rank)
+    for aligned in ranks:
         pairs = set[tuple[int, int]]()
         begin = 0
         for end, origin in aligned.links:

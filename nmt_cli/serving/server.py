@@ -10,7 +10,7 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,19 +19,26 @@ import uvicorn
 
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connection_limit
+from nmt_cli.serving.database import Database
+from nmt_cli.serving.key_store import KeyStore
 from nmt_cli.serving.keys import read_keys
+from nmt_cli.serving.language_routes import ServedModel
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.origins import access_for, is_loopback
 from nmt_cli.serving.pool import COST_FACTOR, ModelPool, load
 from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system import signals
-from nmt_cli.system.console import say
+from nmt_cli.system.console import say, warn
 from nmt_cli.system.errors import BusyError, NmtError, UsageError
+from nmt_cli.translation.stored_models import StoredModel
+from nmt_cli.translation.translator import Translator
 
 KEEP_ALIVE_SECONDS = 30
 MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 SWITCH_SECONDS = 0.001  # how long a thread may keep the interpreter; the event loop waits for it
 READ_SECONDS = 0.1  # time for requests in transit to arrive after the port closes
+MAX_LISTED = 10  # language pairs in the log line of the start
 SPARE_SECONDS = 5  # beyond the timeout of a request, before open connections are closed
 
 
@@ -51,24 +58,30 @@ class ServeOptions:
     protect: bool | None = None
     allow_host: tuple[str, ...] = ()
     connections: int | None = None
+    stored: tuple[StoredModel, ...] = ()  # loaded when a request needs them
+    idle: float = 3600  # seconds
+    memory: int | None = None  # megabytes
+    pivot: bool = True
+    database: Path | None = None
+    suggestions: Path | None = None  # a file for suggested translations
 
 
 def serve(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT, then finish the pending requests and return 0. A second signal ends it at once."""
     _return_memory()
-    keys = api_keys(options)
+    database = Database(options.database)
+    keys = api_keys(options, KeyStore(database).exist)
     access = access_for(options.host, options.allow_host, options.cors)
     with contextlib.closing(bind(options.host, options.port)) as port:
         metrics = Metrics()
-        models = [
-            model for directory in options.models for model in load(directory, options.precision, options.workers)
-        ]
+        models = _models(options)
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
         gc.freeze()  # collections skip the loaded modules and models, so requests wait less
-        with ModelPool(models, metrics, queue=options.queue, max_cost=COST_FACTOR * options.char_limit) as pool:
+        max_cost = COST_FACTOR * options.char_limit
+        with ModelPool(models, metrics, queue=options.queue, max_cost=max_cost, pivot=options.pivot) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
-            service = Service(pool, metrics, limits, keys, options.protect)
+            service = Service(pool, metrics, limits, keys, options.protect, options.suggestions, database)
             app = create_app(service, access)
             limit = connection_limit(options.connections)
             config = uvicorn.Config(
@@ -84,14 +97,43 @@ def serve(options: ServeOptions) -> int:
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(options.timeout) + SPARE_SECONDS,
             )
-            pairs = ", ".join(f"{model.source}-{model.target}" for model in models)
             host = f"[{options.host}]" if ":" in options.host else options.host
-            ready = f"serving {pairs} at http://{host}:{port.getsockname()[1]}"
+            ready = f"serving {_pairs(models)} at http://{host}:{port.getsockname()[1]}"
             try:
                 asyncio.run(_Server(config, service, ready, port, limit).serve(sockets=[]))
             except OSError as error:  # another process began to listen while the models were loading
                 raise bind_error(options.host, options.port, error) from None
     return 0
+
+
+def _models(options: ServeOptions) -> list[ServedModel]:
+    """Load the named models, and return them and the stored ones. A stored model never replaces a named one."""
+    models = [model for directory in options.models for model in load(directory, options.precision, options.workers)]
+    memory = math.inf if options.memory is None else options.memory * 1_000_000
+
+    def load_stored(model: StoredModel) -> Translator:
+        [first, *_] = load(model.open(), options.precision, options.workers)
+        assert isinstance(first.translator, Translator)
+        return first.translator
+
+    loader = Loader(load_stored, idle=options.idle, memory=memory)
+    pairs = {(model.source, model.target) for model in models}
+    for stored in options.stored:
+        on_demand = loader.add(stored)
+        for direction in stored.directions:
+            if (pair := direction[:2]) in pairs:
+                warn(f"{stored.path} does not serve {'-'.join(pair)}, because another model does")
+            else:
+                models.append(ServedModel(on_demand, *direction))
+                pairs.add(pair)
+    return models
+
+
+def _pairs(models: Sequence[ServedModel]) -> str:
+    """Return the language pairs, or their number if there are many."""
+    if len(models) > MAX_LISTED:
+        return f"{len(models):,} language pairs"
+    return ", ".join(f"{model.source}-{model.target}" for model in models)
 
 
 class _Server(uvicorn.Server):
@@ -142,12 +184,16 @@ def _return_memory() -> None:
             mallopt(option, value)
 
 
-def api_keys(options: ServeOptions) -> list[bytes]:
-    """Return the API keys; UsageError if other machines could reach the server without one."""
+def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
+    """Return the API keys of the file; UsageError if other machines could reach the server without a key.
+
+    `stored` tells whether the data base has keys.
+    """
     if not options.api_key_file:
-        if not is_loopback(options.host):
+        if not is_loopback(options.host) and not stored:
             raise UsageError(
-                f"other machines can reach {options.host}. Give --api-key-file FILE, with one key per line"
+                f"other machines can reach {options.host}. Give --api-key-file FILE, with one key per line, or "
+                "--database FILE with keys from nmt keys add"
             )
         return []
     return read_keys(options.api_key_file)

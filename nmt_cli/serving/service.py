@@ -1,10 +1,11 @@
 """The service behind the routes: limits, API keys, language detection and translation."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
-from typing import cast
+from pathlib import Path
+from typing import TypeVar, cast
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -13,23 +14,29 @@ from nmt_cli.corpus.languages import base_of, is_same, match, name_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import fields as reader
+from nmt_cli.serving import pivot
+from nmt_cli.serving.database import Database
 from nmt_cli.serving.detect import SURE, Detector
 from nmt_cli.serving.fields import BodyMemory, Fields, Refusal
-from nmt_cli.serving.glossaries import Glossaries
+from nmt_cli.serving.glossaries import QUOTA_EXCEEDED, Glossaries
+from nmt_cli.serving.key_store import ApiKey, KeyStore
 from nmt_cli.serving.keys import is_accepted
+from nmt_cli.serving.language_routes import LanguageRoute
 from nmt_cli.serving.metrics import Metrics
-from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
+from nmt_cli.serving.pool import ModelPool, while_connected
 from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.serving.work import SHORT_TEXT
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.options import SearchOptions
-from nmt_cli.translation.pending import Translation
 
 BYTES_PER_CHARACTER = 12  # the most that a character takes, escaped in JSON or a form
 BYTES_PER_TEXT = 64  # for the syntax around it
 OTHER_FIELDS = 50  # fields of a form that are not texts
 MAX_ALTERNATIVES = 10
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
+KEY_FIELDS = "api_key", "apiKey", "auth_key"
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,16 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     keys: Sequence[bytes] = ()  # if there are any, each request needs one of them
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
+    suggestions: Path | None = None  # a file for suggested translations
+    database: Database = field(default_factory=Database)  # in memory
     characters: int = 0  # of all requests so far
-    glossaries: Glossaries = field(default_factory=Glossaries)
     body_memory: BodyMemory = field(default_factory=BodyMemory)
 
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
+        self.glossaries = Glossaries(self.database)
+        self.api_keys = KeyStore(self.database)
+        self._has_stored_keys = self.api_keys.exist
 
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
         """Return a request's fields; 408 if its body does not arrive in time, 413 if it exceeds the limits.
@@ -78,23 +89,61 @@ class Service:
             async with asyncio.timeout(self.limits.body_seconds):
                 max_fields = self.limits.texts + OTHER_FIELDS
                 limit = max(max_bytes, self.limits.bytes)
-                return await reader.read(request, limit, max_fields, self.body_memory)
+                fields = await reader.read(request, limit, max_fields, self.body_memory)
         except TimeoutError:
             text = f"The request's body took longer than {self.limits.body_seconds:g} seconds"
             raise Refusal(408, text, close=True) from None
+        await self.identify(request, fields)
+        return fields
+
+    async def identify(self, request: Request, fields: Fields) -> None:
+        """Look a request's API key up in the data base, if that is a file."""
+        if not self.database.path:
+            return
+        self._has_stored_keys, request.state.key = await self.stored(self._find, self._given_key(request, fields))
+
+    def _find(self, key: str) -> tuple[bool, ApiKey | None]:
+        return self.api_keys.exist, self.api_keys.find(key) if key else None
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether requests need an API key: if there is a file of keys, or there ever was a key in the data base."""
+        return bool(self.keys) or self._has_stored_keys
+
+    def key_of(self, request: Request) -> ApiKey | None:
+        """Return the request's key if it is one of the data base."""
+        return getattr(request.state, "key", None)
+
+    def _given_key(self, request: Request, fields: Fields) -> str:
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() not in KEY_SCHEMES:
+            key = fields.text(*KEY_FIELDS, default="")
+        return key.strip()
 
     def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
         """Check the API key in a field or the Authorization header: 403 if it is wrong, `missing` if there is none."""
-        if not self.keys:
+        if not self.needs_keys or self.key_of(request):
             return
-        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() not in KEY_SCHEMES:
-            key = fields.text(*names, default="") if names else ""
+        key = self._given_key(request, fields)
         if not key:
             where = " or ".join([*(f"as {name}" for name in names[:1]), "in the Authorization header"])
             raise Refusal(missing, f"An API key is needed, {where}")
-        if not is_accepted(key.strip().encode(), self.keys):
+        if not is_accepted(key.encode(), self.keys):
             raise Refusal(403, "Invalid API key")
+
+    async def charge(self, request: Request) -> None:
+        """Count a request and the characters of its texts for its key; 429, or DeepL's 456, at the key's limits."""
+        key = self.key_of(request)
+        if not key:
+            return
+        exceeded = await self.stored(self.api_keys.charge, key, request.state.characters)
+        if exceeded:
+            status = QUOTA_EXCEEDED if exceeded.of_day and request.url.path.startswith("/v2/") else 429
+            raise Refusal(status, exceeded.text, retry_after=exceeded.seconds)
+
+    async def stored(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Return the result of a function that uses the data base; 503 if that cannot be used."""
+        return await self.pool.workers.in_database(function, *arguments)
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
         """Count the texts of a request, and return them and whether they were a list."""
@@ -126,15 +175,22 @@ class Service:
 
         The source language may be "auto". `case` is that of SearchOptions.
         """
+        await self.charge(request)
         source, confidence = await self.source_language(texts, *pair)
         if self.needs_no_translation(source, pair[1]):
             return Answer([[text] for text in texts], source, confidence)
-        model = self.pool.find(source, pair[1])
-        text_format = replace(text_format, language=model.target)
+        route = self.route(request, source, pair[1])
+        text_format = replace(text_format, language=route.target)
         options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms, case=case)
         with self.pool.admit(texts, options):
-            translations = await while_connected(request, self._translate(model, texts, text_format, options))
-        return Answer(translations, model.source, confidence)
+            translations = await while_connected(request, self._translate(route, texts, text_format, options))
+        return Answer(translations, route.source, confidence)
+
+    def route(self, request: Request, source: str, target: str) -> LanguageRoute:
+        """Return the route between two language codes, and note it for the response's header; 400 if there is none."""
+        route = self.pool.find(source, target)
+        request.state.route = route.name
+        return route
 
     async def translate_file(self, request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
         """Return a translated file, and count its characters; 400 if it does not have the format `kind` of FORMATS.
@@ -154,18 +210,18 @@ class Service:
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
         self.count(request, units)
+        await self.charge(request)
         source, _ = await self.source_language(units, source, target)
         if self.needs_no_translation(source, target):
             return data
         options = SearchOptions(n_best=1, alignments=True)
-        model = self.pool.find(source, target)
+        route = self.route(request, source, target)
         with self.pool.admit(units, options):
-            translations = await self.pool.translate(model, [units], options)
-            [[results]] = await self._by_rank(model, [units], translations, options)
-            return await workers.assemble_file(text_format, data, results)
+            translated = await pivot.translate(self.pool, route, units, options)
+            return await workers.assemble_file(text_format, data, tuple(ranks[0] for ranks in translated))
 
     async def _translate(
-        self, model: ServedModel, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
+        self, route: LanguageRoute, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
     ) -> list[list[str]]:
         short = sum(map(len, texts)) <= SHORT_TEXT
         workers = self.pool.workers
@@ -179,35 +235,13 @@ class Service:
                 units = units_of(text_format, texts)
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
-        translations = await self.pool.translate(model, units, options)
-        results = await self._by_rank(model, units, translations, options)
+        translated = await pivot.translate(self.pool, route, list(chain.from_iterable(units)), options)
+        results = _by_rank(units, translated, options.n_best)
         if in_process:
             return cast(list[list[str]], await workers.in_process(text_format, texts, results))
         if short and not text_format.marked:
             return assemble(text_format, texts, results)
         return await workers.in_thread(assemble, text_format, texts, results, short=short)
-
-    async def _by_rank(
-        self,
-        model: ServedModel,
-        units: Sequence[Sequence[str]],
-        translations: Sequence[Sequence[Translation]],
-        options: SearchOptions,
-    ) -> list[list[tuple[Aligned, ...]]]:
-        """Return, for each text and then for each rank (best first), the translations of all its units."""
-        ranks = range(options.n_best)
-
-        def aligned(unit: str, translation: Translation) -> list[Aligned]:
-            return [model.aligned(unit, translation, rank) for rank in ranks]
-
-        all_translations = chain.from_iterable(translations)
-        if options.alignments:
-            all_units = list(chain.from_iterable(units))
-            short = sum(map(len, all_units)) <= SHORT_TEXT
-            results = iter(await self.pool.workers.map_in_thread(aligned, all_units, all_translations, short=short))
-        else:
-            results = ([Aligned(each.at(rank).text, []) for rank in ranks] for each in all_translations)
-        return [list(zip(*islice(results, len(own)), strict=True)) or [()] for own in units]
 
     async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
         """Return the source language, and the confidence in percent if "auto" asks to detect it.
@@ -233,3 +267,11 @@ class Service:
         if not all(codes) or not is_same(source, target):
             return False
         return not any((model.source, model.target) == (codes[0], codes[1]) for model in self.pool.models)
+
+
+def _by_rank(
+    units: Sequence[Sequence[str]], translated: Iterable[pivot.Ranks], count: int
+) -> list[list[tuple[Aligned, ...]]]:
+    """Return, for each text and then for each of `count` ranks (best first), the translations of all its units."""
+    padded = ([ranks[min(rank, len(ranks) - 1)] for rank in range(count)] for ranks in translated)
+    return [list(zip(*islice(padded, len(own)), strict=True)) or [()] for own in units]

@@ -8,9 +8,11 @@ interrupted, so long texts with markup are parsed and assembled in processes, wh
 import asyncio
 import contextlib
 import json
+import math
 import os
 import sys
 import threading
+import time
 from asyncio.subprocess import PIPE, Process
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
@@ -23,12 +25,14 @@ from anyio import CapacityLimiter, to_thread
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.texts import TextFormat
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import BusyError, DataError, StorageError
 from nmt_cli.system.processors import usable_cores
 
 Result = TypeVar("Result")
 SHORT_TEXT = 1000  # characters
 PACKAGE = Path(__file__).parents[2]
+WARN_SECONDS = 60  # between two warnings about the data base
 MAX_RESULT = 1 << 28  # bytes of a result from a process
 
 
@@ -39,7 +43,9 @@ class Workers:
         cores = usable_cores()
         self._short = CapacityLimiter(4 * cores)
         self._threads = CapacityLimiter(cores)
+        self._database = CapacityLimiter(1)
         self._processes = asyncio.Semaphore(max(1, cores // 2))  # leave the other cores to the search
+        self._warned = -math.inf  # when the last warning about the data base was logged
         self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object, short: bool = False) -> Result:
@@ -64,6 +70,22 @@ class Workers:
             return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
         finally:
             cancelled.set()
+
+    async def in_database(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Return a function's result that waits for the data base; 503 if that cannot be used.
+
+        A cancelled request does not wait for its transaction, which is finished.
+        """
+        try:
+            return await to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self._database)
+        except (BusyError, StorageError) as error:
+            self._warn(str(error))
+            raise Refusal(503, "The server's data base cannot be used: try again later", retry_after=1) from None
+
+    def _warn(self, text: str) -> None:
+        if time.monotonic() - self._warned >= WARN_SECONDS:
+            self._warned = time.monotonic()
+            warn(text)
 
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
         """Run `units_of`, or `assemble` if there are `results`, in a process, and return its result.

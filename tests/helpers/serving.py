@@ -26,9 +26,11 @@ PAIR = {"source": "en", "target": "de"}
 
 
 @contextlib.contextmanager
-def service_of(*models: Path, queue: int = 1000, limits: Limits | None = None, **options: Any) -> Iterator[Service]:
+def service_of(
+    *models: Path, queue: int = 1000, limits: Limits | None = None, pivot: bool = True, **options: Any
+) -> Iterator[Service]:
     loaded = [one for model in models for one in load(model, "fp32", 2)]
-    with ModelPool(loaded, Metrics(), queue=queue) as pool:
+    with ModelPool(loaded, Metrics(), queue=queue, pivot=pivot) as pool:
         yield Service(pool, pool.metrics, limits or Limits(5000, 50), **options)
         assert pool.texts == 0, "requests that ended are counted still"
 

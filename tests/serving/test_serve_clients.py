@@ -64,6 +64,25 @@ assert api.get_glossary(glossary.glossary_id).name == "ours" and api.get_glossar
 assert [(one.source_lang, one.target_lang) for one in api.get_glossary_languages()] == [("en", "de")]
 assert "Baum" in api.translate_text("rot und", source_lang="EN", target_lang="DE", glossary=glossary).text.split()
 api.delete_glossary(glossary)
+client = deepl.DeepLClient("-", server_url=url)
+from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
+entries = Entries("EN", "DE", {"rot": "Baum"})
+many = client.create_multilingual_glossary("ours", [entries])
+assert [one.entry_count for one in client.get_multilingual_glossary(many.glossary_id).dictionaries] == [1]
+assert client.translate_text("rot", source_lang="EN", target_lang="DE", glossary=many).text.split().count("Baum") == 1
+client.update_multilingual_glossary_name(many, "others")
+more = Entries("EN", "DE", {"und": "Katze"})
+assert client.update_multilingual_glossary_dictionary(many, more).dictionaries[0].entry_count == 2
+[found] = client.get_multilingual_glossary_entries(many, "EN", "DE").dictionaries
+assert found.entries == "rot\\tBaum\\nund\\tKatze"
+assert client.replace_multilingual_glossary_dictionary(many, more).entry_count == 1
+client.delete_multilingual_glossary_dictionary(many, source_lang="EN", target_lang="DE")
+assert [one.name for one in client.list_multilingual_glossaries()] == ["others"]
+client.delete_multilingual_glossary(many)
+import io
+output = io.BytesIO()
+status = api.translate_document(b"<p>rot</p>", output, filename="a.html", source_lang="EN", target_lang="DE")
+assert status.billed_characters == 10 and output.getvalue().startswith(b"<p>") and output.getvalue().endswith(b"</p>")
 try:
     api.get_glossary(glossary.glossary_id)
 except deepl.exceptions.GlossaryNotFoundException:

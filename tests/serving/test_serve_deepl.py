@@ -140,7 +140,7 @@ def test_deepl_lists_languages(client: TestClient, model: Path, tmp_path: Path) 
 def test_deepl_languages_have_no_script_or_country_except_some_targets() -> None:
     pairs = [("eng_Latn", "de"), ("de-AT", "eng_Latn"), ("pt-BR", "en"), ("en", "pt"), ("pt", "tlh"), ("de", "en-GB")]
     models = [ServedModel(Mock(), *pair) for pair in pairs]
-    pool = ModelPool(models, Metrics(), queue=1)
+    pool = ModelPool(models, Metrics(), queue=1, pivot=False)
     with TestClient(create_app(Service(pool, pool.metrics))) as client:
         listed = client.get("/v2/languages").json()
         assert [tuple(each.values()) for each in listed] == [("EN", "English"), ("DE", "German"), ("PT", "Portuguese")]

@@ -1,0 +1,71 @@
+"""The command `nmt keys` and its subcommands."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nmt_cli.commands.help_pages import Command, Group
+from nmt_cli.commands.options import file_option, number_option
+from nmt_cli.system import console
+from nmt_cli.system.errors import MissingError
+
+if TYPE_CHECKING:
+    from nmt_cli.serving.key_store import KeyStore
+
+app = typer.Typer(help="Manage the API keys of nmt serve --database.", cls=Group, rich_markup_mode=None)
+command = partial(app.command, cls=Command)
+
+Database = Annotated[Path, file_option("The server's data base")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key")]
+PerMinute = Annotated[int | None, number_option("Maximum requests per minute", default="no limit", min=0)]
+PerDay = Annotated[int | None, number_option("Maximum characters per day", default="no limit", min=0)]
+
+
+def _keys(database: Path, *, create: bool = False) -> "KeyStore":
+    from nmt_cli.serving.database import Database
+    from nmt_cli.serving.key_store import KeyStore
+
+    if not create and not database.exists():
+        raise MissingError(f"no data base {database}. To make one: nmt keys add NAME --database {database}")
+    return KeyStore(Database(database))
+
+
+@command()
+def add(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
+    """Make a key and print it. The data base has its hash only, so that it cannot be shown again.
+
+    As soon as there is a key, every request needs one.
+    """
+    typer.echo(_keys(database, create=True).add(name, per_minute, per_day))
+
+
+@command("list")
+def list_keys(database: Database) -> None:
+    """List keys with their limits."""
+    for key in _keys(database):
+        minute = "no limit" if key.per_minute is None else f"{key.per_minute:,}"
+        day = "no limit" if key.per_day is None else f"{key.per_day:,}"
+        state = f"revoked {key.revoked}" if key.revoked else f"since {key.created}"
+        typer.echo(f"{key.name}\t{minute} requests/minute\t{day} characters/day\t{state}")
+
+
+@command()
+def revoke(name: Name, database: Database) -> None:
+    """Revoke a key for good; running servers refuse it at once."""
+    _keys(database).revoke(name)
+    console.say(f"revoked {name}")
+
+
+@command()
+def limit(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
+    """Replace both limits of a key."""
+    _keys(database).limit(name, per_minute, per_day)
+
+
+@command()
+def usage(database: Database) -> None:
+    """List requests and characters by day and key, newest first."""
+    for day, name, requests, characters in _keys(database).usage():
+        typer.echo(f"{day}\t{name}\t{requests:,} requests\t{characters:,} characters")

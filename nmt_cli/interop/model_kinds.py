@@ -1,0 +1,109 @@
+"""The kinds of models that `nmt serve` and `nmt models` find in directories. To add a kind, extend KINDS."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from nmt_cli.corpus.tokenizer import Tokenizer, files_of
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import MissingError, NmtError, from_os_error
+from nmt_cli.transformer.config import MODEL_JSON, ModelConfig, read_model_json
+from nmt_cli.transformer.directory import KIND, TOKENIZER, open_model, other_models, parameter_count
+from nmt_cli.translation.stored_models import Direction, StoredModel, directions_of
+
+
+class Kind(NamedTuple):
+    """A kind of model. `detect` and `describe` read descriptions only, never the weights."""
+
+    name: str
+    detect: Callable[[Path], bool]  # whether a file or directory is such a model
+    describe: Callable[[Path], StoredModel | None]  # None for one that does not translate, such as a parser
+
+
+def kind_of(path: Path) -> Kind | None:
+    """Return the kind of model that a path is, or None."""
+    return next((kind for kind in KINDS if kind.detect(path)), None)
+
+
+def described(path: Path) -> StoredModel | None:
+    """Return the model at a path. A warning names a damaged one, which is skipped."""
+    try:
+        kind = kind_of(path)
+        return kind.describe(path) if kind else None
+    except (NmtError, OSError) as error:
+        reason = from_os_error(error) if isinstance(error, OSError) else error
+        warn(f"{path} is skipped: {reason}")
+    return None
+
+
+def find_models(directory: Path) -> list[StoredModel]:
+    """Return the models directly inside a directory, in the order of their names."""
+    paths = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
+    return [found for path in paths if (found := described(path))]
+
+
+def list_models(paths: Sequence[Path]) -> list[StoredModel]:
+    """Return the models at paths and directly inside other directories; MissingError if there are none."""
+    found = list[StoredModel]()
+    for path in paths:
+        if kind_of(path):
+            found += filter(None, [described(path)])
+        elif path.is_dir():
+            found += find_models(path)
+        else:
+            raise MissingError(f"no directory {path}. {other_models()}")
+    if not found:
+        raise MissingError(f"no model in {', '.join(map(str, paths)) or 'runs/ or models/'}. {other_models()}")
+    return found
+
+
+def named_and_found(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[StoredModel, ...]]:
+    """Divide paths into model directories, which a server loads at once, and the models inside other directories.
+
+    A path that is neither is returned as a model directory: opening it reports what is wrong with it.
+    """
+    named = list[Path]()
+    found = list[StoredModel]()
+    for path in paths:
+        kind = kind_of(path)
+        inside = find_models(path) if not kind and path.is_dir() else []
+        found += inside
+        if kind and (model := kind.describe(path)):
+            named.append(model.open())
+        elif not inside:
+            named.append(path)
+    return tuple(named), tuple(found)
+
+
+def _own_directory(path: Path) -> Path | None:
+    """Return the model directory at a path, which may be the directory of a run."""
+    for directory in (path, path / "model"):
+        if directory.is_dir() and artefact.present(directory):
+            kind = artefact.read_json(directory / artefact.MANIFEST).get("kind")
+            return directory if kind == KIND else None
+    return None
+
+
+def _describe_own(path: Path) -> StoredModel | None:
+    directory = _own_directory(path)
+    assert directory
+    described = (directory / MODEL_JSON).is_file()  # the directories of nmt 0.1 have a recipe only
+    config = read_model_json(directory / MODEL_JSON) if described else open_model(directory).config
+    if config.output != "text":
+        return None
+    size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
+    parameters = parameter_count(config.architecture, config.vocabulary_size)
+    return StoredModel(path, "nmt", _directions(directory, config), size, parameters, partial(Path, directory))
+
+
+def _directions(directory: Path, config: ModelConfig) -> tuple[Direction, ...]:
+    """Return a model's language pairs. The tokenizer is loaded only if it may have tokens of target languages."""
+    files = files_of(directory / TOKENIZER)
+    if not any(b">>" in file.read_bytes() for file in files):
+        return (Direction(config.src, config.tgt),)
+    return directions_of(config, Tokenizer(directory / TOKENIZER))
+
+
+KINDS = (Kind("nmt", lambda path: _own_directory(path) is not None, _describe_own),)

@@ -1,0 +1,179 @@
+"""DeepL's routes for documents: a client uploads a file, asks for its status, and downloads its translation once."""
+
+import asyncio
+import hmac
+import secrets
+import time
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Message
+
+from nmt_cli.serving import files
+from nmt_cli.serving.fields import RETRY_SECONDS, Fields, Refusal
+from nmt_cli.serving.service import Service
+
+MAX_WAITING = 20  # documents that are being translated or wait for it
+MAX_RUNNING = 2  # translated at once
+MAX_KEPT = 100  # documents, translated ones included
+MAX_BYTES = 1 << 26  # of their files and translations
+RUN_SECONDS = 600  # to translate one
+KEEP_SECONDS = 1800  # after its translation
+NOT_FOUND = "There is no such document, or it has expired"
+
+
+@dataclass(eq=False)
+class Job:
+    """A document. `data` is the uploaded file, later its translation."""
+
+    kind: str
+    suffix: str
+    pair: tuple[str, str]
+    data: bytes
+    id: str = field(default_factory=lambda: secrets.token_hex(16).upper())
+    key: str = field(default_factory=lambda: secrets.token_hex(32).upper())
+    status: str = "queued"  # translating, done, error
+    error: str = ""
+    characters: int = 0
+    ended: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        return self.status in ("queued", "translating")
+
+    def summary(self) -> dict[str, object]:
+        own: dict[str, object] = {"document_id": self.id, "status": self.status}
+        if self.waits:
+            own["seconds_remaining"] = 1
+        elif self.error:
+            own["error_message"] = self.error
+        else:
+            own["billed_characters"] = self.characters
+        return own
+
+
+class Jobs:
+    """The documents of a server. They are kept in memory."""
+
+    def __init__(self) -> None:
+        self._jobs = dict[str, Job]()
+        self._tasks = set[asyncio.Task[None]]()
+        self._running: asyncio.Semaphore | None = None  # of the event loop
+
+    def add(self, request: Request, job: Job) -> None:
+        """Begin to translate a document; 429 if too many wait or their files are too large."""
+        self._remove_old(len(job.data))
+        waiting = sum(each.waits for each in self._jobs.values())
+        size = sum(len(each.data) for each in self._jobs.values())
+        if waiting >= MAX_WAITING or size + len(job.data) > MAX_BYTES:
+            raise Refusal(429, "Too many documents are waiting: try again later", retry_after=RETRY_SECONDS)
+        self._jobs[job.id] = job
+        task = asyncio.ensure_future(self._translate(_detached(request), job))
+        self._tasks.add(task)  # the event loop itself keeps only a weak reference
+        task.add_done_callback(self._tasks.discard)
+
+    def find(self, key: str, secret: str) -> Job:
+        """Return a document; 404 if there is none, or if the secret key of it is wrong."""
+        self._remove_old()
+        job = self._jobs.get(key)
+        if not job or not hmac.compare_digest(job.key.encode(), secret.encode()):
+            raise Refusal(404, NOT_FOUND)
+        return job
+
+    def take(self, job: Job) -> bytes:
+        """Return a translation, and forget the document; 503 while it is translated."""
+        if job.waits:
+            raise Refusal(503, "The document is being translated: try again later", retry_after=RETRY_SECONDS)
+        if job.error:
+            raise Refusal(404, NOT_FOUND)
+        del self._jobs[job.id]
+        return job.data
+
+    async def _translate(self, request: Request, job: Job) -> None:
+        self._running = self._running or asyncio.Semaphore(MAX_RUNNING)
+        try:
+            async with self._running, asyncio.timeout(RUN_SECONDS):
+                job.status = "translating"
+                job.data = await files.translated(request, job.kind, job.data, job.pair)
+                job.characters = request.state.characters
+                job.status = "done"
+        except Refusal as refusal:
+            job.error = refusal.text
+        except TimeoutError:
+            job.error = f"The document took longer than {RUN_SECONDS} seconds"
+        except Exception:
+            job.error = "The server failed: this is a bug in nmt serve"
+            raise  # for the log
+        finally:
+            if job.status != "done":
+                job.status, job.data = "error", b""
+            job.ended = time.monotonic()
+
+    def _remove_old(self, needed: int = 0) -> None:
+        """Remove documents that have expired, and the oldest translations while they take too much room."""
+        ended = sorted((job for job in self._jobs.values() if not job.waits), key=lambda job: job.ended)
+        size = sum(len(job.data) for job in self._jobs.values()) + needed
+        for job in ended:
+            expired = time.monotonic() - job.ended > KEEP_SECONDS
+            if expired or size > MAX_BYTES or len(self._jobs) >= MAX_KEPT:
+                del self._jobs[job.id]
+                size -= len(job.data)
+
+
+def _detached(request: Request) -> Request:
+    """Return a request with the state of another one that does not end with its client."""
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    return Request({**request.scope, "state": dict(request.scope.get("state", {}))}, receive)
+
+
+async def _open(request: Request, max_bytes: int = 0) -> tuple[Service, Fields, Jobs]:
+    service: Service = request.app.state.service
+    fields = await service.read(request, max_bytes)
+    service.check_key(request, fields, "auth_key", missing=403)
+    return service, fields, request.app.state.jobs
+
+
+async def upload(request: Request) -> JSONResponse:
+    service, fields, jobs = await _open(request, files.MAX_FILE_BYTES)
+    file = fields.file("file")
+    name = PurePath(fields.text("filename", default="") or file.filename or "")
+    suffix = name.suffix.lower()
+    if suffix not in files.KINDS:
+        kinds = ", ".join(sorted(files.KINDS))
+        raise Refusal(400, f"Invalid request: file format not supported. Send one of {kinds}")
+    if fields.text("output_format", default=suffix[1:]).lower() not in (suffix[1:], ""):
+        raise Refusal(400, "Invalid request: output_format must be that of the file")
+    if fields.text("glossary_id", "glossary_ids", default=""):
+        raise Refusal(400, "Invalid request: glossary_id is not supported for documents")
+    pair = fields.text("source_lang", default="") or "auto", fields.text("target_lang")
+    if pair[0] != "auto" and not service.needs_no_translation(*pair):
+        service.pool.find(*pair)
+    job = Job(files.KINDS[suffix], suffix, pair, await file.read())
+    jobs.add(request, job)
+    return JSONResponse({"document_id": job.id, "document_key": job.key})
+
+
+async def status(request: Request) -> JSONResponse:
+    _, fields, jobs = await _open(request)
+    return JSONResponse(jobs.find(request.path_params["id"], fields.text("document_key")).summary())
+
+
+async def result(request: Request) -> Response:
+    _, fields, jobs = await _open(request)
+    job = jobs.find(request.path_params["id"], fields.text("document_key"))
+    headers = {"Content-Disposition": f'attachment; filename="translated{job.suffix}"'}
+    return Response(jobs.take(job), media_type="application/octet-stream", headers=headers)
+
+
+ROUTES = [
+    Route("/v2/document", upload, methods=["POST"]),
+    Route("/v2/document/{id}", status, methods=["GET", "POST"]),
+    Route("/v2/document/{id}/result", result, methods=["GET", "POST"]),
+]

@@ -1,0 +1,160 @@
+"""API keys in the data base, with limits and usage.
+
+A key is 32 random bytes. The data base has its SHA-256 only: it cannot be guessed from the hash, so that a slow hash,
+as for passwords, would add nothing but time to each request.
+"""
+
+import datetime
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nmt_cli.serving.database import Database
+from nmt_cli.system.errors import MissingError, OutputError, UsageError, printable
+
+PREFIX = "nmt_"
+KEY_BYTES = 32
+MAX_NAME = 100  # characters
+DAY_SECONDS = 24 * 3600
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    id: int
+    name: str
+    created: str
+    revoked: str | None
+    per_minute: int | None  # limit on requests; None: no limit
+    per_day: int | None  # limit on characters
+
+
+@dataclass(frozen=True)
+class Exceeded:
+    """A limit that a request would exceed, and the seconds until it is lifted."""
+
+    text: str
+    seconds: int
+    of_day: bool
+
+
+_LIST = "SELECT id, name, created, revoked, per_minute, per_day FROM keys ORDER BY id"
+_FIND = "SELECT hash, id, name, created, revoked, per_minute, per_day FROM keys WHERE hash = ?"
+
+
+class KeyStore:
+    """The API keys of a data base. Several servers may use it at the same time."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def add(self, name: str, per_minute: int | None = None, per_day: int | None = None) -> str:
+        """Make a key, and return it: it is not stored. OutputError if there is one of this name."""
+        name = " ".join(name.split())
+        if not 0 < len(name) <= MAX_NAME or not name.isprintable():
+            raise UsageError(
+                f"a key's name must have 1 to {MAX_NAME} printable characters, not {printable(name, 50)!r}"
+            )
+        key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
+        with self._database.transaction() as connection:
+            if connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)).fetchone():
+                raise OutputError(f"there is a key {name} already. Choose another name")
+            connection.execute(
+                "INSERT INTO keys (name, hash, created, per_minute, per_day) VALUES (?, ?, ?, ?, ?)",
+                (name, _hash(key), _now(), per_minute, per_day),
+            )
+        return key
+
+    def revoke(self, name: str) -> None:
+        """Revoke a key for good. Its name and its usage stay."""
+        self._change(name, "UPDATE keys SET revoked = coalesce(revoked, ?) WHERE name = ?", _now())
+
+    def limit(self, name: str, per_minute: int | None, per_day: int | None) -> None:
+        """Replace both limits of a key."""
+        self._change(name, "UPDATE keys SET per_minute = ?, per_day = ? WHERE name = ?", per_minute, per_day)
+
+    def _change(self, name: str, statement: str, *values: object) -> None:
+        """MissingError if there is no key of this name."""
+        with self._database.transaction() as connection:
+            if not connection.execute(statement, (*values, name)).rowcount:
+                raise MissingError(f"there is no key {printable(name, 100)!r}. See: nmt keys list")
+
+    def __iter__(self) -> Iterator[ApiKey]:
+        return (ApiKey(*row) for row in self._database.read(_LIST))
+
+    @property
+    def exist(self) -> bool:
+        """Whether there has ever been a key. A server whose keys are all revoked must not serve everybody."""
+        return bool(self._database.read("SELECT 1 FROM keys LIMIT 1"))
+
+    def find(self, key: str) -> ApiKey | None:
+        """Return a key that is not revoked.
+
+        The time of the search depends on the hash, which tells nothing about other keys; hashes are then compared in
+        constant time.
+        """
+        digest = _hash(key)
+        rows = self._database.read(_FIND, digest)
+        for found, *columns in rows:
+            api_key = ApiKey(*columns)
+            if hmac.compare_digest(found, digest) and not api_key.revoked:
+                return api_key
+        return None
+
+    def charge(self, key: ApiKey, characters: int, now: float | None = None) -> Exceeded | None:
+        """Count a request and its characters, unless that would exceed a limit, which is then returned.
+
+        All servers of the data base count together. A minute and a day begin at full ones of UTC.
+        """
+        now = time.time() if now is None else now
+        minute = int(now // 60)
+        day = _day(now)
+        with self._database.transaction(durable=False) as connection:
+            row = connection.execute(
+                "SELECT per_minute, per_day, CASE minute WHEN ? THEN minute_requests ELSE 0 END FROM keys WHERE id = ?",
+                (minute, key.id),
+            ).fetchone()
+            per_minute, per_day, requests = row
+            if per_minute is not None and requests >= per_minute:
+                text = f"The key's limit of {per_minute:,} requests per minute is reached"
+                return Exceeded(text, 60 - int(now % 60), of_day=False)
+            used = connection.execute(
+                "SELECT characters FROM usage WHERE key = ? AND day = ?", (key.id, day)
+            ).fetchone()
+            if per_day is not None and (used[0] if used else 0) + characters > per_day:
+                text = f"The key's limit of {per_day:,} characters per day is reached"
+                return Exceeded(text, DAY_SECONDS - int(now % DAY_SECONDS), of_day=True)
+            connection.execute(
+                "UPDATE keys SET minute = ?, minute_requests = ? WHERE id = ?", (minute, requests + 1, key.id)
+            )
+            connection.execute(
+                "INSERT INTO usage VALUES (?, ?, 1, ?) ON CONFLICT (key, day) DO UPDATE SET "
+                "requests = requests + 1, characters = characters + excluded.characters",
+                (key.id, day, characters),
+            )
+        return None
+
+    def characters_today(self, key: ApiKey) -> int:
+        rows = self._database.read("SELECT characters FROM usage WHERE key = ? AND day = ?", key.id, _day(time.time()))
+        return int(rows[0][0]) if rows else 0
+
+    def usage(self) -> list[tuple[str, str, int, int]]:
+        """Return (day, name of the key, requests, characters), the newest days first."""
+        rows = self._database.read(
+            "SELECT day, name, requests, characters FROM usage JOIN keys ON keys.id = usage.key ORDER BY day DESC, name"
+        )
+        return list(rows)
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _day(now: float) -> str:
+    return datetime.datetime.fromtimestamp(now, datetime.UTC).date().isoformat()

@@ -1,0 +1,88 @@
+"""Language pairs: the models that translate them directly, and the routes through other languages."""
+
+import contextlib
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nmt_cli.corpus.languages import base_of, is_same
+from nmt_cli.documents.alignment import align
+from nmt_cli.documents.placement import Aligned
+from nmt_cli.serving.on_demand import OnDemand
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Pending, Translation
+from nmt_cli.translation.translator import Translator
+
+MAX_STEPS = 3  # models on a route
+PREFERRED = "en"  # among routes of the same length
+_NOT_IN_HEADER = re.compile(r"[^A-Za-z0-9_]")
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A translator for one language pair."""
+
+    translator: Translator | OnDemand
+    source: str  # language codes
+    target: str
+    prefix: str = ""  # put before every source to select one of the model's target languages
+
+    def held(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Keep the model in memory within the block; 500 if it cannot be loaded."""
+        return self.translator.held() if isinstance(self.translator, OnDemand) else contextlib.nullcontext()
+
+    @property
+    def _loaded(self) -> Translator:
+        return self.translator.loaded if isinstance(self.translator, OnDemand) else self.translator
+
+    def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
+        """Start translating a unit of a text. Units at later positions let the first units of other texts go first."""
+        return self._loaded.submit(self.prefix + unit, options, done=done, position=position)
+
+    def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
+        """Return the translation of this rank, or the last one if there are fewer, aligned with its unit."""
+        result = align(self._loaded, translation, self.prefix + unit, rank)
+        skip = len(self.prefix)
+        return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])
+
+
+@dataclass(frozen=True)
+class LanguageRoute:
+    """The models that translate one language into another, one after the other."""
+
+    steps: tuple[ServedModel, ...]
+
+    @property
+    def source(self) -> str:
+        return self.steps[0].source
+
+    @property
+    def target(self) -> str:
+        return self.steps[-1].target
+
+    @property
+    def name(self) -> str:
+        """The languages, such as de-en-fr, for a header. A country follows an underscore: pt_BR."""
+        codes = [self.source, *(step.target for step in self.steps)]
+        return "-".join(_NOT_IN_HEADER.sub("_", code[:40]) for code in codes)
+
+
+def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, str], LanguageRoute]:
+    """Return the route for each language pair that can be translated, direct ones first.
+
+    A pair without a model gets the shortest route through other languages; of equal ones, that through English.
+    """
+    routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
+    for source in dict.fromkeys(model.source for model in models):
+        ends = [route for (first, _), route in routes.items() if first == source]
+        for _ in range(MAX_STEPS - 1 if pivot else 0):
+            ends.sort(key=lambda route: base_of(route.target) != PREFERRED)
+            longer = list[LanguageRoute]()
+            for route in ends:
+                for model in models:
+                    pair = source, model.target
+                    if is_same(route.target, model.source) and not is_same(*pair) and pair not in routes:
+                        routes[pair] = LanguageRoute((*route.steps, model))
+                        longer.append(routes[pair])
+            ends = longer
+    return routes

@@ -1,0 +1,168 @@
+"""Models that are loaded when a request first needs them, and put away when none has needed them for a while."""
+
+import asyncio
+import contextlib
+import gc
+import math
+import mmap
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+
+from anyio import CapacityLimiter, to_thread
+
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.system.console import say, warn
+from nmt_cli.system.errors import NmtError, from_os_error
+from nmt_cli.translation.stored_models import StoredModel
+from nmt_cli.translation.translator import Translator
+
+LOADS = 2  # models loaded at once
+RETRY_SECONDS = 60  # after a failure, before a model is loaded again; requests fail at once until then
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process takes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+class OnDemand:
+    """The Translator of a stored model. It exists while requests hold it, and until the Loader puts it away."""
+
+    def __init__(self, model: StoredModel, loader: "Loader") -> None:
+        self.model = model
+        self._loader = loader
+        self.translator: Translator | None = None
+        self.users = 0  # requests that need the translator, or wait for it
+        self.last_used = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._failed = -math.inf  # when loading failed last
+
+    @property
+    def loaded(self) -> Translator:
+        """The translator. Only for code inside `held`."""
+        assert self.translator
+        return self.translator
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """The number of waiting segments, and of segments being searched."""
+        return self.translator.load if self.translator else (0, 0)
+
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Load the model if necessary, and keep it within the block; 500 if it cannot be loaded.
+
+        A request that is cancelled does not stop the loading, because others may wait for it.
+        """
+        self.users += 1
+        try:
+            if not self.translator:
+                if not self._loading and time.monotonic() - self._failed >= RETRY_SECONDS:
+                    self._loading = asyncio.ensure_future(self._load())
+                if self._loading:
+                    await asyncio.shield(self._loading)
+                if not self.translator:
+                    source, target, _ = self.model.directions[0]
+                    text = f"The model for {source} to {target} cannot be loaded. The server's log has the reason"
+                    raise Refusal(500, text)
+            yield
+        finally:
+            self.users -= 1
+            self.last_used = time.monotonic()
+            if not self.users and self.translator:
+                self._loader.released(self)
+
+    async def _load(self) -> None:
+        try:
+            self.translator = await self._loader.load(self.model)
+        except (NmtError, OSError, ValueError, RuntimeError, MemoryError) as error:
+            self._failed = time.monotonic()
+            reason = from_os_error(error) if isinstance(error, OSError) else error
+            warn(f"{self.model.path} cannot be loaded: {reason or 'there is too little memory'}")
+        finally:
+            self._loading = None
+        await self._loader.make_room()
+
+    async def put_away(self) -> None:
+        """Free the memory of the translator, which no request holds."""
+        translator, self.translator = self.translator, None
+        if translator:
+            await to_thread.run_sync(translator.close)
+            del translator
+            gc.collect()  # its queue and its threads refer to each other
+            say(f"put away {self.model.path}")
+
+    def close(self) -> None:
+        if self.translator:
+            self.translator.close()
+
+
+class Loader:
+    """Loads models, and puts away those that are idle or take too much memory, the least recently used first."""
+
+    def __init__(
+        self,
+        load: Callable[[StoredModel], Translator],
+        *,
+        idle: float,
+        memory: float = math.inf,
+        resident: Callable[[], int] = resident_bytes,
+    ) -> None:
+        """Models are put away after `idle` seconds without requests, and while `resident` exceeds `memory` bytes."""
+        self._load = load
+        self._idle = idle
+        self._memory = memory
+        self._resident = resident
+        self._limiter: CapacityLimiter | None = None  # of the event loop
+        self._making_room = False
+        self._tasks = set[asyncio.Task[None]]()
+        self.models = list[OnDemand]()
+
+    def add(self, model: StoredModel) -> OnDemand:
+        self.models.append(OnDemand(model, self))
+        return self.models[-1]
+
+    async def load(self, model: StoredModel) -> Translator:
+        self._limiter = self._limiter or CapacityLimiter(LOADS)
+        begun = time.monotonic()
+        translator = await to_thread.run_sync(self._load, model, limiter=self._limiter)
+        say(f"loaded {model.path} in {time.monotonic() - begun:.1f} s")
+        return translator
+
+    def released(self, model: OnDemand) -> None:
+        """Note that no request holds a model any more."""
+        if not model.timer and self._idle < math.inf:
+            model.timer = asyncio.get_running_loop().call_later(self._idle, self._check_idle, model)
+        if self._resident() > self._memory:
+            self._start(self.make_room())
+
+    def _check_idle(self, model: OnDemand) -> None:
+        model.timer = None
+        left = self._idle - (time.monotonic() - model.last_used)
+        if model.users or not model.translator:
+            return
+        if left > 0:
+            model.timer = asyncio.get_running_loop().call_later(left, self._check_idle, model)
+        else:
+            self._start(model.put_away())
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)  # the event loop itself keeps only a weak reference
+        task.add_done_callback(self._tasks.discard)
+
+    async def make_room(self) -> None:
+        """Put models away while the process takes too much memory."""
+        if self._making_room:
+            return
+        self._making_room = True
+        try:
+            while self._resident() > self._memory:
+                free = [model for model in self.models if model.translator and not model.users]
+                if not free:
+                    return
+                await min(free, key=lambda model: model.last_used).put_away()
+        finally:
+            self._making_room = False

@@ -1,0 +1,116 @@
+"""Translates the units of a request along a route.
+
+On a route through another language, each sentence passes all models. The links of its words are composed, and the last
+model is given the terms that the first sentence contains.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from nmt_cli.corpus.terms import Term, Terms
+from nmt_cli.corpus.tokenizer import WIDE, normalize, visible
+from nmt_cli.documents.placement import Aligned
+from nmt_cli.serving.language_routes import LanguageRoute, ServedModel
+from nmt_cli.serving.pool import ModelPool
+from nmt_cli.serving.work import SHORT_TEXT
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Translation
+from nmt_cli.translation.segmenter import sentences_of
+
+_WIDE = re.compile(f"[{WIDE}]")
+
+Ranks = list[Aligned]  # the translations of a unit or sentence, best first
+
+
+async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str], options: SearchOptions) -> list[Ranks]:
+    """Return the translations of each unit, best first. They have links if `options` ask for alignments."""
+    if len(route.steps) == 1:
+        return await _step(pool, route.steps[0], units, options)
+    short = sum(map(len, units)) <= SHORT_TEXT
+    spans = await pool.workers.map_in_thread(sentences_of, units, short=short)
+    sentences = [unit[start:end] for unit, own in zip(units, spans, strict=True) for start, end in own]
+    texts = sentences
+    best = list[Aligned]()  # the translations of the step before
+    results = list[Ranks]()
+    for step in route.steps:
+        last = step is route.steps[-1]
+        step_options = options if last else replace(options, n_best=1, terms=None)
+        if last and options.terms:
+            terms = await pool.workers.in_thread(_terms_of, options.terms, sentences, texts, step.prefix)
+            step_options = replace(options, terms=terms)
+        results = await _step(pool, step, texts, step_options)
+        if best and options.alignments:
+            results = await pool.workers.map_in_thread(_compose, best, results, short=short)
+        best = [ranks[0] for ranks in results]
+        texts = [each.text for each in best]
+    left = iter(results)
+    by_unit = [[next(left) for _ in own] for own in spans]
+    return await pool.workers.map_in_thread(_join, spans, by_unit, short=short)
+
+
+async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Ranks]:
+    """Translate units with one model, which is loaded if necessary."""
+
+    def aligned(unit: str, translation: Translation) -> Ranks:
+        return [model.aligned(unit, translation, rank) for rank in range(options.n_best)]
+
+    async with model.held():
+        translations = await pool.translate(model, units, options)
+        if not options.alignments:
+            return [[Aligned(each.text, []) for each in one.hypotheses] for one in translations]
+        short = sum(map(len, units)) <= SHORT_TEXT
+        return await pool.workers.map_in_thread(aligned, units, translations, short=short)
+
+
+class SentenceTerms(Terms):
+    """The terms that the translation of each sentence must contain, whatever words the sentence itself has."""
+
+    def __init__(self, by_sentence: Mapping[str, list[Term]]) -> None:
+        super().__init__(())
+        self._by_sentence = by_sentence
+
+    def find(self, text: str) -> list[Term]:
+        return self._by_sentence.get(text, [])
+
+
+def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], prefix: str) -> SentenceTerms:
+    """Return the terms of sentences for their translations `texts`, which the last model reads after `prefix`."""
+    by_text = dict[str, list[Term]]()
+    for sentence, text in zip(sentences, texts, strict=True):
+        own = by_text.setdefault(normalize(visible(prefix + text)), [])
+        own += [term for term in terms.find(normalize(visible(sentence))) if term not in own]
+    return SentenceTerms(by_text)
+
+
+def _compose(first: Aligned, ranks: Ranks) -> Ranks:
+    """Return translations of a translation with links to the first text."""
+    ends = [end for end, _ in first.links]
+
+    def origin(offset: int) -> int:
+        """Return where the token of the first text begins whose translation is at an offset."""
+        return first.links[min(bisect_right(ends, offset), len(ends) - 1)][1] if ends else 0
+
+    return [Aligned(each.text, [(end, origin(offset)) for end, offset in each.links]) for each in ranks]
+
+
+def _join(spans: Sequence[tuple[int, int]], sentences: Sequence[Ranks]) -> Ranks:
+    """Return the translations of a unit, given those of its sentences and their spans in the unit.
+
+    They are joined by a space, unless both sides of a joint are Chinese or Japanese.
+    """
+    joined = Ranks()
+    for rank in range(max(map(len, sentences), default=1)):
+        text = ""
+        links = list[tuple[int, int]]()
+        for (start, _), ranks in zip(spans, sentences, strict=True):
+            one = ranks[min(rank, len(ranks) - 1)]
+            if not one.text.strip():
+                continue
+            if text and not (_WIDE.match(text[-1]) and _WIDE.match(one.text[0])):
+                text += " "
+            links += [(len(text) + end, start + origin) for end, origin in one.links]
+            text += one.text
+        joined.append(Aligned(text, links))
+    return joined

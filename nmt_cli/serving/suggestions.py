@@ -1,0 +1,46 @@
+"""LibreTranslate's route for suggestions: clients send better translations, which an operator may collect in a file."""
+
+import json
+import os
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.service import Service
+
+MAX_FILE_BYTES = 1 << 28
+
+
+async def suggest(request: Request) -> JSONResponse:
+    """Append a suggestion to the server's file; 403 if it collects none."""
+    service: Service = request.app.state.service
+    fields = await service.read(request)
+    service.check_key(request, fields, "api_key", "apiKey")
+    if not service.suggestions:
+        raise Refusal(403, "Suggestions are disabled on this server.")
+    suggestion = {name: fields.text(name) for name in ("q", "s", "source", "target")}
+    service.count(request, [suggestion["q"], suggestion["s"]])
+    service.pool.find(suggestion["source"], suggestion["target"])
+    line = json.dumps(suggestion, ensure_ascii=False) + "\n"
+    await service.pool.workers.in_thread(append, service.suggestions, line.encode(), short=True)
+    return JSONResponse({"success": True})
+
+
+def append(path: Path, line: bytes) -> None:
+    """Append a line to a file that only its owner may read; 503 if it is full or cannot be written."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            if os.fstat(file).st_size + len(line) > MAX_FILE_BYTES:
+                raise Refusal(503, "The server takes no more suggestions")
+            os.write(file, line)
+        finally:
+            os.close(file)
+    except OSError:
+        raise Refusal(503, "The server cannot store suggestions") from None
+
+
+ROUTES = [Route("/suggest", suggest, methods=["POST"])]

@@ -1,0 +1,37 @@
+"""Models on disk, described without loading them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from nmt_cli.corpus.tokenizer import LANGUAGE, Tokenizer
+from nmt_cli.transformer.config import ModelConfig
+
+
+class Direction(NamedTuple):
+    """A language pair that a model translates."""
+
+    source: str  # language codes
+    target: str
+    prefix: str = ""  # put before every source to select one of the model's target languages
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """A model that may be loaded later."""
+
+    path: Path
+    kind: str
+    directions: tuple[Direction, ...]
+    bytes: int  # of its files
+    parameters: int
+    open: Callable[[], Path]  # return a model directory; another kind of model is converted first
+
+
+def directions_of(config: ModelConfig, tokenizer: Tokenizer) -> tuple[Direction, ...]:
+    """Return the language pairs of a model: one, or one for each token of a target language such as >>deu<<."""
+    pieces = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
+    tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]
+    several = tuple(Direction(config.src, token[2:-2], f"{token} ") for token in tokens)
+    return several or (Direction(config.src, config.tgt),)

@@ -1,0 +1,375 @@
+"""The data base: it outlives restarts and kills, servers share it, and it has no text of a request."""
+
+import contextlib
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_model import make_model
+from typer.testing import CliRunner
+
+pytest.importorskip("starlette")
+from serving import PAIR, server, service_of
+from starlette.testclient import TestClient
+from texts import ROOT
+
+from nmt_cli.commands.app import app as command_line
+from nmt_cli.serving import database as module
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.database import MIGRATIONS, Database
+from nmt_cli.serving.key_store import KeyStore
+from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError, StorageError, UsageError
+
+NEW = {"name": "ours", "source_lang": "EN", "target_lang": "DE", "entries": "rot\tBaum", "entries_format": "tsv"}
+TEXT = {"text": ["rot und"], "source_lang": "EN", "target_lang": "DE"}
+DAY = 20_000 * 24 * 3600.0  # when a day begins
+
+
+@contextlib.contextmanager
+def client_of(model: Path, path: Path, **options: Any) -> Any:
+    with contextlib.closing(Database(path)) as database, service_of(model, database=database, **options) as service:
+        with TestClient(create_app(service)) as client:
+            yield client
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "nmt.db"
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_glossaries_outlive_the_server(model: Path, path: Path) -> None:
+    with client_of(model, path) as client:
+        made = client.post("/v2/glossaries", json=NEW).json()
+        dropped = client.post("/v2/glossaries", json=NEW).json()
+        assert client.delete(f"/v2/glossaries/{dropped['glossary_id']}").status_code == 204
+    assert path.stat().st_mode & 0o777 == 0o600
+    with client_of(model, path) as client:
+        assert client.get("/v2/glossaries").json() == {"glossaries": [made]}
+        answer = client.post("/v2/translate", json={**TEXT, "glossary_id": made["glossary_id"]}).json()
+        assert "Baum" in answer["translations"][0]["text"].split()
+
+
+def test_a_key_is_needed_once_there_is_one_and_revoked_ones_are_refused(model: Path, path: Path) -> None:
+    keys = KeyStore(Database(path))
+    with client_of(model, path) as client:
+        assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
+        key = keys.add("weblate")
+        assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 400
+        assert client.post("/v2/translate", json=TEXT).status_code == 403
+        for fields in ({"api_key": key}, {"apiKey": key}):
+            assert client.post("/translate", json={"q": "rot", **PAIR, **fields}).status_code == 200
+        assert (
+            client.post("/v2/translate", json=TEXT, headers={"Authorization": f"DeepL-Auth-Key {key}"}).status_code
+            == 200
+        )
+        assert client.get("/metrics", headers=bearer(key)).status_code == 200
+        for wrong in ("nmt_x", key[:-1], key.lower()):
+            assert client.get("/metrics", headers=bearer(wrong)).json() == {"error": "Invalid API key"}
+        assert client.get("/frontend/settings").json()["keyRequired"] is True
+        keys.revoke("weblate")
+        assert client.get("/metrics", headers=bearer(key)).status_code == 403
+        assert client.get("/metrics").status_code == 400, "a server whose keys are all revoked serves nobody"
+    with client_of(model, path, keys=[b"of-a-file"]) as client:
+        assert client.get("/metrics", headers=bearer("of-a-file")).status_code == 200
+
+
+def test_limits_of_a_key(path: Path) -> None:
+    """Minutes and days begin at full ones; a refused request costs nothing."""
+    database = Database(path)
+    keys = KeyStore(database)
+    found = keys.find(keys.add("a", per_minute=2, per_day=100))
+    assert found
+    assert keys.charge(found, 40, DAY) is None
+    assert keys.charge(found, 40, DAY + 30) is None
+    exceeded = keys.charge(found, 1, DAY + 45)
+    assert exceeded
+    assert (exceeded.text, exceeded.seconds) == ("The key's limit of 2 requests per minute is reached", 15)
+    exceeded = keys.charge(found, 21, DAY + 60)
+    assert exceeded
+    assert (exceeded.text, exceeded.seconds) == ("The key's limit of 100 characters per day is reached", 86340)
+    assert keys.charge(found, 20, DAY + 60) is None
+    assert keys.charge(found, 100, DAY + 86400) is None
+    other = keys.find(keys.add("b"))
+    assert other
+    assert keys.charge(other, 10**9, DAY) is None
+    keys.limit("a", None, None)
+    assert keys.charge(found, 10**6, DAY) is None
+    first, second = "2024-10-04", "2024-10-05"
+    assert keys.usage() == [(second, "a", 1, 100), (first, "a", 4, 1_000_100), (first, "b", 1, 10**9)]
+
+
+def test_limits_are_answered_in_each_dialect(model: Path, path: Path) -> None:
+    keys = KeyStore(Database(path))
+    key = keys.add("a", per_day=10)
+    with client_of(model, path) as client:
+        headers = bearer(key)
+        assert client.post("/translate", json={"q": "rot rot", **PAIR}, headers=headers).status_code == 200
+        for route, fields, status, name in (
+            ("/translate", {"q": "rot rot", **PAIR}, 429, "error"),
+            ("/sentences", {"q": "rot rot", **PAIR}, 429, "error"),
+            ("/detect", {"q": "rot rot"}, 429, "error"),
+            ("/v2/translate", TEXT, 456, "message"),
+        ):
+            answer = client.post(route, json=fields, headers=headers)
+            assert (answer.status_code, answer.json()) == (
+                status, {name: "The key's limit of 10 characters per day is reached"},
+            )  # fmt: skip
+            assert 0 < int(answer.headers["Retry-After"]) <= 86400
+        usage = client.get("/v2/usage", headers=headers).json()
+        assert usage == {"character_count": 7, "character_limit": 10}
+        keys.limit("a", per_minute=1, per_day=None)
+        answer = client.post("/v2/translate", json=TEXT, headers=headers)
+        assert (answer.status_code, "1 requests per minute" in answer.json()["message"]) == (429, True)
+
+
+def test_several_servers_count_together(model: Path, path: Path) -> None:
+    key = KeyStore(Database(path)).add("a", per_minute=None, per_day=300)
+    with client_of(model, path) as one, client_of(model, path) as two, ThreadPoolExecutor(8) as threads:
+        body = {"q": "rot", **PAIR}
+        asked = [
+            threads.submit(client.post, "/translate", json=body, headers=bearer(key)) for client in (one, two) * 75
+        ]
+        statuses = [each.result().status_code for each in asked]
+        assert (statuses.count(200), statuses.count(429)) == (100, 50)
+        made = one.post("/v2/glossaries", json=NEW, headers=bearer(key)).json()
+        assert two.get("/v2/glossaries", headers=bearer(key)).json() == {"glossaries": [made]}
+
+
+def test_the_data_base_has_no_text_and_no_key(model: Path, path: Path) -> None:
+    key = KeyStore(Database(path)).add("a")
+    with client_of(model, path) as client:
+        for route, fields in (("/translate", {"q": "Geheimnis", **PAIR}), ("/detect", {"q": "Geheimnis"})):
+            assert client.post(route, json=fields, headers=bearer(key)).status_code == 200
+        stored = b"".join(file.read_bytes() for file in path.parent.iterdir())
+        assert len(stored) > 4096
+        for secret in ("Geheimnis", key, key[4:]):
+            assert secret.encode() not in stored
+
+
+def test_a_locked_data_base_is_answered_with_503(
+    model: Path, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.05)
+    with client_of(model, path) as client:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for _ in range(3):
+                answer = client.post("/v2/glossaries", json=NEW)
+                assert answer.status_code == 503
+                assert answer.json() == {"message": "The server's data base cannot be used: try again later"}
+            assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
+            assert capsys.readouterr().err.count("warning") == 1
+        assert client.post("/v2/glossaries", json=NEW).status_code == 201
+
+
+def test_the_server_answers_while_it_waits_for_the_data_base(model: Path, path: Path) -> None:
+    with client_of(model, path) as client, ThreadPoolExecutor(1) as threads:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            waiting = threads.submit(client.post, "/v2/glossaries", json=NEW)
+            time.sleep(0.2)
+            begun = time.monotonic()
+            assert client.get("/health").status_code == 200
+            assert time.monotonic() - begun < 1
+            assert not waiting.done()
+            other.execute("COMMIT")
+        assert waiting.result().status_code == 201
+
+
+def test_the_schema_is_upgraded_and_a_newer_one_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = KeyStore(Database(path))
+    key = keys.add("a")
+    monkeypatch.setattr(
+        module, "MIGRATIONS", (*MIGRATIONS, "ALTER TABLE keys ADD COLUMN note TEXT; CREATE TABLE x (y)")
+    )
+    upgraded = Database(path)
+    assert upgraded.read("PRAGMA user_version") == [(len(MIGRATIONS) + 1,)]
+    assert KeyStore(upgraded).find(key)
+    monkeypatch.undo()
+    with pytest.raises(DataError, match="a newer nmt wrote"):
+        Database(path)
+    monkeypatch.setattr(module, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (b); CREATE TABLE a (b)"))
+    broken = path.with_name("broken.db")
+    with pytest.raises(StorageError, match="table a already exists"):
+        Database(broken)
+    monkeypatch.undo()
+    assert Database(broken).read("SELECT count(*) FROM keys") == [(0,)], "an upgrade is done in full or not at all"
+
+
+def test_files_that_are_no_data_base_of_ours_are_refused_and_left_alone(path: Path, tmp_path: Path) -> None:
+    path.write_bytes(b"x" * 5000)
+    with pytest.raises(DataError, match="no SQLite data base"):
+        Database(path)
+    assert path.read_bytes() == b"x" * 5000
+    other = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(other)) as connection:
+        connection.execute("CREATE TABLE notes (text)")
+    with pytest.raises(DataError, match="another program"):
+        Database(other)
+    for wrong in (tmp_path, tmp_path / "nowhere" / "x"):
+        with pytest.raises(OutputError, match="cannot open the data base"):
+            Database(wrong)
+
+
+def test_processes_that_create_a_data_base_at_the_same_time(path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from nmt_cli.serving.database import Database\n"
+        "from nmt_cli.serving.key_store import KeyStore\n"
+        "keys = KeyStore(Database(Path(sys.argv[1])))\n"
+        "for number in range(20): keys.add(f'{sys.argv[2]} {number}')"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", script, str(path), str(one)], cwd=ROOT) for one in range(6)]
+    assert [each.wait(60) for each in running] == [0] * 6
+    assert len(list(KeyStore(Database(path)))) == 120
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from nmt_cli.corpus.terms import Terms
+from nmt_cli.serving.database import Database
+from nmt_cli.serving.glossaries import Glossaries
+from nmt_cli.serving.key_store import KeyStore
+database = Database(Path(sys.argv[1]))
+keys, glossaries = KeyStore(database), Glossaries(database)
+for number in range(10**6):
+    name = f"{sys.argv[2]}-{number}"
+    key = keys.add(name)
+    print("key", name, key, flush=True)
+    if number % 3 == 0:
+        keys.revoke(name)
+        print("revoked", name, key, flush=True)
+    glossary = glossaries.add(name, {("en", "de"): Terms.parse([f"the {n}\\tdas {n}" for n in range(200)])})
+    print("glossary", name, glossary.key, flush=True)
+    if number > 20:
+        break_ = glossaries.all()[0]
+        glossaries.remove(break_.key)
+        print("removed", name, break_.key, flush=True)
+"""
+
+
+def test_what_was_confirmed_survives_sigkill(path: Path) -> None:
+    """tests/benchmarks/database_kills.py does this 200 times, with a server."""
+    draw = random.Random(3)
+    confirmed = list[list[str]]()
+    for run in range(4):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path), str(run)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        killer = threading.Timer(1.5 + draw.random(), writer.kill)
+        killer.start()
+        output, _ = writer.communicate(timeout=60)
+        whole = output[: output.rfind("\n") + 1]
+        confirmed += [line.split() for line in whole.strip().split("\n") if line]
+        database = Database(path)
+        assert database.read("PRAGMA integrity_check") == [("ok",)]
+        keys = KeyStore(database)
+        revoked = {key for what, _, key in confirmed if what == "revoked"}
+        for _, _, key in (each for each in confirmed if each[0] == "key"):
+            assert key in revoked or keys.find(key)
+        assert not any(map(keys.find, revoked))
+        removed = {key for what, _, key in confirmed if what == "removed"}
+        stored = {row[0] for row in database.read("SELECT glossary FROM dictionaries WHERE terms = 200")}
+        added = {key for what, _, key in confirmed if what == "glossary"}
+        assert len(added - removed - stored) <= 1, "one may have been removed without confirmation"
+        assert not removed & stored
+        database.close()
+    assert len(confirmed) > 20
+
+
+def test_nmt_keys(path: Path) -> None:
+    def run(*words: str) -> Any:
+        return CliRunner().invoke(command_line, ["keys", *words, "--database", str(path)])
+
+    assert isinstance(run("list").exception, MissingError)
+    key = run("add", "weblate", "--per-minute", "60", "--per-day", "100000").stdout.strip()
+    assert len(key) == 47
+    assert KeyStore(Database(path)).find(key)
+    assert isinstance(run("add", "weblate").exception, OutputError)
+    assert isinstance(run("add", "\x1b[1m").exception, UsageError)
+    assert isinstance(run("revoke", "x").exception, MissingError)
+    assert "weblate\t60 requests/minute\t100,000 characters/day\tsince" in run("list").stdout
+    assert run("limit", "weblate", "--per-minute", "5").exit_code == 0
+    assert "weblate\t5 requests/minute\tno limit characters/day" in run("list").stdout
+    found = KeyStore(Database(path)).find(key)
+    assert found
+    KeyStore(Database(path)).charge(found, 12, DAY)
+    assert run("usage").stdout == "2024-10-04\tweblate\t1 requests\t12 characters\n"
+    assert run("revoke", "weblate").exit_code == 0
+    assert "\trevoked 20" in run("list").stdout
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "BUSY_SECONDS", 0.05)
+            assert isinstance(run("add", "late").exception, BusyError | OutputError)
+
+
+def test_public_addresses_need_a_stored_key(model: Path, path: Path) -> None:
+    key = KeyStore(Database(path)).add("a")
+    with server(str(model), "--host", "0.0.0.0", "--database", str(path)) as (_, address):
+        address = address.replace("0.0.0.0", "127.0.0.1")
+        body = json.dumps({"q": "rot", **PAIR}).encode()
+        for headers, status in (({}, 400), (bearer("x"), 403)):
+            post = urllib.request.Request(f"{address}/translate", body, {"Content-Type": "application/json", **headers})
+            with pytest.raises(urllib.error.HTTPError, match=str(status)):
+                urllib.request.urlopen(post, timeout=60)
+        post = urllib.request.Request(f"{address}/translate", body, {"Content-Type": "application/json", **bearer(key)})
+        assert urllib.request.urlopen(post, timeout=60).status == 200
+
+
+def test_glossaries_of_version_3_have_a_dictionary_for_each_pair(tmp_path: Path, model: Path) -> None:
+    back = make_model(tmp_path, "corpus.src=de", "corpus.tgt=en", seed=2)
+    with service_of(model, back) as service, TestClient(create_app(service)) as client:
+        there = {"source_lang": "en", "target_lang": "DE", "entries": "rot\tBaum\nund\tKatze", "entries_format": "tsv"}
+        back_again = {"source_lang": "de", "target_lang": "en", "entries": "rot,Hund", "entries_format": "csv"}
+        answer = client.post("/v3/glossaries", json={"name": "a", "dictionaries": [there, back_again]})
+        assert answer.status_code == 201
+        made = answer.json()
+        assert [each["entry_count"] for each in made["dictionaries"]] == [2, 1]
+        path = f"/v3/glossaries/{made['glossary_id']}"
+        assert client.get(path).json() == made
+        assert client.get("/v3/glossaries").json() == {"glossaries": [made]}
+        assert client.get("/v2/glossaries").json() == {"glossaries": []}
+        assert client.get(path.replace("v3", "v2")).status_code == 404
+        for pair, form in (
+            ({"source_lang": "EN", "target_lang": "DE"}, "Baum"),
+            ({"source_lang": "DE", "target_lang": "EN"}, "Hund"),
+        ):
+            fields = {"text": ["rot"], **pair, "glossary_id": made["glossary_id"]}
+            assert form in client.post("/v2/translate", json=fields).json()["translations"][0]["text"].split()
+        more = {**there, "entries": "rot\tHaus\ndas\tdie"}
+        changed = client.patch(path, json={"name": "b", "dictionaries": [more]}).json()
+        assert (changed["name"], changed["dictionaries"][0]["entry_count"]) == ("b", 3)
+        query = {"source_lang": "EN", "target_lang": "de"}
+        [entries] = client.get(f"{path}/entries", params=query).json()["dictionaries"]
+        assert {*entries["entries"].split("\n")} == {"rot\tHaus", "und\tKatze", "das\tdie"}
+        replaced = client.put(f"{path}/dictionaries", json={**there, "entries": "rot\tTag"}).json()
+        assert replaced == {"source_lang": "en", "target_lang": "de", "entry_count": 1}
+        assert client.delete(f"{path}/dictionaries", params=query).status_code == 204
+        assert client.delete(f"{path}/dictionaries", params=query).status_code == 404
+        assert len(client.get("/v2/glossaries").json()["glossaries"]) == 1
+        wrong = [
+            ({"name": "x", "dictionaries": value}, 400)
+            for value in (None, "x", [1], [{}], [there, there], [there] * 51)
+        ]
+        for fields, status in wrong:
+            answer = client.post("/v3/glossaries", json=fields)
+            assert (answer.status_code, list(answer.json())) == (status, ["message"]), fields
+        for method, where in (("GET", ""), ("DELETE", ""), ("PATCH", "")):
+            assert client.request(method, f"/v3/glossaries/none{where}", json={"name": "x"}).status_code == 404
+        assert client.delete(path).status_code == 204
+        assert client.get("/v3/glossaries").json() == {"glossaries": []}

@@ -1,0 +1,237 @@
+"""Models of directories: known by their descriptions, loaded at the first request, and put away."""
+
+import asyncio
+import json
+import math
+import shutil
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from tiny_model import make_model
+
+pytest.importorskip("starlette")
+from serving import TEXTS, ask, hypotheses, server
+from starlette.testclient import TestClient
+
+from nmt_cli import Translator
+from nmt_cli.interop.model_kinds import find_models
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.language_routes import ServedModel
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.on_demand import Loader, OnDemand
+from nmt_cli.serving.pool import ModelPool, load
+from nmt_cli.serving.service import Limits, Service
+from nmt_cli.system.errors import DataError
+from nmt_cli.translation.stored_models import StoredModel
+
+PAIRS = [("en", "de"), ("de", "en"), ("en", "fr")]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three models: en-de, de-en and en-fr."""
+    parent = tmp_path_factory.mktemp("models")
+    for seed, (source, target) in enumerate(PAIRS, 1):
+        make_model(parent / f"{seed}", f"corpus.src={source}", f"corpus.tgt={target}", seed=seed)
+    return parent
+
+
+class Lab:
+    """An application that serves a directory, with a count of loads, and a gate that they wait for."""
+
+    def __init__(self, directory: Path, **options: Any) -> None:
+        self.loads = list[str]()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.failing = set[str]()
+        self.loader = Loader(self._load, **{"idle": math.inf, **options})
+        stored = find_models(directory)
+        self.by_pair = {each.directions[0][:2]: self.loader.add(each) for each in stored}
+        models = [ServedModel(each, *each.model.directions[0]) for each in self.by_pair.values()]
+        self.pool = ModelPool(models, Metrics(), queue=1000)
+        self.app = create_app(Service(self.pool, self.pool.metrics, Limits(5000, 50, 5)))
+
+    def _load(self, model: StoredModel) -> Translator:
+        assert self.gate.wait(60)
+        pair = "-".join(model.directions[0][:2])
+        self.loads.append(pair)
+        if pair in self.failing:
+            raise DataError("the weights are damaged")
+        translator = load(model.open(), "fp32", 1)[0].translator
+        assert isinstance(translator, Translator)
+        return translator
+
+    @property
+    def loaded(self) -> list[str]:
+        return [f"{source}-{target}" for (source, target), each in self.by_pair.items() if each.translator]
+
+
+def request(client: TestClient, source: str = "en", target: str = "de", text: str = TEXTS[0]) -> Any:
+    return client.post("/translate", json={"q": text, "source": source, "target": target})
+
+
+def wait_until(condition: Any) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def lab(directory: Path) -> Iterator[Lab]:
+    lab = Lab(directory)
+    with lab.pool:
+        yield lab
+
+
+def test_a_model_is_loaded_at_its_first_request_only(lab: Lab, directory: Path) -> None:
+    with TestClient(lab.app) as client, Translator(directory / "1" / "model", precision="fp32") as alone:
+        assert [each["code"] for each in client.get("/languages").json()] == ["en", "de", "fr"]
+        assert lab.loads == []
+        [[expected]] = hypotheses(alone, TEXTS[0])
+        for _ in range(3):
+            assert request(client).json() == {"translatedText": expected}
+        assert (lab.loads, lab.loaded) == (["en-de"], ["en-de"])
+        assert request(client, "de", "fr").headers["X-NMT-Route"] == "de-en-fr"
+        assert lab.loaded == ["en-de", "de-en", "en-fr"]
+
+
+def test_requests_wait_for_a_loading_model_and_others_do_not(lab: Lab) -> None:
+    with TestClient(lab.app) as client, ThreadPoolExecutor(8) as threads:
+        request(client, "de", "en")
+        lab.gate.clear()
+        waiting = [threads.submit(request, client) for _ in range(6)]
+        wait_until(lambda: lab.by_pair["en", "de"].users == 6)
+        assert request(client, "de", "en").status_code == 200
+        assert client.get("/health").status_code == 200
+        assert not any(each.done() for each in waiting)
+        lab.gate.set()
+        assert {each.result().status_code for each in waiting} == {200}
+        assert lab.loads == ["de-en", "en-de"]
+
+
+def test_a_request_that_waits_for_a_model_ends_at_its_deadline(directory: Path) -> None:
+    lab = Lab(directory)
+    lab.app = create_app(Service(lab.pool, lab.pool.metrics, Limits(5000, 50, 0.2)))
+    with lab.pool, TestClient(lab.app) as client:
+        lab.gate.clear()
+        assert request(client).status_code == 504
+        assert (lab.pool.texts, lab.by_pair["en", "de"].users) == (0, 0)
+        lab.gate.set()
+        wait_until(lambda: lab.loaded == ["en-de"])  # the loading goes on for the next request
+
+
+def test_a_damaged_model_is_named_in_the_log_and_others_are_served(
+    lab: Lab, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.failing.add("en-de")
+    with TestClient(lab.app) as client:
+        for _ in range(3):
+            answer = request(client)
+            error = "The model for en to de cannot be loaded. The server's log has the reason"
+            assert (answer.status_code, answer.json()) == (500, {"error": error})
+        assert lab.loads == ["en-de"], "it is not tried again at each request"
+        assert capsys.readouterr().err.count("cannot be loaded: the weights are damaged") == 1
+        assert request(client, "de", "en").status_code == 200
+        lab.failing.clear()
+        monkeypatch.setattr("nmt_cli.serving.on_demand.RETRY_SECONDS", 0)
+        assert request(client).status_code == 200
+
+
+def test_the_least_recently_used_model_is_put_away_first(directory: Path) -> None:
+    lab = Lab(directory, memory=2, resident=lambda: len(lab.loaded))
+    with lab.pool, TestClient(lab.app) as client:
+        request(client, "en", "de")
+        request(client, "de", "en")
+        request(client, "en", "de")
+        request(client, "en", "fr")
+        wait_until(lambda: lab.loaded == ["en-de", "en-fr"])
+        assert request(client, "de", "en").status_code == 200
+        wait_until(lambda: lab.loaded == ["de-en", "en-fr"])
+
+
+def test_a_model_in_use_is_never_put_away(directory: Path) -> None:
+    lab = Lab(directory, memory=0, resident=lambda: len(lab.loaded), idle=0.01)
+
+    async def hold() -> None:
+        model = lab.by_pair["en", "de"]
+        async with model.held():
+            async with lab.by_pair["de", "en"].held():
+                await asyncio.sleep(0.1)
+                assert lab.loaded == ["en-de", "de-en"]
+            await asyncio.sleep(0.1)
+            assert lab.loaded == ["en-de"]
+            assert model.loaded.submit("rot").result(10).text
+        await asyncio.sleep(0.1)
+        assert lab.loaded == []
+
+    with lab.pool:
+        asyncio.run(hold())
+
+
+def test_an_idle_model_is_put_away(directory: Path) -> None:
+    lab = Lab(directory, idle=0.3)
+    with lab.pool, TestClient(lab.app) as client:
+        for _ in range(5):  # each request starts the time anew
+            request(client)
+            time.sleep(0.1)
+        assert lab.loads == ["en-de"]
+        wait_until(lambda: lab.loaded == [])
+        assert request(client).status_code == 200
+        assert lab.loads == ["en-de", "en-de"]
+
+
+def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
+    """One model fits; every answer is right."""
+    lab = Lab(directory, memory=1, resident=lambda: len(lab.loaded), idle=0.05)
+    with lab.pool, TestClient(lab.app) as client, ThreadPoolExecutor(8) as threads:
+        expected = {pair: request(client, *pair).json() for pair in PAIRS}
+        asked = [
+            (PAIRS[number * 7 % 3], threads.submit(request, client, *PAIRS[number * 7 % 3])) for number in range(90)
+        ]
+        for pair, answer in asked:
+            assert answer.result().json() == expected[pair]
+
+
+def test_a_closed_pool_closes_the_models_that_are_loaded() -> None:
+    loader = Loader(Mock(), idle=math.inf)
+    stored = StoredModel(Path("x"), "nmt", (), 0, 0, Path)
+    loaded, other = loader.add(stored), OnDemand(stored, loader)
+    loaded.translator = translator = Mock(load=(1, 2))
+    assert (loaded.load, other.load) == ((1, 2), (0, 0))
+    for each in (loaded, other):
+        each.close()
+    translator.close.assert_called_once_with()
+
+
+def test_a_directory_is_served(directory: Path, tmp_path: Path) -> None:
+    """Named models are loaded at the start; directories and what vanishes from them later do not stop the server."""
+    models = shutil.copytree(directory, tmp_path / "models")
+    (models / "notes.txt").write_text("x")
+    shutil.copytree(directory / "1" / "model", models / "broken")
+    (models / "broken" / "model.json").write_text("{}")
+    named = str(directory / "1" / "model")
+    with server(named, str(models), "--precision", "fp32") as (process, address):
+        listed = json.load(urllib.request.urlopen(f"{address}/languages", timeout=60))
+        assert [(each["code"], each["targets"]) for each in listed] == [
+            ("en", ["de", "fr"]),
+            ("de", ["en", "fr"]),
+            ("fr", []),
+        ]
+        assert ask(address, TEXTS[0])
+        shutil.rmtree(models / "3")
+        body = json.dumps({"q": "rot", "source": "en", "target": "fr"}).encode()
+        post = urllib.request.Request(f"{address}/translate", body, {"Content-Type": "application/json"})
+        with pytest.raises(urllib.error.HTTPError, match="500"):
+            urllib.request.urlopen(post, timeout=60)
+        assert ask(address, TEXTS[0])
+        process.terminate()
+        assert process.wait(60) == 0
