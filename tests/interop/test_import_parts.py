@@ -1,0 +1,79 @@
+"""Models in several files: sizes are added up, hashes are those of each file, and an error names the right one."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nmt_cli.interop.importing import import_model
+from nmt_cli.interop.npz import read_arrays
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
+
+pytest.importorskip("transformers")
+
+from random_marian import random_marian
+from test_transformers_files import pickled
+from test_untrusted_files import archive, array_file
+
+MARIAN = Path(__file__).parents[1] / "data" / "marian" / "post"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("saved")
+    random_marian(directory)
+    return directory
+
+
+def test_the_sizes_of_parts_are_added_up(tmp_path: Path, saved: Path) -> None:
+    """No part alone has a byte per parameter. The manifest has the hash of each."""
+    directory = pickled(saved, tmp_path / "hf", 12)
+    import_model(directory, tmp_path / "model")
+    weights = artefact.read_json(tmp_path / "model" / "manifest.json")["weights"]
+    assert weights == {file.name: artefact.sha256(file) for file in directory.glob("*.bin")}
+    assert len({*weights.values()}) == 12
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "vocab.json", "target_vocab.json", "tokenizer_config.json", "generation_config.json"),
+        *("special_tokens_map.json", "added_tokens.json"),
+    ],
+)
+def test_every_json_file_is_limited_before_transformers_reads_it(tmp_path: Path, saved: Path, name: str) -> None:
+    directory = shutil.copytree(saved, tmp_path / "hf")
+    with (directory / name).open("wb") as file:
+        file.truncate(artefact.MAX_JSON_BYTES + 1)
+    with pytest.raises(DataError, match=rf"{name} is too large"):
+        import_model(directory, tmp_path / "model")
+
+
+def test_the_first_damaged_array_of_an_archive_is_named(tmp_path: Path) -> None:
+    good = array_file("(2,)", data=bytes(8))
+    for bad in (
+        array_file("(9,)", data=bytes(8)),
+        good.replace(b"NUMPY\1", b"NUMPY\2"),
+        b"\x93NUMPY\1\0" + (9000).to_bytes(2, "little") + b"(" * 9000,
+    ):
+        with pytest.raises(DataError, match=r"model\.npz is damaged: b\.npy "):
+            read_arrays(archive(tmp_path, {"a.npy": good, "b.npy": bad, "c.npy": bad}))
+    with pytest.raises(DataError, match=r"model\.npz is damaged: b\.npy would have more bytes"):
+        read_arrays(archive(tmp_path, {"a.npy": good, "b.npy": good}, {"b.npy": 1 << 30}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [((2, 1), "cannot be imported: its tensors do not fit together"), ((1, 2), "does not fit the model")],
+)
+def test_a_tensor_of_another_shape_is_refused(tmp_path: Path, shape: tuple[int, int], reason: str) -> None:
+    directory = shutil.copytree(MARIAN, tmp_path / "marian")
+    with np.load(directory / "model.npz") as arrays:
+        changed = dict(arrays)
+    changed["encoder_l1_self_Wq"] = np.tile(changed["encoder_l1_self_Wq"], shape)
+    np.savez(directory / "model.npz", **changed)
+    with pytest.raises(DataError, match=f"{directory} {reason}"):
+        import_model(directory, tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,134 @@
+"""Limits and figures of the server count several glossaries, models, texts and bodies together."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("starlette")
+from serving import PAIR, service_of
+from starlette.testclient import TestClient
+
+from nmt_cli.serving import fields, glossaries, metrics, work
+from nmt_cli.serving.app import create_app
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.glossaries import Glossaries, parse
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.pool import ModelPool, ServedModel
+from nmt_cli.serving.texts import TextFormat
+
+
+def test_translations_of_all_glossaries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glossaries, "MAX_FORMS", 6)
+    kept = Glossaries()
+    first = kept.add("first", "en", "de", parse("a\tx|y\nb\tz", "tsv"))
+    kept.add("second", "en", "de", parse("a\tx|y|z", "tsv"))
+    assert [glossary.summary()["entry_count"] for glossary in kept] == [2, 1]
+    for _ in range(2):  # a refused glossary is not counted
+        with pytest.raises(Refusal, match="would have 7 translations, more than 6") as caught:
+            kept.add("third", "en", "de", parse("a\tx", "tsv"))
+        assert caught.value.status == 456
+    kept.remove(first.key)
+    kept.add("third", "en", "de", parse("a\tx|y|z", "tsv"))
+    assert [glossary.name for glossary in kept] == ["second", "third"]
+
+
+def test_the_glossaries_used_last_stay_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them fit. The one that was used longest ago is parsed again."""
+    monkeypatch.setattr(glossaries, "MAX_PARSED_FORMS", 4)
+    again = list[str]()
+
+    def noted(entries: str, kind: str) -> Any:
+        again.append(entries[0])
+        return parse(entries, kind)
+
+    async def run() -> None:
+        kept, workers = Glossaries(), work.Workers()
+        a, b, c = (kept.add(name, "en", "de", parse(f"{name}\tx|y", "tsv")) for name in "abc")
+        monkeypatch.setattr(glossaries, "parse", noted)
+        for glossary in (b, c, b, a, b, c):
+            terms = await kept.terms(glossary, workers)
+            assert [term.source for term in terms.terms] == [glossary.name]
+
+    asyncio.run(run())
+    assert again == ["a", "c"]
+
+
+class Loaded:
+    """A translator with segments that wait and segments in search."""
+
+    def __init__(self, waiting: int, searched: int) -> None:
+        self.load = waiting, searched
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_the_gauges_add_up_all_models() -> None:
+    """A model for two pairs counts once, and is closed once."""
+    both: Any = Loaded(3, 1)
+    other: Any = Loaded(40, 20)
+    models = [ServedModel(both, "en", "de"), ServedModel(both, "en", "fr"), ServedModel(other, "de", "en")]
+    measured = Metrics()
+    with ModelPool(models, measured, queue=5):
+        page = measured.page().decode()
+    assert "nmt_segments_waiting 43.0\n" in page
+    assert "nmt_slots_in_use 21.0\n" in page
+    assert (both.closed, other.closed) == (1, 1)
+
+
+def test_each_line_waits_and_each_request_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search begins with the first segment of any line; a line without segments is not counted."""
+    monkeypatch.setattr(metrics, "monotonic", lambda: 30.0)
+    lines: Iterator[list[Any]] = (
+        [SimpleNamespace(started=at) for at in times] for times in ((14, 18), (), (12,), (25,))
+    )
+    texts: Any = [SimpleNamespace(drafts=[next(lines), next(lines)]), SimpleNamespace(drafts=[*lines])]
+    measured = Metrics()
+    measured.observe(texts, 10.0)
+    measured.observe([], 10.0)
+    page = measured.page().decode().split("\n")
+    assert {"nmt_queue_seconds_count 3.0", "nmt_queue_seconds_sum 21.0"} <= {*page}  # 4 + 2 + 15
+    assert {"nmt_search_seconds_count 1.0", "nmt_search_seconds_sum 18.0"} <= {*page}
+
+
+def test_all_texts_decide_about_the_language(model: Path) -> None:
+    with service_of(model) as service, TestClient(create_app(service)) as client:
+        seen = list[str]()
+
+        def detect(text: str) -> list[tuple[str, int]]:
+            seen.append(text)
+            return [("en", 70), ("de", 30)]
+
+        service.detector.detect = detect  # type: ignore[method-assign]
+        assert client.post("/detect", json={"q": ["12", "rot"]}).json()[1] == {"confidence": 30, "language": "de"}
+        answer = client.post("/translate", json={**PAIR, "q": ["12", "rot", "und"], "source": "auto"}).json()
+        assert answer["detectedLanguage"] == [{"confidence": 70, "language": "en"}] * 3
+        assert seen == ["12\nrot", "12\nrot\nund"]
+
+
+def test_the_memory_for_bodies_is_used_up_exactly() -> None:
+    memory = fields.BodyMemory()
+    memory.add(fields.MAX_BODY_MEMORY - 1)
+    memory.add(1)
+    with pytest.raises(Refusal, match="Too many large requests"):
+        memory.add(1)
+    assert memory.bytes == fields.MAX_BODY_MEMORY
+
+
+def test_one_core_runs_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "usable_cores", lambda: 1)
+
+    async def run() -> Any:
+        workers = work.Workers()
+        try:
+            async with asyncio.timeout(60):
+                return await workers.in_process(TextFormat("html"), ["<p>rot</p><p>und</p>", "<b>der</b> Hund"])
+        finally:
+            await workers.close()
+
+    assert asyncio.run(run()) == [["rot", "und"], ["der Hund"]]
