@@ -68,7 +68,7 @@ OWNERS = {
     "regex": {"scoring.paper_bleu"},
     "accelerate": {"training"},
     "datasets": {"corpus.hub"},
-    "pyarrow": {"corpus.hub"},
+    "pyarrow": {"corpus.hub", "corpus.opening", "corpus.bitext_tables"},
     "huggingface_hub": {"corpus.hub", "interop"},
     "markdown_it": {"documents"},
     "transformers": {"interop"},

@@ -228,7 +228,7 @@ def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:
     corpora = completed("nmt prepare ", tmp_path)
     assert {*NAMED_CORPORA, "toy", "mine.yaml"} <= {*corpora}
     assert completed("nmt train nowhere/", tmp_path) == []
-    assert completed("nmt export m --to ", tmp_path) == ["hf", "ctranslate2"]
+    assert completed("nmt export m --to ", tmp_path) == ["hf", "ctranslate2", "argos"]
 
 
 @pytest.mark.parametrize(

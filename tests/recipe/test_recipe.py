@@ -52,7 +52,7 @@ def test_the_defaults_are_the_papers_base_model(read: Read) -> None:
 # Each setting with its default and its range. They may not change: recipes leave settings out.
 SETTINGS = """
 Corpus: name=toy-en-de config=None format=text src=en tgt=de train_src=[] train_tgt=[] dev_src=None dev_tgt=None
-  test_src=None test_tgt=None hold_out=0,ge0 mix_src=[] mix_tgt=[] mix_share=0.5,gt0,lt1 general_src=None
+  test_src=None test_tgt=None sources=[] hold_out=0,ge0 mix_src=[] mix_tgt=[] mix_share=0.5,gt0,lt1 general_src=None
   general_tgt=None synthetic=[] real_pairs=True moses=False rows=None,ge1 limit=None,ge1
   seed=1,ge0,lt9223372036854775808
 Cleaning: unescape=True max_tokens=250,ge1 max_ratio=9.0,ge1 drop_copies=True drop_duplicates=True
@@ -60,12 +60,16 @@ Cleaning: unescape=True max_tokens=250,ge1 max_ratio=9.0,ge1 drop_copies=True dr
 Tokenizer: vocabulary_size=8000,ge300,le1000000 file=None
 Augment: no_stop=0,ge0,le1 typos=0,ge0,le1 upper=0,ge0,le1 title=0,ge0,le1 noise=0,ge0,le1 joined=0,ge0,le1
   bpe_dropout=0,ge0,le1
-Synthetic: side=src files=[] model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000 sampling=False
+Synthetic: side=src files=[] model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000 sampling=False weight=None
+TextSource: files=[] format=None split=train src=None tgt=None columns=[] score=None min_score=None finished=False
+  tag=,pattern^[a-z0-9]*$ weight=None
+Stage: from_step=1,ge1 weights=[]
 Model: num_layers=6,ge1,le1000 encoder_layers=None,ge1,le1000 decoder_layers=None,ge1,le1000
   d_model=512,ge2,le65536 d_ff=2048,ge1,le1048576 num_heads=8,ge1,le1024 d_k=64,ge1,le65536 d_v=64,ge1,le65536
   dropout=0.1,ge0,le0.99 norm=post positions=sinusoidal max_length=1024,ge8,le1048576 attention_bias=False
-  output_bias=False activation=relu source_vocabulary=0,ge0 tied_output=True decoder_cell=attention
-Training: steps=100000,ge1 max_hours=None,ge0 tokens_per_step=25000,ge1 micro_batches=8,ge1,le4096
+  output_bias=False activation=relu source_vocabulary=0,ge0 tied_output=True source_eos=True
+  decoder_cell=attention
+Training: steps=100000,ge1 max_hours=None,ge0 weights=[] temperature=1,gt0,le100 stages=[] tokens_per_step=25000,ge1 micro_batches=8,ge1,le4096
   warmup_steps=4000,ge1 rate_factor=1.0,ge0 cooldown_steps=0,ge0 adam_beta1=0.9,ge0,le0.999999
   adam_beta2=0.98,ge0,le0.999999 adam_epsilon=1e-09,ge0 label_smoothing=0.1,ge0,le0.999
   seed=1,ge0,lt9223372036854775808 precision=auto memory_tokens=None,ge1 cuda_graphs=True processes=None,ge1
@@ -426,7 +430,7 @@ def test_settings_that_may_change_when_a_run_resumes() -> None:
     """Hashes of the training text are compared, so its files may be elsewhere."""
     training = "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
     training += "memory_tokens micro_batches cuda_graphs processes"
-    corpus = "src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src general_tgt "
+    corpus = "sources src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src general_tgt "
     corpus += "tokenizer.file"
     free = {f"training.{name}" for name in training.split()} | {f"corpus.{name}" for name in corpus.split()}
     assert keys_with(schema.MAY_CHANGE) == free | keys_of("name", "averaging", "decoding", "expect")
