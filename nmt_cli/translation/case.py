@@ -7,6 +7,7 @@ within other text. The tokenizer decides the case of each word: it spells the us
 
 import itertools
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from nmt_cli.corpus.tokenizer import LANGUAGE, Tokenizer
 UPPER, TITLE, WORDS = "upper", "title", "words"
 SURE_UPPER = 3  # words of a line; fewer may be an acronym or a name, so the model chooses
 SURE_TITLE = 5
+MOST_PHRASES = 64  # of several words that keep their case in one line: the time grows with their number
 SHORT_WORD = 3  # letters of a word that may be small in title case
 SHORTEST_STEM = 3  # letters of a word that is judged without its ending, or alone in other text
 # Acronyms that many languages share; those of two letters are words in some. Others stay in capitals if the tokenizer
@@ -29,6 +31,7 @@ NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR 
 ACRONYMS = frozenset(_ACRONYMS.split())
 
 _SPACED = re.compile(r"\S+")
+_LETTERS = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 _EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00a1"
 # In a word: signs of addresses, placeholders, tags, paths, variables, of U.S. and of R&B.
@@ -52,12 +55,20 @@ class Case:
 
     def written(self, text: str) -> str:
         """Return a translation in this case, UPPER or TITLE; for WORDS see `emphasized`."""
-        change = letter_case.upper if self.style == UPPER else letter_case.title
-        if not self.kept:
-            return change(text, self.language)
-        kept = "|".join(map(_whole, sorted(self.kept, key=len, reverse=True)))
-        parts = re.split(f"({kept})", text)
-        return "".join(part if index % 2 else change(part, self.language) for index, part in enumerate(parts))
+        phrases = sorted((each for each in self.kept if " " in each), key=len, reverse=True)
+        if not phrases:
+            return _SPACED.sub(self._changed, text)
+        parts = re.split(f"({'|'.join(map(_whole, phrases[:MOST_PHRASES]))})", text)
+        return "".join(part if i % 2 else _SPACED.sub(self._changed, part) for i, part in enumerate(parts))
+
+    def _changed(self, match: re.Match[str]) -> str:
+        if match[0].strip(_EDGES) in self.kept:
+            return match[0]
+        if self.style == TITLE:
+            return letter_case.title(match[0], self.language)
+        return _LETTERS.sub(
+            lambda word: word[0] if word[0] in self.kept else letter_case.upper(word[0], self.language), match[0]
+        )
 
     def emphasized(self, text: str, source: Sequence[str], target: Sequence[str], positions: Sequence[int]) -> str:
         """Return a translation with capitals for the words that translate `capitals`.
@@ -129,7 +140,7 @@ class Caser:
         fixed = [(start, end) for _, start, end in exact]
         tokens = [token for token in self._tokens(text, fixed) if not head or token.start >= head.end()]
         words = [token.start for token in tokens if any(map(str.isalnum, token.core))]
-        firsts = {next((offset for offset in words if offset >= start), -1) for start, _ in spans}
+        firsts = {words[index] for start, _ in spans if (index := bisect_left(words, start)) < len(words)}
         found = list[Part]()
         for style, sure, start, end in _groups(tokens, spans, self.source):
             own = _within(tokens, (start, end))
@@ -288,8 +299,9 @@ def _title_of(tokens: Sequence[_Token], source: str) -> str:
     return "unsure" if framed and source not in _CAPITALIZES_NOUNS and max(map(len, small)) <= SHORT_WORD else ""
 
 
-def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> list[_Token]:
-    return [token for token in tokens if span[0] <= token.start < span[1]]
+def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> Sequence[_Token]:
+    first, last = (bisect_left(tokens, offset, key=lambda token: token.start) for offset in span)
+    return tokens[first:last]
 
 
 def _stem(word: str) -> str:
