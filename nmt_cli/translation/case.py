@@ -38,6 +38,7 @@ _EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u0
 _FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
 _ORDINAL = re.compile(r"\d+(?:ST|ND|RD|TH|S)")
 _ROMAN = re.compile(r"(?=..)M{0,3}(?:C[MD]|D?C{0,3})(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")
+_VI_IS_A_WORD = "sv", "da", "nb", "nn", "no", "it", "es", "pt"
 _CAPITALIZES_NOUNS = "de", "lb"
 _NO_SHORT_WORDS = "en", "de", "nl", "lb"  # languages whose single letters are names of letters; in English not "a"
 
@@ -108,7 +109,7 @@ class _Token:
 
 
 def unusual(text: str) -> bool:
-    """Return whether a text may have capitals beyond those of ordinary sentences: a test that takes a microsecond."""
+    """Return whether a text may have capitals beyond those of ordinary sentences, within two microseconds."""
     words = text.split()
     if any(len(word) > 1 and word.isupper() for word in words):
         return True
@@ -163,11 +164,13 @@ class Caser:
         return part.text if not others and part.case and part.case.style == UPPER else text
 
     def _tokens(self, text: str, fixed: Sequence[tuple[int, int]]) -> Iterator[_Token]:
+        starts = [start for start, _ in fixed]
         for match in _SPACED.finditer(text):
             core = match[0].strip(_EDGES)
             if core:
                 start = match.start() + match[0].index(core)
-                inside = any(start < end and begin < start + len(core) for begin, end in fixed)
+                before = bisect_left(starts, start + len(core))  # phrases that begin before the end of the core
+                inside = before > 0 and fixed[before - 1][1] > start
                 yield _Token(start, core, "" if inside else _kind_of(core))
 
     def _sentence_case(
@@ -230,6 +233,8 @@ class Caser:
             return True
         is_word = any(len(ids) == 1 for form, ids in spelled.items() if form != word)
         if is_word and not set(word) <= set("IVX"):
+            return False
+        if word == "VI" and self.source in _VI_IS_A_WORD:
             return False
         no_vowel = word.isascii() and not set(word) & set("AEIOUY")
         return len(spelled[word]) == 1 or no_vowel or bool(_ROMAN.fullmatch(word))
