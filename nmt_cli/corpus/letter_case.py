@@ -13,6 +13,7 @@ _GREEK_WORD = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]+")
 _GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # of decomposed text; capitals have none
 _HIATUS = re.compile("([ΑΕΗΟ])(?:[\u0313\u0314]?[\u0300\u0301\u0342])([ΙΥ])(?![\u0300-\u036f])")
 _WORD_START = re.compile(r"(?<![\w'’])[^\W\d_]")
+_WORD_REST = re.compile(r"[\w'’]*")
 _DUTCH_START = re.compile(r"(?<![\w'’])I(?:j|\u0308j)")
 
 
@@ -57,9 +58,8 @@ def title(text: str, language: str) -> str:
     """
 
     def start(letter: re.Match[str]) -> str:
-        rest = re.compile(r"[\w'’]*").match(text, letter.start())
-        inner = rest[0][1:] if rest else ""
-        if inner != inner.lower():
+        inner = _WORD_REST.match(text, letter.end())
+        if inner and inner[0] != inner[0].lower():
             return letter[0]
         return capitalized(letter[0], language)
 

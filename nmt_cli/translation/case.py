@@ -7,6 +7,7 @@ within other text. The tokenizer decides the case of each word: it spells the us
 
 import itertools
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from nmt_cli.corpus.tokenizer import LANGUAGE, Tokenizer
 UPPER, TITLE, WORDS = "upper", "title", "words"
 SURE_UPPER = 3  # words of a line; fewer may be an acronym or a name, so the model chooses
 SURE_TITLE = 5
+MOST_PHRASES = 64  # of several words that keep their case in one line: the time grows with their number
 SHORT_WORD = 3  # letters of a word that may be small in title case
 SHORTEST_STEM = 3  # letters of a word that is judged without its ending, or alone in other text
 # Acronyms that many languages share; those of two letters are words in some. Others stay in capitals if the tokenizer
@@ -29,12 +31,14 @@ NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR 
 ACRONYMS = frozenset(_ACRONYMS.split())
 
 _SPACED = re.compile(r"\S+")
+_LETTERS = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 _EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00a1"
 # In a word: signs of addresses, placeholders, tags, paths, variables, of U.S. and of R&B.
 _FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
 _ORDINAL = re.compile(r"\d+(?:ST|ND|RD|TH|S)")
 _ROMAN = re.compile(r"(?=..)M{0,3}(?:C[MD]|D?C{0,3})(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")
+_VI_IS_A_WORD = "sv", "da", "nb", "nn", "no", "it", "es", "pt"
 _CAPITALIZES_NOUNS = "de", "lb"
 _NO_SHORT_WORDS = "en", "de", "nl", "lb"  # languages whose single letters are names of letters; in English not "a"
 
@@ -52,12 +56,20 @@ class Case:
 
     def written(self, text: str) -> str:
         """Return a translation in this case, UPPER or TITLE; for WORDS see `emphasized`."""
-        change = letter_case.upper if self.style == UPPER else letter_case.title
-        if not self.kept:
-            return change(text, self.language)
-        kept = "|".join(map(_whole, sorted(self.kept, key=len, reverse=True)))
-        parts = re.split(f"({kept})", text)
-        return "".join(part if index % 2 else change(part, self.language) for index, part in enumerate(parts))
+        phrases = sorted((each for each in self.kept if " " in each), key=len, reverse=True)
+        if not phrases:
+            return _SPACED.sub(self._changed, text)
+        parts = re.split(f"({'|'.join(map(_whole, phrases[:MOST_PHRASES]))})", text)
+        return "".join(part if i % 2 else _SPACED.sub(self._changed, part) for i, part in enumerate(parts))
+
+    def _changed(self, match: re.Match[str]) -> str:
+        if match[0].strip(_EDGES) in self.kept:
+            return match[0]
+        if self.style == TITLE:
+            return letter_case.title(match[0], self.language)
+        return _LETTERS.sub(
+            lambda word: word[0] if word[0] in self.kept else letter_case.upper(word[0], self.language), match[0]
+        )
 
     def emphasized(self, text: str, source: Sequence[str], target: Sequence[str], positions: Sequence[int]) -> str:
         """Return a translation with capitals for the words that translate `capitals`.
@@ -97,7 +109,7 @@ class _Token:
 
 
 def unusual(text: str) -> bool:
-    """Return whether a text may have capitals beyond those of ordinary sentences: a test that takes a microsecond."""
+    """Return whether a text may have capitals beyond those of ordinary sentences, within two microseconds."""
     words = text.split()
     if any(len(word) > 1 and word.isupper() for word in words):
         return True
@@ -129,7 +141,7 @@ class Caser:
         fixed = [(start, end) for _, start, end in exact]
         tokens = [token for token in self._tokens(text, fixed) if not head or token.start >= head.end()]
         words = [token.start for token in tokens if any(map(str.isalnum, token.core))]
-        firsts = {next((offset for offset in words if offset >= start), -1) for start, _ in spans}
+        firsts = {words[index] for start, _ in spans if (index := bisect_left(words, start)) < len(words)}
         found = list[Part]()
         for style, sure, start, end in _groups(tokens, spans, self.source):
             own = _within(tokens, (start, end))
@@ -152,11 +164,13 @@ class Caser:
         return part.text if not others and part.case and part.case.style == UPPER else text
 
     def _tokens(self, text: str, fixed: Sequence[tuple[int, int]]) -> Iterator[_Token]:
+        starts = [start for start, _ in fixed]
         for match in _SPACED.finditer(text):
             core = match[0].strip(_EDGES)
             if core:
                 start = match.start() + match[0].index(core)
-                inside = any(start < end and begin < start + len(core) for begin, end in fixed)
+                before = bisect_left(starts, start + len(core))  # phrases that begin before the end of the core
+                inside = before > 0 and fixed[before - 1][1] > start
                 yield _Token(start, core, "" if inside else _kind_of(core))
 
     def _sentence_case(
@@ -219,6 +233,8 @@ class Caser:
             return True
         is_word = any(len(ids) == 1 for form, ids in spelled.items() if form != word)
         if is_word and not set(word) <= set("IVX"):
+            return False
+        if word == "VI" and self.source in _VI_IS_A_WORD:
             return False
         no_vowel = word.isascii() and not set(word) & set("AEIOUY")
         return len(spelled[word]) == 1 or no_vowel or bool(_ROMAN.fullmatch(word))
@@ -288,8 +304,9 @@ def _title_of(tokens: Sequence[_Token], source: str) -> str:
     return "unsure" if framed and source not in _CAPITALIZES_NOUNS and max(map(len, small)) <= SHORT_WORD else ""
 
 
-def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> list[_Token]:
-    return [token for token in tokens if span[0] <= token.start < span[1]]
+def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> Sequence[_Token]:
+    first, last = (bisect_left(tokens, offset, key=lambda token: token.start) for offset in span)
+    return tokens[first:last]
 
 
 def _stem(word: str) -> str:

@@ -70,7 +70,7 @@ class Segmenter:
         for offset, (source, part) in enumerate(sources):
             terms = pending.terms if len(sources) == 1 else terms_of(source, self.tokenizer, options.terms)
             aligned = part.case is not None and part.case.style == WORDS
-            given = self.tokenizer.encode([part.given])[0] if part.given and len(sources) == 1 else []
+            given = self._given(part, source) if part.given and len(sources) == 1 else []
             for sample, draft in enumerate(pending.drafts):
                 segment = Segment(
                     source,
@@ -81,7 +81,7 @@ class Segmenter:
                     owner=pending,
                     terms=terms,
                     case=part.case,
-                    given=[*given[: self.max_length - 1], EOS] if given else [],
+                    given=given,
                 )
                 draft.append(segment)
                 segments.append(segment)
@@ -105,6 +105,12 @@ class Segmenter:
         """Return the ids of a forced prefix, in sentence case if its source is in capitals."""
         text = self.caser.prefix(prefix) if part.case and part.case.style == UPPER else prefix
         return self.tokenizer.target.encode([text])[0]
+
+    def _given(self, part: Part, source: list[int]) -> list[int]:
+        """Return the ids of a part as it was given, closed by EOS, if they differ from those of its source."""
+        [ids] = self.tokenizer.encode([part.given])
+        given = [*ids[: self.max_length - 1], EOS]
+        return [] if given == source else given
 
     def _sources(self, pending: Pending, parts: Sequence[Part], forced: Sequence[int]) -> list[tuple[list[int], Part]]:
         """Return the ids of a text's segments, each closed by EOS, with the parts that they are from."""
