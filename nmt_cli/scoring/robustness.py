@@ -8,7 +8,6 @@ from typing import Any
 
 from nmt_cli.corpus import damage
 from nmt_cli.scoring.metrics import METRICS, Score
-from nmt_cli.system.errors import DataError
 
 SEED = 1  # of the typos
 AS_IT_IS = "as it is"
@@ -19,6 +18,8 @@ NOTE = (
 )
 Change = Callable[[str], str]
 Translate = Callable[[list[str]], list[str]]
+# Takes hypotheses, references, and whether to compute intervals; returns a score for each metric.
+ScoreMetrics = Callable[[list[str], list[list[str]], bool], list[Score]]
 
 
 @dataclass(frozen=True)
@@ -49,22 +50,20 @@ def damages(src: str, tgt: str) -> list[Damage]:
 
 def score_damaged(
     sources: list[str], references: list[list[str]], plain: list[str], translate: Translate,
-    languages: tuple[str, str], score: Callable[[list[str], list[list[str]]], list[Score]],
+    languages: tuple[str, str], score: ScoreMetrics, intervals: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the scores of translations of the damaged `sources`, one entry for each damage and metric.
 
-    `plain` translates the sources as they are. `score(hypotheses, references)` returns a score for each metric.
+    `plain` translates the sources as they are.
     """
-    rows = [_row(AS_IT_IS, each, each) for each in score(plain, references)]
+    rows = [_row(AS_IT_IS, each, each) for each in score(plain, references, intervals)]
     for kind in damages(*languages):
         hypotheses = translate([kind.of_source(line) for line in sources])
         if kind.changes_output:
             hypotheses = list(map(kind.of_target, hypotheses))
-        if len(hypotheses) != len(sources):
-            raise DataError(f"the model returned {len(hypotheses):,} translations of {len(sources):,} lines")
         expected = [list(map(kind.of_target, lines)) for lines in references]
-        undamaged = score(list(map(kind.of_target, plain)), expected)
-        rows += map(partial(_row, kind.name), score(hypotheses, expected), undamaged)
+        undamaged = score(list(map(kind.of_target, plain)), expected, False)
+        rows += map(partial(_row, kind.name), score(hypotheses, expected, intervals), undamaged)
     return rows
 
 

@@ -217,17 +217,19 @@ def _robust(report: Report, options: ScoreOptions, translate: Translate) -> list
     if options.corpus is not None:
         src = str(artefact.read_json(options.corpus / artefact.MANIFEST)["src"])
 
-    def score(hypotheses: list[str], references: list[list[str]]) -> list[Score]:
+    def score(hypotheses: list[str], references: list[list[str]], intervals: bool) -> list[Score]:
         return [
             score_lines(
                 metric, hypotheses, references,
-                language=tgt, tokenize=report.tokenize, lowercase=report.lowercase, intervals=report.intervals,
+                language=tgt, tokenize=report.tokenize, lowercase=report.lowercase, intervals=intervals,
             )[0]
             for metric in metrics
         ]  # fmt: skip
 
     references = [text.lines for text in report.references]
-    return score_damaged(report.source.lines, references, report.hypotheses.lines, translate, (src, tgt), score)
+    return score_damaged(
+        report.source.lines, references, report.hypotheses.lines, translate, (src, tgt), score, report.intervals
+    )
 
 
 def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> TermCounts:

@@ -152,6 +152,26 @@ def test_a_language_token_stays_one_token_at_the_beginning(tmp_path: Path) -> No
     assert (ids == first[0]).sum() == len(first), "joined lines have it once"
 
 
+def test_a_separate_target_tokenizer_encodes_the_target(tmp_path: Path) -> None:
+    src = [f"the brown dog number {i} runs." for i in range(60)]
+    tgt = [f"der braune Hund mit Nummer {i} läuft." for i in range(60)]
+    for name, lines, size in (("tokenizer.model", src, 290), ("tokenizer.target.model", tgt, 310)):
+        (tmp_path / name).write_bytes(tokenizer.train(lines, size))
+    (tmp_path / "en").write_text("".join(f"{line}\n" for line in [*src, " ".join(src[:3])]))
+    (tmp_path / "de").write_text("".join(f"{line}\n" for line in [*tgt, " ".join(tgt[:3])]))
+    opened = corpus_of(tmp_path, tokenizer=schema.Tokenizer(file=str(tmp_path / "tokenizer.model")))
+    how = Augmentation(
+        opened.directory, opened.identity, schema.Augment(upper=1, bpe_dropout=0.2), ("en", "de"), 1
+    )  # fmt: skip
+    model = Tokenizer(tmp_path / "tokenizer.model")
+    for side, lines, (ids, lengths) in zip(
+        (model, model.target), (src, tgt), augment_block(how, (0, 0)), strict=True
+    ):  # fmt: skip
+        assert ids.max() < side.vocabulary_size
+        first = [line[:-1].tolist() for line in np.split(ids, np.cumsum(lengths)[:-1])[:20]]
+        assert side.decode(first) == [line.upper() for line in lines[:20]]
+
+
 def test_text_depends_on_seed_and_epoch_and_on_nothing_else(data: Path, draw: Callable[..., Text]) -> None:
     shares = dict.fromkeys(schema.Augment.model_fields, 0.2)
     text = draw(**shares)
