@@ -17,6 +17,7 @@ from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.glossaries import Glossaries, parse
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.origins import access_for
 from nmt_cli.serving.pool import ModelPool, ServedModel
 from nmt_cli.serving.texts import TextFormat
 
@@ -132,3 +133,21 @@ def test_one_core_runs_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
             await workers.close()
 
     assert asyncio.run(run()) == [["rot", "und"], ["der Hund"]]
+
+
+def test_empty_lines_of_a_glossary_are_bounded_too() -> None:
+    assert len(parse("a\tx\n" + "\n" * 19_998 + "b\ty", "tsv").terms) == 2
+    with pytest.raises(Refusal, match="more than 20,000 lines"):
+        parse("a\tx\n" + "\n" * 19_999 + "b\ty", "tsv")
+
+
+@pytest.mark.parametrize(("address", "named"), [("192.0.2.1", True), ("127.0.0.1", False), ("localhost", False)])
+def test_other_machines_may_use_the_name_of_this_one(
+    monkeypatch: pytest.MonkeyPatch, address: str, named: bool
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Box")
+    access = access_for(address, ["example.org", "Other.Example."], [])
+    assert access.has_host("box:5000") == named
+    assert access.has_host(address)
+    assert access.has_host("example.org")
+    assert access.has_host("other.example")
