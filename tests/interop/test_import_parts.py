@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.npz import read_arrays
-from nmt_cli.interop.transformers_files import read_transformers
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
@@ -99,11 +97,3 @@ def test_sizes_that_the_weights_do_not_have_are_refused(
     (directory / "config.json").write_bytes(artefact.json_bytes({**config, **changes}))
     with pytest.raises(DataError, match=reason):
         import_model(directory, tmp_path / "model")
-
-
-def test_tokenizers_are_compared_on_unchanged_punctuation(tmp_path: Path, saved: Path) -> None:
-    """MarianTokenizer may change spaces beside brackets by default, if sacremoses is installed."""
-    foreign = read_transformers(saved)
-    (tmp_path / "tokenizer.model").write_bytes(foreign.tokenizers[0])
-    assert foreign.adapter
-    foreign.adapter.check_tokenizer(Tokenizer(tmp_path / "tokenizer.model"), ["the ( old ) fox"], ["der ( alte ) fox"])
