@@ -77,3 +77,23 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path: Path, shape: tuple[int, 
     with pytest.raises(DataError, match=f"{directory} {reason}"):
         import_model(directory, tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"encoder_attention_heads": 0, "decoder_attention_heads": 0}, "its sizes must be whole numbers, from 1"),
+        ({"vocab_size": 0}, "its sizes must be whole numbers, from 1"),
+        ({"encoder_layers": 60}, "describes a larger model than there are weights"),
+        ({"decoder_vocab_size": 9000}, "describes a larger model than there are weights"),
+        ({"vocab_size": 9000}, "describes a larger model than there are weights"),
+    ],
+)
+def test_sizes_that_the_weights_do_not_have_are_refused(
+    tmp_path: Path, saved: Path, changes: dict[str, int], reason: str
+) -> None:
+    directory = shutil.copytree(saved, tmp_path / "hf")
+    config = artefact.read_json(directory / "config.json")
+    (directory / "config.json").write_bytes(artefact.json_bytes({**config, **changes}))
+    with pytest.raises(DataError, match=reason):
+        import_model(directory, tmp_path / "model")

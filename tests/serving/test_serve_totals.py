@@ -11,13 +11,16 @@ import pytest
 pytest.importorskip("starlette")
 from serving import PAIR, service_of
 from starlette.testclient import TestClient
+from test_serve_limits import GET, answer, ended, listening
 
-from nmt_cli.serving import fields, glossaries, metrics, work
+from nmt_cli.serving import connections, fields, glossaries, metrics, work
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.glossaries import Glossaries, parse
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.origins import access_for
 from nmt_cli.serving.pool import ModelPool, ServedModel
+from nmt_cli.serving.service import Limits
 from nmt_cli.serving.texts import TextFormat
 
 
@@ -132,3 +135,54 @@ def test_one_core_runs_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
             await workers.close()
 
     assert asyncio.run(run()) == [["rot", "und"], ["der Hund"]]
+
+
+def test_empty_lines_of_a_glossary_are_bounded_too() -> None:
+    assert len(parse("a\tx\n" + "\n" * 19_998 + "b\ty", "tsv").terms) == 2
+    with pytest.raises(Refusal, match="more than 20,000 lines"):
+        parse("a\tx\n" + "\n" * 19_999 + "b\ty", "tsv")
+
+
+@pytest.mark.parametrize(("address", "named"), [("192.0.2.1", True), ("127.0.0.1", False), ("localhost", False)])
+def test_other_machines_may_use_the_name_of_this_one(
+    monkeypatch: pytest.MonkeyPatch, address: str, named: bool
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "Box")
+    access = access_for(address, ["example.org", "Other.Example."], [])
+    assert access.has_host("box:5000") == named
+    assert access.has_host(address)
+    assert access.has_host("example.org")
+    assert access.has_host("other.example")
+
+
+@pytest.mark.parametrize(("count", "fits"), [(6600, True), (7000, False)])
+def test_lists_objects_and_values_of_a_body_are_added_up(model: Path, count: int, fits: bool) -> None:
+    with service_of(model, limits=Limits(100_000, 150)) as service, TestClient(create_app(service)) as client:
+        answer = client.post("/translate", json={"q": "", **PAIR, "x": [[{}]] * count})
+        assert answer.status_code == (200 if fits else 400), answer.text
+        assert ("more than 20,000 values" in answer.text) == (not fits)
+
+
+def test_the_connection_that_waits_longest_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "GRACE_SECONDS", 0.05)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, b"here")
+
+    async def test(place: tuple[str, int], listener: Any) -> None:
+        opened = []
+        for _ in range(3):
+            opened.append(await asyncio.open_connection(*place))
+            await asyncio.sleep(0.02)
+        opened[0][1].write(GET + b"\r\n")  # the second has now waited longest
+        await opened[0][0].readuntil(b"here")
+        await asyncio.sleep(0.1)
+        another = await asyncio.open_connection(*place)
+        another[1].write(GET + b"\r\n")
+        await another[0].readuntil(b"here")
+        assert await ended(opened[1][0]) == b""
+        for reader, writer in (opened[0], opened[2]):
+            writer.write(GET + b"\r\n")
+            await reader.readuntil(b"here")
+
+    listening(app, 3, test)
