@@ -262,9 +262,11 @@ def attend(
 @command()
 def export(
     model: Annotated[Path, typer.Argument(help="Model directory, or run such as runs/base")],
-    to: Annotated[Literal["hf", "ctranslate2"], option("Target toolkit; hf is transformers")],
-    out: Annotated[Path, directory_option("Output directory")],
-    quantization: Annotated[Quantization | None, option("Weight type for ctranslate2", default="float32")] = None,
+    to: Annotated[Literal["hf", "ctranslate2", "argos"], option("Target toolkit; hf is transformers")],
+    out: Annotated[Path, directory_option("Output directory; for argos a file NAME.argosmodel")],
+    quantization: Annotated[
+        Quantization | None, option("Weight type for ctranslate2 and argos", default="float32; int8 for argos")
+    ] = None,
     lines: Annotated[Path | None, file_option("Sentences to verify with", default="the corpus's dev set")] = None,
 ) -> int:
     """Export a model to another toolkit and verify it.
@@ -281,7 +283,10 @@ def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=MARIAN)],
     out: Annotated[Path | None, directory_option("Output directory", default="models/NAME")] = None,
 ) -> None:
-    """Import a Marian model, such as OPUS-MT, and verify it."""
+    """Import a model of Argos, CTranslate2 or Marian, such as OPUS-MT, and verify it.
+
+    The import is kept only if both models give random sentences the same token probabilities.
+    """
     from nmt_cli.interop.importing import import_model
 
     import_model(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)

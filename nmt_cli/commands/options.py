@@ -109,5 +109,6 @@ METRICS = (
     "bleu, chrf, chrf++, ter, comet, paper-bleu, paper-bleu-quotes or brackets; repeatable; --fail-under uses the first"
 )
 MARIAN = (
-    "Marian model in transformers format (OPUS-MT) or Marian's own: a directory, or OWNER/NAME[@REVISION] on the hub"
+    "Argos package (FILE.argosmodel), CTranslate2 directory, or Marian model in transformers format (OPUS-MT) or"
+    " Marian's own: a path, or OWNER/NAME[@REVISION] on the hub"
 )

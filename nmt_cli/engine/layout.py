@@ -27,6 +27,7 @@ class Settings(Protocol):
     attention_bias: bool
     output_bias: bool
     tied_output: bool
+    source_eos: bool
     source_vocabulary: int
     decoder_cell: Any  # "attention" or "ssru"
 

@@ -58,6 +58,7 @@ class Model:
         self, library: library.Library, settings: Settings, tensors: Mapping[str, Tensor], owner: object, *, int8: bool
     ) -> None:
         self.library, self.longest = library, settings.max_length
+        self.source_eos = settings.source_eos
         embedding = tensors.get("embedding.weight")
         self.vocabulary = embedding.shape[0] if embedding and embedding.shape else 0
         expected = tensor_shapes(settings, self.vocabulary)

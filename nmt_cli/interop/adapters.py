@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, PAD, UNK, Tokenizer
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.vocabulary import UNNAMED_PREFIX, ForeignIds, IdMaps
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.errors import DataError, printable
 
 BATCH = 32  # sentences
 OFFLINE = {"local_files_only": True, "trust_remote_code": False}
@@ -116,23 +116,67 @@ class Transformers(Adapter):
 
 
 class CTranslate2(Adapter):
-    """A model directory of CTranslate2, on the CPU. Its tokens have the same names as ours."""
+    """A model directory of CTranslate2, on the CPU.
 
-    def __init__(self, directory: Path, tokenizer: Tokenizer) -> None:
-        self.translator: Any = import_package("ctranslate2").Translator(str(directory), compute_type="default")
-        self.names = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
-        self.ids = {name: i for i, name in enumerate(self.names)}
+    `names`: its tokens in the order of our ids, of source and target. `spm`: its SentencePiece models, to compare them.
+    `ends_source`: its caller ends sources with EOS. `compute_type`: "default" computes with the weights as they are
+    stored.
+    """
 
-    def _tokens(self, sentences: Iterable[TokenIds]) -> list[list[str]]:
-        return [[self.names[i] for i in ids] for ids in sentences]
+    def __init__(
+        self,
+        directory: Path,
+        names: Sequence[list[str]],
+        spm: Sequence[bytes] = (),
+        ends_source: bool = True,
+        compute_type: str = "default",
+    ) -> None:
+        translator = import_package("ctranslate2").Translator
+        try:
+            self.translator: Any = translator(str(directory), compute_type=compute_type)
+        except (RuntimeError, ValueError) as error:
+            raise DataError(f"CTranslate2 cannot load {directory}: {printable(error, 150)}") from None
+        self.names = names
+        self.spm = spm
+        self.ends_source = ends_source
+        self.ids = {name: i for i, name in enumerate(names[1])}
+
+    @classmethod
+    def if_installed(
+        cls, directory: Path, names: Sequence[list[str]], spm: Sequence[bytes], ends_source: bool
+    ) -> "CTranslate2 | None":
+        """Return the model, which computes in float32, or None if CTranslate2 is not installed."""
+        return cls(directory, names, spm, ends_source, "float32") if find_spec("ctranslate2") else None
+
+    def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
+        """As Adapter. Lines that begin with a language token are left out: SentencePiece does not know it."""
+        import sentencepiece
+
+        different = 0
+        for model, names, ours, lines in zip(
+            self.spm, self.names, (tokenizer, tokenizer.target), (sources, targets), strict=False
+        ):
+            theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+            ids = {name: i for i, name in enumerate(names)}
+            for line, found in zip(lines, ours.encode(lines), strict=True):
+                if not ours.language(found):
+                    different += [ids.get(piece, UNK) for piece in theirs.encode(line, out_type=str)] != found
+        if different > allowed:
+            count = len(sources) + len(targets)
+            raise DataError(f"SentencePiece splits {different} of {count} lines differently from ours")
+
+    def _tokens(self, sentences: Iterable[TokenIds], side: int) -> list[list[str]]:
+        ends = self.ends_source and not side
+        return [[self.names[side][i] for i in (ids if ends else ids[:-1])] for ids in sentences]
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
         options = {"beam_size": beam, "length_penalty": 0.0, "max_decoding_length": limit, "max_batch_size": BATCH}
-        for result in self.translator.translate_batch(self._tokens(sources), min_decoding_length=0, **options):
+        tokens = self._tokens(sources, 0)
+        for result in self.translator.translate_batch(tokens, min_decoding_length=0, **options):
             yield [*(self.ids[name] for name in result.hypotheses[0]), EOS]
 
     def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
-        sides = self._tokens(src for src, _ in pairs), self._tokens(tgt[:-1] for _, tgt in pairs)
+        sides = self._tokens((src for src, _ in pairs), 0), self._tokens((tgt for _, tgt in pairs), 1)
         yield from (result.log_probs for result in self.translator.score_batch(*sides, max_batch_size=BATCH))
 
 

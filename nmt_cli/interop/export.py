@@ -1,8 +1,11 @@
-"""The export command: write a trained model for transformers or CTranslate2, and verify that it computes the same."""
+"""The export command: write a model for transformers, CTranslate2 or Argos, and verify that it computes the same."""
 
+import contextlib
 import statistics
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,6 +14,9 @@ from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalize
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
+from nmt_cli.interop.argos_export import VERSION, prepare_package, write_archive
+from nmt_cli.interop.argos_files import SENTENCEPIECE
+from nmt_cli.interop.formats import ARGOS
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.transformers_marian import MAX_OUTPUT, write_transformers
 from nmt_cli.interop.verification import compare
@@ -22,18 +28,20 @@ from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageErr
 from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translator import Translator
 
-LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2"}
+LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2", "argos": "ctranslate2"}
+WEIGHTS = {"argos": "int8"}  # the usual type of weights; float32 for the other targets
 DEV_LINES = 100  # compared if the user names no file
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
     """Write a model for "hf" or "ctranslate2" to the new directory `out`, and compare both on the lines of a file.
 
+    For "argos", `out` is the new file of a package.
     Without a file, compares on the dev set of the model's corpus. Returns the exit code.
     """
-    weights = quantization or "float32"
+    weights = quantization or WEIGHTS.get(target, "float32")
     if target == "hf" and weights != "float32":
-        raise UsageError("--quantization requires --to ctranslate2; transformers quantizes when it loads")
+        raise UsageError("--quantization requires --to ctranslate2 or argos; transformers quantizes when it loads")
     for name in ("transformers", LIBRARIES[target]):
         import_package(name)
     if out.exists():
@@ -50,10 +58,12 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     length = round(statistics.median(sizes.values()))
     penalty = round(recipe.decoding.alpha * length / (5 + length), 2)  # has the same slope as ours at this length
     manifest = {"target": target, "quantization": weights}
-    with artefact.staged(out, "export", manifest) as stage:
+    with _place(out, target, recipe, manifest) as stage:
         adapter: Adapter
         if target == "hf":
             adapter = _write_hf(loaded, tokenizer, penalty, stage, list(lines.values()), references)
+        elif target == "argos":
+            adapter = _write_argos(loaded, tokenizer, penalty, stage, weights)
         else:
             adapter = _write_ctranslate2(loaded, tokenizer, penalty, stage, weights)
         say(f"comparing {counted(len(lines), 'translation')}")
@@ -68,6 +78,23 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
         artefact.write_file(stage / "recipe.yaml", loading.to_yaml(recipe))
     say(proof, f"{out} is ready; its README.md shows how to use it")
     return 0
+
+
+@contextlib.contextmanager
+def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, Any]) -> Iterator[Path]:
+    """Yield a directory to fill. At the end it becomes `out`, or the one folder of the Argos package `out`."""
+    if target != "argos":
+        with artefact.staged(out, "export", manifest) as stage:
+            yield stage
+        return
+    if out.suffix != ARGOS:
+        raise UsageError(f"--out must be a file NAME{ARGOS}, not {out}")
+    artefact.make_directory(out.parent)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".tmp-nmt-") as temporary:
+        folder = Path(temporary) / f"translate-{recipe.corpus.src}_{recipe.corpus.tgt}-{VERSION.replace('.', '_')}"
+        folder.mkdir()
+        yield folder
+        write_archive(folder, out)
 
 
 def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
@@ -97,7 +124,7 @@ def _write_hf(
 
 def _write_ctranslate2(
     loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, quantization: str
-) -> Adapter:
+) -> CTranslate2:
     from ctranslate2.converters import TransformersConverter
 
     if loaded.model.embedding.weight[PAD].any():
@@ -108,7 +135,14 @@ def _write_ctranslate2(
             raise DataError("cannot export: CTranslate2 converts Marian models of one vocabulary; this one has two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
     copy(loaded.tokenizer_file, out / "tokenizer.model")
-    return CTranslate2(out, tokenizer)
+    return CTranslate2(out, [tokenizer.tokens([*range(tokenizer.vocabulary_size)])] * 2)
+
+
+def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, quantization: str) -> Adapter:
+    (out / "model").mkdir()
+    names = _write_ctranslate2(loaded, tokenizer, penalty, out / "model", quantization).names
+    prepare_package(out, loaded.recipe.corpus.src, loaded.recipe.corpus.tgt)
+    return CTranslate2(out / "model", names, [(out / SENTENCEPIECE).read_bytes()] * 2, ends_source=False)
 
 
 def _bleu_change(

@@ -21,6 +21,8 @@ class ForeignModel:
     tokenizers: list[bytes]  # our SentencePiece models: one for both languages, or source and target
     weight_files: list[Path]
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
+    note: str = ""  # one more sentence of the report
+    seen_tokens: int | None = None  # longer lines are split into sentences; None: by the limits of a recipe
     shortlist: Shortlist | None = None
 
 

@@ -1,6 +1,5 @@
 """The import command: convert a model of transformers or Marian to a model directory."""
 
-import os
 import re
 import tempfile
 from collections.abc import Callable
@@ -11,8 +10,12 @@ import torch
 from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalize, target_file
 from nmt_cli.interop import hub
 from nmt_cli.interop.adapters import Adapter
+from nmt_cli.interop.argos_files import read_argos
+from nmt_cli.interop.ctranslate2_files import read_ctranslate2
 from nmt_cli.interop.foreign import ForeignModel
+from nmt_cli.interop.formats import has_ctranslate2_model, is_argos_package
 from nmt_cli.interop.marian_files import has_marian_model, read_marian
+from nmt_cli.interop.named_models import cache_directory
 from nmt_cli.interop.transformers_files import read_transformers
 from nmt_cli.interop.verification import compare
 from nmt_cli.recipe import schema
@@ -27,6 +30,8 @@ from nmt_cli.translation.translator import Translator
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
 # Formats of models: the test that recognizes a directory, and its reader. The first match counts, else transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
+    (is_argos_package, read_argos),
+    (has_ctranslate2_model, read_ctranslate2),
     (has_marian_model, read_marian),
 ]
 
@@ -56,8 +61,10 @@ def import_model(source: Path | str, out: Path) -> Path:
         for path, data in zip((tokenizer_file, target_file(tokenizer_file)), foreign.tokenizers, strict=False):
             path.write_bytes(data)
         proof = verify_import(model.eval(), Tokenizer(tokenizer_file), recipe, foreign.adapter)
+        proof = f"{proof} {foreign.note}".strip()
         weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
-        manifest = {"imported": name, "weights": weights, "proof": proof, "steps": []}
+        seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
+        manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
         if foreign.shortlist:
             artefact.replace_file(out / shortlist.FILE, foreign.shortlist.to_bytes(tokenizer_file))
@@ -65,14 +72,13 @@ def import_model(source: Path | str, out: Path) -> Path:
     return out
 
 
-def import_cached(name: str) -> Path:
-    """Return the model directory of OWNER/NAME or OWNER/NAME@REVISION on the hub, importing it at the first call.
+def import_cached(name: Path | str, directory: Path | None = None) -> Path:
+    """Return the model directory of a model, importing it at the first call.
 
-    It is a directory in $XDG_CACHE_HOME/nmt/models. Later calls do not access the network; remove the directory to
-    import a newer commit.
+    `name` is OWNER/NAME or OWNER/NAME@REVISION on the hub, or a local model with its `directory` in the cache. Later
+    calls do not access the network; remove the directory to import a newer commit.
     """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nmt" / "models"
-    directory = cache / re.sub(r"[/@]+", "--", name)
+    directory = directory or cache_directory() / re.sub(r"[/@]+", "--", str(name))
     if not artefact.present(directory):
         try:
             import_model(name, directory)
@@ -88,7 +94,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     Raises DataError if they differ.
     """
     if adapter is None:
-        return "It has not been compared: pymarian is not installed."
+        return "It has not been compared: its toolkit, pymarian or ctranslate2, is not installed."
     sources = _random_lines(tokenizer)
     targets = _random_lines(tokenizer.target)
     tags = [

@@ -95,7 +95,8 @@ def read_marian(directory: Path) -> ForeignModel:
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
     lexicons = sorted(directory.glob("lex.*.bin"))
     shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
-    return ForeignModel(ours, recipe, tokenizers, [file], adapter, shortlist)
+    note = "Its 8-bit weights were compared as the numbers that they stand for." if eight_bits and adapter else ""
+    return ForeignModel(ours, recipe, tokenizers, [file], adapter, note, shortlist=shortlist)
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:

@@ -79,7 +79,7 @@ def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
                 yield f"{ours}.{kind}", [f"model.{stack}.{name}.{kind}" for name in theirs]
 
 
-def _permute_d_model(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+def permute_d_model(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     """Permute d_model in a tensor of ours: the columns of modules that read the residual stream, else the rows. In an
     SSRU, whose inputs and outputs are elements of the stream, both."""
     if "recurrence" in name:
@@ -113,7 +113,7 @@ def to_transformers(tensors: dict[str, Tensor], settings: schema.Model, id_maps:
         result[SHARED_EMBEDDING if shared else EMBEDDINGS[side]] = matrix[rows[side]]
     for ours, theirs in _layer_tensors(settings):
         tensor = tensors.get(ours, torch.zeros(len(theirs) * settings.d_model))
-        parts = _permute_d_model(ours, tensor, permutation).chunk(len(theirs))
+        parts = permute_d_model(ours, tensor, permutation).chunk(len(theirs))
         result.update(zip(theirs, (part.clone() for part in parts), strict=True))
     return result
 
@@ -146,7 +146,7 @@ def _from_transformers(
     result["embedding.weight"][PAD] = tensors[EMBEDDINGS["tgt"]][start][permutation]
     for ours, theirs in _layer_tensors(settings):
         if settings.attention_bias or "attention" not in ours or not ours.endswith(".bias"):
-            result[ours] = _permute_d_model(ours, torch.cat([tensors[name] for name in theirs]), permutation)
+            result[ours] = permute_d_model(ours, torch.cat([tensors[name] for name in theirs]), permutation)
     return result
 
 

@@ -171,6 +171,7 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
     )
     source_vocabulary: int = Field(0, ge=0, description="size of a separate source embedding; 0: shared (paper)")
     tied_output: bool = Field(True, description="logits from the target embedding (paper), not from a separate matrix")
+    source_eos: bool = Field(True, description="end the source with </s>; OpenNMT's models, such as Argos', do not")
     decoder_cell: Literal["attention", "ssru"] = Field(
         "attention", description="self-attention of the decoder (paper), or a recurrent unit, which is faster on CPUs"
     )

@@ -42,16 +42,30 @@ def digest(value: Any) -> str:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; MissingError if there is no file, DataError if it contains anything else."""
+    if isinstance(value := _parse_json(path), dict):
+        return value
+    raise DataError(f"{path} is damaged: it is not a JSON object")
+
+
+def read_json_list(path: Path) -> list[Any]:
+    """Return the JSON list in a file; MissingError if there is no file, DataError if it contains anything else."""
+    if isinstance(value := _parse_json(path), list):
+        return value
+    raise DataError(f"{path} is damaged: it is not a JSON list")
+
+
+def _parse_json(path: Path) -> Any:
+    """Return the JSON value in a file, None if it is not JSON."""
     if not path.exists():
         raise MissingError(f"{path} is missing")
     with path.open("rb") as file:
         data = file.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:
         raise DataError(f"{path} is too large: JSON may have {MAX_JSON_BYTES:,} bytes at most")
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(value := json.loads(data), dict):
-            return value
-    raise DataError(f"{path} is damaged: it is not a JSON object")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None
 
 
 def json_bytes(value: Any) -> bytes:

@@ -16,7 +16,7 @@ import torch
 from nmt_cli.corpus.store import Corpus, Lengths
 from nmt_cli.recipe import schema
 from nmt_cli.system.processors import usable_memory
-from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds
+from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
 SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
 MIN_PADDING = 16  # least sentences of PAD in a padded batch, so that none exceeds LONGEST_PADDING tokens
@@ -61,9 +61,12 @@ class BatchPlan:
     cut into micro-batches. It has at least one sentence, however small `tokens_per_step` is.
     """
 
-    def __init__(self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int) -> None:
+    def __init__(
+        self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int, source_eos: bool = True
+    ) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
-        self.src_lengths = corpus.src.lengths()
+        self.source_eos = source_eos
+        self.src_lengths = corpus.src.lengths() - (not source_eos)
         self.tgt_lengths = corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         self._costs = self.src_lengths + self.tgt_lengths
@@ -102,6 +105,8 @@ class BatchPlan:
         `padded` adds sentences of PAD up to sizes that recur in other steps; they add nothing to the loss.
         """
         sides = [self.corpus.src.gather(sentences), self.corpus.tgt.gather(sentences)]
+        if not self.source_eos:
+            sides[0] = without_eos(*sides[0])
         if padded:
             count = -(-(len(sentences) + MIN_PADDING) // SENTENCES) * SENTENCES
             sides = [_padded(ids, lengths, count) for ids, lengths in sides]

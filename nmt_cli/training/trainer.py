@@ -47,7 +47,7 @@ class Trainer:
         self.warned = False  # of scores worse than expected: once is enough
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
-        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed)
+        self.plan = batches.BatchPlan(corpus, training.tokens_per_step, parts, training.seed, settings.model.source_eos)
         longest = int(self.plan.longer_lengths.max())
         if longest > settings.model.max_length:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"

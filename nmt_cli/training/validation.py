@@ -68,7 +68,7 @@ def compute_share(
     total = 0.0
     sources = dev.lines[: settings.training.validate_bleu][own]
     with torch.inference_mode():
-        for _, batch in pair_batches(dev.pairs[own], model.embedding.weight.device):
+        for _, batch in pair_batches(dev.pairs[own], model.embedding.weight.device, model.settings.source_eos):
             _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)
             total += float(nll)
     if not sources:

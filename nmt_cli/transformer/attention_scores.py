@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nmt_cli.transformer.model import Transformer, layers, pack
+from nmt_cli.transformer.model import Transformer, layers, pack, without_eos
 
 
 @torch.inference_mode()
@@ -35,6 +35,8 @@ def attention_scores(
     hooks = [attention.register_forward_pre_hook(record, with_kwargs=True) for attention in roles]
     try:
         sides = [(np.asarray(ids, np.int64), np.array([len(ids)])) for ids in (src_ids, tgt_ids)]
+        if not model.settings.source_eos:
+            sides[0] = without_eos(*sides[0])
         model(pack(*sides[0], *sides[1], model.embedding.weight.device), dtype=dtype)
     finally:
         for hook in hooks:

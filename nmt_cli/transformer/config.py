@@ -53,6 +53,7 @@ class Architecture:
     activation: Literal["relu", "swish", "gelu"]
     source_vocabulary: Annotated[int, Range(0)]
     tied_output: bool
+    source_eos: bool = True  # the encoder reads the EOS of the source
     decoder_cell: Literal["attention", "ssru"] = "attention"  # models of nmt 1.0 and older lack it
 
     @property

@@ -77,6 +77,12 @@ def pack(
     return Batch(buffer, src_ids_N, src, tgt_in_ids_N, tgt_out_ids_N, tgt, *rest[8:])
 
 
+def without_eos(ids_N: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
+    """Return sentences without the last token of each; an empty sentence keeps its EOS."""
+    longer = lengths > 1
+    return np.delete(ids_N, np.cumsum(lengths)[longer] - 1), lengths - longer
+
+
 def mix_(x: Tensor) -> Tensor:
     """Hash 32-bit integers in place with the finalizer of MurmurHash3. The masks make each shift a logical one."""
     x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(-2048144789)

@@ -96,7 +96,8 @@ class EngineSearch:
         slots = [self._free.pop() for _ in segments]
         requests = (Request * len(slots))()
         for slot, request, segment in zip(slots, requests, segments, strict=True):
-            self._memory[slot] = _fill(request, segment, segment.limit(self.longest))
+            source = segment.source(self.models[0].source_eos)
+            self._memory[slot] = _fill(request, segment, source, segment.limit(self.longest))
             if segment.options.shortlist and len(self.models) == 1:
                 tokens = array("i", segment.options.shortlist.tokens(segment))
                 self._memory[slot].append(tokens)
@@ -135,7 +136,7 @@ class EngineSearch:
         return found
 
 
-def _fill(request: Request, segment: Segment, limit: int) -> list[Any]:
+def _fill(request: Request, segment: Segment, source: Sequence[int], limit: int) -> list[Any]:
     """Fill in the engine's request for a segment, and return the memory that it points to."""
     memory, options = list[Any](), segment.options
 
@@ -143,14 +144,14 @@ def _fill(request: Request, segment: Segment, limit: int) -> list[Any]:
         memory.append(numbers := array(code, values))
         return ctypes.cast(numbers.buffer_info()[0], POINTER(kind))
 
-    request.ids = pointer(segment.ids, "i", c_int32)
-    request.length = len(segment.ids)
+    request.ids = pointer(source, "i", c_int32)
+    request.length = len(source)
     request.prefix = pointer(segment.prefix, "i", c_int32)
     request.prefix_length = len(segment.prefix)
     request.limit = limit
     request.width = options.beam
     request.best = options.n_best
-    request.align = options.alignments
+    request.align = options.alignments * (1 if source is segment.ids else 2)
     request.alpha = options.alpha
     request.patient = segment.background
     request.temperature = request.top_p = 1.0

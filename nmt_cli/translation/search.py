@@ -32,7 +32,7 @@ from nmt_cli.transformer.attention import Int64s, Layout, block_bounds
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.cache import DecoderCache, resized_array
 from nmt_cli.transformer.hardware import Replayed
-from nmt_cli.transformer.model import PAD, Batch, Transformer, pack
+from nmt_cli.transformer.model import PAD, Batch, Transformer, pack, without_eos
 from nmt_cli.translation.candidates import best_continuations, continuations_of_each, widened
 from nmt_cli.translation.constraints import START, Candidate, State
 from nmt_cli.translation.options import SearchOptions
@@ -68,6 +68,7 @@ class Slots:
         self.cache = DecoderCache(models, dtype, width)
         self.replayed = Replayed(self.device, self.cache.storage)
         self.longest = min(model.settings.max_length for model in models)
+        self.source_eos = models[0].settings.source_eos
         self.most = max(1, rows // width)
         self.ready: list[tuple[Segment, int]] = []  # encoded, each with the first row of its source
         self.key_values: list[Tensor] = []
@@ -91,9 +92,10 @@ class Slots:
 
     def encode(self, segments: Sequence[Segment]) -> None:
         """Encode segments, which then wait for slots."""
-        lengths = np.array([len(segment.ids) for segment in segments])
+        sources = [segment.source(self.source_eos) for segment in segments]
+        lengths = np.array(list(map(len, sources)))
         self.ready = list(zip(segments, (lengths.cumsum() - lengths).tolist(), strict=True))
-        src_N = torch.tensor([i for segment in segments for i in segment.ids], device=self.device)
+        src_N = torch.tensor(list(itertools.chain.from_iterable(sources)), device=self.device)
         self.key_values = self.cache.encode(src_N, Layout(lengths, self.device, block_bounds(lengths, lengths)))
 
     def fill(self, queue: WorkerQueue) -> None:
@@ -111,7 +113,8 @@ class Slots:
             if len(used) + len(segments) > len(self.segments):
                 self._resize(range(len(self.segments)), len(used) + len(segments))
             slots = [slot for slot, segment in enumerate(self.segments) if not segment][: len(segments)]
-            self.cache.fill(slots, self.key_values, starts, [len(segment.ids) for segment in segments])
+            lengths = [len(segment.source(self.source_eos)) for segment in segments]
+            self.cache.fill(slots, self.key_values, starts, lengths)
             for slot, segment in zip(slots, segments, strict=True):
                 self.segments[slot] = segment
                 self.limit_S[slot] = segment.limit(self.longest)
@@ -332,8 +335,13 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
     return segment
 
 
-def pair_batches(pairs: Sequence[Sequence[Ids]], device: torch.device) -> Iterator[tuple[list[int], Batch]]:
-    """Yield batches of pairs, short targets first, with the indices of each batch's pairs. Both sides end with EOS."""
+def pair_batches(
+    pairs: Sequence[Sequence[Ids]], device: torch.device, source_eos: bool = True
+) -> Iterator[tuple[list[int], Batch]]:
+    """Yield batches of pairs, short targets first, with the indices of each batch's pairs.
+
+    Both sides of a pair end with EOS. The batch has that of the source only with `source_eos`.
+    """
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     while order:
         count = 1
@@ -342,6 +350,8 @@ def pair_batches(pairs: Sequence[Sequence[Ids]], device: torch.device) -> Iterat
         chosen, order = order[:count], order[count:]
         ids = [[np.asarray(pairs[i][side]) for i in chosen] for side in (0, 1)]
         src, tgt = ((np.concatenate(side), np.array(list(map(len, side)))) for side in ids)
+        if not source_eos:
+            src = without_eos(*src)
         yield chosen, pack(*src, *tgt, device)
 
 
@@ -352,7 +362,8 @@ def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[I
     Both sides of a pair end with EOS.
     """
     results: list[list[float]] = [[] for _ in pairs]
-    for chosen, batch in pair_batches(pairs, models[0].embedding.weight.device):
+    first = models[0]
+    for chosen, batch in pair_batches(pairs, first.embedding.weight.device, first.settings.source_eos):
         gold = []
         for model in models:
             scores_NV = torch.log_softmax(model.logits(widened(model(batch, dtype=dtype))), -1)

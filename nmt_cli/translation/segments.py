@@ -43,6 +43,10 @@ class Segment:
     hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; none where the constraints allow none
     error: BaseException | None = None
 
+    def source(self, eos: bool) -> list[int]:
+        """Return the ids that the encoder reads: without the final EOS if the model reads none."""
+        return self.ids if eos else self.ids[:-1] or self.ids
+
     def limit(self, longest: int) -> int:
         """Return the longest translation in tokens, EOS counted, of a model that takes `longest` at most."""
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)

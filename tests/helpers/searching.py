@@ -28,6 +28,7 @@ SHAPES: list[dict[str, Any]] = [
     {"activation": "gelu", "output_bias": True, "norm": "pre"},
     {"positions": "learned", "d_model": 15, "tied_output": False},
     {"source_vocabulary": 40, "attention_bias": True, "output_bias": True, "tied_output": False},
+    {"source_eos": False, "norm": "pre"},
     {"d_model": 32, "d_k": 16, "d_v": 16, "num_heads": 2, "d_ff": 64},
     {"d_model": 48, "d_k": 33, "d_v": 50, "num_heads": 1, "d_ff": 100, "num_layers": 1},
     {"d_model": 18, "d_k": 2, "d_v": 70, "num_heads": 5, "d_ff": 7, "num_layers": 3},

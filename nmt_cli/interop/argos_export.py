@@ -1,0 +1,53 @@
+"""Write Argos packages, which argostranslate installs and LibreTranslate serves."""
+
+import json
+import os
+import zipfile
+from pathlib import Path
+
+from nmt_cli import __version__
+from nmt_cli.corpus.languages import name_of
+from nmt_cli.interop.argos_files import SENTENCEPIECE
+from nmt_cli.interop.formats import METADATA
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import OutputError
+
+VERSION = "1.0"  # of the package
+ARGOS_VERSION = "1.9"  # the oldest argostranslate that reads it
+
+
+def prepare_package(folder: Path, src: str, tgt: str) -> None:
+    """Turn a folder with a CTranslate2 model in `model` into a package: add metadata.json, move the tokenizer.
+
+    argostranslate does not end sources with EOS, so CTranslate2 has to.
+    """
+    model = folder / "model"
+    (model / "tokenizer.model").rename(folder / SENTENCEPIECE)
+    config = artefact.read_json(model / "config.json") | {"add_source_eos": True}
+    (model / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
+    metadata = {
+        "package_version": VERSION,
+        "argos_version": ARGOS_VERSION,
+        "type": "translate",
+        "from_code": src,
+        "from_name": name_of(src),
+        "to_code": tgt,
+        "to_name": name_of(tgt),
+        "made_by": f"nmt-cli {__version__}",
+    }
+    artefact.write_file(folder / METADATA, artefact.json_bytes(metadata))
+
+
+def write_archive(folder: Path, out: Path) -> None:
+    """Write a folder as a zip archive, whose only folder has the same name. `out` appears when it is complete."""
+    temporary = artefact.beside(out, ".tmp-nmt-", f"-{os.getpid()}")
+    try:
+        with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED) as archive:
+            for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+                archive.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
+        artefact.sync(temporary)
+        if out.exists():
+            raise OutputError(f"{out} was created by another process meanwhile")
+        temporary.rename(out)
+    finally:
+        temporary.unlink(missing_ok=True)

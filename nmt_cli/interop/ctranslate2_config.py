@@ -1,0 +1,137 @@
+"""Read the configuration and the vocabularies of a model directory of CTranslate2."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.corpus.tokenizer import PAD
+from nmt_cli.interop.ctranslate2_binary import Binary
+from nmt_cli.interop.transformers_marian import NO_LOGIT
+from nmt_cli.interop.vocabulary import SPECIAL, ForeignIds, IdMaps, in_our_order
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError, printable
+from nmt_cli.transformer.model import LAYER_NORM_EPSILON
+
+CONFIG = "config.json"
+NOTHING_LIKE = "the model of nmt has nothing like"
+SPECIALS = [*SPECIAL]  # <pad>, <unk>, </s>
+
+
+@dataclass(frozen=True)
+class Vocabularies:
+    """The vocabularies of source and target."""
+
+    tokens: list[list[str]]  # as CTranslate2 names them, by their ids
+    ids: list[ForeignIds]  # in our order
+
+    @property
+    def id_maps(self) -> IdMaps:
+        return [[*side.values()] for side in self.ids]
+
+
+def shape_of(binary: Binary, name: str, rank: int) -> tuple[int, ...]:
+    if (variable := binary.variables.get(name)) is None:
+        raise DataError(f"{binary.path} has no variable {name}")
+    if len(variable.shape) != rank or not all(variable.shape):
+        raise DataError(f"{binary.path} is damaged: {name} has the shape {variable.shape}")
+    return variable.shape
+
+
+def has_explicit_eos(binary: Binary, config: dict[str, Any]) -> bool:
+    """Return whether CTranslate2's caller ends sources with EOS, as the tokenizers of transformers do."""
+    marian = bool(binary.number("decoder/start_from_zero_embedding", 0))
+    pegasus = config["decoder_start_token"] == SPECIALS[PAD]
+    return not config["add_source_eos"] and (marian or pegasus)
+
+
+def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
+    """Return config.json, or the same values from model.bin in versions that have no such file."""
+    if binary.version >= 6 or (directory / CONFIG).is_file():
+        config = artefact.read_json(directory / CONFIG)
+    else:
+        start = binary.text("bos_token", "<s>") if binary.number("with_target_bos", 1) else None
+        config = {
+            **{f"{name}_token": binary.text(f"{name}_token", "") for name in ("unk", "bos", "eos")},
+            "add_source_bos": bool(binary.number("with_source_bos", 0)),
+            "add_source_eos": bool(binary.number("with_source_eos", 0)),
+            "decoder_start_token": start or binary.text("eos_token", "</s>"),
+        }
+        if binary.number("user_decoder_start_tokens", 0):
+            config["decoder_start_token"] = None
+    defaults = {"unk_token": "<unk>", "eos_token": "</s>", "add_source_bos": False, "add_source_eos": False}
+    config = defaults | {name: value for name, value in config.items() if value is not None and value != ""}
+    _check(config, directory / CONFIG)
+    return config
+
+
+def _check(config: dict[str, Any], path: Path) -> None:
+    """Raise DataError for a wrong value, and for one that asks for a feature that our model lacks."""
+    epsilon = config.get("layer_norm_epsilon", LAYER_NORM_EPSILON)
+    wrong = {
+        f"the layer norm epsilon {epsilon!r}": epsilon != LAYER_NORM_EPSILON,
+        "a start of the source (add_source_bos)": config["add_source_bos"] is not False,
+        "a decoder that its caller starts (decoder_start_token)": type(config.get("decoder_start_token")) is not str,
+        "multi-query attention": bool(config.get("multi_query_attention")),
+        "another quantization (quantization_type)": config.get("quantization_type", 0) != 0,
+    }
+    if lacking := [feature for feature, present in wrong.items() if present]:
+        raise DataError(f"{path} cannot be imported: {NOTHING_LIKE} {printable(lacking[0], 100)}")
+    types = {"unk_token": str, "eos_token": str, "add_source_eos": bool}
+    if wrong_type := [name for name, kind in types.items() if type(config[name]) is not kind]:
+        raise DataError(f"{path} is damaged: {wrong_type[0]} must be a {types[wrong_type[0]].__name__}")
+
+
+def _read_tokens(directory: Path, side: str) -> list[str]:
+    """Return the tokens of a vocabulary by their ids; none if there is no such file."""
+    file = directory / f"{side}_vocabulary.json"
+    if file.is_file():
+        tokens = artefact.read_json_list(file)
+    elif (file := directory / f"{side}_vocabulary.txt").is_file():
+        with file.open("rb") as stream:
+            data = stream.read(artefact.MAX_JSON_BYTES + 1)
+        if len(data) > artefact.MAX_JSON_BYTES:
+            raise DataError(f"{file} is too large: {artefact.MAX_JSON_BYTES:,} bytes at most")
+        tokens = [*data.decode("utf-8", "replace").removesuffix("\n").split("\n")]
+        if all(token.endswith("\r") for token in tokens):
+            tokens = [token.removesuffix("\r") for token in tokens]
+    else:
+        return []
+    if not all(isinstance(token, str) for token in tokens):
+        raise DataError(f"{file} is damaged: a token is no text")
+    if len({*tokens}) < len(tokens):
+        raise DataError(f"{file} is damaged: it names a token twice")
+    return tokens
+
+
+def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -> Vocabularies:
+    """Return both vocabularies.
+
+    Each gets a <pad>, with the number of its embeddings as id, unless the decoder starts from a <pad> of its own that
+    it never produces.
+    """
+    tokens = [_read_tokens(directory, "shared")] * 2
+    if not tokens[0]:
+        tokens = [_read_tokens(directory, side) for side in ("source", "target")]
+    if not all(tokens):
+        raise MissingError(f"no shared_vocabulary.json in {directory}, nor source_ and target_vocabulary.json")
+    pad = SPECIALS[PAD]
+    has_pad = config["decoder_start_token"] == pad and all(pad in side for side in tokens)
+    has_pad = has_pad and is_never_produced(binary, tokens[1].index(pad))
+    renamed = {config["unk_token"]: "<unk>", config["eos_token"]: "</s>", **({pad: pad} if has_pad else {})}
+    sides = []
+    for side, module in zip(tokens, ("encoder/embeddings_0", "decoder/embeddings"), strict=True):
+        rows = shape_of(binary, f"{module}/weight", 2)[0]
+        names = [renamed.get(name, f"{name} of CTranslate2" if name in SPECIAL else name) for name in side]
+        ids = {name: number for number, name in enumerate(names)}
+        ids |= {} if has_pad else {pad: rows}
+        sides.append(in_our_order(ids, rows + (not has_pad), directory / "the vocabulary"))
+    return Vocabularies(tokens, sides)
+
+
+def is_never_produced(binary: Binary, number: int) -> bool:
+    """Return whether the bias of a target token excludes it from translations."""
+    name = "decoder/projection/bias"
+    if name not in binary.variables:
+        return False
+    bias = binary.weights(name).flatten()
+    return bool(number < len(bias) and bias[number] <= NO_LOGIT / 2)

@@ -1,0 +1,385 @@
+"""Read a model directory of CTranslate2: model.bin, config.json, vocabularies, and SentencePiece models beside them.
+
+For the meaning of variables see CTranslate2, src/layers/transformer.cc.
+"""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nmt_cli.corpus.tokenizer import PAD
+from nmt_cli.interop.adapters import CTranslate2
+from nmt_cli.interop.ctranslate2_binary import Binary, read_binary
+from nmt_cli.interop.ctranslate2_config import (
+    NOTHING_LIKE,
+    Vocabularies,
+    has_explicit_eos,
+    read_config,
+    read_vocabularies,
+    shape_of,
+)
+from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
+from nmt_cli.interop.formats import BINARY
+from nmt_cli.interop.transformers_marian import permute_d_model, sines_first
+from nmt_cli.interop.vocabulary import convert_tokenizers
+from nmt_cli.recipe import schema
+from nmt_cli.system.errors import DataError, MissingError, printable
+from nmt_cli.transformer.directory import parameter_count
+from nmt_cli.transformer.model import sinusoids
+
+SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # names, with their number of heads
+OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 has the names of OpenNMT-tf
+ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
+UNSUPPORTED_ACTIVATIONS = {1: "approximate gelu (tanh)", 4: "approximate gelu (sigmoid)", 5: "tanh", 6: "sigmoid"}
+MAX_LENGTH = 1024  # positions; CTranslate2 cuts longer sources
+MAX_EXPANSION = 3  # parameters per byte of the file; aliases could make a small file fill the memory
+CLOSE = 1e-4  # between positional encodings that are the same but for rounding
+# SentencePiece models of source and target, by name.
+TOKENIZERS = [
+    ("tokenizer.model", "tokenizer.target.model"),
+    ("sentencepiece.model", "sentencepiece.model"),
+    ("source.spm", "target.spm"),
+]
+# Our modules of a layer -> theirs.
+ENCODER = {
+    "self_attention.query_key_value": "self_attention/linear_0",
+    "self_attention.output": "self_attention/linear_1",
+    "residuals.0.norm": "self_attention/layer_norm",
+    "feed_forward.inner": "ffn/linear_0",
+    "feed_forward.outer": "ffn/linear_1",
+    "residuals.1.norm": "ffn/layer_norm",
+}
+DECODER = {
+    **ENCODER,
+    "cross_attention.query": "attention/linear_0",
+    "cross_attention.key_value": "attention/linear_1",
+    "cross_attention.output": "attention/linear_2",
+    "residuals.1.norm": "attention/layer_norm",
+    "residuals.2.norm": "ffn/layer_norm",
+}
+# Parts of the names of variables -> the feature of which our model has no equivalent.
+FEATURES = {
+    "rotary": "rotary positions",
+    "relative": "relative positions",
+    "alibi": "ALiBi",
+    "linear_0_noact": "gated feed-forward layers",
+    "embeddings_1/": "source features",
+    "num_heads_kv": "multi-query attention",
+    "multi_query": "multi-query attention",
+    "layernorm_embedding": "a layer norm of embeddings",
+    "project_": "projections of embeddings",
+    "sliding_window": "a sliding window of attention",
+    "q_norm": "norms of queries",
+    "queries_scale": "a scale of queries",
+    "scale_outputs": "a scale of logits",
+    "softcapping": "a limit of logits",
+}
+# Attributes without effect on translations, and those that other attributes switch off.
+WITHOUT_EFFECT = (
+    *("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions", "scale_alibi"),
+    *("unk_token", "bos_token", "eos_token", "with_source_bos", "with_source_eos", "with_target_bos"),
+    *("user_decoder_start_tokens",),
+)
+
+
+def read_ctranslate2(directory: Path) -> ForeignModel:
+    """Read a model directory of CTranslate2. DataError names the features that our model does not have."""
+    for names in TOKENIZERS:
+        files = [directory / name for name in names if (directory / name).is_file()]
+        if files:
+            return read_with(directory, (files * 2)[:2], {})
+    raise MissingError(f"{directory} has no SentencePiece model. Copy it there as {TOKENIZERS[1][0]}")
+
+
+def read_with(directory: Path, spm: list[Path], values: dict[str, Any]) -> ForeignModel:
+    """Read a model with the SentencePiece models of source and target. `values` are added to its recipe."""
+    binary = read_binary(directory / BINARY)
+    if binary.spec not in SPECS or not OLDEST_REVISION <= binary.revision <= NEWEST_REVISION:
+        what = printable(f"{binary.spec or 'a model of OpenNMT-tf'} of revision {binary.revision}", 80)
+        raise DataError(f"{binary.path} cannot be imported: it is {what}, not a Transformer encoder and decoder")
+    binary = _with_current_names(binary)
+    check_features(binary)
+    config = read_config(directory, binary)
+    vocabularies = read_vocabularies(directory, binary, config)
+    settings, layout = model_settings(binary, vocabularies)
+    settings["source_eos"] = config["add_source_eos"] or has_explicit_eos(binary, config)
+    corpus = {"name": None, "src": "src", "tgt": "tgt"}
+    recipe = foreign_recipe(
+        {"name": directory.resolve().name, "corpus": corpus, **values, "model": settings}, directory
+    )
+    try:
+        tensors = convert(binary, recipe.model, vocabularies, config["decoder_start_token"], layout)
+    except (RuntimeError, IndexError, ValueError) as error:  # raised by torch and NumPy
+        what = printable(error, 150)
+        raise DataError(f"{binary.path} cannot be imported: its variables do not fit together: {what}") from None
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise DataError(f"{binary.path} is damaged: {name} is not finite")
+    separate = vocabularies.ids[0] != vocabularies.ids[1]
+    tokenizers = convert_tokenizers(spm, vocabularies.ids, separate)
+    models = [file.read_bytes() for file in spm]
+    adapter = CTranslate2.if_installed(directory, _names(vocabularies), models, has_explicit_eos(binary, config))
+    return ForeignModel(tensors, recipe, tokenizers, [binary.path], adapter, rounding(binary))
+
+
+def _names(vocabularies: Vocabularies) -> list[list[str]]:
+    """Return the tokens of CTranslate2 in the order of our ids; "" where it has none."""
+    sides = zip(vocabularies.tokens, vocabularies.id_maps, strict=True)
+    return [[tokens[i] if i < len(tokens) else "" for i in ids] for tokens, ids in sides]
+
+
+def _with_current_names(binary: Binary) -> Binary:
+    """Add the names of the newest revision to the variables of an older one."""
+    variables = dict(binary.variables)
+    for name in ("num_heads", "pre_norm", "activation"):
+        if (variable := variables.pop(name, None)) is not None:
+            for side in ("encoder", "decoder"):
+                variables.setdefault(f"{side}/{name}", variable)
+    for name in ("embeddings_merge", "alignment_layer", "alignment_heads"):
+        variables.pop(name, None)
+    for end in ("weight", "weight_scale", "multiply_by_sqrt_depth"):
+        if (variable := variables.pop(f"encoder/embeddings/{end}", None)) is not None:
+            variables.setdefault(f"encoder/embeddings_0/{end}", variable)
+    for side, module in (("encoder", "embeddings_0"), ("decoder", "embeddings")):
+        if (variable := variables.pop(f"{side}/{module}/multiply_by_sqrt_depth", None)) is not None:
+            variables.setdefault(f"{side}/scale_embeddings", variable)
+    return Binary(binary.path, binary.version, binary.spec, binary.revision, variables)
+
+
+def check_features(binary: Binary) -> None:
+    """Raise DataError for a variable that our model lacks, unless it is an attribute that is off."""
+    known = {name for _, name in _modules(binary)}
+    known |= {f"{side}/{end}" for side in ("encoder", "decoder") for end in ("num_heads", "pre_norm", "activation")}
+    known |= {f"{side}/scale_embeddings" for side in ("encoder", "decoder")}
+    known |= {f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")}
+    known |= {"decoder/start_from_zero_embedding"}
+    for module in ("encoder/embeddings_0", "decoder/embeddings", "decoder/projection"):
+        known |= {f"{module}/{end}" for end in ("weight", "weight_scale", "bias")}
+    for name, variable in binary.variables.items():
+        last = name.rpartition("/")[2]
+        is_off = variable.elements == 1 and not binary.number(name, 0)
+        if name in known or last in WITHOUT_EFFECT or is_off:
+            continue
+        feature = next((text for part, text in FEATURES.items() if part in name), f"the variable {name}")
+        raise DataError(f"{binary.path} cannot be imported: {NOTHING_LIKE} {printable(feature, 100)}")
+
+
+def depth(binary: Binary, side: str) -> int:
+    """Return the number of layers of a side."""
+    count = 0
+    while f"{side}/layer_{count}/ffn/linear_0/weight" in binary.variables:
+        count += 1
+    return count
+
+
+def _modules(binary: Binary) -> Iterator[tuple[str, str]]:
+    """Yield the name of each of our tensors of layers and final norms, with the name of theirs and of its scale."""
+    for side, layer in (("encoder", ENCODER), ("decoder", DECODER)):
+        pairs = {f"{side}_norm": f"{side}/layer_norm"} if binary.number(f"{side}/pre_norm", 1) else {}
+        for i in range(depth(binary, side)):
+            pairs |= {f"{side}.{i}.{ours}": f"{side}/layer_{i}/{theirs}" for ours, theirs in layer.items()}
+        for ours, theirs in pairs.items():
+            if ours.endswith("norm"):
+                yield f"{ours}.weight", f"{theirs}/gamma"
+                yield f"{ours}.bias", f"{theirs}/beta"
+            else:
+                yield f"{ours}.weight", f"{theirs}/weight"
+                yield f"{ours}.weight_scale", f"{theirs}/weight_scale"
+                yield f"{ours}.bias", f"{theirs}/bias"
+
+
+def _same(binary: Binary, name: str, default: int) -> int:
+    """Return an attribute of both sides; DataError if they differ."""
+    values = {binary.number(f"{side}/{name}", default) for side in ("encoder", "decoder")}
+    if len(values) > 1 or not float(value := min(values)).is_integer():
+        raise DataError(f"{binary.path} cannot be imported: the model of nmt has one {name} for encoder and decoder")
+    return int(value)
+
+
+def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str, Any], str]:
+    """Return our settings of the model, and the order of its positional encodings: "ours" or "sines first"."""
+    src_rows, d_model = shape_of(binary, "encoder/embeddings_0/weight", 2)
+    tgt_rows, _ = shape_of(binary, "decoder/embeddings/weight", 2)
+    heads = _same(binary, "num_heads", SPECS[binary.spec])
+    code = _same(binary, "activation", 0)
+    if code not in ACTIVATIONS:
+        what = UNSUPPORTED_ACTIVATIONS.get(code, f"the activation {code}")
+        raise DataError(f"{binary.path} cannot be imported: {NOTHING_LIKE} {what}")
+    if heads < 1 or d_model % heads:
+        raise DataError(f"{binary.path} is damaged: {heads} heads cannot share {d_model} channels")
+    layers = [depth(binary, side) for side in ("encoder", "decoder")]
+    if not all(layers):
+        raise DataError(f"{binary.path} has no layers")
+    pre = bool(_same(binary, "pre_norm", 1))
+    if pre:
+        for side in ("encoder", "decoder"):
+            shape_of(binary, f"{side}/layer_norm/gamma", 1)  # a model without a final norm is refused
+    positions, max_length, layout = _positions(binary, d_model)
+    sizes = {
+        "num_layers": layers[0],
+        "d_model": d_model,
+        "d_ff": shape_of(binary, "encoder/layer_0/ffn/linear_0/weight", 2)[0],
+        "num_heads": heads,
+        "d_k": d_model // heads,
+        "d_v": d_model // heads,
+        "norm": "pre" if pre else "post",
+        "positions": positions,
+        "max_length": max_length,
+        "attention_bias": _has_bias(binary),
+        "activation": ACTIVATIONS[code],
+        "output_bias": _has_output_bias(binary, vocabularies.id_maps[1]),
+    }
+    if layers[1] != layers[0]:
+        sizes |= {"encoder_layers": layers[0], "decoder_layers": layers[1]}
+    parameters = parameter_count(foreign_recipe({"model": sizes}, binary.path).model, max(src_rows, tgt_rows))
+    if parameters > MAX_EXPANSION * binary.path.stat().st_size:
+        raise DataError(f"{binary.path} cannot be imported: its layers share weights, those of nmt do not")
+    src, tgt, output = (_embedding(binary, side) for side in ("src", "tgt", "output"))
+    shared = vocabularies.ids[0] == vocabularies.ids[1] and src.shape == tgt.shape and bool((src == tgt).all())
+    tied = tgt.shape == output.shape and bool((tgt == output).all())
+    sizes |= {"source_vocabulary": 0 if shared else len(vocabularies.ids[0]), "tied_output": tied}
+    return sizes, layout
+
+
+def _nonzero(binary: Binary, name: str) -> bool:
+    return name in binary.variables and bool(binary.weights(name).any())
+
+
+def _has_output_bias(binary: Binary, ids: list[int]) -> bool:
+    """Return whether a token other than PAD has a bias."""
+    name = "decoder/projection/bias"
+    if name not in binary.variables:
+        return False
+    bias = binary.weights(name).flatten()
+    return bool(bias[[i for i in ids[1:] if i < len(bias)]].any())
+
+
+def _has_bias(binary: Binary) -> bool:
+    names = [theirs for ours, theirs in _modules(binary) if ours.endswith(".bias") and "attention" in ours]
+    return any(_nonzero(binary, name) for name in names)
+
+
+def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
+    """Return our name of the positional encodings, their number, and the order of their sines and cosines.
+
+    Encodings other than ours are stored as learned ones.
+    """
+    names = [f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")]
+    if not any(name in binary.variables for name in names):
+        return "learned", MAX_LENGTH, "ours"
+    rows = min(shape_of(binary, name, 2)[0] for name in names)
+    if any(shape_of(binary, name, 2)[1] != d_model for name in names):
+        raise DataError(f"{binary.path} is damaged: its position encodings do not have {d_model} channels")
+    length = min(rows, MAX_LENGTH)
+    theirs = [torch.from_numpy(binary.weights(name)[:length]) for name in names]
+    if not d_model % 2:
+        for kind in ("sinusoidal", "marian"):
+            encodings = sinusoids(length, d_model, kind)
+            if all(torch.allclose(each, encodings, atol=CLOSE) for each in theirs):
+                return kind, length, "ours"
+            if all(torch.allclose(each, encodings[:, sines_first(d_model)], atol=CLOSE) for each in theirs):
+                return kind, length, "sines first"
+    return "learned", length, "ours"
+
+
+def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
+    """Return the positional encodings of a side as CTranslate2 adds them. Those that it computes begin at 1."""
+    name = f"{side}/position_encodings/encodings"
+    if name in binary.variables:
+        return torch.from_numpy(binary.weights(name)[:length])
+    return sinusoids(length + 1, d_model, "marian")[1:, sines_first(d_model)]
+
+
+def _embedding(binary: Binary, side: str) -> Any:
+    """Return an embedding matrix, or the matrix of the logits, in float32, for a model that multiplies by sqrt(d)."""
+    module = {"src": "encoder/embeddings_0", "tgt": "decoder/embeddings", "output": "decoder/projection"}[side]
+    shape_of(binary, f"{module}/weight", 2)
+    matrix = binary.weights(f"{module}/weight")
+    if side == "output":
+        return matrix
+    root = math.sqrt(matrix.shape[1])
+    name = f"{'encoder' if side == 'src' else 'decoder'}/scale_embeddings"
+    scale = root
+    if name in binary.variables and binary.variables[name].is_integer:
+        scale = root if binary.number(name, 1) else 1.0
+    elif name in binary.variables:
+        scale = binary.number(name, root)
+    return matrix if math.isclose(scale, root, rel_tol=1e-6) else matrix * np.float32(scale / root)
+
+
+def convert(
+    binary: Binary, settings: schema.Model, vocabularies: Vocabularies, start: str, layout: str
+) -> dict[str, Tensor]:
+    """Return our tensors. Our decoder starts from PAD, which gets the embedding of the token `start`."""
+    result = {}
+    names = {"tgt": "embedding.weight"}
+    if settings.source_vocabulary:
+        names["src"] = "own_embeddings.src.weight"
+    if not settings.tied_output:
+        names["output"] = "own_embeddings.output.weight"
+    zero_start = bool(binary.number("decoder/start_from_zero_embedding", 0))
+    for side, name in names.items():
+        matrix = torch.from_numpy(_embedding(binary, side))
+        extended = torch.cat([matrix, matrix.new_zeros(1, matrix.shape[1])])
+        result[name] = extended[vocabularies.id_maps[side != "src"]]
+        result[name][PAD] = 0
+        if side == "tgt" and not zero_start:
+            if start not in vocabularies.tokens[1]:
+                raise DataError(f"{binary.path} starts from {printable(start, 40)}, which its vocabulary does not have")
+            result[name][PAD] = matrix[vocabularies.tokens[1].index(start)]
+    if settings.output_bias:
+        bias = torch.from_numpy(binary.weights("decoder/projection/bias"))
+        result["output_bias"] = torch.cat([bias, bias.new_zeros(1)])[vocabularies.id_maps[1]]
+        result["output_bias"][PAD] = 0
+    for ours, theirs in _modules(binary):
+        if ours.endswith(".weight_scale") or (ours.endswith(".bias") and _left_out(ours, settings)):
+            continue
+        if theirs in binary.variables:
+            result[ours] = torch.from_numpy(binary.weights(theirs))
+        elif ours.endswith(".bias") and not ours.endswith("norm.bias"):
+            result[ours] = torch.zeros(shape_of(binary, theirs.replace("/bias", "/weight"), 2)[0])
+        else:
+            raise DataError(f"{binary.path} has no variable {theirs}")
+    if layout == "sines first":
+        order = sines_first(settings.d_model).argsort()
+        result = {name: _reordered(name, tensor, order) for name, tensor in result.items()}
+    if settings.positions == "learned":
+        for side, name in (("encoder", "src"), ("decoder", "tgt")):
+            encodings = _encodings(binary, side, settings.max_length, settings.d_model)
+            result[f"{name}_positions.weight"] = encodings.clone()
+    return result
+
+
+def _left_out(bias: str, settings: schema.Model) -> bool:
+    return "attention" in bias and not settings.attention_bias
+
+
+def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    if "embedding" in name:
+        return tensor.index_select(1, order)
+    return tensor if name == "output_bias" else permute_d_model(name, tensor, order)
+
+
+def rounding(binary: Binary) -> str:
+    """Return a sentence on the integers of 8-bit weights; "" if there are none.
+
+    The engine quantizes a row so that its largest magnitude becomes 127. CTranslate2 does, too, so that its integers
+    stay the same. Very old files have rows with 126 instead.
+    """
+    matrices = {variable.offset: name for name, variable in binary.variables.items() if variable.type == 1}
+    rows = other = 0
+    for name in matrices.values():
+        if len(binary.variables[name].shape) == 2:
+            largest = np.abs(binary.values(name).astype(np.int16)).max(1)
+            rows += len(largest)
+            other += int(((largest != 127) & (largest != 0)).sum())
+    if not rows:
+        return ""
+    if not other:
+        return "In 8 bits the engine computes with the integers of the file."
+    return f"In 8 bits the engine rounds {other:,} of the {rows:,} rows of weights again."
