@@ -15,7 +15,8 @@ from torch import Tensor
 from nmt_cli.engine import layout
 from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
-from nmt_cli.interop.marian_binary import is_binary_model, read_items
+from nmt_cli.interop.formats import is_marian_binary
+from nmt_cli.interop.marian_binary import read_items
 from nmt_cli.interop.marian_lexicon import read_lexicon
 from nmt_cli.interop.npz import TEXT_PREFIX, read_arrays
 from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS, from_transformers
@@ -64,7 +65,7 @@ PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Fire
 
 def _model_files(directory: Path) -> list[Path]:
     archives = [file for file in sorted(directory.glob("*.npz")) if not file.name.endswith(".optimizer.npz")]
-    return archives + [file for file in sorted(directory.glob("*.bin")) if is_binary_model(file)]
+    return archives + [file for file in sorted(directory.glob("*.bin")) if is_marian_binary(file)]
 
 
 def has_marian_model(directory: Path) -> bool:
