@@ -120,5 +120,5 @@ METRICS = (
 )
 MARIAN = (
     "Argos package (FILE.argosmodel), CTranslate2 directory, or Marian model in transformers format (OPUS-MT) or"
-    " Marian's own: a path, or OWNER/NAME[@REVISION] on the hub"
+    " Marian's own (Firefox): a path, or OWNER/NAME[@REVISION] on the hub"
 )

@@ -7,6 +7,7 @@ from nmt_cli.storage import artefact
 
 ARGOS = ".argosmodel"
 METADATA, BINARY = "metadata.json", "model.bin"
+MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version of Marian's binary models
 
 
 def is_argos_package(path: Path) -> bool:
@@ -20,8 +21,18 @@ def has_ctranslate2_model(path: Path) -> bool:
     return (path / BINARY).is_file()
 
 
+def is_marian_binary(file: Path) -> bool:
+    with file.open("rb") as stream:
+        return stream.read(len(MARIAN_MAGIC)) == MARIAN_MAGIC
+
+
+def has_marian_binary(path: Path) -> bool:
+    """Return whether a directory has a binary model of Marian, as Firefox's models are."""
+    return any(is_marian_binary(file) for file in sorted(path.glob("*.bin")) if file.is_file())
+
+
 # Formats of local files that commands read as they are, after an import into the cache.
-READ_DIRECTLY = [is_argos_package, has_ctranslate2_model]
+READ_DIRECTLY = [is_argos_package, has_ctranslate2_model, has_marian_binary]
 
 
 def content_key(path: Path) -> str:

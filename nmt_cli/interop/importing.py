@@ -31,8 +31,8 @@ LINES, TOKENS = 12, 4  # number and length of the random lines on which both mod
 # Formats of models: the test that recognizes a directory, and its reader. The first match counts, else transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
     (is_argos_package, read_argos),
-    (has_ctranslate2_model, read_ctranslate2),
     (has_marian_model, read_marian),
+    (has_ctranslate2_model, read_ctranslate2),
 ]
 
 

@@ -15,18 +15,12 @@ import numpy as np
 from nmt_cli.interop.npz import TEXT_PREFIX, Array
 from nmt_cli.system.errors import DataError, printable
 
-MAGIC = (1).to_bytes(8, "little")  # the version, with which every model begins
 MAX_ITEMS, MAX_NAME, MAX_DIMENSIONS = 10_000, 1000, 4
 TEXT, FLOAT32 = 0x101, 0x404
 # Both are the same layout. The fork of Marian that makes Firefox's models writes the first, Marian the second.
 INT8 = 0x4101, 0x10001
 OTHER_TYPES = {0x202: "int16", 0x204: "float16", 0x408: "float64", 0x4102: "intgemm16", 0x10002: "intgemm16"}
 EMBEDDING = "Wemb"  # the end of the names of matrices that are not transposed
-
-
-def is_binary_model(file: Path) -> bool:
-    with file.open("rb") as stream:
-        return stream.read(len(MAGIC)) == MAGIC
 
 
 def read_items(file: Path) -> tuple[dict[str, Array], bool]:

@@ -15,7 +15,8 @@ from torch import Tensor
 from nmt_cli.engine import layout
 from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
-from nmt_cli.interop.marian_binary import is_binary_model, read_items
+from nmt_cli.interop.formats import is_marian_binary
+from nmt_cli.interop.marian_binary import read_items
 from nmt_cli.interop.marian_lexicon import read_lexicon
 from nmt_cli.interop.npz import TEXT_PREFIX, read_arrays
 from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS, from_transformers
@@ -64,7 +65,7 @@ PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Fire
 
 def _model_files(directory: Path) -> list[Path]:
     archives = [file for file in sorted(directory.glob("*.npz")) if not file.name.endswith(".optimizer.npz")]
-    return archives + [file for file in sorted(directory.glob("*.bin")) if is_binary_model(file)]
+    return archives + [file for file in sorted(directory.glob("*.bin")) if is_marian_binary(file)]
 
 
 def has_marian_model(directory: Path) -> bool:
@@ -95,7 +96,8 @@ def read_marian(directory: Path) -> ForeignModel:
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
     lexicons = sorted(directory.glob("lex.*.bin"))
     shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
-    return ForeignModel(ours, recipe, tokenizers, [file], adapter, shortlist=shortlist)
+    note = "Its 8-bit weights were compared as the numbers that they stand for." if eight_bits and adapter else ""
+    return ForeignModel(ours, recipe, tokenizers, [file], adapter, note, shortlist=shortlist)
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:

@@ -13,7 +13,7 @@ from nmt_cli.system.console import say
 def model_directories(models: Sequence[Path]) -> tuple[Path, ...]:
     """Return the directories of the named models, else of $NMT_MODEL, which is then logged, else none.
 
-    A model of CTranslate2 or Argos is imported into the cache, once for its content.
+    A model of CTranslate2, Argos or Firefox is imported into the cache, once for its content.
     OWNER/NAME is imported from the hub unless the directory OWNER exists, or OWNER is "runs" or "models".
     """
     if not models and (default := os.environ.get("NMT_MODEL")):

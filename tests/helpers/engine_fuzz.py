@@ -104,6 +104,7 @@ class Fuzz:
             activation=draw.choice(["relu", "swish", "gelu"]),
             max_length=draw.choice([8, 20, 64, 300]),
             positions="learned" if width % 2 else draw.choice(["learned", "sinusoidal", "marian"]),
+            source_eos=draw.random() < 0.8,
             decoder_cell=draw.choice(["attention", "attention", "ssru"]),
         )
         settings.depths = settings.encoder_layers, settings.decoder_layers

@@ -16,9 +16,10 @@ from binary_marian import FIREFOX_INT8, FLOAT32, MARIAN_INT8, TEXT, float_item, 
 from reference import batch_of
 
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.interop import marian_binary, marian_files
+from nmt_cli.interop import formats, marian_binary, marian_files
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.marian_lexicon import read_lexicon
+from nmt_cli.interop.named_models import model_directories
 from nmt_cli.system.errors import DataError
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.options import SearchOptions
@@ -105,8 +106,22 @@ def test_binary_models_are_recognized_by_their_first_bytes(tmp_path: Path) -> No
     for name, data in (("lex.50.50.ende.s2t.bin", b"\xf5\x17\x34\x01"), ("model.bin", struct.pack("<IH", 6, 16))):
         (tmp_path / name).write_bytes(data + bytes(60))
         assert not marian_files.has_marian_model(tmp_path)
+        assert not formats.has_marian_binary(tmp_path)
     write_items(tmp_path / MODEL, items_of({}))
     assert marian_files.has_marian_model(tmp_path)
+    assert formats.has_marian_binary(tmp_path)
+
+
+def test_commands_take_a_firefox_directory_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is imported once, into the cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    directory = firefox_directory(tmp_path / "firefox")
+    (first,) = model_directories([directory])
+    created = (first / "manifest.json").read_bytes()
+    assert model_directories([directory]) == (first,)
+    assert ((first / "manifest.json").read_bytes(), first.parent) == (created, tmp_path / "cache" / "nmt" / "models")
+    with Translator(first, workers=1) as translator:
+        assert next(translator.translate(["The dog sleeps."])).text
 
 
 BIG = 1 << 40

@@ -318,7 +318,7 @@ def test_the_recipe_follows_from_the_options():
     expected = {"num_layers": 2, "encoder_layers": 2, "decoder_layers": 1, "d_model": 8, "num_heads": 4, "d_k": 2}
     expected |= {"d_v": 2, "d_ff": 64, "dropout": 0.1, "norm": "post", "positions": "marian", "max_length": 512}
     expected |= {"attention_bias": True, "output_bias": True, "activation": "relu", "source_vocabulary": 0}
-    assert shape == {**expected, "tied_output": True, "decoder_cell": "attention"}
+    assert shape == {**expected, "tied_output": True, "source_eos": True, "decoder_cell": "attention"}
     pre = {"transformer-preprocess": "n", "transformer-postprocess": "da", "transformer-postprocess-top": "n"}
     embeddings[EMBEDDINGS["output"]] = torch.ones(6, 8)
     other = marian_files.recipe_of(embeddings, OPTIONS | {**pre, "dec-depth": "2"}, [numbers[0], {"x": 1}]).model

@@ -1,0 +1,118 @@
+"""`nmt shortlist`: what it learns from parallel text, its file, and searches with it."""
+
+import random
+from pathlib import Path
+
+import pytest
+from tiny_model import WORDS, make_model
+
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer
+from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.training import shortlist as learning
+from nmt_cli.training.shortlist import learn_shortlist
+from nmt_cli.transformer.directory import open_model
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.segments import Segment
+from nmt_cli.translation.shortlist import FILE, read_shortlist
+from nmt_cli.translation.translator import Translator
+
+ORDER = random.Random(2).sample(range(len(WORDS)), len(WORDS))
+TRANSLATION = {word: WORDS[i] for word, i in zip(WORDS, ORDER, strict=True)}  # of each word, by another one
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Sentences and their translations, word by word in another order."""
+    draw, parent = random.Random(1), tmp_path_factory.mktemp("text")
+    lines = [draw.choices(WORDS, k=draw.randint(2, 7)) for _ in range(600)]
+    for name, sides in (("src", lines), ("tgt", [[TRANSLATION[word] for word in line[::-1]] for line in lines])):
+        (parent / name).write_text("".join(" ".join(line) + "\n" for line in sides))
+    return parent / "src", parent / "tgt"
+
+
+def listed(model: Path, line: str) -> set[int]:
+    opened = open_model(model)
+    shortlist = read_shortlist(model, opened.tokenizer, opened.tokenizer_file)
+    assert shortlist
+    options = SearchOptions(shortlist=shortlist)
+    return set(shortlist.tokens(Segment([*opened.tokenizer.encode([line])[0], EOS], options)))
+
+
+def test_translations_of_words_are_learned(model: Path, text: tuple[Path, Path]) -> None:
+    """With one translation for each token, and none that is frequent, a word lists itself and its translation."""
+    assert learn_shortlist(model, *text, best=1, frequent=0) == 0
+    encode = Tokenizer(model / "tokenizer.model").encode
+    for word in WORDS:
+        (own,), (theirs,) = encode([word]), encode([TRANSLATION[word]])
+        if len(own) == len(theirs) == 1:
+            assert listed(model, word) == {EOS, *own, *theirs}
+    assert sum(len(encode([word])[0]) == 1 for word in WORDS) > 9
+
+
+def test_frequent_tokens_are_always_listed(model: Path, text: tuple[Path, Path]) -> None:
+    learn_shortlist(model, *text, best=1, frequent=9)
+    assert len(listed(model, "")) == 10
+
+
+def test_long_texts_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "MAX_LINKS", 12 * 25)
+    pairs = [(list(range(i, i + 3)), [1, 2, 3]) for i in range(100)]  # 12 links each
+    assert learning.within_links(pairs) == pairs[::4]
+    assert learning.within_links(pairs[:25]) == pairs[:25]
+
+
+def test_searches_with_a_shortlist_write_listed_tokens_only(model: Path, text: tuple[Path, Path]) -> None:
+    learn_shortlist(model, *text, best=2, frequent=20)
+    lines = ["der Hund", "das Haus ist nicht rot", "Baum und Katze"]
+    with Translator(model, workers=1, precision="fp32") as translator:
+        full = list(translator.translate(lines))
+        found = list(translator.translate(lines, shortlist=True))
+        for line, translation in zip(lines, found, strict=True):
+            assert set(translation.segments[0].hypotheses[0].ids) <= listed(model, line)
+        assert [each.text for each in found] != [each.text for each in full]
+        (model / FILE).unlink()
+    with Translator(model, workers=1, precision="fp32") as translator:
+        assert [each.text for each in translator.translate(lines, shortlist=True)] == [each.text for each in full]
+
+
+def test_a_shortlist_of_another_model_or_a_damaged_one_is_refused(
+    model: Path, text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    learn_shortlist(model, *text, best=2, frequent=20)
+    data, opened = (model / FILE).read_bytes(), open_model(model)
+
+    def error(changed: bytes) -> str:
+        (tmp_path / FILE).write_bytes(changed)
+        with pytest.raises(DataError) as caught:
+            read_shortlist(tmp_path, opened.tokenizer, opened.tokenizer_file)
+        return str(caught.value)
+
+    assert "is damaged" in error(b"")
+    assert "is damaged" in error(data[:-1])
+    assert "is damaged" in error(data + b"\0" * 4)
+    assert "another tokenizer" in error(data[:16] + bytes(32) + data[48:])
+    draw = random.Random(3)
+    for _ in range(300):
+        changed = bytearray(data)
+        at = 48 + 4 * draw.randrange((len(data) - 48) // 4)
+        changed[at : at + 4] = draw.choice([-1, 1 << 30]).to_bytes(4, "little", signed=True)
+        assert "is damaged" in error(bytes(changed))
+
+
+def test_texts_of_different_lengths_and_missing_ones_are_refused(
+    model: Path, text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "short").write_text("der Hund\n")
+    with pytest.raises(DataError, match="has 600 lines"):
+        learn_shortlist(model, text[0], tmp_path / "short", 1, 1)
+    with pytest.raises(MissingError, match="no file"):
+        learn_shortlist(model, text[0], tmp_path / "none", 1, 1)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("\n\n")
+    with pytest.raises(DataError, match="no pair of lines"):
+        learn_shortlist(model, tmp_path / "a", tmp_path / "b", 1, 1)
