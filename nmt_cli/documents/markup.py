@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError
 _DEEPEST = 100  # levels; office documents have a few dozen
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
-_ATTRIBUTE = re.compile(r"(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
+_ATTRIBUTE = re.compile(r"(?<=\s)(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
 _SPACES = re.compile(r"(?:\s|&nbsp;|&#160;|&#xA0;|<text:s\b[^<>]*/>)+", re.IGNORECASE)
 
 

@@ -89,6 +89,13 @@ def test_formats_stay_with_their_words() -> None:
     assert text_of(translated_file("docx", source, model)) == "<i>Er </i><b>ruft</b><i> ihn </i><b>an</b>"
 
 
+def test_all_of_a_link_has_its_format() -> None:
+    """A word between two words of the link stands for none of its own."""
+    source = docx(paragraph(run("See "), LINK[0], run("our page", BOLD), LINK[1], run(" of dogs.")))
+    model = linked({"Unsere": "our", "Hunde": "dogs", "Seite": "page", "sehen.": "See"})
+    assert text_of(translated_file("docx", source, model)) == "<a><b>Unsere Hunde Seite</b></a> sehen."
+
+
 def test_runs_that_differ_in_nothing_visible_are_one_text() -> None:
     """Word divides words where it checks the spelling, and where an author has edited."""
     runs = [

@@ -69,7 +69,8 @@ Model: num_layers=6,ge1,le1000 encoder_layers=None,ge1,le1000 decoder_layers=Non
   dropout=0.1,ge0,le0.99 norm=post positions=sinusoidal max_length=1024,ge8,le1048576 attention_bias=False
   output_bias=False activation=relu source_vocabulary=0,ge0 tied_output=True source_eos=True
   decoder_cell=attention
-Training: steps=100000,ge1 max_hours=None,ge0 weights=[] temperature=1,gt0,le100 stages=[] tokens_per_step=25000,ge1 micro_batches=8,ge1,le4096
+Training: steps=100000,ge1 max_hours=None,ge0 weights=[] temperature=1,gt0,le100 stages=[]
+  tokens_per_step=25000,ge1 micro_batches=8,ge1,le4096
   warmup_steps=4000,ge1 rate_factor=1.0,ge0 cooldown_steps=0,ge0 adam_beta1=0.9,ge0,le0.999999
   adam_beta2=0.98,ge0,le0.999999 adam_epsilon=1e-09,ge0 label_smoothing=0.1,ge0,le0.999
   seed=1,ge0,lt9223372036854775808 precision=auto memory_tokens=None,ge1 cuda_graphs=True processes=None,ge1
@@ -430,7 +431,8 @@ def test_settings_that_may_change_when_a_run_resumes() -> None:
     """Hashes of the training text are compared, so its files may be elsewhere."""
     training = "steps max_hours log_every validate_every validate_bleu checkpoint_every keep_checkpoints patience "
     training += "memory_tokens micro_batches cuda_graphs processes"
-    corpus = "sources src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src general_tgt "
+    corpus = "sources src tgt train_src train_tgt dev_src dev_tgt test_src test_tgt mix_src mix_tgt general_src "
+    corpus += "general_tgt "
     corpus += "tokenizer.file"
     free = {f"training.{name}" for name in training.split()} | {f"corpus.{name}" for name in corpus.split()}
     assert keys_with(schema.MAY_CHANGE) == free | keys_of("name", "averaging", "decoding", "expect")
