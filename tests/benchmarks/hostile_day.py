@@ -50,9 +50,11 @@ class Hostile:
     def __init__(self, seed: int, port: int, secret_file: Path) -> None:
         self.rng, self.port, self.secret_file = random.Random(seed), port, str(secret_file)
         self.glossaries = ["x"]
+        self.documents = [("x", "x")]  # IDs and keys
         self.kinds: list[Callable[[], bytes]] = [
             self.translate, self.translate, self.deepl, self.sentences, self.detect, self.file, self.file,
             self.glossary, self.use_glossary, self.headers, self.bodies, self.paths, self.multipart,
+            self.route, self.dictionaries, self.document, self.use_document, self.suggestion,
         ]  # fmt: skip
 
     def text(self) -> str:
@@ -117,10 +119,50 @@ class Hostile:
         text = ["the 17 " * self.rng.choice([1, 100, 12_000])]
         return self.json("/v2/translate", text=text, source_lang="en", target_lang="de", glossary_id=key)
 
-    def multipart_of(self, parts: list[tuple[str, str]]) -> bytes:
+    def route(self) -> bytes:
+        """Translate through other languages, if the server has such models."""
+        source, target = self.rng.choice([("de", "fr"), ("fr", "de"), ("en", "en"), ("fr", "en"), ("auto", "fr")])
+        kind = self.rng.choice(["text", "html"])
+        return self.json("/translate", q=self.text(), source=source, target=target, format=kind, alternatives=3)
+
+    def dictionaries(self) -> bytes:
+        """Use DeepL's glossaries of version 3."""
+        rng = self.rng
+        key = rng.choice([*self.glossaries[-200:], self.secret_file]).replace(" ", "%20")[:1000]
+        pair = {"source_lang": self.language(), "target_lang": self.language()} if rng.random() < 0.3 else {}
+        entries = "\n".join(f"the {number}\tdas {number}" for number in range(rng.choice([1, 100, 4900])))
+        own = {"source_lang": "en", "target_lang": "de", "entries": entries, "entries_format": "tsv", **pair}
+        path, method = rng.choice([("", "POST"), (f"/{key}", "PATCH"), (f"/{key}/dictionaries", "PUT"), ("", "GET")])
+        fields = (
+            own if method == "PUT" else {"name": "x", "dictionaries": rng.choice([[own], [own] * 60, [[]], own, None])}
+        )
+        body = json.dumps(fields).encode()
+        return self.request(method, f"/v3/glossaries{path}", body, "Content-Type: application/json")
+
+    def document(self) -> bytes:
+        name = self.rng.choice(["a.html", "a.md", "a.po", "a.txt", "../../a.po", self.secret_file, "a.exe"])
+        source, target = self.pair()
+        return self.multipart_of(
+            [
+                (f'name="file"; filename="{name}"', self.text()),
+                ('name="source_lang"', source),
+                ('name="target_lang"', target),
+            ],
+            "/v2/document",
+        )
+
+    def use_document(self) -> bytes:
+        key, secret = self.rng.choice([*self.documents[-50:], ("../..", self.secret_file)])
+        path = f"/v2/document/{key}" + self.rng.choice(["", "/result"])
+        return self.json(path, document_key=self.rng.choice([secret, secret, "x", None, 7]))
+
+    def suggestion(self) -> bytes:
+        return self.json("/suggest", q=self.text()[:500], s=self.text(), **PAIR)
+
+    def multipart_of(self, parts: list[tuple[str, str]], path: str = "/translate_file") -> bytes:
         body = "".join(f"--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{value}\r\n" for head, value in parts)
         data = (body + "--b--\r\n").encode()
-        return self.request("POST", "/translate_file", data, "Content-Type: multipart/form-data; boundary=b")
+        return self.request("POST", path, data, "Content-Type: multipart/form-data; boundary=b")
 
     def file(self) -> bytes:
         name = self.rng.choice(["a.html", "a.md", "a.po", "a.po", "a.txt", "../../a.po", self.secret_file, "a.docx"])
@@ -203,6 +245,8 @@ async def client(hostile: Hostile, until: float, secret: bytes, statuses: collec
                     statuses["SECRET"] += 1
                 if found := re.search(rb'"glossary_id":"([^"]+)"', answer):
                     hostile.glossaries.append(found[1].decode())
+                if found := re.search(rb'"document_id":"([^"]+)","document_key":"([^"]+)"', answer):
+                    hostile.documents.append((found[1].decode(), found[2].decode()))
         if writer:
             writer.transport.abort()
         await asyncio.sleep(0)
@@ -263,6 +307,7 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=Path, help="keep the server's log in this file")
+    parser.add_argument("--database", action="store_true", help="give the server a data base on the disk")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         secret = os.urandom(16).hex()
@@ -273,6 +318,8 @@ def main() -> int:
         log = options.log or Path(directory) / "log"
         port = 20_000 + os.getpid() % 10_000
         command = [sys.executable, "-m", "nmt_cli", "serve", *options.models, "--port", str(port), "--quiet"]
+        if options.database:
+            command += ["--database", str(Path(directory) / "nmt.db")]
         with log.open("w") as stderr:
             server = subprocess.Popen(command, stderr=stderr)
         while True:

@@ -1,5 +1,6 @@
 """DeepL's documents, LibreTranslate's suggestions, and the description of all routes."""
 
+import asyncio
 import json
 import threading
 import time
@@ -131,14 +132,14 @@ def test_old_documents_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_document_that_takes_too_long_ends(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(*_: Any) -> bytes:
+        await asyncio.sleep(60)
+        return b""
+
     monkeypatch.setattr(deepl_documents, "RUN_SECONDS", 0.1)
-    with client_of(model) as client:
-        gate = client.app.state.service.pool.models[0].translator.queue.changed
-        with gate:  # no segment is submitted
-            made = upload(client).json()
-            time.sleep(0.5)
-        assert "took longer than 0.1 seconds" in finished(client, made)["error_message"]
-        assert client.post("/v2/translate", json={"text": ["rot"], **PAIR}).status_code == 200
+    with client_of(model) as client, monkeypatch.context() as patch:
+        patch.setattr(files, "translated", endless)
+        assert "took longer than 0.1 seconds" in finished(client, upload(client).json())["error_message"]
 
 
 def test_suggestions_are_refused_unless_there_is_a_file(model: Path, tmp_path: Path, monkeypatch: Any) -> None:
