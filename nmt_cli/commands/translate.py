@@ -47,6 +47,9 @@ def translate(
     split: Annotated[Literal["auto", "off"], search_option("Split long lines at sentence ends", kind="WHEN")] = "auto",
     copy_wordless: CopyWordless = None,
     case: Case = None,
+    to: Annotated[
+        str, search_option("Target language of a model with several, such as fr", kind="CODE", default="the model's")
+    ] = "",
     prefix: Prefix = None,
     terms: TranslateTerms = None,
     shortlist: Annotated[
@@ -107,6 +110,7 @@ def translate(
         terms=Terms.read(terms) if terms else None,
         copy_wordless=copy_wordless,
         case=case,
+        target=to,
         shortlist=shortlist == "auto" or None,
     )
     options = command.TranslateOptions(

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.corpus import damage
+from nmt_cli.corpus import damage, letter_case
 from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, UNK, WIDE, Tokenizer, normalize
 from nmt_cli.recipe import schema
@@ -139,7 +139,7 @@ def changed(
         src, tgt = damage.without_stop(src), damage.without_stop(tgt)
     if typos:
         src = damage.with_typos(src, draw, least=1)
-    change = damage.upper if upper else damage.title if title else None
+    change = letter_case.upper if upper else letter_case.title if title else None
     if change:
         src, tgt = change(src, languages[0]), change(tgt, languages[1])
     return damage.with_noise(src, tgt, draw) if noise else (src, tgt)

@@ -1,10 +1,9 @@
-"""Damage to text as people type it: case, final stops, typos, pasted noise.
+"""Damage to text as people type it: final stops, typos, pasted noise. `letter_case` changes case.
 
 Every function depends only on its text, its language and its random generator.
 """
 
 import random
-import re
 import string
 
 STOPS = ".。．｡।։።"
@@ -14,32 +13,6 @@ KEYBOARD = "qwertyuiop", "asdfghjkl", "zxcvbnm"
 NEIGHBORS = {key: row[max(0, i - 1) : i] + row[i + 1 : i + 2] for row in KEYBOARD for i, key in enumerate(row)}
 EMOJI = "😀😂😊😍😭😎🤔👍👎👏🙏💪🔥✨🎉💯🚀✅❌❤⭐☀⚽🎵🏠🍕☕📷💡🐶"
 DOMAINS = "com", "org", "net", "de", "fr", "io"
-_WORD = re.compile(r"\S+")
-_LETTER = re.compile(r"[^\W\d_]")
-
-
-def _is_turkic(language: str) -> bool:
-    return language.lower().partition("-")[0] in ("tr", "az")
-
-
-def upper(text: str, language: str = "") -> str:
-    """Return text in capitals; Turkish and Azeri i becomes İ."""
-    return (text.replace("i", "İ") if _is_turkic(language) else text).upper()
-
-
-def lower(text: str, language: str = "") -> str:
-    """Return text in lower case; Turkish and Azeri I becomes ı."""
-    return (text.replace("I", "ı").replace("İ", "i") if _is_turkic(language) else text).lower()
-
-
-def title(text: str, language: str = "") -> str:
-    """Return text with a capital at the first letter of each word; other letters stay."""
-    letter = "İ" if _is_turkic(language) else "I"
-
-    def capitalized(word: re.Match[str]) -> str:
-        return _LETTER.sub(lambda first: letter if first[0] == "i" else first[0].title(), word[0], count=1)
-
-    return _WORD.sub(capitalized, text)
 
 
 def ends_with_stop(text: str) -> bool:

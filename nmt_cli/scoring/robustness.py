@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from nmt_cli.corpus import damage
+from nmt_cli.corpus import damage, letter_case
 from nmt_cli.scoring.metrics import METRICS, Score
 
 SEED = 1  # of the typos
@@ -40,11 +40,11 @@ def damages(src: str, tgt: str) -> list[Damage]:
         return Damage(name, lambda line: change(line, src), lambda line: change(line, tgt), changes_output)
 
     return [
-        in_case("lower case", damage.lower, changes_output=True),
+        in_case("lower case", letter_case.lower, changes_output=True),
         Damage("no final stop", damage.without_stop, damage.without_stop),
         Damage("typos", lambda line: damage.with_typos(line, draw), str),
-        in_case("Title Case", damage.title),
-        in_case("UPPER CASE", damage.upper),
+        in_case("Title Case", letter_case.title),
+        in_case("UPPER CASE", letter_case.upper),
     ]
 
 

@@ -41,6 +41,7 @@ class SearchOptions:
     terms: Terms | None = None  # glossary
     copy_wordless: Any = None  # bool: copy lines without letters
     case: Any = None  # "auto": search capitals and title case in sentence case; or "off"
+    target: str = ""  # language code, for a model with several targets; once resolved, its token and a space
     shortlist: Any = None  # True: use the model's, if it has one; once resolved, a Shortlist or None
 
     def resolved(self, decoding: Any) -> "SearchOptions":

@@ -25,6 +25,7 @@ class Translation:
     drafts: list[list[Segment]]  # the segments of the text, once for each sample
     terms: list[Term] = field(default_factory=list)  # glossary entries whose phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
+    hidden: int = 0  # source tokens of each segment that are not in the text: 1 for that of a target language
 
     @property
     def text(self) -> str:
@@ -62,7 +63,15 @@ class Translation:
         """Return what the hypothesis of this rank is joined from: the source ids and the hypothesis of each segment."""
         draft = self.drafts[rank] if len(self.drafts) > 1 else self.drafts[0]
         index = 0 if len(self.drafts) > 1 else rank
-        return [(segment.ids, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
+        parts = [(segment.ids, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
+        if not self.hidden:
+            return parts
+        return [(ids[self.hidden :], _moved(hypothesis, self.hidden)) for ids, hypothesis in parts]
+
+
+def _moved(hypothesis: Hypothesis, hidden: int) -> Hypothesis:
+    """Return a hypothesis whose source positions do not count the first `hidden` tokens."""
+    return replace(hypothesis, source_positions=[max(position - hidden, 0) for position in hypothesis.source_positions])
 
 
 @dataclass(eq=False)
@@ -112,4 +121,5 @@ class Pending:
         """Return the translation of a finished text or raise its error."""
         if self.error:
             raise self.error
-        return Translation(self.hypotheses, self.drafts, self.terms, self.copy)
+        hidden = int(bool(self.options.target))
+        return Translation(self.hypotheses, self.drafts, self.terms, self.copy, hidden)

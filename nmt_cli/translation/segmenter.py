@@ -58,13 +58,13 @@ class Segmenter:
         for value in (line, prefix):
             if not isinstance(value, str):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
-        options, text = pending.options, normalize(visible(line))
+        options, text = pending.options, normalize(visible(pending.options.target + line))
         parts = self._parts(text, normalize(prefix), options)
         forced = self._forced(normalize(prefix), parts[0]) if prefix else []
         pending.terms = options.terms.find(" ".join(part.text for part in parts)) if options.terms else []
         pending.drafts = [[] for _ in range(options.n_best if options.sampling else 1)]
         if options.copy_wordless and not (forced or pending.terms):
-            pending.copy = self._copy(line, text)
+            pending.copy = self._copy(line, text, skipped=not options.target)
         sources = [] if pending.copy else self._sources(pending, parts, forced)
         segments, segment_options = [], options.for_segments()
         for offset, (source, part) in enumerate(sources):
@@ -130,15 +130,18 @@ class Segmenter:
             self.counts["cut"] += (len(forced) >= room) + too_long
         return found
 
-    def _copy(self, line: str, text: str) -> Copy | None:
-        """Return the copy of a line that has no letters after its language token. `text` is the normalized line."""
+    def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
+        """Return the copy of a line that has no letters after its language token.
+
+        `text` is the normalized line. The words of the copy count the token where it is `skipped`.
+        """
         token = ""
         if text.startswith(">>"):
             token = "".join(self.tokenizer.tokens(self.tokenizer.language(self.tokenizer.encode([text])[0])))
         token = token.removeprefix("\u2581")
         if not text or has_letter(text.removeprefix(token)):
             return None
-        return Copy(writable(line).removeprefix(token).lstrip(), bool(token))
+        return Copy(writable(line).removeprefix(token).lstrip(), int(skipped and bool(token)))
 
 
 def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:

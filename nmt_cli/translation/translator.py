@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from nmt_cli.corpus.languages import match
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import Tokenizer, files_of
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.transformer.config import ModelConfig, from_recipe
 from nmt_cli.transformer.directory import TOKENIZER, open_model
@@ -28,6 +29,7 @@ from nmt_cli.translation.queue import Backend, SegmentQueue
 from nmt_cli.translation.segmenter import Segmenter
 from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.shortlist import Shortlist, read_shortlist
+from nmt_cli.translation.stored_models import directions_of
 
 if TYPE_CHECKING:
     import torch
@@ -149,6 +151,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         terms: Terms | None = None,
         copy_wordless: bool | None = None,
         case: Literal["auto", "off"] | None = None,
+        target: str = "",
         shortlist: bool = False,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while more lines are read; where there is no text it is empty.
@@ -171,6 +174,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             terms=terms,
             copy_wordless=copy_wordless,
             case=case,
+            target=target,
             shortlist=shortlist,
         )
         return Stream(self, self.resolved(options), prefixes).translate(iter(lines))
@@ -213,7 +217,18 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         resolved = options.resolved(self.config.decoding)
         if self.config.output == "trees":  # a line without letters has a tree, too, whose labels are capitals
             resolved = replace(resolved, copy_wordless=False, case="off")
-        return replace(resolved, shortlist=self._shortlist if resolved.shortlist else None)
+        target = self._token_of(resolved.target) if resolved.target else ""
+        return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
+
+    def _token_of(self, target: str) -> str:
+        """Return the text that selects a target language, before every source; UsageError if the model has it not."""
+        if target.startswith(">>"):
+            return target  # resolved already
+        tokens = {each.target: each.prefix for each in directions_of(self.config, self.tokenizer)}
+        code = match(target, list(tokens))
+        if code is None:
+            raise UsageError(f"the model does not translate to {target[:40]!r}, only to {', '.join(tokens)}")
+        return tokens[code]
 
     @functools.cached_property
     def _shortlist(self) -> Shortlist | None:

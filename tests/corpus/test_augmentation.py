@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nmt_cli.corpus import augmentation, damage, tokenizer
+from nmt_cli.corpus import augmentation, damage, letter_case, tokenizer
 from nmt_cli.corpus.augmentation import Augmentation, augment_block
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus, open_corpus
@@ -73,16 +73,16 @@ def test_without_shares_the_text_is_that_of_the_corpus(data: Path, draw: Callabl
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
-        ("no_stop", damage.without_stop),
-        ("upper", damage.upper),
-        ("title", damage.title),
+        ("no_stop", lambda text, _: damage.without_stop(text)),
+        ("upper", letter_case.upper),
+        ("title", letter_case.title),
     ],
 )
 def test_both_sides_change_in_their_share_of_pairs(
-    draw: Callable[..., Text], kind: str, change: Callable[[str], str]
+    draw: Callable[..., Text], kind: str, change: Callable[[str, str], str]
 ) -> None:
     plain, some, all_ = draw(), draw(**{kind: 0.3}), draw(**{kind: 1})
-    expected = [(change(src), change(tgt)) for src, tgt in plain]
+    expected = [(change(src, "en"), change(tgt, "de")) for src, tgt in plain]
     assert all_[:-1] == expected[:-1]
     assert all(pair in (old, new) for pair, old, new in zip(some, plain, expected, strict=True))
     assert 0.2 * LINES < sum(pair != old for pair, old in zip(some, plain, strict=True)) < 0.4 * LINES

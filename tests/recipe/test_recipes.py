@@ -193,7 +193,8 @@ OWN_SETTINGS = """
   dropout=0.2 training: steps=50000 warmup_steps=16000 rate_factor=5.0 validate_bleu=0 decoding: beam=21 alpha=0.3
   extra_length=300 split=False expect: parameters=100335616 paper_f1=91.3
 # student corpus: name=multi30k-en-de
-  synthetic=[{'side':'src','files':[],'model':'runs/multi30k/model','tag':'','beam':8,'sampling':False,'weight':None}] rows=29000
+  synthetic=[{'side':'src','files':[],'model':'runs/multi30k/model','tag':'','beam':8,'sampling':False,'weight':None}]
+  rows=29000
   model: num_layers=3 encoder_layers=6 decoder_layers=2 d_model=128 d_ff=512 num_heads=4 d_k=32 d_v=32 norm=pre
   max_length=512 training: steps=2400 tokens_per_step=4096 micro_batches=2 warmup_steps=200 rate_factor=0.5
   cooldown_steps=1200 validate_every=300 validate_bleu=1014 checkpoint_every=60 teacher=runs/multi30k/model

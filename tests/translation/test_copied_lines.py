@@ -11,10 +11,13 @@ from tiny_model import content, make_model, memory_file
 from nmt_cli import Sampling, Terms, Translator
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.system.console import Progress
+from nmt_cli.system.errors import UsageError
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.pending import Copy, Translation
 from nmt_cli.translation.segmenter import split_line
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
+from nmt_cli.translation.writer import formatted
 
 WORDLESS = [
     "3.14",
@@ -131,6 +134,26 @@ def test_the_token_of_a_target_language_is_no_letter_and_is_not_copied(multiling
         assert translator.counts["copied"] == 4, "a token alone has nothing to copy"
         rows = map(json.loads, run(translator, [">>deu<< 3 4", "3 4"], "jsonl", alignments=True))
         assert [row["hypotheses"][0]["alignment"] for row in rows] == ["1-0 2-1", "0-0 1-1"]
+
+
+def test_the_target_language_is_an_option(multilingual: Path) -> None:
+    with Translator(multilingual, precision="fp32", workers=1) as translator:
+        lines = ["der Hund geht", "3 4", "die Katze ist rot und der Hund geht " * 9]
+        typed = list(translator.translate([f">>fra<< {line}" for line in lines], alignments=True))
+        asked = list(translator.translate(lines, target="fr", alignments=True))
+        assert [line.text for line in asked] == [line.text for line in typed]
+        assert [line.text for line in translator.translate(lines, target="deu")] != [line.text for line in typed]
+        words = [[pair.split("-") for pair in alignment_of(line, translator).split()] for line in (typed[0], asked[0])]
+        moved = {(str(max(int(src) - 1, 0)), tgt) for src, tgt in words[0]}
+        assert set(map(tuple, words[1])) == moved, "the token is no word"
+        assert (asked[1].copy, alignment_of(asked[1], translator)) == (Copy("3 4", 0), "0-0 1-1")
+        with pytest.raises(UsageError, match=r"^the model does not translate to 'es', only to deu, fra$"):
+            list(translator.translate(lines, target="es"))
+
+
+def alignment_of(translation: Translation, translator: Translator) -> str:
+    [row] = formatted(translation, 1, translator.tokenizer, "jsonl")
+    return str(json.loads(row)["hypotheses"][0]["alignment"])
 
 
 def test_the_server_copies_too(model: Path, multilingual: Path) -> None:
