@@ -22,17 +22,17 @@ def _is_turkic(language: str) -> bool:
     return language.lower().partition("-")[0] in ("tr", "az")
 
 
-def upper(text: str, language: str = "") -> str:
+def upper(text: str, language: str) -> str:
     """Return text in capitals; Turkish and Azeri i becomes İ."""
     return (text.replace("i", "İ") if _is_turkic(language) else text).upper()
 
 
-def lower(text: str, language: str = "") -> str:
+def lower(text: str, language: str) -> str:
     """Return text in lower case; Turkish and Azeri I becomes ı."""
     return (text.replace("I", "ı").replace("İ", "i") if _is_turkic(language) else text).lower()
 
 
-def title(text: str, language: str = "") -> str:
+def title(text: str, language: str) -> str:
     """Return text with a capital at the first letter of each word; other letters stay."""
     letter = "İ" if _is_turkic(language) else "I"
 

@@ -74,8 +74,8 @@ def test_without_shares_the_text_is_that_of_the_corpus(data: Path, draw: Callabl
     ("kind", "change"),
     [
         ("no_stop", damage.without_stop),
-        ("upper", damage.upper),
-        ("title", damage.title),
+        ("upper", lambda text: damage.upper(text, "en")),
+        ("title", lambda text: damage.title(text, "en")),
     ],
 )
 def test_both_sides_change_in_their_share_of_pairs(

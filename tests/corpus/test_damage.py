@@ -12,8 +12,8 @@ from nmt_cli.corpus import damage
 @pytest.mark.parametrize(
     ("text", "language", "upper", "title", "lower"),
     [
-        ("a man's iPhone isn't here.", "en", "A MAN'S IPHONE ISN'T HERE.", "A Man's IPhone Isn't Here.",
-         "a man's iphone isn't here."),
+        ("a man's Hat isn't here.", "en", "A MAN'S HAT ISN'T HERE.", "A Man's Hat Isn't Here.",
+         "a man's hat isn't here."),
         ("die Straße ist (sehr) groß", "de", "DIE STRASSE IST (SEHR) GROSS", "Die Straße Ist (Sehr) Groß",
          "die straße ist (sehr) groß"),
         ("iki ılık Isparta", "tr", "İKİ ILIK ISPARTA", "İki Ilık Isparta", "iki ılık ısparta"),

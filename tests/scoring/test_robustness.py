@@ -37,7 +37,7 @@ def test_a_model_that_keeps_case_and_stops_loses_only_by_typos(options: ScoreOpt
 def test_a_loss_counts_the_damage_and_not_the_errors_that_the_model_makes_anyway(options: ScoreOptions) -> None:
     def translate(lines: list[str]) -> list[str]:
         wrong = [line.replace("tall", "small").replace("Tall", "Small") for line in lines]
-        return [damage.lower(line) if line.isupper() else line for line in wrong]
+        return [damage.lower(line, "en") if line.isupper() else line for line in wrong]
 
     by_damage = losses(options, translate)
     assert by_damage["as it is"][0] < 95
