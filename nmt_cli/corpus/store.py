@@ -41,16 +41,16 @@ class Side:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def lengths(self) -> Lengths:
-        return np.diff(self.offsets)
-
-    def lengths_of(self, sentences: Lengths) -> Lengths:
+    def lengths(self, sentences: Lengths | None = None) -> Lengths:
+        """Return the lengths of these sentences, or of all."""
+        if sentences is None:
+            return np.diff(self.offsets)
         lengths: Lengths = self.offsets[sentences + 1] - self.offsets[sentences]
         return lengths
 
     def gather(self, sentences: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
         """Return the concatenated ids of `sentences`, and their lengths."""
-        starts, lengths = self.offsets[sentences], self.lengths_of(sentences)
+        starts, lengths = self.offsets[sentences], self.lengths(sentences)
         positions = np.arange(lengths.sum()) + np.repeat(starts + lengths - np.cumsum(lengths), lengths)
         return self.ids[positions].astype(np.int64), lengths
 

@@ -76,12 +76,15 @@ class BatchPlan:
     ) -> None:  # fmt: skip
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
         self.source_eos = source_eos
-        self.src_lengths = corpus.src.lengths() - (not source_eos)
-        self.tgt_lengths = corpus.tgt.lengths()
+        self.src_lengths, self.tgt_lengths = self._lengths(corpus)
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         self.steps_per_epoch = count_steps(corpus, tokens_per_step)
         self.mixing = mixing or Mixing(corpus, self.steps_per_epoch, seed)
         self._last: tuple[int, Lengths, list[int]] = -1, np.empty(0, np.int64), [0]
+
+    def _lengths(self, text: Corpus, sentences: Lengths | None = None) -> tuple[Lengths, Lengths]:
+        src, tgt = text.src.lengths(sentences), text.tgt.lengths(sentences)
+        return src if self.source_eos else np.maximum(src - 1, 0), tgt
 
     def _epoch(self, number: int) -> tuple[Lengths, list[int]]:
         """Return an epoch's order and the bounds of its steps.
@@ -91,7 +94,8 @@ class BatchPlan:
         last, order, bounds = self._last
         if last != number:
             text = self.corpus.in_epoch(number)
-            costs = text.src.lengths() + text.tgt.lengths()
+            src, tgt = self._lengths(text)
+            costs = src + tgt
             order = self.mixing.order(number)
             if len(order) < self.steps_per_epoch:
                 advice = "Raise training.tokens_per_step, or give short text more weight"
@@ -110,15 +114,15 @@ class BatchPlan:
         epoch, step = self.mixing.locate(index)
         order, bounds = self._epoch(epoch)
         chosen = order[bounds[step] : bounds[step + 1]]
-        src, tgt = (side.lengths_of(chosen) for side in (self._text(index).src, self._text(index).tgt))
+        src, tgt = self._lengths(self._text(index), chosen)
         by_length = np.lexsort((chosen, src + tgt, np.maximum(src, tgt)))
         chosen, costs = chosen[by_length], (src + tgt)[by_length]
         return [chosen[a:b] for a, b in itertools.pairwise(cut_evenly(costs, self.micro_batches))]
 
     def tokens(self, sentences: Lengths, index: int) -> tuple[int, int]:
         """Return the numbers of source and target tokens of these sentences in step `index`."""
-        text = self._text(index)
-        return int(text.src.lengths_of(sentences).sum()), int(text.tgt.lengths_of(sentences).sum())
+        src, tgt = self._lengths(self._text(index), sentences)
+        return int(src.sum()), int(tgt.sum())
 
     def longest_pairs(self, tokens: int, device: torch.device) -> Batch:
         """Return the longest pairs of the corpus, with at most so many `tokens` on the longer side, but at least one.

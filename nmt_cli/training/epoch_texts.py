@@ -29,7 +29,7 @@ DIRECTORY = "augmented"  # in the run directory
 KIND = "epoch"
 MAX_WORKERS = 8
 POLL_SECONDS = 0.05
-EPOCHS_ON_DISK = 4  # that being written, that of the next step, and those that another process may still open
+EPOCHS_ON_DISK = 4  # one being written, the current one, and two that another process may still open
 GROWTH = 1.5  # of the text by augmentation, at most about
 
 
@@ -75,7 +75,7 @@ def augmented(
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove the text of a run that was killed, whatever its machines and processes were. The run must be locked."""
+    """Remove the text that all machines of a killed run left behind. The run must be locked."""
     for directory in (run / DIRECTORY).glob("*"):
         if directory.is_dir() and artefact.was_locked(directory):
             artefact.remove_tree(directory)
