@@ -12,6 +12,7 @@ from nmt_cli.documents.xml import INVALID, Spelling, Token, tokens_of
 from nmt_cli.system.errors import DataError
 
 _DEEPEST = 100  # levels; office documents have a few dozen
+_MOST_TAGS = 5_000_000  # about 1 GB of memory
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
 _ATTRIBUTE = re.compile(r"(?<=\s)(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
@@ -27,6 +28,8 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
         raise DataError(f"{name[:60]} is not {encoding.upper()}, at byte {error.start:,}") from None
     if "<!ENTITY" in text:
         raise DataError(f"{name[:60]} declares entities, which nmt does not read")
+    if text.count("<") > _MOST_TAGS:
+        raise DataError(f"{name[:60]} has more than {_MOST_TAGS:,} tags. Divide the file")
     if INVALID.search(text):
         raise DataError(f"{name[:60]} has characters that XML does not allow")
     return text, encoding
