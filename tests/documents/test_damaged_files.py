@@ -21,8 +21,8 @@ from nmt_cli.system.errors import DataError
 FILES = {"srt": SRT.encode(), "vtt": VTT.encode("utf-16"), "ass": ASS.encode("utf-8-sig")}
 FILES |= {"docx": docx(EVERYTHING), "pptx": SLIDES, "xlsx": ooxml(SHEETS), "odt": odf(BODY), "epub": epub()}
 PIECES = """<w:p> </w:p> <w:r> <w:sdt> </w:sdt> </w:sdtContent> <w:sdtContent/> <w:hyperlink> <text:span> <text:p> <si>
-<is> < > & &amp; &#x1; <![CDATA[x]]> <!-- --> ]]> <!DOCTYPE <!ENTITY <w:fldChar_w:fldCharType="begin"/> <w:t/> <w:rPr/> <a:p>
-<?x?> " ' {\\i1} <i> - --> \\N"""
+<is> < > & &amp; &#x1; <![CDATA[x]]> <!-- --> ]]> <!DOCTYPE <!ENTITY <w:fldChar_w:fldCharType="begin"/> <w:t/> <w:rPr/>
+<a:p> <?x?> " ' {\\i1} <i> - --> \\N"""
 SNIPPETS = [each.replace("_", " ").encode() for each in PIECES.split()] + [
     b"\0",
     b"\1",
