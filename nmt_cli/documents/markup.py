@@ -16,6 +16,7 @@ _MOST_TAGS = 5_000_000  # about 1 GB of memory
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
 _ATTRIBUTE = re.compile(r"(?<=\s)(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
+_LINE_END = re.compile(r"(\r?\n|&#10;|&#xA;)")
 _SPACES = re.compile(r"(?:\s|&nbsp;|&#160;|&#xA0;|<text:s\b[^<>]*/>)+", re.IGNORECASE)
 
 
@@ -144,8 +145,12 @@ class Reader:
         return [*parts, markup.source(since, end)]
 
     def plain(self, source: str, quote: str = "") -> Parts:
-        spelling = Spelling(quote)
-        return plain_parts(source, self.protection, spelling.escape, spelling.unescape)
+        """Return a text without markup in parts, line by line. `quote` ends it, if it is an attribute."""
+        parts = Parts()
+        for line in _LINE_END.split(source):
+            spelling = Spelling(quote)
+            parts += plain_parts(line, self.protection, spelling.escape, spelling.unescape)
+        return [rewritten(parts, source, str)]
 
     def _tag(self, index: int) -> Parts:
         """Return a tag in parts: some of its attributes are text."""
