@@ -217,19 +217,20 @@ class _Content:
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
         """Return the runs that begin whole fields, each with those of its separator, if any, and its end."""
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
-        opened, depth, run = list[tuple[int, int, int | None]](), 0, begin
+        opened, depth = list[tuple[int, int, int | None]](), 0
+        run, level = begin, 0  # the last run and its depth
         for index in range(begin + 1, end - 1):
             kind, name = markup.tokens[index].kind, markup.names[index]
             depth += (kind == "start") - (kind == "end")
             if name == "w:r" and kind == "start":
-                run = index
+                run, level = index, depth
             if name != "w:fldChar" or kind == "end" or not (match := _FIELD.search(markup.sources[index])):
                 continue
             if match[1] == "begin":
-                opened.append((run, depth, None))
+                opened.append((run, level, None))
             elif opened and match[1] == "separate":
                 opened[-1] = (*opened[-1][:2], run)
-            elif opened and opened[-1][1] == depth:
+            elif opened and opened[-1][1] == level:
                 start, _, separator = opened.pop()
                 found[start] = separator, run
             else:

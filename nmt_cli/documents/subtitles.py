@@ -83,9 +83,8 @@ class Subtitles(Document):
         return self._syntax.line_break.join(lines)
 
     def _flat(self, text: str) -> str:
-        """Return a text with a space for each stretch of spaces and line breaks."""
-        text = self._syntax.token.sub(lambda match: " " if match["break"] else match[0], text)
-        return _SPACES.sub(" ", text).strip()
+        """Return a text without spaces and line breaks, as a line break between wide characters replaces no space."""
+        return _SPACES.sub("", self._syntax.token.sub(lambda match: "" if match["break"] else match[0], text))
 
 
 def _tokens(text: str, syntax: Syntax) -> list[Item]:

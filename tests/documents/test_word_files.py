@@ -25,6 +25,7 @@ CONTROL = "<w:sdt><w:sdtPr><w:id/></w:sdtPr><w:sdtContent>", "</w:sdtContent></w
 
 def field(instruction: str, text: str) -> str:
     marks = [f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in ("begin", "separate", "end")]
+    marks[0] = marks[0].replace("/>", "></w:fldChar>")  # as LibreOffice writes it
     return f"{marks[0]}<w:r><w:instrText> {instruction} </w:instrText></w:r>{marks[1]}{run(text)}{marks[2]}"
 
 
