@@ -107,6 +107,6 @@ def _read_package(directory: Path) -> ForeignModel:
     if not (directory / WEIGHTS).is_file():
         raise MissingError(f"the package has no {WEIGHTS}")
     corpus = {"name": None, "src": metadata["from_code"], "tgt": metadata["to_code"]}
-    values = {"corpus": corpus, "decoding": DECODING}
+    values = {"corpus": corpus, "decoding": DECODING | {"target_prefix": metadata["target_prefix"]}}
     foreign = read_with(directory / "model", [directory / SENTENCEPIECE] * 2, values)
     return replace(foreign, seen_tokens=SENTENCE)

@@ -26,7 +26,7 @@ from nmt_cli.interop.ctranslate2_config import (
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
 from nmt_cli.interop.formats import BINARY
 from nmt_cli.interop.transformers_marian import permute_d_model, sines_first
-from nmt_cli.interop.vocabulary import convert_tokenizers
+from nmt_cli.interop.vocabulary import convert_tokenizers, hidden
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError, MissingError, printable
 from nmt_cli.transformer.directory import parameter_count
@@ -123,7 +123,11 @@ def read_with(directory: Path, spm: list[Path], values: dict[str, Any]) -> Forei
     separate = vocabularies.ids[0] != vocabularies.ids[1]
     tokenizers = convert_tokenizers(spm, vocabularies.ids, separate)
     models = [file.read_bytes() for file in spm]
-    adapter = CTranslate2.if_installed(directory, _names(vocabularies), models, has_explicit_eos(binary, config))
+    prefix = recipe.decoding.target_prefix
+    if prefix:
+        tokenizers[-1] = hidden(tokenizers[-1], prefix)
+    explicit = has_explicit_eos(binary, config)
+    adapter = CTranslate2.if_installed(directory, _names(vocabularies), models, explicit, prefix)
     return ForeignModel(tensors, recipe, tokenizers, [binary.path], adapter, rounding(binary))
 
 

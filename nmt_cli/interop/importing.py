@@ -21,7 +21,7 @@ from nmt_cli.interop.verification import compare
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
-from nmt_cli.system.errors import DataError, MissingError, OutputError
+from nmt_cli.system.errors import DataError, DivergedError, MissingError, OutputError
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation import shortlist
@@ -110,7 +110,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     try:
         translator = Translator.of(model, tokenizer, recipe, torch.float32)
         return compare(translator, adapter, dict(enumerate(lines)), exact=True)[0]
-    except DataError as error:
+    except (DataError, DivergedError) as error:
         raise DataError(f"{recipe.name} computes something else than our model with its weights: {error}") from None
 
 

@@ -340,6 +340,7 @@ class Decoding(Section):  # search (section 6.1)
     case: Literal["auto", "off"] = Field(
         "auto", description="auto: search text in capitals or title case in sentence case, and restore its case after"
     )
+    target_prefix: str = Field("", description="token that begins every translation unseen, as in some Argos packages")
 
 
 class Expect(Section):  # expected results and their source; `train` and `reproduce` compare runs with them

@@ -72,6 +72,7 @@ class Decoding:
     split: bool
     copy_wordless: bool
     case: Literal["auto", "off"] = "auto"  # models of nmt 1.0 and before lack it
+    target_prefix: Text = ""  # token that begins every translation and is not shown
 
 
 @dataclass(frozen=True)

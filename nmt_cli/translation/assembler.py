@@ -43,8 +43,10 @@ class Assembler:
     segment whose translation lacks a term is searched again with constraints. If the halves fail, too, their source
     stays. An error ends only its own text."""
 
-    def __init__(self, tokenizer: Tokenizer, counts: Counter[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
+        """Translations begin with `head`."""
         self.tokenizer = tokenizer
+        self.head = [*head]
         self.counts = counts
 
     def __call__(self, segment: Segment) -> None:
@@ -123,28 +125,34 @@ class Assembler:
         may_repeat = pending.options.split and not pending.options.sampling
         if failed and may_repeat and segment.depth < MAX_HALVINGS and self._halve(segment, pending):
             return
-        if failed and may_repeat and segment.hypotheses[0].ids and not segment.prefix:
+        if failed and may_repeat and self._best(segment) and segment.prefix == self.head:
             self._leave_untranslated(segment)
         else:
             self._constrain(segment, pending)
 
     def _failed(self, segment: Segment) -> bool:
         """Return whether the best translation is empty, loops, or is many times as long as its source."""
-        best = segment.hypotheses[0].ids
+        best = self._best(segment)
         if not best or (looping(best) and not looping(segment.ids)):
             return True
-        if len(best) - len(segment.prefix) < EXCESS * len(segment.ids) + MARGIN:
+        if len(best) + len(self.head) - len(segment.prefix) < EXCESS * len(segment.ids) + MARGIN:
             return False
         [source], [text] = self.tokenizer.decode([segment.ids[:-1]]), self.tokenizer.target.decode([best])
         return len(text) >= EXCESS * len(source) + 2 * MARGIN
 
+    def _best(self, segment: Segment) -> list[int]:
+        """Return the ids of the best translation, without those with which all begin."""
+        return segment.hypotheses[0].ids[len(self.head) :]
+
     def _leave_untranslated(self, segment: Segment) -> None:
         """Make the source the hypothesis, each of its tokens linked to itself."""
-        head = len(self.tokenizer.language(segment.ids))
-        source = segment.ids[head:-1]
+        first = len(self.tokenizer.language(segment.ids))
+        source = segment.ids[first:-1]
         [text] = self.tokenizer.decode([source])
         ids = source if self.tokenizer.target is self.tokenizer else self.tokenizer.target.encode([text])[0]
-        positions = [head + index * len(source) // len(ids) for index in range(len(ids))]
+        positions = [first + index * len(source) // len(ids) for index in range(len(ids))]
+        ids = [*self.head, *ids]
+        positions = [*[0] * len(self.head), *positions]
         segment.hypotheses = [Hypothesis(ids, 0.0, 0.0, [0.0] * (len(ids) + 1), text, source_positions=positions)]
         segment.untranslated = True
         self.counts["untranslated"] += 1
@@ -206,7 +214,7 @@ class Assembler:
                 terms=terms_of(ids, self.tokenizer, pending.options.terms),
                 hypotheses=[],
             )
-            for ids, prefix in zip(halves(self.tokenizer, segment.ids), (segment.prefix, []), strict=False)
+            for ids, prefix in zip(halves(self.tokenizer, segment.ids), (segment.prefix, self.head), strict=False)
         ]
         if parts:
             self._search(segment, parts, pending)

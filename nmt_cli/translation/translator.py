@@ -101,9 +101,11 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.counts: Counter[str] = Counter()
         filtered = min(config.max_tokens or longest, longest)
         sizes = {"max_length": longest, "filter_tokens": filtered, "seen_tokens": int(min(filtered, seen))}
-        self.segmenter = Segmenter(tokenizer, Caser(tokenizer, config.src, config.tgt), **sizes, counts=self.counts)
+        self.head = tokenizer.target.prefix(config.decoding.target_prefix)
+        caser = Caser(tokenizer, config.src, config.tgt)
+        self.segmenter = Segmenter(tokenizer, caser, **sizes, counts=self.counts, head=self.head)
         # Neither may refer to this Translator: it could not be garbage-collected while its threads run.
-        self.assembler = Assembler(tokenizer, self.counts)
+        self.assembler = Assembler(tokenizer, self.counts, self.head)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
         self._finalize = weakref.finalize(self, _close, self.queue, backend)
 
@@ -243,11 +245,13 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
             for number, pair in chunk:
-                ids.append(self.tokenizer.encode_pair(*pair))
+                src, tgt = self.tokenizer.encode_pair(*pair)
+                ids.append([src, [*self.head, *tgt]])
                 if max(map(len, ids[-1])) > self.max_length:
                     raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
             for (_, tgt), values in zip(ids, self.score_ids(ids), strict=True):
-                scored = Hypothesis(tgt[:-1], math.fsum(values), 0.0, values)
+                values = values[len(self.head) :]
+                scored = Hypothesis(tgt[len(self.head) : -1], math.fsum(values), 0.0, values)
                 yield join(self.tokenizer, [scored], alpha)
 
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
