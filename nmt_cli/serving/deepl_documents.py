@@ -60,7 +60,6 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs = dict[str, Job]()
-        self._tasks = set[asyncio.Task[None]]()
         self._running: asyncio.Semaphore | None = None  # of the event loop
 
     def add(self, request: Request, job: Job) -> None:
@@ -71,9 +70,8 @@ class Jobs:
         if waiting >= MAX_WAITING or size + len(job.data) > MAX_BYTES:
             raise Refusal(429, "Too many documents are waiting: try again later", retry_after=RETRY_SECONDS)
         self._jobs[job.id] = job
-        task = asyncio.ensure_future(self._translate(_detached(request), job))
-        self._tasks.add(task)  # the event loop itself keeps only a weak reference
-        task.add_done_callback(self._tasks.discard)
+        service: Service = request.app.state.service
+        service.pool.workers.start(self._translate(_detached(request), job))
 
     def find(self, key: str, secret: str) -> Job:
         """Return a document; 404 if there is none, or if the secret key of it is wrong."""

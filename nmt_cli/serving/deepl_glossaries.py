@@ -137,7 +137,13 @@ async def update(request: Request) -> JSONResponse:
     name = _name(fields) if fields.has("name") else None
     given = fields.objects("dictionaries", MAX_DICTIONARIES) if fields.has("dictionaries") else []
     terms = await _terms(service, given)
-    glossary = await service.stored(service.glossaries.update, request.path_params["key"], name, terms)
+    key = request.path_params["key"]
+    await service.stored(service.glossaries.get, key)
+    for pair, own in terms.items():
+        await service.glossaries.extend(key, pair, own, service.pool.workers)
+    if name is not None:
+        await service.stored(service.glossaries.rename, key, name)
+    glossary = await service.stored(service.glossaries.get, key)
     return JSONResponse(_with_dictionaries(glossary))
 
 

@@ -55,7 +55,7 @@ class Glossary:
 
 
 class Glossaries:
-    """The glossaries of a data base. All methods but `terms` may wait for it: call them outside the event loop."""
+    """The glossaries of a data base. All methods that are not async wait for it: call them outside the event loop."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -83,31 +83,51 @@ class Glossaries:
         """Store a glossary, given the terms of each pair of languages; 456 if there are too many."""
         key = str(uuid.uuid4())
         created = datetime.datetime.now(datetime.UTC).isoformat()
+        rows = [_row(key, pair, terms) for pair, terms in dictionaries.items()]
         with self._database.transaction() as connection:
             [[count]] = connection.execute("SELECT count(*) FROM glossaries")
             if count >= MAX_GLOSSARIES:
                 raise Refusal(QUOTA_EXCEEDED, f"There are {MAX_GLOSSARIES} glossaries already: delete one first")
             connection.execute("INSERT INTO glossaries VALUES (?, ?, ?)", (key, name, created))
-            for pair, terms in dictionaries.items():
-                _put(connection, key, pair, terms)
+            for row in rows:
+                _put(connection, row)
         return self.get(key)
 
-    def update(self, key: str, name: str | None, dictionaries: Mapping[tuple[str, str], Terms]) -> Glossary:
-        """Rename a glossary, and add terms to its dictionaries; 400 if one would have too many."""
+    def rename(self, key: str, name: str) -> None:
         with self._database.transaction() as connection:
             _check_exists(connection, key)
-            if name is not None:
-                connection.execute("UPDATE glossaries SET name = ? WHERE id = ?", (name, key))
-            for pair, terms in dictionaries.items():
-                stored = connection.execute(_READ, (key, *pair)).fetchone()
-                _put(connection, key, pair, _merged(parse(stored[0], "tsv"), terms) if stored else terms)
-        return self.get(key)
+            connection.execute("UPDATE glossaries SET name = ? WHERE id = ?", (name, key))
+
+    async def extend(self, key: str, pair: tuple[str, str], terms: Terms, workers: Workers) -> None:
+        """Add terms to a dictionary, which may be new; 400 if it would have too many.
+
+        Terms are merged outside the transaction, for others wait for it. If the dictionary was changed meanwhile, they
+        are merged again.
+        """
+        while True:
+            rows = await workers.in_database(self._database.read, _READ, key, *pair)
+            old = rows[0][0] if rows else None
+            merged = await workers.in_thread(_merged, await self.terms(old, workers), terms) if old else terms
+            if await workers.in_database(self._replace_unchanged, key, pair, merged, old):
+                return
+
+    def _replace_unchanged(self, key: str, pair: tuple[str, str], terms: Terms, old: str | None) -> bool:
+        """Store a dictionary, and return whether the stored entries were still `old`; else do nothing."""
+        row = _row(key, pair, terms)
+        with self._database.transaction() as connection:
+            _check_exists(connection, key)
+            stored = connection.execute(_READ, (key, *pair)).fetchone()
+            if (stored[0] if stored else None) != old:
+                return False
+            _put(connection, row)
+        return True
 
     def replace(self, key: str, pair: tuple[str, str], terms: Terms) -> Glossary:
         """Store a dictionary, in place of one of the same languages."""
+        row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
-            _put(connection, key, pair, terms)
+            _put(connection, row)
         return self.get(key)
 
     def remove_dictionary(self, key: str, source: str, target: str) -> None:
@@ -167,13 +187,17 @@ def _glossary(rows: list[Any]) -> Glossary:
     return Glossary(key, name, created, tuple(Dictionary(*row[3:]) for row in rows if row[3]))
 
 
-def _put(connection: sqlite3.Connection, key: str, pair: tuple[str, str], terms: Terms) -> None:
-    """Store a dictionary, in place of one of the same languages; 456 if all glossaries have too many translations."""
+def _row(key: str, pair: tuple[str, str], terms: Terms) -> tuple[object, ...]:
     entries = "\n".join(f"{term.source}\t{'|'.join(term.forms)}" for term in terms.terms)
+    return (key, *pair, entries, len(terms.terms), _form_count(terms))
+
+
+def _put(connection: sqlite3.Connection, row: tuple[object, ...]) -> None:
+    """Store a dictionary, in place of one of the same languages; 456 if all glossaries have too many translations."""
     connection.execute(
         "INSERT INTO dictionaries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (glossary, source, target) "
         "DO UPDATE SET (entries, terms, forms) = (excluded.entries, excluded.terms, excluded.forms)",
-        (key, *pair, entries, len(terms.terms), _form_count(terms)),
+        row,
     )
     [[in_all]] = connection.execute("SELECT sum(forms) FROM dictionaries")
     if in_all > MAX_FORMS:

@@ -100,7 +100,9 @@ class Service:
         """Look a request's API key up in the data base, if that is a file."""
         if not self.database.path:
             return
-        self._has_stored_keys, request.state.key = await self.stored(self._find, self._given_key(request, fields))
+        key = self._given_key(request, fields)
+        found = await self.pool.workers.in_database(self._find, key, accounts=True)
+        self._has_stored_keys, request.state.key = found
 
     def _find(self, key: str) -> tuple[bool, ApiKey | None]:
         return self.api_keys.exist, self.api_keys.find(key) if key else None
@@ -136,7 +138,8 @@ class Service:
         key = self.key_of(request)
         if not key:
             return
-        exceeded = await self.stored(self.api_keys.charge, key, request.state.characters)
+        characters = request.state.characters
+        exceeded = await self.pool.workers.in_database(self.api_keys.charge, key, characters, accounts=True)
         if exceeded:
             status = QUOTA_EXCEEDED if exceeded.of_day and request.url.path.startswith("/v2/") else 429
             raise Refusal(status, exceeded.text, retry_after=exceeded.seconds)

@@ -15,7 +15,7 @@ import threading
 import time
 from asyncio.subprocess import PIPE, Process
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -43,8 +43,12 @@ class Workers:
         cores = usable_cores()
         self._short = CapacityLimiter(4 * cores)
         self._threads = CapacityLimiter(cores)
-        self._database = CapacityLimiter(1)
+        # Calls of the data base that every request makes do not wait for the glossaries of other requests.
+        self._accounts = CapacityLimiter(1)
+        self._glossaries = CapacityLimiter(1)
         self._processes = asyncio.Semaphore(max(1, cores // 2))  # leave the other cores to the search
+        self._killed = list[Process]()
+        self._tasks = set[asyncio.Task[None]]()
         self._warned = -math.inf  # when the last warning about the data base was logged
         self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()
 
@@ -71,13 +75,14 @@ class Workers:
         finally:
             cancelled.set()
 
-    async def in_database(self, function: Callable[..., Result], *arguments: object) -> Result:
+    async def in_database(self, function: Callable[..., Result], *arguments: object, accounts: bool = False) -> Result:
         """Return a function's result that waits for the data base; 503 if that cannot be used.
 
         A cancelled request does not wait for its transaction, which is finished.
         """
         try:
-            return await to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=self._database)
+            limiter = self._accounts if accounts else self._glossaries
+            return await to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=limiter)
         except (BusyError, StorageError) as error:
             self._warn(str(error))
             raise Refusal(503, "The server's data base cannot be used: try again later", retry_after=1) from None
@@ -115,10 +120,10 @@ class Workers:
                 await process.stdin.drain()
                 answer = json.loads(await process.stdout.readline())
             except (OSError, ValueError):  # the process was killed, perhaps for lack of memory
-                _kill(process)
+                self._kill(process)
                 raise Refusal(503, "The text could not be processed: try again later", retry_after=1) from None
             except BaseException:
-                _kill(process)
+                self._kill(process)
                 raise
             self._idle.append((asyncio.get_running_loop(), process))
         if "refusal" in answer:
@@ -133,10 +138,25 @@ class Workers:
                 return process
         return None
 
+    def _kill(self, process: Process) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        self._killed = [each for each in self._killed if each.returncode is None] + [process]
+
+    def start(self, work: Coroutine[None, None, None]) -> None:
+        """Run work that no request waits for, until `close`."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)  # the event loop itself keeps only a weak reference
+        task.add_done_callback(self._tasks.discard)
+
     async def close(self) -> None:
-        """End the idle processes."""
+        """End the work that was started and the idle processes, and wait for those that were killed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         while process := self._take():
-            _kill(process)
+            self._kill(process)
+        for process in self._killed:
             await process.wait()
 
 
@@ -146,8 +166,3 @@ async def _start() -> Process:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-P", "-m", "nmt_cli.serving.text_process"]
     return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment, limit=MAX_RESULT)
-
-
-def _kill(process: Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.kill()

@@ -190,6 +190,30 @@ def test_the_server_answers_while_it_waits_for_the_data_base(model: Path, path: 
         assert waiting.result().status_code == 201
 
 
+def test_requests_do_not_wait_for_the_glossaries_of_others(model: Path, path: Path) -> None:
+    key = KeyStore(Database(path)).add("a")
+    gate = threading.Event()
+    with client_of(model, path) as client:
+        service = client.app.state.service
+        waiting = [client.portal.start_task_soon(service.stored, gate.wait, 30) for _ in range(3)]
+        assert client.post("/translate", json={"q": "rot", **PAIR}, headers=bearer(key)).status_code == 200
+        assert not any(each.done() for each in waiting)
+        gate.set()
+        assert all(each.result() for each in waiting)
+
+
+def test_terms_that_are_added_at_the_same_time_are_all_kept(model: Path, path: Path) -> None:
+    dictionary = {"source_lang": "en", "target_lang": "de", "entries_format": "tsv"}
+    with client_of(model, path) as one, client_of(model, path) as two, ThreadPoolExecutor(8) as threads:
+        first = {**dictionary, "entries": "der\tdie"}
+        made = one.post("/v3/glossaries", json={"name": "a", "dictionaries": [first]}).json()
+        bodies = [{"dictionaries": [{**dictionary, "entries": f"rot {number}\tBaum"}]} for number in range(20)]
+        where = f"/v3/glossaries/{made['glossary_id']}"
+        asked = [threads.submit((one, two)[number % 2].patch, where, json=body) for number, body in enumerate(bodies)]
+        assert {each.result().status_code for each in asked} == {200}
+        assert two.get(where).json()["dictionaries"][0]["entry_count"] == 21
+
+
 def test_the_schema_is_upgraded_and_a_newer_one_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = KeyStore(Database(path))
     key = keys.add("a")
