@@ -186,3 +186,14 @@ def test_the_connection_that_waits_longest_is_closed(monkeypatch: pytest.MonkeyP
             await reader.readuntil(b"here")
 
     listening(app, 3, test)
+
+
+def test_deepl_and_files_cost_one_translation(model: Path) -> None:
+    """15 characters and 50 for the line."""
+    with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
+        for cost, status in ((15 + 50, 200), (15 + 49, 400)):
+            service.pool.max_cost = cost
+            deepl = {"text": ["rot" * 5], "source_lang": "EN", "target_lang": "DE"}
+            assert client.post("/v2/translate", json=deepl).status_code == status
+            file = {"file": ("a.txt", "rot" * 5)}
+            assert client.post("/translate_file", data=PAIR, files=file).status_code == status
