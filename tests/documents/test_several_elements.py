@@ -40,10 +40,25 @@ from nmt_cli.translation.translate import TranslateOptions
             {"Hunde": "dogs", ",": ",", "Katzen": "cats", "ihn": "him", "rufen": "call"},
             "<b>Hunde , Katzen</b> ihn <b>rufen</b>",
         ),
+        # The third word joins the second run.
+        (
+            "<b>I call now</b> him",
+            {"Ich": "I", "ihn": "him", "rufe": "call", "jetzt": "now"},
+            "<b>Ich</b> ihn <b>rufe jetzt</b>",
+        ),
+        # Elements around several words are written once.
+        ("<b><i>a dog</i> is</b>", {"ein": "a", "Hund": "dog", "ist": "is"}, "<b><i>ein Hund</i> ist</b>"),
     ],
 )
 def test_each_mark_has_its_own_place(text: str, pairs: dict[str, str], expected: str) -> None:
     assert translated(html.parse(text), linked(pairs)) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["a, <b>b, c</b>, d, <i>e, f</i>", "files fi<b>le</b>s files", "a <b>a</b> a <b>a</b> a"]
+)
+def test_repeated_words_and_commas_keep_their_marks(text: str) -> None:
+    assert translated(html.parse(text), same) == text
 
 
 def test_text_after_the_last_link_stays_before_a_mark() -> None:
@@ -138,3 +153,11 @@ def test_files_of_plain_lines_need_no_option(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.srt").write_text("a\n")
     with pytest.raises(UsageError, match=r"a\.srt is of a format that nmt cannot read"):
         documents.choose(None, tmp_path / "a.srt", None, None, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "inner", "found"),
+    [("sup", "1234", True), ("sup", "12a", True), ("sup", "12ab", False), ("a", "[12]", True), ("a", "1a", False)],
+)
+def test_a_note_with_a_letter_is_shorter(name: str, inner: str, found: bool) -> None:
+    assert html.is_note(name, "word", inner, " ") == found

@@ -1,6 +1,7 @@
 """Limits and figures of the server count several glossaries, models, texts and bodies together."""
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,8 +11,10 @@ import pytest
 
 pytest.importorskip("starlette")
 from serving import PAIR, service_of
+from starlette.requests import Request
 from starlette.testclient import TestClient
 from test_serve_limits import GET, answer, ended, listening
+from tiny_model import make_model
 
 from nmt_cli.serving import connections, fields, glossaries, metrics, work
 from nmt_cli.serving.app import create_app
@@ -19,9 +22,10 @@ from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.glossaries import Glossaries, parse
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.origins import access_for
-from nmt_cli.serving.pool import ModelPool, ServedModel
+from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
 from nmt_cli.serving.service import Limits
 from nmt_cli.serving.texts import TextFormat
+from nmt_cli.translation.options import SearchOptions
 
 
 def test_translations_of_all_glossaries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,3 +190,66 @@ def test_the_connection_that_waits_longest_is_closed(monkeypatch: pytest.MonkeyP
             await reader.readuntil(b"here")
 
     listening(app, 3, test)
+
+
+def test_deepl_and_files_cost_one_translation(model: Path) -> None:
+    """15 characters and 50 for the line."""
+    with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
+        for cost, status in ((15 + 50, 200), (15 + 49, 400)):
+            service.pool.max_cost = cost
+            deepl = {"text": ["rot" * 5], "source_lang": "EN", "target_lang": "DE"}
+            assert client.post("/v2/translate", json=deepl).status_code == status
+            file = {"file": ("a.txt", "rot" * 5)}
+            assert client.post("/translate_file", data=PAIR, files=file).status_code == status
+
+
+def test_the_first_model_is_the_pages_default(model: Path, tmp_path: Path) -> None:
+    other = make_model(tmp_path, "corpus.src=fr", "corpus.tgt=it")
+    with service_of(model, other) as service, TestClient(create_app(service)) as client:
+        sides = client.get("/frontend/settings").json()["language"]
+        assert {side: language["code"] for side, language in sides.items()} == {"source": "en", "target": "de"}
+
+
+def test_no_task_of_a_request_outlives_it() -> None:
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    async def run(fails: bool) -> None:
+        async def work() -> int:
+            await asyncio.sleep(0)
+            if fails:
+                raise KeyError
+            return 1
+
+        with pytest.raises(KeyError) if fails else contextlib.nullcontext():
+            assert await while_connected(Request({"type": "http"}, receive), work()) == 1
+        await asyncio.sleep(0.01)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    for fails in (False, True):
+        asyncio.run(run(fails))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_every_text_of_a_request_that_ends_early_is_cancelled(fails: bool) -> None:
+    """It is cancelled, or its last text cannot be submitted."""
+    submitted, cancelled = list[str](), list[str]()
+
+    def submit(position: int, unit: str, *_: object) -> Any:
+        if fails and unit == "c":
+            raise KeyError(unit)
+        submitted.append(unit)
+        return SimpleNamespace(drafts=[[]], cancel=lambda: cancelled.append(unit))
+
+    async def run() -> None:
+        served: Any = SimpleNamespace(submit=submit)
+        with ModelPool([], Metrics(), queue=5) as pool:
+            task = asyncio.ensure_future(pool.translate(served, [["a", "b"], ["c"]], SearchOptions()))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(KeyError if fails else asyncio.CancelledError):
+                await task
+            assert pool.costs.used == 0
+
+    asyncio.run(run())
+    assert cancelled == submitted == ["a", "b", "c"][: 2 if fails else 3]
