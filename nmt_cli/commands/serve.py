@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.commands.options import PRECISION, Precision, Protect, Quiet, file_option, number_option, option
+from nmt_cli.commands.options import PRECISION, Keep, Precision, Protect, Quiet, file_option, number_option, option
 from nmt_cli.system.errors import UsageError
 
 
@@ -40,6 +40,7 @@ def serve(
         int | None, number_option("Maximum open connections", min=1, default="512, if ulimit -n allows")
     ] = None,
     protect: Protect = None,
+    keep: Keep = None,
     quiet: Quiet = False,
 ) -> int:
     """Serve translations over HTTP, with the API of LibreTranslate and DeepL.
@@ -66,6 +67,7 @@ def serve(
         timeout=timeout,
         cors=tuple(filter(None, cors or ())),  # --cors "" means none
         protect=protect,
+        keep=keep,
         allow_host=tuple(allow_host or ()),
         connections=connections,
     )

@@ -33,11 +33,11 @@ _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
-_NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
+NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
 _ROOT = -1  # the parent of the outermost elements; other parents are the index of their tag
 
 
-class _Spelling:
+class Spelling:
     """The spelling of a segment's characters: each as the source spelled it first, else the shortest safe way."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 @dataclass(frozen=True)
-class _Token:
+class Token:
     kind: str  # "text", "start", "end", "empty", "comment", "cdata" or "head"
     source: str
     name: str = ""  # of a tag
@@ -83,27 +83,27 @@ def parse(
     text: str, protection: Protection | None = None, ignored: Collection[str] = (), outline: Outline | None = None
 ) -> Parts:
     """Return a text in parts. The content of `ignored` elements is copied."""
-    tokens = _tokens(text)
+    tokens = tokens_of(text)
     ignored = frozenset(ignored)
-    ends, parents = _tree(tokens)
+    ends, parents = tree_of(tokens)
     copied = {
         start: end + 1
         for start, end in ends.items()
-        if tokens[start].name in ignored or _NOT_TRANSLATED.search(tokens[start].source)
+        if tokens[start].name in ignored or NOT_TRANSLATED.search(tokens[start].source)
     }
     blocks = _blocks(tokens, ends, parents, copied, outline or Outline())
-    parts, builder, spelling, index = Parts(), SegmentBuilder(protection=protection), _Spelling(), 0
+    parts, builder, spelling, index = Parts(), SegmentBuilder(protection=protection), Spelling(), 0
     while index < len(tokens):
         token, stop = tokens[index], copied.get(index, index + 1)
         source = "".join(each.source for each in tokens[index:stop])
         if index == 0 or index in blocks:
             parts += builder.build()
-            spelling = _Spelling()
+            spelling = Spelling()
             builder = SegmentBuilder(spelling.escape, protection)
         if index in blocks:
-            parts += _cdata(token, protection) if token.kind == "cdata" else [source]
+            parts += cdata_parts(token, protection) if token.kind == "cdata" else [source]
         elif token.kind == "text":
-            _add_text(builder, token.source, spelling)
+            add_text(builder, token.source, spelling.unescape)
         elif token.kind in ("start", "end") and index not in copied:
             builder.add_tag(token.name, [source], close=token.kind == "end", once=True)
         else:
@@ -112,34 +112,35 @@ def parse(
     return parts + builder.build()
 
 
-def _tokens(text: str) -> list[_Token]:
+def tokens_of(text: str) -> list[Token]:
+    """Cut a document or a piece of one into tags, text and the rest."""
     prolog = _PROLOG.match(text)
     begin = prolog.end() if prolog else 0
     doctype = _DOCTYPE.match(text, begin)
     if not doctype:
         return _cut(text)
-    return [*_cut(text[:begin]), _Token("head", doctype[0]), *_cut(text[doctype.end() :])]
+    return [*_cut(text[:begin]), Token("head", doctype[0]), *_cut(text[doctype.end() :])]
 
 
-def _cut(text: str) -> list[_Token]:
-    tokens, end = list[_Token](), 0
+def _cut(text: str) -> list[Token]:
+    tokens, end = list[Token](), 0
     for match in _TOKEN.finditer(text):
         if match.start() > end:
-            tokens.append(_Token("text", text[end : match.start()]))
+            tokens.append(Token("text", text[end : match.start()]))
         end = match.end()
         if match["cdata"] is not None:
-            tokens.append(_Token("cdata", match[0], text=match["cdata"]))
+            tokens.append(Token("cdata", match[0], text=match["cdata"]))
         elif match["comment"]:
-            tokens.append(_Token("head" if match[0].startswith("<?xml ") else "comment", match[0]))
+            tokens.append(Token("head" if match[0].startswith("<?xml ") else "comment", match[0]))
         else:
             kind = "empty" if match["empty"] else "start"
             if match["end"]:
                 kind = "end"
-            tokens.append(_Token(kind, match[0], match["end"] or match["start"]))
-    return [*tokens, _Token("text", text[end:])] if end < len(text) else tokens
+            tokens.append(Token(kind, match[0], match["end"] or match["start"]))
+    return [*tokens, Token("text", text[end:])] if end < len(text) else tokens
 
 
-def _tree(tokens: list[_Token]) -> tuple[dict[int, int], list[int]]:
+def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
     """Return the index of each start tag's end tag, and for each token the index of the start tag around it."""
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
@@ -157,7 +158,7 @@ def _tree(tokens: list[_Token]) -> tuple[dict[int, int], list[int]]:
 
 
 def _blocks(
-    tokens: list[_Token], ends: dict[int, int], parents: list[int], copied: dict[int, int], outline: Outline
+    tokens: list[Token], ends: dict[int, int], parents: list[int], copied: dict[int, int], outline: Outline
 ) -> set[int]:
     """Return the indices of the tokens that end a segment."""
     with_text = {
@@ -184,24 +185,25 @@ def _blocks(
     return blocks
 
 
-def _add_text(builder: SegmentBuilder, source: str, spelling: _Spelling) -> None:
+def add_text(builder: SegmentBuilder, source: str, unescape: Callable[[str], str]) -> None:
+    """Add text in XML's spelling. References to entities that the document declares are marks."""
     end = 0
     for match in _DECLARED.finditer(source):
-        builder.add_source(source[end : match.start()], spelling.unescape)
+        builder.add_source(source[end : match.start()], unescape)
         builder.add_standalone([match[0]], joins=True)
         end = match.end()
-    builder.add_source(source[end:], spelling.unescape)
+    builder.add_source(source[end:], unescape)
 
 
-def _cdata(token: _Token, protection: Protection | None) -> Parts:
+def cdata_parts(token: Token, protection: Protection | None) -> Parts:
     """Return a CDATA section in parts. If it has tags, it is read as HTML."""
     is_html = _TAG.search(token.text)
     inner = html.parse(token.text, protection) if is_html else plain_parts(token.text, protection)
     for segment in segments_of(inner):
-        segment.escape = partial(_escape_in_cdata, segment.escape)
+        segment.escape = partial(escape_in_cdata, segment.escape)
     begin = len("<![CDATA[")
     return [token.source[:begin], *inner, token.source[begin + len(token.text) :]]
 
 
-def _escape_in_cdata(escape: Callable[[str], str], text: str) -> str:
+def escape_in_cdata(escape: Callable[[str], str], text: str) -> str:
     return _INVALID.sub("", escape(text)).replace("]]>", "]]]]><![CDATA[>")

@@ -17,6 +17,7 @@ from types import FrameType
 
 import uvicorn
 
+from nmt_cli.documents.kept import kept
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connection_limit
 from nmt_cli.serving.keys import read_keys
@@ -49,6 +50,7 @@ class ServeOptions:
     timeout: float = 60
     cors: tuple[str, ...] = ()
     protect: bool | None = None
+    keep: Path | None = None  # a file of words and phrases that are not translated
     allow_host: tuple[str, ...] = ()
     connections: int | None = None
 
@@ -57,6 +59,8 @@ def serve(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT, then finish the pending requests and return 0. A second signal ends it at once."""
     _return_memory()
     keys = api_keys(options)
+    words = kept(options.keep, None)
+    keep = words.phrases if words else ()
     access = access_for(options.host, options.allow_host, options.cors)
     with contextlib.closing(bind(options.host, options.port)) as port:
         metrics = Metrics()
@@ -68,7 +72,7 @@ def serve(options: ServeOptions) -> int:
         gc.freeze()  # collections skip the loaded modules and models, so requests wait less
         with ModelPool(models, metrics, queue=options.queue, max_cost=COST_FACTOR * options.char_limit) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
-            service = Service(pool, metrics, limits, keys, options.protect)
+            service = Service(pool, metrics, limits, keys, options.protect, keep)
             app = create_app(service, access)
             limit = connection_limit(options.connections)
             config = uvicorn.Config(

@@ -62,6 +62,7 @@ class Service:
     limits: Limits = field(default_factory=Limits)
     keys: Sequence[bytes] = ()  # if there are any, each request needs one of them
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
+    keep: tuple[str, ...] = ()  # words and phrases that are not translated
     characters: int = 0  # of all requests so far
     glossaries: Glossaries = field(default_factory=Glossaries)
     body_memory: BodyMemory = field(default_factory=BodyMemory)
@@ -129,7 +130,7 @@ class Service:
         if self.needs_no_translation(source, pair[1]):
             return Answer([[text] for text in texts], source, confidence)
         model = self.pool.find(source, pair[1])
-        text_format = replace(text_format, language=model.target)
+        text_format = replace(text_format, language=model.target, keep=self.keep)
         options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms)
         with self.pool.admit(texts, options):
             translations = await while_connected(request, self._translate(model, texts, text_format, options))
@@ -146,7 +147,7 @@ class Service:
         source, target = pair
         known = "" if source.lower() == "auto" else source
         language = match(target, self.pool.languages) or target
-        text_format = TextFormat(kind, self.protect, language=language, source_language=known)
+        text_format = TextFormat(kind, self.protect, language=language, source_language=known, keep=self.keep)
         workers = self.pool.workers
         try:
             units = await workers.file_units(text_format, data)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 
+from nmt_cli.documents.document import Document
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import Parts, render, segments_of
 
@@ -56,3 +57,10 @@ def translated(parts: Parts, model: Model = same) -> str:
 def texts_of(parts: Parts) -> list[str]:
     """Return the texts that a model sees."""
     return [segment.text for segment in segments_of(parts)]
+
+
+def filled(document: Document, model: Model = same) -> str:
+    """Return the file of a document, translated by a model."""
+    for segment in document.segments:
+        segment.result = place_marks(segment, model(segment.text))
+    return document.write()
