@@ -57,6 +57,22 @@ _ALL = (
     Format("arb", "arb", (".arb",)),
     Format("yaml", "yaml_messages", (".yml", ".yaml")),
     Format("android", "android", (".xml",), marker=b"<resources"),
+    Format("strings", "apple_strings", (".strings",), binary=True),
+    Format("stringsdict", "plist", (".stringsdict",)),
+    Format("properties", "properties", (".properties",), binary=True),
+    Format("resx", "resx", (".resx", ".resw")),
+    Format("qt", "qt", (".ts",), marker=b"<TS"),
+    Format("laravel", "laravel", (".php",)),
+    Format("srt", "srt", (".srt",), binary=True),
+    Format("vtt", "webvtt", (".vtt",), binary=True),
+    Format("ass", "ass", (".ass", ".ssa"), binary=True),
+    Format("docx", "ooxml", (".docx", ".docm", ".dotx"), binary=True),
+    Format("pptx", "ooxml", (".pptx", ".pptm", ".ppsx", ".potx"), binary=True),
+    Format("xlsx", "ooxml", (".xlsx", ".xlsm", ".xltx"), binary=True),
+    Format("odt", "odf", (".odt", ".ott"), binary=True),
+    Format("odp", "odf", (".odp", ".otp"), binary=True),
+    Format("ods", "odf", (".ods", ".ots"), binary=True),
+    Format("epub", "epub", (".epub",), binary=True),
 )
 FORMATS = {each.name: each for each in _ALL}
 SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}

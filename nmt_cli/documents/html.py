@@ -77,8 +77,11 @@ class _Token:
     name: str = ""  # of a tag
 
 
-def _tokens(text: str, protection: Protection | None = None) -> Iterator[_Token]:
-    """Yield the tokens of a text. A numbered tag needs a partner to count; tags inside placeholders do not count."""
+def _tokens(text: str, protection: Protection | None = None, *, xml: bool = False) -> Iterator[_Token]:
+    """Yield the tokens of a text. A numbered tag needs a partner to count; tags inside placeholders do not count.
+
+    With `xml`, an element such as `<title/>` is empty.
+    """
     closed = {match[1].lower() for match in _END_NAME.finditer(text)}
     numbers = set(_START_NUMBER.findall(text)) & closed
     protected = deque(_placeholders_with_tags(text, closed, protection) if protection else ())
@@ -99,6 +102,8 @@ def _tokens(text: str, protection: Protection | None = None) -> Iterator[_Token]
         kind = "unclosed" if match["open"] or not match[0].endswith(">") else "other"
         if name:
             kind = "end" if match["end"] or match["ends"] else "start"
+        if xml and kind == "start" and match[0].endswith("/>") and name not in VOID:
+            kind = "other"
         yield _Token(kind, match[0], name)
         if kind == "start" and name in RAW:
             end_tag = re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE)
@@ -130,12 +135,19 @@ def read(text: str, options: ReadOptions) -> Document:
     return Document(parse(text, options.protection(), options.ignored, options.language))
 
 
-def parse(text: str, protection: Protection | None = None, ignored: Collection[str] = (), language: str = "") -> Parts:
+def parse(
+    text: str,
+    protection: Protection | None = None,
+    ignored: Collection[str] = (),
+    language: str = "",
+    *,
+    xml: bool = False,
+) -> Parts:
     """Return a document, or a piece of one, in parts. The content of `ignored` elements is copied.
 
-    `language` is the target language, for the `lang` attribute of a whole document.
+    `language` is the target language, for the `lang` attribute of a whole document. With `xml`, the text is XHTML.
     """
-    tokens = list(_tokens(text, protection))
+    tokens = list(_tokens(text, protection, xml=xml))
     ends, divided = _copied(tokens, COPIED | {name.lower() for name in ignored})
     parts, index = Parts(), 0
     spelling, builder = _new_segment(protection)

@@ -23,7 +23,7 @@ MOST_LEVELS = 100  # of nested elements, objects and lists
 _NEW_LINE = re.compile(r"(\r?\n)")
 # Values that are no text: keys and file names, as in "menu.file_open", colors, paths, and patterns of dates.
 _IDENTIFIER = re.compile(
-    r"\s*+(?:[a-z][\w-]*+(?:\.[a-z_][\w-]++)++|[a-z][^\W_]*+(?:_\w++)++|[a-z]++(?:-[a-z]*+)*+\d[\w-]*+"
+    r"\s*+(?:[a-z][\w-]*+(?:\.[a-z_][\w-]++)++(?:\.[A-Z]\w*+)?+|[a-z][^\W_]*+(?:_\w++)++|[a-z]++(?:-[a-z]*+)*+\d[\w-]*+"
     r"|(?:\.{1,2}|@?[\w-]++)?+(?:/[\w@-]++)++\.\w++|\.{0,2}/[\w@-]++(?:/[\w@-]++)*+/?+|#[0-9A-Fa-f]{3,8}|:\w++)\s*+"
 )
 _DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")

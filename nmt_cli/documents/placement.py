@@ -23,7 +23,7 @@ _PAST = 0.3  # cost of each unit between a word and a mark on its correct side; 
 _ATTACHED = 20  # how many times less a word counts if the mark is attached to the word on its other side
 _WORD = re.compile(r"\w+|[^\w\s]")
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. There every token is a unit.
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u9fff\U00020000-\U0003ffff]")
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u9fff\U00020000-\U0003ffff]")
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,9 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
     if segment.forbidden:
         aligned = replace(aligned, text=_without_forbidden(segment.forbidden, segment.text, aligned.text))
     if not aligned.text.strip():
+        return segment.result
+    if segment.divide:
+        segment.divide(aligned)
         return segment.result
     units = _units(segment, aligned)
     runs = _runs(segment, units)
@@ -120,7 +123,7 @@ def _with_own_punctuation(source: str, text: str, unit: _Unit) -> _Unit:
 
 def _continues_word(text: str, offset: int) -> bool:
     sides = text[offset - 1 : offset + 1]
-    return all(side.isalnum() for side in sides) and not _UNSPACED.search(sides)
+    return all(side.isalnum() for side in sides) and not UNSPACED.search(sides)
 
 
 def _split(segment: MarkedSegment, text: str, unit: _Unit) -> list[_Unit]:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nmt_cli.corpus.tokenizer import normalize, visible
 from nmt_cli.documents.placeholders import Piece, Protection
@@ -65,9 +65,19 @@ class MarkedSegment:
     forbidden: re.Pattern[str] | None  # a translation must not match this more often than the text
     outer_space: tuple[str, str]  # white space that begins and ends the segment, inside tags
     result: Parts  # the source as it is, until the translation replaces it
+    # Divides an aligned translation among the segments in `result`, which together are this one.
+    divide: Callable[[Any], None] | None = None
 
 
-Part: TypeAlias = str | MarkedSegment
+@dataclass
+class Rewritten:
+    """Parts of a document that a function turns into the document's markup once they are translated."""
+
+    parts: Parts
+    rewrite: Callable[[str], str]
+
+
+Part: TypeAlias = str | MarkedSegment | Rewritten
 Parts: TypeAlias = list[Part]
 
 
@@ -81,11 +91,19 @@ def segments_of(parts: Parts) -> list[MarkedSegment]:
             for element in part.elements:
                 found += segments_of(element.open.parts) + segments_of(element.close.parts)
             found.append(part)
+        elif isinstance(part, Rewritten):
+            found += segments_of(part.parts)
     return found
 
 
 def render(parts: Parts) -> str:
-    return "".join(part if isinstance(part, str) else render(part.result) for part in parts)
+    written = ""
+    for part in parts:
+        if isinstance(part, str):
+            written += part
+        else:
+            written += part.rewrite(render(part.parts)) if isinstance(part, Rewritten) else render(part.result)
+    return written
 
 
 def plain_parts(

@@ -31,7 +31,7 @@ _REFERENCE = re.compile(
 _DECLARED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[^\s&;<>#]++;")  # a reference to another entity
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
-_INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
 _ROOT = -1  # the parent of the outermost elements; other parents are the index of their tag
@@ -40,7 +40,9 @@ _ROOT = -1  # the parent of the outermost elements; other parents are the index 
 class Spelling:
     """The spelling of a segment's characters: each as the source spelled it first, else the shortest safe way."""
 
-    def __init__(self) -> None:
+    def __init__(self, quote: str = "") -> None:
+        """`quote` is the character that ends the text, if any."""
+        self._escaped = _ESCAPED | ({quote: "&quot;" if quote == '"' else "&apos;"} if quote else {})
         self._seen = dict[str, str]()
 
     def unescape(self, source: str) -> str:
@@ -49,10 +51,12 @@ class Spelling:
         return _REFERENCE.sub(_character, source)
 
     def escape(self, text: str) -> str:
-        text = _INVALID.sub("", text)
-        written = "".join(self._seen.get(each) or _ESCAPED.get(each, each) for each in text).replace("]]>", "]]&gt;")
+        text = INVALID.sub("", text)
+        written = "".join(self._seen.get(each) or self._escaped.get(each, each) for each in text).replace(
+            "]]>", "]]&gt;"
+        )
         if _REFERENCE.sub(_character, written) != text:
-            written = "".join(_ESCAPED.get(each, each) for each in text)
+            written = "".join(self._escaped.get(each, each) for each in text)
         return written
 
 
@@ -64,7 +68,7 @@ def _character(match: re.Match[str]) -> str:
         return match[0]
     number = int(match["decimal"] or match["hex"], 10 if match["decimal"] else 16)
     character = chr(number) if number < 0x110000 else "\0"
-    return match[0] if _INVALID.match(character) else character
+    return match[0] if INVALID.match(character) else character
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ def parse(
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Cut a document or a piece of one into tags, text and the rest."""
+    """Return the tokens of a document. A document type declaration is one token."""
     prolog = _PROLOG.match(text)
     begin = prolog.end() if prolog else 0
     doctype = _DOCTYPE.match(text, begin)
@@ -186,7 +190,7 @@ def _blocks(
 
 
 def add_text(builder: SegmentBuilder, source: str, unescape: Callable[[str], str]) -> None:
-    """Add text in XML's spelling. References to entities that the document declares are marks."""
+    """Add text in XML's spelling. References to entities that the document declares become marks."""
     end = 0
     for match in _DECLARED.finditer(source):
         builder.add_source(source[end : match.start()], unescape)
@@ -200,10 +204,10 @@ def cdata_parts(token: Token, protection: Protection | None) -> Parts:
     is_html = _TAG.search(token.text)
     inner = html.parse(token.text, protection) if is_html else plain_parts(token.text, protection)
     for segment in segments_of(inner):
-        segment.escape = partial(escape_in_cdata, segment.escape)
+        segment.escape = partial(_escape_in_cdata, segment.escape)
     begin = len("<![CDATA[")
     return [token.source[:begin], *inner, token.source[begin + len(token.text) :]]
 
 
-def escape_in_cdata(escape: Callable[[str], str], text: str) -> str:
-    return _INVALID.sub("", escape(text)).replace("]]>", "]]]]><![CDATA[>")
+def _escape_in_cdata(escape: Callable[[str], str], text: str) -> str:
+    return INVALID.sub("", escape(text)).replace("]]>", "]]]]><![CDATA[>")

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from html import unescape
 
-from nmt_cli.documents import xml
-from nmt_cli.documents.messages import MOST_LEVELS, wrong
+from nmt_cli.documents import html, xml
+from nmt_cli.documents.messages import MOST_LEVELS, text_parts, wrong
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.segment import Parts, SegmentBuilder
+from nmt_cli.documents.segment import Parts, Rewritten, SegmentBuilder
 
 _ATTRIBUTE = re.compile(r"""(?<![^\s<>/="'])([^\s<>/="']++)\s*+=\s*+(?:"([^"<]*+)"|'([^'<]*+)')""")
 LINES = re.compile(r"(\r?\n)")
@@ -125,6 +125,9 @@ class InlineReader:
     def cut(self, source: str, protection: Protection | None) -> Parts:
         """Return the content of an element in parts."""
         tokens, parts, index = xml.tokens_of(source), Parts(), 0
+        plain = unescape(source)
+        if all(token.kind == "text" for token in tokens) and html.has_tags(plain, protection):
+            return self._html(source, protection)
         ends, _ = xml.tree_of(tokens)
         spelling = xml.Spelling()
         builder = self._builder(spelling, protection)
@@ -152,6 +155,14 @@ class InlineReader:
             index = stop
         return parts + builder.build()
 
+    def _html(self, source: str, protection: Protection | None) -> Parts:
+        """Return text with escaped tags of HTML in parts."""
+        parts, spelling = Parts(), xml.Spelling()
+        for number, line in enumerate(self._lines(source)):
+            own = text_parts(self._unescaped(spelling, line), protection)
+            parts.append(line if number % 2 else Rewritten(own, partial(self._escaped, spelling)))
+        return parts
+
     def _kind(self, token: xml.Token) -> tuple[str, str]:
         """Return "text", "cdata", "block", "copy", "open" or "close"; with a tag, the name that its partner has."""
         if token.kind in ("text", "cdata"):
@@ -176,4 +187,7 @@ class InlineReader:
         return self._escapes.lines.split(text) if self._escapes.lines else [text]
 
     def _builder(self, spelling: xml.Spelling, protection: Protection | None) -> SegmentBuilder:
-        return SegmentBuilder(lambda text: spelling.escape(self._escapes.escape(text)), protection)
+        return SegmentBuilder(partial(self._escaped, spelling), protection)
+
+    def _escaped(self, spelling: xml.Spelling, text: str) -> str:
+        return spelling.escape(self._escapes.escape(text))

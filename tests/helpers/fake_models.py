@@ -3,7 +3,8 @@
 import re
 from collections.abc import Callable
 
-from nmt_cli.documents.document import Document
+from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import Parts, render, segments_of
 
@@ -57,6 +58,18 @@ def translated(parts: Parts, model: Model = same) -> str:
 def texts_of(parts: Parts) -> list[str]:
     """Return the texts that a model sees."""
     return [segment.text for segment in segments_of(parts)]
+
+
+def translated_file(kind: str, data: bytes, model: Model = same, options: ReadOptions | None = None) -> bytes:
+    document = FORMATS[kind].read(data, options or ReadOptions())
+    for segment in document.segments:
+        segment.result = place_marks(segment, model(segment.text))
+    return document.to_bytes()
+
+
+def texts_of_file(kind: str, data: bytes) -> list[str]:
+    """Return the texts that a model sees."""
+    return [segment.text for segment in FORMATS[kind].read(data, ReadOptions()).segments]
 
 
 def filled(document: Document, model: Model = same) -> str:

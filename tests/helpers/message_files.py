@@ -128,4 +128,144 @@ XLIFF_2 = r"""<xliff xmlns="urn:oasis:names:tc:xliff:document:2.0" version="2.1"
 </xliff>
 """
 
-SAMPLES = {"json": JSON, "arb": ARB, "yaml": YAML, "android": ANDROID, "xliff": XLIFF, "xliff-2": XLIFF_2}
+STRINGS = r"""/* A comment with "quotes" */
+"title" = "Hello \"big\" world";
+// Another
+key.bare = "here it\U2019s %@";
+"two lines" = "one\ntwo %1$@ \\ three";
+"empty" = "";
+"over
+lines" = "first
+second";
+"""
+
+STRINGSDICT = r"""<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
+<plist version="1.0">
+<dict>
+    <key>dogs in place</key>
+    <dict>
+        <key>NSStringLocalizedFormatKey</key>
+        <string>%#@dogs@ here</string>
+        <key>dogs</key>
+        <dict>
+            <key>NSStringFormatSpecTypeKey</key>
+            <string>NSStringPluralRuleType</string>
+            <key>NSStringFormatValueTypeKey</key>
+            <string>d</string>
+            <key>one</key>
+            <string>one &amp; only dog</string>
+            <key>other</key>
+            <string>%d dogs</string>
+        </dict>
+    </dict>
+    <key>wide</key>
+    <dict>
+        <key>NSStringVariableWidthRuleType</key>
+        <dict>
+            <key>20</key>
+            <string>short text</string>
+        </dict>
+    </dict>
+</dict>
+</plist>
+"""
+
+PROPERTIES = r"""# A comment = no message
+! another
+title = Hello world
+it's: {0} dogs aren''t here
+colon:value of it
+spaced\ key\:x   the value
+unicode=caf\u00e9 is open
+lines=first line \
+      goes on\n\
+      second line
+empty=
+name.of.key=my.class.Name
+quit=&Quit
+"""
+
+RESX = r"""<?xml version="1.0" encoding="utf-8"?>
+<root>
+  <xsd:schema id="root" xmlns:xsd="http://www.w3.org/2001/XMLSchema"><xsd:element name="data"/></xsd:schema>
+  <resheader name="resmimetype"><value>text/microsoft-resx</value></resheader>
+  <data name="Title" xml:space="preserve">
+    <value>Hello &lt;b&gt;big&lt;/b&gt; {0:N2} world
+second line</value>
+    <comment>For translators</comment>
+  </data>
+  <data name="Locked"><value>Fabrikam</value><comment>{Locked}</comment></data>
+  <data name="button.Size" type="System.Drawing.Size, System.Drawing"><value>75, 23</value></data>
+  <data name="&gt;&gt;button.Name" xml:space="preserve"><value>button</value></data>
+  <data name="empty"><value></value></data>
+  <data name="none"/>
+</root>
+"""
+
+QT = r"""<?xml version="1.0" encoding="utf-8"?>
+<!DOCTYPE TS>
+<TS version="2.1" sourcelanguage="en">
+<context>
+    <name>Window</name>
+    <message>
+        <location filename="a.cpp" line="5"/>
+        <source>&amp;Open %1 <byte value="x9"/>now</source>
+        <comment>menu</comment>
+        <translation type="unfinished"></translation>
+    </message>
+    <message numerus="yes">
+        <source>%n dog(s)</source>
+        <translation type="unfinished">
+            <numerusform></numerusform>
+            <numerusform></numerusform>
+        </translation>
+    </message>
+    <message>
+        <source>done</source>
+        <translation>fertig</translation>
+    </message>
+    <message>
+        <source>draft</source>
+        <translation type="unfinished">Entwurf</translation>
+    </message>
+    <message>
+        <source>gone</source>
+        <translation type="vanished"></translation>
+    </message>
+    <message>
+        <source>without one</source>
+        <translatorcomment>n</translatorcomment>
+    </message>
+</context>
+</TS>
+"""
+
+LARAVEL = r"""<?php
+
+// A comment
+return [
+    'title' => 'Hello :name and it\'s open',
+    "double" => "a \"big\" dog\n", # more
+    'nested' => array(
+        'key' => ['first text', "second\$text",],
+        'number' => 5, 'on' => true,
+    ),
+    'dogs' => '{0} No dogs|[1,19] Some dogs|[20,*] Many dogs', /* end */
+];
+"""
+
+SAMPLES = {
+    "json": JSON,
+    "arb": ARB,
+    "yaml": YAML,
+    "android": ANDROID,
+    "xliff": XLIFF,
+    "xliff-2": XLIFF_2,
+    "strings": STRINGS,
+    "stringsdict": STRINGSDICT,
+    "properties": PROPERTIES,
+    "resx": RESX,
+    "qt": QT,
+    "laravel": LARAVEL,
+}

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import pytest
 import tiny_model
+from office_files import body, docx, member, paragraph, run
 from tiny_model import WORDS, make_model
 
 pytest.importorskip("starlette")
@@ -183,7 +184,7 @@ def test_languages_health_and_settings(client: TestClient) -> None:
         "keyRequired": False,
         "language": {"source": {"code": "en", "name": "English"}, "target": {"code": "de", "name": "German"}},
         "suggestions": False,
-        "supportedFilesFormat": sorted({*SUFFIXES, ".txt"}),
+        "supportedFilesFormat": sorted([*SUFFIXES, ".txt"]),
     }
 
 
@@ -350,6 +351,25 @@ def test_sentences_have_alternatives_and_aligned_words(client: TestClient, alone
             assert all(sentence["source"][src].strip() and hypothesis["text"][tgt].strip() for src, tgt in pairs)
             starts = {match.start() for match in re.finditer(r"\S+", hypothesis["text"])}
             assert starts <= {tgt for _, tgt in pairs}, "each word begins with a piece"
+
+
+def test_a_word_file_is_translated_like_by_the_command(client: TestClient, model: Path, tmp_path: Path) -> None:
+    """Its size does not count, but the characters of its text do."""
+    picture = bytes(range(256)) * 400
+    data = docx(paragraph(run("der "), run("Hund", "<w:b/>"), run(" geht.")), picture=picture)
+    (file := tmp_path / "a.docx").write_bytes(data)
+    command(model, "", str(file), "-o", str(tmp_path / "b.docx"))
+    answer = client.post("/translate_file", data=PAIR, files={"file": ("a.DOCX", data)})
+    assert answer.status_code == 200, answer.text
+    fetched = client.get(answer.json()["translatedFileUrl"]).content
+    assert fetched == (tmp_path / "b.docx").read_bytes()
+    assert body(fetched) != body(data)
+    assert member(fetched, "word/picture.xml", "latin-1") == picture.decode("latin-1")
+    long = docx(paragraph(run("der Hund geht. " * 400)))
+    refused = client.post("/translate_file", data=PAIR, files={"file": ("a.docx", long)})
+    assert (refused.status_code, "exceeds text limit" in refused.text) == (400, True)
+    damaged = client.post("/translate_file", data=PAIR, files={"file": ("a.docx", data[:-50])})
+    assert (damaged.status_code, "is not a zip file, or is damaged" in damaged.text) == (400, True)
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.html", "a.MD", "a.po"])

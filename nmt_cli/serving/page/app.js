@@ -10,6 +10,7 @@ const RETRY = 2000; // milliseconds between attempts to reach the server
 const ALTERNATIVES = 3; // with the best translation, the default beam
 const NOTHING = { sentences: [], after: "" };
 const BYTES = 4; // at most, per character
+const TEXTS = /\.(txt|html?|md|markdown|pot?)$/i;
 
 const element = (id) => document.getElementById(id);
 const [from, to, swap, text, count, clear] = ["from", "to", "swap", "text", "count", "clear"].map(element);
@@ -38,7 +39,7 @@ async function connect() {
   }
   choose.disabled = false;
   chooser.accept = settings.supportedFilesFormat.join();
-  text.placeholder = `Type or paste text, or drop a file: ${settings.supportedFilesFormat.join(" ")}`;
+  text.placeholder = "Type or paste text, or drop a file: a document, a book, subtitles, a page";
   keyForm.hidden = !settings.keyRequired;
   key.value ||= sessionStorage.getItem("key") ?? "";
   offer(from.value || settings.language.source.code, to.value || settings.language.target.code);
@@ -155,8 +156,9 @@ async function prepare(file) {
   if (!kinds.some((kind) => file.name.toLowerCase().endsWith(kind))) {
     throw new Failure(400, `The server takes files of these kinds: ${kinds.join(" ")}.`);
   }
-  if (file.size > BYTES * settings.charLimit) check("", Math.ceil(file.size / BYTES));
-  check(await file.text().catch(() => { throw new Failure(400, "This file cannot be read."); }));
+  const isText = TEXTS.test(file.name); // the server counts the characters of other files
+  if (isText && file.size > BYTES * settings.charLimit) check("", Math.ceil(file.size / BYTES));
+  check(await file.text().catch(() => { throw new Failure(400, "This file cannot be read."); }).then((q) => (isText ? q : "")));
   return fields();
 }
 

@@ -1,0 +1,142 @@
+"""Zip files: read members within limits, and write a file in which some members are replaced.
+
+The standard library cannot copy a compressed member as it is. Nothing is unpacked to a disk.
+"""
+
+import io
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+
+from nmt_cli.system.errors import DataError
+
+_MOST_MEMBERS = 20_000
+_ENTRY = b"PK\1\2"  # of the central directory
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_ZIP64 = 1  # the type of an extra field
+_HAS_DESCRIPTOR = 8  # a flag: the sizes stand after the data
+_IS_ENCRYPTED = 1
+_IS_UTF8 = 0x800
+_OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")
+
+
+class Archive:
+    """A zip file. `names` are its members in order."""
+
+    def __init__(self, data: bytes, max_unpacked: int) -> None:
+        """`max_unpacked` limits the bytes that all calls of `read` return."""
+        self._data = data
+        self._left = max_unpacked
+        self._limit = max_unpacked
+        if data.startswith(_OLD_OFFICE):
+            advice = "Save it in a current format, without a password"
+            raise DataError(f"the file has a password, or is in the format of Office 97. {advice}")
+        if data.count(_ENTRY) > _MOST_MEMBERS:
+            raise DataError(f"the file has more than {_MOST_MEMBERS:,} members")
+        try:
+            with zipfile.ZipFile(io.BytesIO(data)) as opened:
+                self._members = {member.filename: member for member in opened.infolist()}
+                self._comment = opened.comment
+                count = len(opened.infolist())
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error, OverflowError):
+            raise DataError("the file is not a zip file, or is damaged") from None
+        if count != len(self._members):
+            raise DataError("the file has two members of the same name")
+        if sum(member.compress_size for member in self._members.values()) > len(data):
+            raise DataError("the file is damaged: its members overlap")
+        for name in self._members:
+            if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or ":" in name[:2]:
+                raise DataError(f"the file has a member that leads outside of it: {name[:60]!r}")
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a member."""
+        member = self._members[name]
+        packed = self._packed(member)
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise DataError(f"{name[:60]!r} is compressed in a way that nmt cannot read")
+        try:
+            unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+            stored = member.compress_type == zipfile.ZIP_STORED
+            content = packed if stored else unpacker.decompress(packed, self._left + 1)
+        except zlib.error:
+            raise DataError(f"the file is damaged: {name[:60]!r} cannot be unpacked") from None
+        self._left -= len(content)
+        if self._left < 0:
+            raise DataError(f"the file unpacks to more than {self._limit:,} bytes of text. Divide it")
+        if zlib.crc32(content) != member.CRC:
+            raise DataError(f"the file is damaged: {name[:60]!r} does not have the content it had")
+        return content
+
+    def replaced(self, contents: Mapping[str, bytes]) -> bytes:
+        """Return the file with new contents of members. The others are copied as they are, in the same order."""
+        if not contents:
+            return self._data
+        out, directory = io.BytesIO(), list[bytes]()
+        for name, member in self._members.items():
+            offset = out.tell()
+            packed, crc, size = self._packed(member), member.CRC, member.file_size
+            if name in contents:
+                packed, crc, size = _deflated(contents[name], member), zlib.crc32(contents[name]), len(contents[name])
+            flags = member.flag_bits & ~_HAS_DESCRIPTOR
+            spelled = member.orig_filename.encode("utf-8" if flags & _IS_UTF8 else "cp437")
+            year, month, day, hour, minute, second = member.date_time
+            times = hour << 11 | minute << 5 | second // 2, (year - 1980) << 9 | month << 5 | day
+            common = (flags, member.compress_type, *times, crc, len(packed), size, len(spelled))
+            extra = _without_zip64(self._local_extra(member))
+            out.write(_LOCAL.pack(b"PK\3\4", member.extract_version, *common, len(extra)) + spelled + extra + packed)
+            version, extra = member.create_version | member.create_system << 8, _without_zip64(member.extra)
+            rest = len(extra), len(member.comment), 0, member.internal_attr, member.external_attr, offset
+            entry = _CENTRAL.pack(_ENTRY, version, member.extract_version, *common, *rest)
+            directory.append(entry + spelled + extra + member.comment)
+        begin, entries = out.tell(), b"".join(directory)
+        count = len(directory)
+        end = _END.pack(b"PK\5\6", 0, 0, count, count, len(entries), begin, len(self._comment))
+        return out.getvalue() + entries + end + self._comment
+
+    def _packed(self, member: zipfile.ZipInfo) -> bytes:
+        """Return the compressed bytes of a member."""
+        begin = self._begin(member)
+        packed = self._data[begin : begin + member.compress_size]
+        if member.flag_bits & _IS_ENCRYPTED:
+            raise DataError("the file has a password. Save it without one")
+        if len(packed) != member.compress_size:
+            raise DataError(f"the file is damaged: {member.filename[:60]!r} ends early")
+        return packed
+
+    def _begin(self, member: zipfile.ZipInfo) -> int:
+        """Return the offset of a member's data."""
+        header = self._data[member.header_offset : member.header_offset + _LOCAL.size]
+        if len(header) < _LOCAL.size or header[:4] != b"PK\3\4":
+            raise DataError(f"the file is damaged: {member.filename[:60]!r} has no header")
+        fields = _LOCAL.unpack(header)
+        return int(member.header_offset + _LOCAL.size + fields[-2] + fields[-1])
+
+    def _local_extra(self, member: zipfile.ZipInfo) -> bytes:
+        name, extra = _LOCAL.unpack_from(self._data, member.header_offset)[-2:]
+        begin = member.header_offset + _LOCAL.size + name
+        return self._data[begin : begin + extra]
+
+
+def _deflated(content: bytes, member: zipfile.ZipInfo) -> bytes:
+    if member.compress_type == zipfile.ZIP_STORED:
+        return content
+    packer = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return packer.compress(content) + packer.flush()
+
+
+def _without_zip64(extra: bytes) -> bytes:
+    """Return the extra fields of a member except for sizes of 64 bits, which no member needs."""
+    kept, offset = b"", 0
+    while offset + 4 <= len(extra):
+        kind, size = struct.unpack_from("<HH", extra, offset)
+        if kind != _ZIP64:
+            kept += extra[offset : offset + 4 + size]
+        offset += 4 + size
+    return kept + extra[offset:]

@@ -1,0 +1,41 @@
+"""SubStation Alpha subtitles (.ass, .ssa): translate dialogue. Blocks such as `{\\i1}` are marks."""
+
+import re
+
+from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.encodings import decoded
+from nmt_cli.documents.srt import clock
+from nmt_cli.documents.subtitles import Cue, Subtitles, Syntax
+from nmt_cli.system.errors import DataError
+
+_TIME = re.compile(r"\s*(\d{1,4}):(\d{1,2}):(\d{1,2})[.:](\d{1,4})\s*")
+_TOKEN = re.compile(
+    r"(?P<break>\\[Nnh])|\{\\(?P<open>[ibus])[1-9]\d{0,2}\}|\{\\(?P<close>[ibus])0\}|\{[^{}]*\}", re.ASCII
+)
+_DRAWING = re.compile(r"\{[^{}]*\\p[1-9][^{}]*\}")
+_FIELDS: tuple[str, ...] = "layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"
+
+
+def read(data: bytes, options: ReadOptions) -> Subtitles:
+    text, encoding = decoded(data, options.source_language)
+    if "[events]" not in text.lower():
+        raise DataError("there is no section [Events], so these are not SubStation Alpha subtitles")
+    pieces, fields, in_events = list[str | Cue](), _FIELDS, False
+    for line in re.split(r"(?<=\n)", text):
+        kind, _, rest = line.partition(":")
+        kind = kind.strip().lower()
+        if line.lstrip("\ufeff \t").startswith("["):
+            in_events = line.strip().lower() == "[events]"
+        elif in_events and kind == "format":
+            fields = tuple(each.strip().lower() for each in rest.split(","))
+        values = rest.split(",", len(fields) - 1)
+        shown = values[-1].rstrip("\r\n")
+        if not in_events or kind != "dialogue" or len(values) < len(fields) or _DRAWING.search(shown):
+            pieces.append(line)
+            continue
+        event = dict(zip(fields, values, strict=True))
+        times = [_TIME.fullmatch(event.get(name, "")) for name in ("start", "end")]
+        start, end = (clock(*time.groups()) if time else 0.0 for time in times)
+        cue = Cue(shown, (start, end), (event.get("style"), event.get("name")), wraps="\\N" in shown)
+        pieces += [line[: len(line) - len(values[-1])], cue, values[-1][len(shown) :]]
+    return Subtitles(pieces, Syntax(_TOKEN, "\\N"), options, encoding)

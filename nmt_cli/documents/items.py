@@ -1,0 +1,42 @@
+"""The contents of a paragraph or a line of subtitles, before they become a segment."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nmt_cli.documents.segment import Parts
+
+
+@dataclass(frozen=True)
+class Item:
+    source: str = ""  # of a text, a break or a tag
+    kind: str = "text"  # or "open" and "close", two tags with the same name; "mark"; "break" between two segments
+    name: str = ""
+    parts: Parts = field(default_factory=list)  # of a mark that may hold segments
+    joins: bool = False  # a mark that does not separate the words beside it
+
+
+def inner(items: Sequence[Item]) -> tuple[int, int]:
+    """Return the range of items without the marks at both ends, and without the tags around all of them."""
+    partners, opened = dict[int, int](), list[int]()
+    words = list[int]()
+    for index, item in enumerate(items):
+        if item.kind == "open":
+            opened.append(index)
+        elif item.kind == "close" and opened and items[opened[-1]].name == item.name:
+            partners[index] = opened.pop()
+            partners[partners[index]] = index
+        elif item.kind == "text" and item.source.strip():
+            words.append(index)
+    if not words:
+        return 0, len(items)
+    first, last = 0, len(items)
+    while first < words[0]:
+        partner = partners.get(first, -1)
+        if words[0] < partner < words[-1]:
+            break
+        if partner > words[-1]:
+            last = min(last, partner)
+        first += 1
+    while last > words[-1] + 1 and not first <= partners.get(last - 1, -1) < words[-1]:
+        last -= 1
+    return first, last

@@ -1,0 +1,199 @@
+"""The XML of office documents: its tokens in a tree, and the walk that finds paragraphs and other text in it."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.items import Item, inner
+from nmt_cli.documents.package import Member
+from nmt_cli.documents.segment import Parts, Rewritten, SegmentBuilder, plain_parts, render
+from nmt_cli.documents.xml import INVALID, Spelling, Token, tokens_of
+from nmt_cli.system.errors import DataError
+
+_DEEPEST = 100  # levels; office documents have a few dozen
+_BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+_NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
+_ATTRIBUTE = re.compile(r"(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
+_SPACES = re.compile(r"(?:\s|<text:s\b[^<>]*/>)+")
+
+
+def xml_text(data: bytes, name: str) -> tuple[str, str]:
+    """Return the text and the encoding of an XML file. Raise DataError if it is not text, or declares entities."""
+    encoding = _BOMS.get(data[:2], "utf-8")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{name[:60]} is not {encoding.upper()}, at byte {error.start:,}") from None
+    if "<!ENTITY" in text:
+        raise DataError(f"{name[:60]} declares entities, which nmt does not read")
+    if INVALID.search(text):
+        raise DataError(f"{name[:60]} has characters that XML does not allow")
+    return text, encoding
+
+
+class Markup:
+    """The tokens of an XML file. `names` have the usual prefixes of `namespaces`, whatever prefixes the file uses."""
+
+    def __init__(self, data: bytes, name: str, namespaces: Mapping[str, str]) -> None:
+        """`namespaces` maps addresses to prefixes. Raise DataError if the file, called `name`, is not valid."""
+        self.text, self.encoding = xml_text(data, name)
+        self.tokens = tokens_of(self.text)
+        self.sources = [token.source for token in self.tokens]
+        used = {match["prefix"] or "": match["uri"] for match in _NAMESPACE.finditer(self.text)}
+        self._prefixes = {prefix: namespaces[uri] for prefix, uri in used.items() if uri in namespaces}
+        self._own = {usual: f"{prefix}:" if prefix else "" for prefix, usual in self._prefixes.items()}
+        self.names = list(map(self._usual, self.tokens))
+        self.ends = self._tree(name)
+
+    def own(self, name: str) -> str:
+        """Return the name of an element in this file, given the usual one."""
+        prefix, _, local = name.partition(":")
+        return self._own.get(prefix, f"{prefix}:") + local
+
+    def source(self, begin: int, end: int) -> str:
+        return "".join(self.sources[begin:end])
+
+    def end(self, index: int) -> int:
+        """Return the index after an element that begins with this token, or after the token."""
+        return self.ends.get(index, index) + 1
+
+    def _usual(self, token: Token) -> str:
+        if not token.name:
+            return ""
+        prefix, colon, local = token.name.partition(":")
+        if not colon:
+            prefix, local = "", prefix
+        usual = self._prefixes.get(prefix, prefix)
+        return f"{usual}:{local}" if usual else local
+
+    def _tree(self, name: str) -> dict[int, int]:
+        """Return the index of each start tag's end tag. Raise DataError if the elements are not nested."""
+        ends, opened = dict[int, int](), list[int]()
+        for index, token in enumerate(self.tokens):
+            if token.kind == "start":
+                opened.append(index)
+                if len(opened) > _DEEPEST:
+                    raise DataError(f"{name[:60]} nests elements more than {_DEEPEST} levels deep")
+            elif token.kind == "end":
+                if not opened or self.tokens[opened[-1]].name != token.name:
+                    raise DataError(f"{name[:60]} is damaged: </{token.name[:40]}> has no beginning")
+                ends[opened.pop()] = index
+            elif token.kind == "text" and "<" in token.source:
+                raise DataError(f"{name[:60]} is damaged: it is not well-formed XML")
+        if opened:
+            raise DataError(f"{name[:60]} is damaged: <{self.tokens[opened[-1]].name[:40]}> has no end")
+        return ends
+
+
+class Reader:
+    """Finds the text of one kind of XML file. Derived classes name its elements and read its paragraphs."""
+
+    namespaces: Mapping[str, str] = {}
+    paragraphs: frozenset[str] = frozenset()  # elements
+    texts: frozenset[str] = frozenset()  # elements with nothing but text
+    copied: frozenset[str] = frozenset()  # elements without text to translate
+    attributes: Mapping[str, tuple[str, ...]] = {}  # by element: attributes with text
+
+    def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
+        self.markup = Markup(data, name, self.namespaces)
+        self.options = options
+        self.protection = options.protection()
+        self.language = options.language.replace("_", "-")
+
+    def parts(self) -> Parts:
+        return self.walk(0, len(self.markup.tokens))
+
+    def member(self) -> Member:
+        return Member(self.markup.text, self.parts(), self.markup.encoding)
+
+    def paragraph(self, begin: int, end: int) -> Parts:
+        """Return a paragraph, whose tags are the first and the last of these tokens."""
+        raise NotImplementedError
+
+    def is_copied(self, index: int) -> bool:
+        """Return whether an element that begins with this token is copied as it is."""
+        return self.markup.names[index] in self.copied
+
+    def walk(self, begin: int, end: int) -> Parts:
+        """Return the parts of some tokens."""
+        markup, parts, index, since = self.markup, Parts(), begin, begin
+        while index < end:
+            name, is_start = markup.names[index], index in markup.ends
+            stop = index + 1
+            found = Parts()
+            if is_start and self.is_copied(index):
+                index = markup.end(index)
+                continue
+            if is_start and name in self.paragraphs:
+                stop = markup.end(index)
+                found = self.paragraph(index, stop)
+            elif is_start and name in self.texts and markup.ends[index] == index + 2:
+                stop = markup.end(index)
+                found = [markup.sources[index], *self.plain(markup.sources[index + 1]), markup.sources[index + 2]]
+            elif name in self.attributes and markup.tokens[index].kind != "end":
+                found = self._tag(index)
+            else:
+                index += 1
+                continue
+            parts += [markup.source(since, index), *found]
+            index = since = stop
+        return [*parts, markup.source(since, end)]
+
+    def plain(self, source: str, quote: str = "") -> Parts:
+        spelling = Spelling(quote)
+        return plain_parts(source, self.protection, spelling.escape, spelling.unescape)
+
+    def _tag(self, index: int) -> Parts:
+        """Return a tag in parts: some of its attributes are text."""
+        source, names = self.markup.sources[index], self.attributes[self.markup.names[index]]
+        parts, end = Parts(), 0
+        for match in _ATTRIBUTE.finditer(source):
+            if match["name"] in names and match["value"].strip():
+                start, stop = match.span("value")
+                parts += [source[end:start], *self.plain(match["value"], match["quote"])]
+                end = stop
+        return [*parts, source[end:]]
+
+    def segments(
+        self, items: list[Item], add_text: Callable[[SegmentBuilder, Item, Spelling], None], mark: str = "{}"
+    ) -> Parts:
+        """Return the contents of a paragraph. `add_text` adds a text; `mark` is the form of any mark and tag."""
+        parts, begin = Parts(), 0
+        for stop in [*(index for index, item in enumerate(items) if item.kind == "break"), len(items)]:
+            stretch = items[begin:stop]
+            first, last = inner(stretch)
+            spelling = Spelling()
+            builder = SegmentBuilder(spelling.escape, self.protection)
+            parts += _marks(stretch[:first], mark)
+            for item in stretch[first:last]:
+                if item.kind == "text":
+                    add_text(builder, item, spelling)
+                elif item.kind == "mark":
+                    builder.add_standalone(_marks([item], mark), ordered=True, joins=item.joins)
+                else:
+                    builder.add_tag(item.name, _marks([item], mark), close=item.kind == "close", once=True)
+            parts += [*builder.build(), *_marks([*stretch[last:], *items[stop : stop + 1]], mark)]
+            begin = stop + 1
+        return parts
+
+
+def rewritten(inside: Parts, source: str, write: Callable[[str], str]) -> Rewritten:
+    """Return parts that `write` turns into markup. If their translation equals their text, the source is kept."""
+    return Rewritten(inside, partial(_rewritten, _flat(render(inside)), source, write))
+
+
+def _rewritten(before: str, source: str, write: Callable[[str], str], translated: str) -> str:
+    return source if _flat(translated) == before else write(translated)
+
+
+def _flat(text: str) -> str:
+    """Return a text without spaces: a translation may move them to the other side of a tag."""
+    return _SPACES.sub("", text)
+
+
+def _marks(items: list[Item], mark: str) -> Parts:
+    parts, (before, after) = Parts(), mark.split("{}")
+    for item in items:
+        parts += [before, *(item.parts or [item.source]), after]
+    return parts

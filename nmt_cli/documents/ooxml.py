@@ -1,0 +1,180 @@
+"""Office Open XML: Word (.docx), PowerPoint (.pptx) and Excel (.xlsx) files.
+
+Translated are paragraphs with their runs, alternative texts, captions of charts, and the properties that programs show.
+Fields, deleted text and formulas are copied.
+"""
+
+import re
+from collections.abc import Collection
+
+from nmt_cli.documents.archive import Archive
+from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.package import Member, Package, with_region
+from nmt_cli.documents.runs import RunReader
+from nmt_cli.documents.segment import Parts
+from nmt_cli.documents.sheets import Rows, headers, is_header, shared_headers
+from nmt_cli.system.errors import DataError
+
+_TYPES = "[Content_Types].xml"
+_OVERRIDE = re.compile(r"<(?:\w+:)?Override\b(?P<attributes>[^<>]*)>")
+_PART = re.compile(r"\sPartName=[\"'](?:/)?([^\"'<>]*)[\"']")
+_TYPE = re.compile(r"\sContentType=[\"']([^\"'<>]*)\+xml[\"']")
+_ROOTS = "http://schemas.openxmlformats.org", "http://purl.oclc.org/ooxml"  # of transitional and strict files
+_PREFIXES = {
+    "wordprocessingml": "w",
+    "drawingml": "a",
+    "spreadsheetml": "x",
+    "presentationml": "p",
+    "drawingml/chart": "c",
+    "drawingml/wordprocessingDrawing": "wp",
+    "drawingml/spreadsheetDrawing": "xdr",
+    "drawingml/picture": "pic",
+}
+_PROPERTY = re.compile(r"(?<=<dc:language>)[^<>]*(?=</)")
+_LANGUAGE = re.compile(
+    r"(?P<before><w:(?:lang|themeFontLang)\b[^<>]*?\sw:val=\"|<a:(?:rPr|defRPr|endParaRPr)\b[^<>]*?\slang=\")[^\"<>]*(?=\")"
+)
+
+
+def _namespaces() -> dict[str, str]:
+    """Return the prefixes that Microsoft's programs use, by address."""
+    found = {"http://purl.org/dc/elements/1.1/": "dc", "urn:schemas-microsoft-com:vml": "v"}
+    found[f"{_ROOTS[0]}/package/2006/metadata/core-properties"] = "cp"
+    for name, prefix in _PREFIXES.items():
+        first, slash, rest = name.partition("/")
+        found[f"{_ROOTS[0]}/{first}/2006/{rest if slash else 'main'}"] = prefix
+        found[f"{_ROOTS[1]}/{first}/{rest if slash else 'main'}"] = prefix
+    return found
+
+
+class _TextReader(RunReader):
+    """Reads every member with paragraphs."""
+
+    namespaces = _namespaces()
+    texts = frozenset({"c:v", "dc:title", "dc:subject", "dc:description", "cp:keywords", "cp:category"})
+    copied = frozenset({"w:del", "w:moveFrom", "c:numCache", "c:numLit", "w:instrText", "m:oMath", "m:oMathPara"})
+    attributes = dict.fromkeys(("wp:docPr", "p:cNvPr", "pic:cNvPr", "xdr:cNvPr"), ("descr", "title"))
+    attributes |= {"v:shape": ("alt",), "w:tblCaption": ("w:val",), "w:tblDescription": ("w:val",)}
+
+    def in_language(self, source: str) -> str:
+        return _in_language(source, self.language)
+
+
+class _MasterReader(_TextReader):
+    """Reads the layouts of slides. The prompts in their placeholders are copied."""
+
+    def is_copied(self, index: int) -> bool:
+        markup = self.markup
+        is_shape = markup.names[index] == "p:sp" and any(
+            name == "p:ph" for name in markup.names[index : markup.end(index)]
+        )
+        return is_shape or super().is_copied(index)
+
+
+class _StringReader(_TextReader):
+    """Reads the strings of a workbook. `kept` are the indices of those to copy."""
+
+    def __init__(self, data: bytes, name: str, options: ReadOptions, kept: Collection[int]) -> None:
+        super().__init__(data, name, options)
+        items = [index for index in self.markup.ends if self.markup.names[index] == "x:si"]
+        self._kept = {index for number, index in enumerate(sorted(items)) if number in kept}
+
+    def is_copied(self, index: int) -> bool:
+        return index in self._kept or super().is_copied(index)
+
+
+class _SheetReader(_TextReader):
+    """Reads the strings inside a worksheet. `rows` are the cells to copy."""
+
+    def __init__(self, data: bytes, name: str, options: ReadOptions, rows: Rows | None) -> None:
+        super().__init__(data, name, options)
+        self._rows = rows
+
+    def is_copied(self, index: int) -> bool:
+        is_cell = self.markup.names[index] == "x:c"
+        kept = is_cell and self._rows is not None and is_header(self.markup.sources[index], self._rows)
+        return kept or super().is_copied(index)
+
+
+class _LanguageReader(_TextReader):
+    """Sets the language in a member without text."""
+
+    def parts(self) -> Parts:
+        return [self.in_language(self.markup.text)]
+
+
+class _PropertyReader(_TextReader):
+    """Reads the properties of a document: title, subject, description, keywords."""
+
+    def parts(self) -> Parts:
+        parts = super().parts()
+        if not self.language:
+            return parts
+        replaced = rf"\g<1>{with_region(self.language)}\2"
+        return [
+            re.sub(r"(<dc:language>)[^<>]*(</)", replaced, part) if isinstance(part, str) else part for part in parts
+        ]
+
+
+_SHEET, _STRINGS = "spreadsheetml.worksheet", "spreadsheetml.sharedStrings"
+# The readers of other members by the last two words of their content types.
+_READERS: dict[str, type[_TextReader]] = {
+    "document.main": _TextReader,
+    "template.main": _TextReader,
+    "macroEnabled.main": _TextReader,
+    "macroEnabledTemplate.main": _TextReader,
+    "wordprocessingml.header": _TextReader,
+    "wordprocessingml.footer": _TextReader,
+    "wordprocessingml.footnotes": _TextReader,
+    "wordprocessingml.endnotes": _TextReader,
+    "wordprocessingml.comments": _TextReader,
+    "wordprocessingml.styles": _LanguageReader,
+    "wordprocessingml.settings": _LanguageReader,
+    "presentationml.slide": _TextReader,
+    "presentationml.notesSlide": _TextReader,
+    "presentationml.slideLayout": _MasterReader,
+    "presentationml.slideMaster": _MasterReader,
+    "presentation.main": _LanguageReader,
+    "slideshow.main": _LanguageReader,
+    "drawingml.chart": _TextReader,
+    "drawingml.diagramData": _TextReader,
+    "drawingml.diagramDrawing": _TextReader,
+    "openxmlformats-officedocument.drawing": _TextReader,
+    "spreadsheetml.comments": _TextReader,
+    "openxmlformats-package.core-properties": _PropertyReader,
+}
+
+
+def read(data: bytes, options: ReadOptions) -> Package:
+    archive = Archive(data, options.max_unpacked)
+    if _TYPES not in archive.names:
+        raise DataError(f"the file has no {_TYPES}, so it is not of Word, PowerPoint or Excel. Check its format")
+    kinds = _content_types(archive.read(_TYPES).decode("utf-8", "replace"))
+    tables = headers(archive, [name for name in archive.names if kinds.get(name) == _SHEET])
+    members = dict[str, Member]()
+    for name in archive.names:
+        kind = kinds.get(name, "")
+        content = archive.read(name) if kind in _READERS or kind in (_SHEET, _STRINGS) else b""
+        if kind in _READERS:
+            members[name] = _READERS[kind](content, name, options).member()
+        elif kind == _STRINGS:
+            members[name] = _StringReader(content, name, options, shared_headers(archive, tables)).member()
+        elif b"inlineStr" in content:
+            members[name] = _SheetReader(content, name, options, tables.get(name)).member()
+    if not members:
+        raise DataError("the file has no text of Word, PowerPoint or Excel. Check its format")
+    return Package(archive, members)
+
+
+def _content_types(text: str) -> dict[str, str]:
+    """Return the last two words of the content type of each member: wordprocessingml.header, document.main."""
+    found = dict[str, str]()
+    for match in _OVERRIDE.finditer(text):
+        part, kind = _PART.search(match["attributes"]), _TYPE.search(match["attributes"])
+        if part and kind:
+            found[part[1]] = ".".join(kind[1].split(".")[-2:])
+    return found
+
+
+def _in_language(source: str, language: str) -> str:
+    return _LANGUAGE.sub(lambda match: match["before"] + with_region(language), source) if language else source

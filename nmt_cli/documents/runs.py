@@ -1,0 +1,245 @@
+"""Paragraphs of Office Open XML: they consist of runs, each of which has text and a format.
+
+Word divides runs at will, inside words too. Here neighboring runs of one format are one text, the most common format of
+a paragraph is that of the text around, and other formats are tags.
+
+While a paragraph is translated, `\\1...\\2` encloses markup between runs, and `\\3N\\2` begins text in format N.
+"""
+
+import re
+from collections import Counter
+from functools import partial
+from typing import NamedTuple
+
+from nmt_cli.documents.items import Item
+from nmt_cli.documents.markup import Reader, rewritten
+from nmt_cli.documents.segment import Parts, SegmentBuilder
+from nmt_cli.documents.xml import Spelling
+
+_MARKED = re.compile(r"\x01([^\x02]*)\x02|\x03(\d+)\x02")
+_FIELD = re.compile(r"fldCharType=[\"'](begin|separate|end)[\"']")
+_INSTRUCTION = re.compile(r"<w:instrText\b[^<>]*>\s*(\w*)")
+# Properties of a run that do not show: its language, and marks of the spelling check.
+_UNSEEN = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err|noProof|smtClean|bmk)=\"[^\"]*\"")
+_EMPTY = re.compile(r"<(?:\w+:)?rPr\s*(?:/>|>\s*</(?:\w+:)?rPr>)")
+_WRAPS = {"w:hyperlink", "w:ins", "w:moveTo", "w:smartTag", "w:customXml", "w:bdo", "w:dir", "w:sdt"}
+_DROPPED = {"w:proofErr", "w:lastRenderedPageBreak", "x:rPh", "x:phoneticPr"}
+_BREAKS = {"w:br", "w:cr", "w:tab", "w:ptab", "a:br"}
+_JOINS = """
+bookmarkStart bookmarkEnd commentRangeStart commentRangeEnd commentReference footnoteReference endnoteReference
+noBreakHyphen softHyphen permStart permEnd moveFromRangeStart moveFromRangeEnd moveToRangeStart moveToRangeEnd del
+moveFrom annotationRef footnoteRef endnoteRef
+"""
+_JOINING = {f"w:{name}" for name in _JOINS.split()}
+_PAIRS = {"w:bookmarkStart": "open", "w:bookmarkEnd": "close"}
+_PAIRS |= {"w:commentRangeStart": "open", "w:commentRangeEnd": "close"}
+_ID = re.compile(r"\s(?:\w+:)?id=[\"']([^\"']*)[\"']")
+
+
+class RunNames(NamedTuple):
+    """The elements of a paragraph."""
+
+    run: str
+    properties: str
+    text: str
+
+
+_NAMES = {
+    "w:p": RunNames("w:r", "w:rPr", "w:t"),
+    "a:p": RunNames("a:r", "a:rPr", "a:t"),
+    "x:si": RunNames("x:r", "x:rPr", "x:t"),
+    "x:is": RunNames("x:r", "x:rPr", "x:t"),
+    "x:text": RunNames("x:r", "x:rPr", "x:t"),
+}
+
+
+_DIRECT = "direct"  # the format of text outside of runs
+
+
+class RunReader(Reader):
+    """Reads paragraphs that consist of runs."""
+
+    paragraphs = frozenset(_NAMES)
+
+    def paragraph(self, begin: int, end: int) -> Parts:
+        content = _Content(self, begin, end)
+        if not any(item.kind == "text" and item.source.strip() for item in content.items):
+            return [self.markup.sources[begin], *self.walk(begin + 1, end)]
+        [(base, _)] = content.sizes.most_common(1)
+        numbers = {each: number for number, each in enumerate(content.formats)}
+
+        def add(builder: SegmentBuilder, item: Item, spelling: Spelling) -> None:
+            once = "hlinkClick" in item.name  # a link
+            if item.name != base:
+                builder.add_tag(item.name, [f"\3{numbers[item.name]}\2"], once=once)
+            builder.add_source(item.source, spelling.unescape)
+            if item.name != base:
+                builder.add_tag(item.name, [f"\3{numbers[base]}\2"], close=True, once=once)
+
+        inside = self.segments(_merged(content.items), add, "\1{}\2")
+        write = partial(self._written, begin, list(content.formats.values()), numbers[base])
+        return [rewritten(inside, self.markup.source(begin, end), write)]
+
+    def _written(self, begin: int, formats: list[tuple[str, str]], base: int, marked: str) -> str:
+        """Return the markup of a paragraph. `formats` are the tags before and after a text in each format."""
+        written, number, text, end = self.markup.sources[begin], base, "", 0
+        last = base  # the format of `text`
+
+        def run() -> str:
+            before, after = formats[last]
+            return self.in_language(before) + text + after if text else ""
+
+        for match in _MARKED.finditer(marked):
+            if between := marked[end : match.start()]:
+                if number != last:
+                    written += run()
+                    text, last = "", number
+                text += between
+            end = match.end()
+            if match[2]:
+                number = int(match[2])
+            else:
+                written += run() + match[1]
+                text = ""
+        if number != last:
+            written += run()
+            text, last = "", number
+        text += marked[end:]
+        return written + run() + self.markup.sources[self.markup.ends[begin]]
+
+    def in_language(self, source: str) -> str:
+        """Return markup with the languages of text set to the target language."""
+        return source
+
+
+class _Content:
+    """The items of a paragraph. The name of a text is its format."""
+
+    def __init__(self, reader: RunReader, begin: int, end: int) -> None:
+        self.items = list[Item]()
+        self.formats = dict[str, tuple[str, str]]()  # the tags before and after a text
+        self.sizes = Counter[str]()  # the characters of each format
+        self._reader = reader
+        self._markup = reader.markup
+        self._names = _NAMES[self._markup.names[begin]]
+        self._fields = self._complete_fields(begin, end)
+        index = begin + 1
+        while index < end - 1:
+            index = self._add(index)
+
+    def _add(self, index: int) -> int:
+        """Add the item that begins with this token, and return the index of the next."""
+        markup, name = self._markup, self._markup.names[index]
+        kind, stop = markup.tokens[index].kind, markup.end(index)
+        if index in self._fields:
+            return self._field(index, *self._fields[index])
+        if kind == "text" or name in _DROPPED:  # white space between elements
+            return stop
+        if kind == "end":
+            if name == "w:sdtContent":
+                name, stop = "w:sdt", self._next("w:sdt", index, len(markup.names)) + 1
+            self.items.append(Item(markup.source(index, stop), "close", name))
+        elif kind == "start" and name == self._names.run:
+            self._run(index, stop)
+        elif kind == "start" and name == self._names.text:
+            self._text(index, stop, _DIRECT, "", "")
+        elif kind == "start" and name in _WRAPS:
+            first = index + 1
+            if name == "w:sdt":
+                first = min(self._next("w:sdtContent", index, stop) + 1, stop)
+            self.items.append(Item(markup.source(index, first), "open" if first < stop else "mark", name))
+            return first
+        elif name in _BREAKS:
+            self.items.append(Item(markup.source(index, stop), "break"))
+        elif name in _PAIRS:
+            match = _ID.search(markup.sources[index])
+            self.items.append(Item(markup.sources[index], _PAIRS[name], f"{name[:5]}{match[1] if match else ''}"))
+        else:
+            self.items.append(Item(kind="mark", parts=self._reader.walk(index, stop), joins=name in _JOINING))
+        return stop
+
+    def _next(self, name: str, index: int, end: int) -> int:
+        """Return the index of the next tag of this name, or the end."""
+        while index < end and self._markup.names[index] != name:
+            index += 1
+        return index
+
+    def _run(self, begin: int, end: int) -> None:
+        """Add the contents of a run."""
+        markup, index = self._markup, begin + 1
+        if markup.names[index] == self._names.properties:
+            index = markup.end(index)
+        tag = markup.own(self._names.run)
+        properties = markup.source(begin + 1, index)
+        before, after = f"<{tag}>{properties}", f"</{tag}>"
+        while index < end - 1:
+            name, stop = markup.names[index], markup.end(index)
+            if name == self._names.text:
+                self._text(index, stop, _EMPTY.sub("", _UNSEEN.sub("", properties)), before, after)
+            elif name in _BREAKS:
+                self.items.append(Item(before + markup.source(index, stop) + after, "break"))
+            elif name not in _DROPPED and markup.tokens[index].kind != "text":
+                parts = [before, *self._reader.walk(index, stop), after]
+                self.items.append(Item(kind="mark", parts=parts, joins=name in _JOINING))
+            index = stop
+
+    def _text(self, begin: int, end: int, name: str, before: str, after: str) -> None:
+        """Add a text in a format with this name. `before` and `after` are the tags of its run."""
+        source = self._markup.source(begin + 1, end - 1)
+        if not source:
+            return
+        if "<" in source:  # a comment or a CDATA section
+            self.items.append(Item(before + self._markup.source(begin, end) + after, "mark"))
+            return
+        tag = self._markup.own(self._names.text)
+        space = "" if self._names.text == "a:t" else ' xml:space="preserve"'
+        self.formats.setdefault(name, (f"{before}<{tag}{space}>", f"</{tag}>{after}"))
+        self.sizes[name] += len(source)
+        self.items.append(Item(source, name=name))
+
+    def _field(self, begin: int, separator: int | None, end: int) -> int:
+        """Add a field. The text of a link is translated, other fields are copied."""
+        markup, stop = self._markup, self._markup.end(end)
+        instruction = _INSTRUCTION.search(markup.source(begin, separator or end))
+        if not separator or not instruction or instruction[1] != "HYPERLINK":
+            self.items.append(Item(markup.source(begin, stop), "mark"))
+            return stop
+        first = markup.end(separator)
+        self.items.append(Item(markup.source(begin, first), "open", "field"))
+        while first < end:
+            first = self._add(first)
+        self.items.append(Item(markup.source(end, stop), "close", "field"))
+        return stop
+
+    def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
+        """Return the runs that begin whole fields, each with those of its separator, if any, and its end."""
+        markup, found = self._markup, dict[int, tuple[int | None, int]]()
+        opened, depth, run = list[tuple[int, int, int | None]](), 0, begin
+        for index in range(begin + 1, end - 1):
+            kind, name = markup.tokens[index].kind, markup.names[index]
+            depth += (kind == "start") - (kind == "end")
+            if name == "w:r" and kind == "start":
+                run = index
+            if name != "w:fldChar" or kind == "end" or not (match := _FIELD.search(markup.sources[index])):
+                continue
+            if match[1] == "begin":
+                opened.append((run, depth, None))
+            elif opened and match[1] == "separate":
+                opened[-1] = (*opened[-1][:2], run)
+            elif opened and opened[-1][1] == depth:
+                start, _, separator = opened.pop()
+                found[start] = separator, run
+            else:
+                opened.clear()
+        return found
+
+
+def _merged(items: list[Item]) -> list[Item]:
+    """Return items with neighboring texts of the same format in one."""
+    merged = list[Item]()
+    for item in items:
+        if merged and item.kind == merged[-1].kind == "text" and item.name == merged[-1].name:
+            merged[-1] = Item(merged[-1].source + item.source, name=item.name)
+        else:
+            merged.append(item)
+    return merged
