@@ -25,7 +25,7 @@ _CHOICE = re.compile(
     r"\{\s*+(?P<name>[\w.-]++)\s*+,\s*+(?P<kind>plural|selectordinal|select)\s*+,(?:\s*+offset:\s*+(?P<offset>\d++))?+"
 )
 _SELECTOR = re.compile(r"(?P<before>\s*+)(?P<name>=\d++|[\w-]++)(?P<gap>\s*+)\{")
-_END = re.compile(r"\s*+\}")
+_CLOSING = re.compile(r"\s*+\}")
 _TEXT = re.compile(r"(?:[^{}'<]|''|'(?![{}#|'])|'[{}#|][^']*+'|<[^<>]*+>|<)++")
 _ARGUMENT = re.compile(r"\{\s*+[\w.-]++\s*+(?:,(?:[^{}']|'[^']*+'|\{[^{}]*+\})*+)?+\}")
 _HASH = re.compile("''|'[{}#|][^']*+'|<[^<>]*+>|(?P<hash>#)")
@@ -177,7 +177,7 @@ def _choice(source: str, head: re.Match[str], depth: int) -> tuple[Choice, int]:
             raise _Wrong
         choice.branches.append(Branch(match["before"], match["name"], match["gap"], nodes))
         offset += 1
-    end = _END.match(source, offset)
+    end = _CLOSING.match(source, offset)
     if not end or "other" not in [each.selector for each in choice.branches]:
         raise _Wrong
     choice.tail = end[0]

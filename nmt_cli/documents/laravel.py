@@ -14,8 +14,8 @@ from nmt_cli.documents.segment import Parts
 _KIND = "PHP file of messages"
 _SPACE = r"(?:\s++|//[^\n]*+|\#[^\n]*+|/\*(?:(?!\*/).)*+\*/)*+"
 _BEGIN = re.compile(rf"<\?php{_SPACE}(?:declare\(strict_types=1\);{_SPACE})?+return\b{_SPACE}", re.DOTALL)
-_END = re.compile(rf"{_SPACE};{_SPACE}(?:\?>\s*+)?\Z", re.DOTALL)
-_TOKEN = re.compile(
+_FINISH = re.compile(rf"{_SPACE};{_SPACE}(?:\?>\s*+)?\Z", re.DOTALL)
+_PHP_TOKEN = re.compile(
     rf"{_SPACE}(?:'(?P<single>(?:[^'\\]|\\.)*+)'|\"(?P<double>(?:[^\"\\$]|\\.|\$(?![\w{{]))*+)\""
     r"|(?P<open>\[|array\s*+\()|(?P<close>[\])])|(?P<mark>=>|,)|(?P<other>-?\d[\d.]*+|true|false|null))",
     re.DOTALL | re.IGNORECASE,
@@ -23,9 +23,7 @@ _TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:([nrtvef\\$\"])|u\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))")
 _SINGLE = re.compile(r"\\(['\\])")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "e": "\x1b", "f": "\f"}
-_CHOICE = re.compile(
-    r"(\s*+\|\s*+|(?<![^|\s])(?:\{\d++\}|\[(?:\d++|\*),(?:\d++|\*)\])\s*+)"
-)  # "{0} none|[1,*] :n dogs"
+_CHOICE = re.compile(r"(\||(?<![^|\s])(?:\{\d++\}|\[(?:\d++|\*),(?:\d++|\*)\]))")  # "{0} none|[1,*] :n dogs"
 
 
 def read(text: str, options: ReadOptions) -> Document:
@@ -34,7 +32,7 @@ def read(text: str, options: ReadOptions) -> Document:
         raise wrong(text, 0, _KIND, "no “<?php return [...];”")
     found, stack, offset = Found(), list[str](), begin.end()
     last: Message | None = None  # a string that is a value unless => follows it
-    while (match := _TOKEN.match(text, offset)) and (stack or match["open"]):
+    while (match := _PHP_TOKEN.match(text, offset)) and (stack or match["open"]):
         offset = match.end()
         if match["mark"] != "=>" and last:
             found.messages.append(last)
@@ -49,7 +47,7 @@ def read(text: str, options: ReadOptions) -> Document:
             last = _message(match)
         if not stack:
             break
-    if stack or not _END.match(text, offset) or offset == begin.end():
+    if stack or not _FINISH.match(text, offset) or offset == begin.end():
         raise wrong(text, offset, _KIND, "an expression that is no array of strings")
     found.messages = [message for message in found.messages if not is_code(message.text)]
     return MessageFile(text, found, options)
