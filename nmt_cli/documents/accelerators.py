@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from nmt_cli.documents.placeholders import Protection
 
 _MARK = re.compile(r"(?:&amp;|&(?!amp;)|_)(?=[^\W_])")
+_WORD_BEFORE = re.compile(r"(?<!\w)\w++\Z")
+_ANY = re.compile("[&_]")
 _DOUBLED = re.compile(r"__|&&|(?:&amp;){2}")  # a literal character
 _ENTITY = re.compile(r"&(?!amp;)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
-_OPAQUE = re.compile(r"<[^<>]*+>|&(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});|\\.")  # letters that no one sees
+_OPAQUE = re.compile(
+    r"<[^<>]*+>|&(?!amp;\w)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});|\\."
+)  # letters that no one sees
 _TRAIL = re.compile(r"(?:\.{1,3}|[\u2026:\uff1a\u3002])\Z")
 _MOST_WORDS, _LONGEST = 6, 80  # of a label
 
@@ -28,29 +32,44 @@ class Accelerator:
 
 def find(text: str) -> Accelerator | None:
     """Return the accelerator of a label, or None. Sentences and identifiers such as file_name have none."""
-    if len(text) > _LONGEST or len(text.split()) > _MOST_WORDS or _DOUBLED.search(text) or _ENTITY.search(text):
+    if (
+        len(text) > _LONGEST
+        or not _ANY.search(text)
+        or len(text.split()) > _MOST_WORDS
+        or _DOUBLED.search(text)
+        or _ENTITY.search(text)
+    ):
         return None
-    marks = list(_MARK.finditer(text))
-    if len(marks) != 1 or text.count("_") + text.count("&") != 1:
+    hidden = _hidden(text)
+    marks = [match for match in _ANY.finditer(text) if not _is_inside(match.start(), hidden)]
+    match = _MARK.match(text, marks[0].start()) if len(marks) == 1 else None
+    if not match:
         return None
-    start, end = marks[0].span()
+    start, end = match.span()
     plain = text[:start] + text[end:]
     first = next((each for each in plain if each.isalnum()), "")
-    in_word = start > 0 and text[start - 1].isalnum()
-    # "AT&T" and "file_name" are no labels, nor is "the _id" or "100&percent".
-    if first.islower() or (in_word and not (text[start - 1].isalpha() and text[end].islower())):
+    word = _WORD_BEFORE.search(text, 0, start)
+    is_sentence = plain.rstrip().endswith(".") and not plain.rstrip().endswith("..")
+    # "AT&T", "file_name", "the _id" and "“allow_empty” is false." are no labels.
+    in_identifier = word is not None and not (word[0][0].isupper() and word[0].isalpha() and text[end].islower())
+    if first.islower() or is_sentence or in_identifier:
         return None
-    return Accelerator(marks[0][0], text[end], plain)
+    return Accelerator(match[0], text[end], plain)
+
+
+def _hidden(text: str) -> list[tuple[int, int]]:
+    """Return the spans of tags, references, escapes and placeholders, whose letters are no text."""
+    return [*(match.span() for match in _OPAQUE.finditer(text)), *Protection().spans(text)]
+
+
+def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
+    return any(start <= offset < end for start, end in spans)
 
 
 def marked(text: str, accelerator: Accelerator, used: Counter[str]) -> str:
     """Return a translation with the mark. `used` counts the letters of the file's labels so far."""
-    hidden = [match.span() for match in _OPAQUE.finditer(text)] + list(Protection().spans(text))
-    free = [
-        index
-        for index, character in enumerate(text)
-        if character.isalnum() and not any(start <= index < end for start, end in hidden)
-    ]
+    hidden = _hidden(text)
+    free = [i for i, character in enumerate(text) if character.isalnum() and not _is_inside(i, hidden)]
     wanted = accelerator.letter.casefold()
     same = [index for index in free if text[index].casefold() == wanted]
     cased = [index for index in free if text[index].lower() != text[index].upper()]

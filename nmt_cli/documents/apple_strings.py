@@ -13,7 +13,7 @@ from nmt_cli.documents.messages import Found, Message, MessageFile, wrong
 _PAIR = re.compile(
     r"""(?P<space>(?:\s++|/\*(?:(?!\*/).)*+\*/|//[^\n]*+)++)
     |(?P<key>"(?:[^"\\]|\\.)*+"|[\w.$/:-]++)(?:\s++|/\*(?:(?!\*/).)*+\*/)*+
-    =(?:\s++|/\*(?:(?!\*/).)*+\*/)*+"(?P<value>(?:[^"\\]|\\.)*+)"\s*+;""",
+    (?:=(?:\s++|/\*(?:(?!\*/).)*+\*/)*+(?:"(?P<value>(?:[^"\\]|\\.)*+)"|(?P<word>[\w.$/:-]++))\s*+)?+;""",
     re.DOTALL | re.VERBOSE,
 )
 _ESCAPE = re.compile(r"\\(?:[Uu]([0-9A-Fa-f]{4})|([0-7]{1,3})|(.))", re.DOTALL)
@@ -37,7 +37,10 @@ def read(data: bytes | str, options: ReadOptions) -> Document:
         if not match:
             raise wrong(text, offset, "file of Apple's strings", 'no "key" = "value";')
         offset = match.end()
-        if match["key"]:
+        if match["word"]:
+            spell = partial(_quoted, match["word"])
+            found.messages.append(Message(*match.span("word"), match["word"], spell, flags=_FLAGS))
+        if match["value"]:
             start, end = match.span("value")
             value = match["value"]
             message = Message(start, end, _ESCAPE.sub(_character, value), partial(_spelled, value), flags=_FLAGS)
@@ -51,6 +54,10 @@ def _character(match: re.Match[str]) -> str:
     if match[1]:
         return chr(int(match[1], 16))
     return chr(int(match[2], 8)) if match[2] else _LETTERS.get(match[3], match[3])
+
+
+def _quoted(source: str, text: str) -> str:
+    return f'"{_spelled(source, text)}"'
 
 
 def _spelled(source: str, text: str) -> str:

@@ -30,6 +30,7 @@ _TEXT = re.compile(r"(?:[^{}'<]|''|'(?![{}#|'])|'[{}#|][^']*+'|<[^<>]*+>|<)++")
 _ARGUMENT = re.compile(r"\{\s*+[\w.-]++\s*+(?:,(?:[^{}']|'[^']*+'|\{[^{}]*+\})*+)?+\}")
 _HASH = re.compile("''|'[{}#|][^']*+'|<[^<>]*+>|(?P<hash>#)")
 _APOSTROPHE = re.compile("''?|\u2019")
+_SPACE = re.compile("&nbsp;|&#160;|&#[xX][aA]0;")
 _QUOTING = re.compile(r"'(?=[{}#|<']|\Z)")
 _VARIABLE = re.compile(r"\{\s*+[\w.-]++|#")
 
@@ -73,7 +74,7 @@ class _Leaf:
 
     @property
     def is_unchanged(self) -> bool:
-        return _APOSTROPHE.sub("'", self.write()) == _APOSTROPHE.sub("'", self.before)
+        return is_same(self.write(), self.before)
 
     def write(self) -> str:
         return render(self.parts)
@@ -89,6 +90,15 @@ class _Tree:
     def write(self) -> str:
         inner = [f"{each.before}{each.selector}{each.gap}{{{tree.write()}}}" for each, tree in self.branches]
         return "".join([self.choice.head, *inner, self.choice.tail])
+
+
+def is_same(text: str, other: str) -> bool:
+    """Return whether two texts are the same but for white space and the spelling of apostrophes."""
+    return text == other or _folded(text) == _folded(other)
+
+
+def _folded(text: str) -> str:
+    return "".join(_SPACE.sub("", _APOSTROPHE.sub("'", text)).split())
 
 
 class IcuMessage:

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from nmt_cli.documents import accelerators, html, icu
 from nmt_cli.documents.document import Document, ReadOptions
-from nmt_cli.documents.icu import Cut
+from nmt_cli.documents.icu import Cut, is_same
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.plural_categories import categories, one_is_exact
 from nmt_cli.documents.po_syntax import Edit, edited
@@ -56,7 +56,7 @@ class MessageText:
         if self._icu:
             return self._icu.write()
         written = render(self.parts)
-        if written == self._before:
+        if is_same(written, self._before):
             return self._source
         return accelerators.marked(written, self._accelerator, used) if self._accelerator else written
 

@@ -14,7 +14,7 @@ from nmt_cli.documents.po_syntax import read_messages
 @pytest.mark.parametrize(
     ("text", "plain"),
     [("_Open", "Open"), ("Save _As...", "Save As..."), ("E_xit", "Exit"), ("&Save", "Save"), ("&amp;Save", "Save"),
-     ("Pre&ferences", "Preferences"), ("Find %s &again", "Find %s again")],
+     ("Pre&ferences", "Preferences"), ("Find %s &again", "Find %s again"), ("_Add %(a_b)s", "Add %(a_b)s")],
 )  # fmt: skip
 def test_labels(text: str, plain: str) -> None:
     found = accelerators.find(text)
@@ -25,7 +25,9 @@ def test_labels(text: str, plain: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["file_name", "AT&T", "R&D", "Tom & Jerry", "a && b", "snake __init__", "_a and _b", "&lt;b&gt;", "&quot;x",
-     "the _id of it", "R&amp;D", "The option max_length must be a number that is not too big"],
+     "the _id of it", "List and “%(class)s.allow_empty” is", "Use _this one.", "Slug (up to %(max_length)s)",
+     "No {verbose_name} found", "See <a href='a_b'>it</a>", "R&amp;D",
+     "The option max_length must be a number that is not too big"],
 )  # fmt: skip
 def test_no_labels(text: str) -> None:
     assert accelerators.find(text) is None

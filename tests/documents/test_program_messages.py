@@ -56,6 +56,7 @@ def test_escapes(kind: str, text: str, model: Model, expected: str) -> None:
 
 
 def test_encodings() -> None:
+    assert translated("strings", "a = Redo;") == b'a = "REDO";'
     text = '"a" = "café";\n'
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         assert translated("strings", text.encode(encoding)).decode(encoding) == '"a" = "CAFÉ";\n'

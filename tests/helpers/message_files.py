@@ -134,6 +134,7 @@ STRINGS = r"""/* A comment with "quotes" */
 key.bare = "here it\U2019s %@";
 "two lines" = "one\ntwo %1$@ \\ three";
 "empty" = "";
+Redo = Again; "key alone";
 "over
 lines" = "first
 second";
