@@ -45,6 +45,9 @@ def choose(
         if not kind and not _has_lines(file):
             known = ", ".join(SUFFIXES)
             wrong = f"{file} is of a format that nmt cannot read: it reads {known}, and lines of text"
+            if shared := SUFFIXES.get(file.suffix.lower()):
+                name, marker = FORMATS[shared].name, FORMATS[shared].marker.decode()
+                wrong = f"{file} is not of the format {name}, which begins with {marker}, and its suffix tells no other"
             raise UsageError(f"{wrong}. To translate it line by line: --format text")
     if not (markup or protect or reading.get("kept") or kind in FORMATS):
         return None

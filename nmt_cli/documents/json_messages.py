@@ -54,7 +54,7 @@ def read_arb(text: str, options: ReadOptions) -> Document:
 def _found(source: str, options: ReadOptions, *, is_arb: bool) -> Found:
     root = _parsed(source)
     found, by_offset = Found(), dict[int, Message]()
-    spell = partial(_spelled, is_ascii=source.isascii() and r"\u" in source, slash=r"\/" in source)
+    is_ascii = source.isascii() and r"\u" in source
     pending = [root]
     while pending:
         value = pending.pop()
@@ -71,6 +71,7 @@ def _found(source: str, options: ReadOptions, *, is_arb: bool) -> Found:
                 found.edits.append((inner.start, inner.end, f'"{written}"'))
             elif not is_note and not is_code(text):
                 flags = ("icu-message-format",) if is_arb else ()
+                spell = partial(_spelled, source[inner.start : inner.end], is_ascii)
                 by_offset[inner.start] = Message(inner.start, inner.end, text, spell, flags=flags)
         if value.kind == "{":
             found.groups += _groups(source, value, by_offset)
@@ -135,7 +136,7 @@ def _parsed(source: str) -> _Value:
     return root.members[0][2]
 
 
-def _spelled(text: str, *, is_ascii: bool, slash: bool) -> str:
-    """Return a JSON string, with the escapes that the rest of the file has."""
+def _spelled(source: str, is_ascii: bool, text: str) -> str:
+    """Return a JSON string that escapes slashes as the source does."""
     written = json.dumps(text, ensure_ascii=is_ascii)
-    return written.replace("/", r"\/") if slash else written
+    return written.replace("/", r"\/") if r"\/" in source else written

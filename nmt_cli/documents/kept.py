@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.tokenizer import WIDE
 from nmt_cli.system.errors import DataError, UsageError, printable
 
@@ -101,5 +101,5 @@ def kept(keep: Path | None, pattern: str | None) -> Kept | None:
             raise UsageError(
                 f"--protect-pattern “{printable(pattern, 40)}” is no regular expression: {error}"
             ) from None
-    phrases = [line.strip() for line in read_lines(keep)] if keep else []
+    phrases = [line.strip("\ufeff \t\r") for line in split_lines(keep.read_bytes(), str(keep))] if keep else []
     return Kept(tuple(filter(None, phrases)), pattern or "")

@@ -13,6 +13,7 @@ from nmt_cli.documents import html, xml
 from nmt_cli.documents.messages import MOST_LEVELS, text_parts, wrong
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts, Rewritten, SegmentBuilder
+from nmt_cli.system.errors import printable
 
 _ATTRIBUTE = re.compile(r"""(?<![^\s<>/="'])([^\s<>/="']++)\s*+=\s*+(?:"([^"<]*+)"|'([^'<]*+)')""")
 LINES = re.compile(r"(\r?\n)")
@@ -88,13 +89,14 @@ def elements(source: str, root: str, kind: str) -> list[Element]:
                 stack.append(element)
         elif token.kind == "end":
             if not stack or stack[-1].name != name:
-                raise wrong(source, start, kind, f"</{name[:40]}> without a start tag")
+                raise wrong(source, start, kind, f"</{printable(name, 40)}> without a start tag")
             closed = stack.pop()
             closed.close, closed.end = start, offset
         elif token.kind == "text" and ("<" in token.source or (not stack and token.source.strip())):
             raise wrong(source, start, kind, "text that is no XML")
     if stack or not found:
-        raise wrong(source, len(source), kind, f"<{stack[-1].name}> without an end tag" if stack else f"no <{root}>")
+        what = f"<{printable(stack[-1].name, 40)}> without an end tag" if stack else f"no <{root}>"
+        raise wrong(source, len(source), kind, what)
     return found
 
 

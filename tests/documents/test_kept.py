@@ -53,3 +53,5 @@ def test_a_file_of_words(tmp_path: Path) -> None:
     path.write_text("\ufeffFirefox\n\n New York \n")
     assert kept(path, None) == Kept(("Firefox", "New York"))
     assert kept(None, None) is None
+    with pytest.raises(FileNotFoundError):
+        kept(tmp_path / "none", None)
