@@ -55,7 +55,7 @@ SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "t
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
 # Who may import it, at any depth of indentation: a module, or a room with all its modules.
 OWNERS = {
-    "yaml": {"recipe.yaml_file"},
+    "yaml": {"recipe.yaml_file", "documents.yaml_messages"},
     "pydantic": {"recipe"},
     "rich": {"system.console", "reporting.attend"},
     "typer": {"commands"},
@@ -65,7 +65,7 @@ OWNERS = {
     "safetensors": {"transformer.weights", "interop"},
     "sacrebleu": {"scoring"},
     "sacremoses": {"corpus.moses"},
-    "regex": {"scoring.paper_bleu"},
+    "regex": {"scoring.paper_bleu", "documents.kept"},
     "accelerate": {"training"},
     "datasets": {"corpus.hub"},
     "pyarrow": {"corpus.hub", "corpus.opening", "corpus.bitext_tables"},

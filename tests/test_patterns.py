@@ -27,6 +27,8 @@ from office_files import docx, odf
 
 import nmt_cli
 from nmt_cli.documents import html, markdown
+from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.po import Catalog
 from nmt_cli.documents.segment import Parts, plain_parts
@@ -310,7 +312,30 @@ def subtitles(kind: str, head: str) -> Callable[[str], Any]:
     return lambda text: translated_file(kind, f"{head}{text}".encode("utf-8", "replace"), capitals)
 
 
+def file_of(kind: str, before: str, after: str) -> Callable[[str], Any]:
+    """Return a function that reads a file with a text between two others, as one message or as anything else."""
+    form = FORMATS[kind]
+
+    def run(text: str) -> Any:
+        source = f"{before}{text}{after}"
+        return form.read(source.encode("utf-8", "replace") if form.binary else source, ReadOptions(language="ru"))
+
+    return run
+
+
 FUNCTIONS: dict[str, Callable[[str], Any]] = {
+    "JSON": file_of("json", '{"a": "', '", "b_one": "c", "b_other": "d"}'),
+    "JSON's syntax": file_of("json", "", ""),
+    "YAML": file_of("yaml", "en:\n  a: ", "\n"),
+    "XLIFF": file_of(
+        "xliff", '<xliff version="1.2"><file><trans-unit><source>', "</source></trans-unit></file></xliff>"
+    ),
+    "XLIFF's syntax": file_of("xliff", '<xliff version="1.2">', ""),
+    "Android": file_of("android", '<resources><string name="a">', "</string></resources>"),
+    "Apple": file_of("strings", '"a" = "', '";'),
+    "properties": file_of("properties", "a = ", "\n"),
+    "Laravel": file_of("laravel", "<?php return ['a' => '", "'];"),
+    "ICU": file_of("arb", '{"a": "{n, plural, other {', '}}"}'),
     "html": lambda text: html.parse(text, Protection()),
     "Markdown": lambda text: markdown.parse(text, Protection()),  # or refused
     "gettext": message,

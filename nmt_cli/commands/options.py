@@ -114,6 +114,12 @@ Protect = Annotated[
         "Keep variables, URLs and e-mail addresses unchanged", "--protect/--no-protect", default="on for documents"
     ),
 ]
+Keep = Annotated[
+    Path | None, file_option("Words and phrases that stay untranslated, one per line", "--keep", panel="Output")
+]
+ProtectPattern = Annotated[
+    str | None, output_option("Keep what this regular expression matches unchanged", "--protect-pattern", kind="REGEX")
+]
 
 METRICS = (
     "bleu, chrf, chrf++, ter, comet, paper-bleu, paper-bleu-quotes or brackets; repeatable; --fail-under uses the first"

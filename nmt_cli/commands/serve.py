@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.commands.options import PRECISION, Precision, Protect, Quiet, file_option, number_option, option
+from nmt_cli.commands.options import PRECISION, Keep, Precision, Protect, Quiet, file_option, number_option, option
 from nmt_cli.system.errors import UsageError
 
 
@@ -56,6 +56,7 @@ def serve(
         bool, option("Translate through a third language where no model has a pair", "--pivot/--no-pivot")
     ] = True,
     protect: Protect = None,
+    keep: Keep = None,
     quiet: Quiet = False,
 ) -> int:
     """Serve translations over HTTP, with the API of LibreTranslate and DeepL.
@@ -90,6 +91,7 @@ def serve(
         timeout=timeout,
         cors=tuple(filter(None, cors or ())),  # --cors "" means none
         protect=protect,
+        keep=keep,
         allow_host=tuple(allow_host or ()),
         connections=connections,
     )

@@ -10,12 +10,14 @@ from nmt_cli.commands.options import (
     PRECISION,
     Case,
     CopyWordless,
+    Keep,
     LineLength,
     Markup,
     Models,
     Precision,
     Prefix,
     Protect,
+    ProtectPattern,
     Quiet,
     TextFormat,
     Threads,
@@ -76,6 +78,8 @@ def translate(
     format: TextFormat = None,
     markup: Markup = None,
     protect: Protect = None,
+    keep: Keep = None,
+    protect_pattern: ProtectPattern = None,
     line_length: LineLength = 42,
     n_best: Annotated[int, output_option("Translations per line", kind="N", min=1)] = 1,
     alignments: Annotated[bool, output_option("Add word alignments of the best translation", "--alignments")] = False,
@@ -88,7 +92,11 @@ def translate(
         raise UsageError("the input file is given twice. Leave out --input")
     plain = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
     used = [name for name, given in plain.items() if given]
-    reading = {"line_length": line_length}
+    reading: dict[str, Any] = {"line_length": line_length}
+    if keep or protect_pattern:
+        from nmt_cli.documents.kept import kept
+
+        reading["kept"] = kept(keep, protect_pattern)
     run = documents.choose(format, input or file, markup, protect, used, reading)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and (given := [name for name, value in sampling.items() if value is not None]):

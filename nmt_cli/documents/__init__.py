@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.documents.formats import FORMATS, SUFFIXES
+from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
 from nmt_cli.system.errors import UsageError
 
 # Suffixes of files with plain lines, beside language codes, numbers and none. Compressed files are refused when read.
@@ -35,7 +35,7 @@ def choose(
     `reading` has values for ReadOptions. Raise UsageError for an unknown suffix, and for a document given together with
     an option for lines.
     """
-    by_suffix = SUFFIXES.get(file.suffix.lower()) if file else None
+    by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):
         option = "--markup" if markup else "--format jsonl"
         wrong = f"{option} is for lines of text, and {file} is a document ({by_suffix})"
@@ -45,8 +45,11 @@ def choose(
         if not kind and not _has_lines(file):
             known = ", ".join(SUFFIXES)
             wrong = f"{file} is of a format that nmt cannot read: it reads {known}, and lines of text"
+            if shared := SUFFIXES.get(file.suffix.lower()):
+                name, marker = FORMATS[shared].name, FORMATS[shared].marker.decode()
+                wrong = f"{file} is not of the format {name}, which begins with {marker}, and its suffix tells no other"
             raise UsageError(f"{wrong}. To translate it line by line: --format text")
-    if not (markup or protect or kind in FORMATS):
+    if not (markup or protect or reading.get("kept") or kind in FORMATS):
         return None
     from nmt_cli.documents.translate import runner
 

@@ -1,7 +1,9 @@
 """The interface of a format: its module's `read` takes a text, or bytes, and options, and returns a document."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from nmt_cli.documents.kept import Kept
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts, render, segments_of
 
@@ -27,9 +29,13 @@ class ReadOptions:
     source_language: str = ""  # for the encoding of subtitles that are not UTF-8
     line_length: int = 42  # of subtitles, in characters
     max_unpacked: int = 1 << 28  # bytes of text that a compressed file may hold
+    kept: Kept | None = None  # words and patterns of the user to keep
 
-    def protection(self, *, strict: bool = False) -> Protection | None:
-        return Protection(strict=strict) if self.protect else None
+    def protection(self, *, strict: bool = False, flags: Collection[str] = ()) -> Protection | None:
+        """Return a protection for a text, or None. `flags` are those of gettext's formats."""
+        if not (self.protect or self.kept):
+            return None
+        return Protection(strict=strict and self.protect, flags=flags, kept=self.kept, forms=self.protect)
 
 
 class Document:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmt_cli.system.errors import DataError
@@ -19,6 +20,7 @@ class Format:
     suffixes: tuple[str, ...] = ()  # none: only --format and the server's clients name this format
     to_utf8: str = "iconv"  # a command that converts such files to UTF-8, for error messages
     binary: bool = False  # `read` takes the file's bytes; for other formats, text in UTF-8
+    marker: bytes = b""  # begins such files, if other kinds of file share the suffix
 
     def read(self, source: str | bytes, options: ReadOptions) -> Document:
         """Return a text, or the bytes of a file, as a document. Raise DataError if it does not have this format."""
@@ -43,11 +45,24 @@ class Format:
             raise DataError(f"{wrong}. Convert it, for example with {self.to_utf8}") from None
 
 
+_BEGINNING = 4096  # bytes
+
 _ALL = (
     Format("html", "html", (".html", ".htm")),
     Format("md", "markdown", (".md", ".markdown")),
     Format("po", "po", (".po", ".pot"), to_utf8="msgconv -t UTF-8"),  # it also changes the charset in the header
     Format("xml", "xml"),
+    Format("xliff", "xliff", (".xlf", ".xliff")),
+    Format("json", "json_messages", (".json",)),
+    Format("arb", "arb", (".arb",)),
+    Format("yaml", "yaml_messages", (".yml", ".yaml")),
+    Format("android", "android", (".xml",), marker=b"<resources"),
+    Format("strings", "apple_strings", (".strings",), binary=True),
+    Format("stringsdict", "plist", (".stringsdict",)),
+    Format("properties", "properties", (".properties",), binary=True),
+    Format("resx", "resx", (".resx", ".resw")),
+    Format("qt", "qt", (".ts",), marker=b"<TS"),
+    Format("laravel", "laravel", (".php",)),
     Format("srt", "srt", (".srt",), binary=True),
     Format("vtt", "webvtt", (".vtt",), binary=True),
     Format("ass", "ass", (".ass", ".ssa"), binary=True),
@@ -61,3 +76,12 @@ _ALL = (
 )
 FORMATS = {each.name: each for each in _ALL}
 SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}
+
+
+def kind_of(file: Path) -> str | None:
+    """Return the name of a file's format by its suffix, and by its beginning if other kinds share the suffix."""
+    name = SUFFIXES.get(file.suffix.lower())
+    if name and (marker := FORMATS[name].marker) and file.is_file():
+        with file.open("rb") as stream:
+            return name if marker in stream.read(_BEGINNING) else None
+    return name

@@ -185,6 +185,12 @@ FLAGGED = {
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html",
         ordered=True,
     ),
+    "icu_quoted": Form(
+        r"(?<!')'[{}#|][^']*+'", "https://unicode-org.github.io/icu/userguide/format_parse/messages/#quotingescaping"
+    ),
+    "icu_number": Form(
+        "#", "https://unicode-org.github.io/icu/userguide/format_parse/messages/#complex-argument-types"
+    ),
     "spaced_brace": Form(r"\{\s*+\w++\s*+\}", "https://unicode-org.github.io/icu/userguide/format_parse/messages/"),
     "c": Form(_directive(_C, "-+#0'I", _SIZE), f"{GETTEXT}c_002dformat.html", ordered=True),
     "objc": Form(_directive(f"{_C}|[@DUO]", "-+#0'", _SIZE), f"{GETTEXT}objc_002dformat.html", ordered=True),
@@ -296,7 +302,8 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "java-printf-format": ("java_printf", *_PRINTF),
     "java-messageformat": ("icu", "spaced_brace", *_BRACES),
     "auto-java-messageformat": ("icu", "spaced_brace", *_BRACES),
-    "icu-message-format": ("icu", "spaced_brace", *_BRACES),
+    "icu-message-format": ("icu", "icu_quoted", "spaced_brace", *_BRACES),
+    "icu-plural": ("icu_number",),  # of ours: text inside a plural of ICU
     "csharp-format": ("net", *_BRACES),
     "c-sharp-format": ("net", *_BRACES),
     "javascript-format": ("javascript", *_PRINTF),

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from nmt_cli.corpus.tokenizer import WIDE
+from nmt_cli.documents.kept import Kept
 from nmt_cli.documents.placeholder_forms import DELIMITED, FLAGS, FORMS, GENERAL, PLAIN
 
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
@@ -36,14 +37,19 @@ class Protection:
     many brackets and tags as the source. The `flags` of a gettext message select the forms of placeholders.
     """
 
-    def __init__(self, *, strict: bool = False, flags: Collection[str] = ()) -> None:
+    def __init__(
+        self, *, strict: bool = False, flags: Collection[str] = (), kept: Kept | None = None, forms: bool = True
+    ) -> None:
+        """`kept` adds words and a pattern of the user. Without `forms`, hide only these."""
         self.once = self.brackets = strict
+        self._kept, self._has_forms = kept, forms
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
         # A translation must not add these: a program would take them for placeholders.
-        self.forbidden = _compiled(_forms(frozenset(flags)), f"{_NUMBERED}|[()\\[\\]{{}}<>]" if strict else _NUMBERED)
+        brackets = "|[()\\[\\]{}<>]" if strict else ""
+        self.forbidden = _compiled(_forms(frozenset(flags)), f"{_NUMBERED}{brackets}") if forms else None
 
     def with_flags(self, flags: Collection[str]) -> "Protection":
-        return Protection(strict=self.once, flags=flags)
+        return Protection(strict=self.once, flags=flags, kept=self._kept, forms=self._has_forms)
 
     def pieces(self, text: str) -> Iterator[Piece]:
         """Cut a text into plain text, placeholders, tags and brackets."""
@@ -65,8 +71,23 @@ class Protection:
         names: dict[str, set[str]] = {"": set(), "/": set()}
         for tag in _TAG.finditer(text):
             names[tag["end"]].add(tag["name"])
-        offset = 0
-        while match := self._pattern.search(text, offset):
+        if not self._kept:
+            yield from self._forms_in(text, 0, len(text), names)
+            return
+        end, last = 0, len(text)
+        for start, stop in [*self._kept.matches(text), (last, last)]:
+            forms = list(self._forms_in(text, end, start, names)) if self._has_forms else []
+            for first, after, piece in [*forms, (start, stop, Piece(text[start:stop], "standalone"))]:
+                for begin, finish in self._kept.phrases_in(text, end, first):
+                    yield begin, finish, Piece(text[begin:finish], "standalone")
+                if first < last:
+                    yield first, after, piece
+                end = after
+
+    def _forms_in(
+        self, text: str, offset: int, end: int, names: dict[str, set[str]]
+    ) -> Iterator[tuple[int, int, Piece]]:
+        while match := self._pattern.search(text, offset, end):
             offset = match.end()
             if match.lastgroup != "tag":
                 kind = "ordered" if FORMS[match.lastgroup or ""].ordered else "standalone"

@@ -8,14 +8,12 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from nmt_cli.documents import html, plurals
+from nmt_cli.documents import plurals
 from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.messages import MessageText, placeholders, text_parts
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.po_header import header_edits, plural_field
 from nmt_cli.documents.po_syntax import Edit, Message, edited, read_messages, spelled
-from nmt_cli.documents.segment import Parts, plain_parts, render
-
-_NEW_LINE = re.compile(r"(\r?\n)")
 
 
 def read(text: str, options: ReadOptions) -> Document:
@@ -27,8 +25,8 @@ class _OpenMessage:
     """A message to fill. The singular can serve for other numbers if it has all placeholders of the plural."""
 
     message: Message
-    singular: Parts
-    plural: Parts
+    singular: MessageText
+    plural: MessageText
     singular_fits: bool
 
 
@@ -45,7 +43,7 @@ class Catalog(Document):
         self._has_plurals = any(message.plural for message in messages)
         self._forms = plurals.parse(plural_field(self._header, language))
         self._open = [self._opened(message) for message in messages if message.id.text and not self._is_done(message)]
-        super().__init__([part for each in self._open for part in (*each.singular, *each.plural)])
+        super().__init__([part for each in self._open for part in (*each.singular.parts, *each.plural.parts)])
 
     def _is_done(self, message: Message) -> bool:
         due = self._forms.count if self._forms and message.plural else 1
@@ -54,26 +52,28 @@ class Catalog(Document):
     def _opened(self, message: Message) -> _OpenMessage:
         protection = self._protection and self._protection.with_flags(message.flags)
         singular, plural = message.id.text, message.plural.text if message.plural else ""
-        fits = _placeholders(plural, protection) <= _placeholders(singular, protection)
-        return _OpenMessage(message, _parts_of(singular, protection), _parts_of(plural, protection), fits)
+        fits = placeholders(plural, protection) <= placeholders(singular, protection)
+        one, several = (MessageText(text, text_parts, protection, self._language) for text in (singular, plural))
+        return _OpenMessage(message, one, several, fits)
 
     def write(self) -> str:
         if not self._open:
             return self._text
-        edits = [edit for each in self._open for edit in self._edits(each)]
+        used = Counter[str]()  # letters of accelerators
+        edits = [edit for each in self._open for edit in self._edits(each, used)]
         if self._header:
             edits += header_edits(self._header, self._language, self._new_line, has_plurals=self._has_plurals)
         return edited(self._text, edits)
 
-    def _edits(self, each: _OpenMessage) -> list[Edit]:
+    def _edits(self, each: _OpenMessage, used: Counter[str]) -> list[Edit]:
         forms = each.message.forms
         if each.message.plural:
-            lines = self._plural_lines(each)
+            lines = self._plural_lines(each, used)
         else:
-            lines = [spelled("msgstr", render(each.singular), self._new_line)]
+            lines = [spelled("msgstr", each.singular.write(used), self._new_line)]
         return [*each.message.flagged(self._new_line), (forms[0].start, forms[-1].end, self._new_line.join(lines))]
 
-    def _plural_lines(self, each: _OpenMessage) -> list[str]:
+    def _plural_lines(self, each: _OpenMessage, used: Counter[str]) -> list[str]:
         """Return the plural forms of a message. Forms that a person has filled are kept."""
         rule = self._forms or plurals.GERMANIC
         has_singular = rule.count > 1 and (rule.singular_only or each.singular_fits)
@@ -83,17 +83,6 @@ class Catalog(Document):
             if form in kept:
                 lines.append(self._text[kept[form].start : kept[form].end])
             else:
-                text = render(each.singular if has_singular and form == rule.singular else each.plural)
+                text = (each.singular if has_singular and form == rule.singular else each.plural).write(used)
                 lines.append(spelled(f"msgstr[{form}]", text, self._new_line))
         return lines
-
-
-def _parts_of(text: str, protection: Protection | None) -> Parts:
-    """Return a message's text in parts, line by line, to keep the number of lines. Text with tags is HTML."""
-    parse = html.parse if html.has_tags(text, protection) else plain_parts
-    return [part for line in _NEW_LINE.split(text) for part in parse(line, protection)]
-
-
-def _placeholders(text: str, protection: Protection | None) -> Counter[str]:
-    pieces = (protection or Protection()).pieces(text)
-    return Counter(piece.source for piece in pieces if piece.kind in ("standalone", "ordered"))

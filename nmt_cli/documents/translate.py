@@ -37,7 +37,8 @@ def runner(
     if wrong:
         raise UsageError(f"{wrong[0]} is for plain lines: leave it out, or the markup and --protect")
     if kind == "text":
-        return partial(translate_lines, is_html=bool(markup), protection=Protection() if protect else None)
+        protection = ReadOptions(protect=bool(protect), **reading).protection()
+        return partial(translate_lines, is_html=bool(markup), protection=protection)
     if markup:
         raise UsageError("--markup is for lines, --format html for a whole file. Leave one of them out")
     return partial(translate_file, kind=kind, reading=ReadOptions(protect=protect is not False, **reading))

@@ -33,7 +33,7 @@ _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
-_NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
+NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
 _ROOT = -1  # the parent of the outermost elements; other parents are the index of their tag
 
 
@@ -89,11 +89,11 @@ def parse(
     """Return a text in parts. The content of `ignored` elements is copied."""
     tokens = tokens_of(text)
     ignored = frozenset(ignored)
-    ends, parents = _tree(tokens)
+    ends, parents = tree_of(tokens)
     copied = {
         start: end + 1
         for start, end in ends.items()
-        if tokens[start].name in ignored or _NOT_TRANSLATED.search(tokens[start].source)
+        if tokens[start].name in ignored or NOT_TRANSLATED.search(tokens[start].source)
     }
     blocks = _blocks(tokens, ends, parents, copied, outline or Outline())
     parts, builder, spelling, index = Parts(), SegmentBuilder(protection=protection), Spelling(), 0
@@ -105,9 +105,9 @@ def parse(
             spelling = Spelling()
             builder = SegmentBuilder(spelling.escape, protection)
         if index in blocks:
-            parts += _cdata(token, protection) if token.kind == "cdata" else [source]
+            parts += cdata_parts(token, protection) if token.kind == "cdata" else [source]
         elif token.kind == "text":
-            _add_text(builder, token.source, spelling)
+            add_text(builder, token.source, spelling.unescape)
         elif token.kind in ("start", "end") and index not in copied:
             builder.add_tag(token.name, [source], close=token.kind == "end", once=True)
         else:
@@ -144,7 +144,7 @@ def _cut(text: str) -> list[Token]:
     return [*tokens, Token("text", text[end:])] if end < len(text) else tokens
 
 
-def _tree(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
+def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
     """Return the index of each start tag's end tag, and for each token the index of the start tag around it."""
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
@@ -189,16 +189,17 @@ def _blocks(
     return blocks
 
 
-def _add_text(builder: SegmentBuilder, source: str, spelling: Spelling) -> None:
+def add_text(builder: SegmentBuilder, source: str, unescape: Callable[[str], str]) -> None:
+    """Add text in XML's spelling. References to entities that the document declares become marks."""
     end = 0
     for match in _DECLARED.finditer(source):
-        builder.add_source(source[end : match.start()], spelling.unescape)
+        builder.add_source(source[end : match.start()], unescape)
         builder.add_standalone([match[0]], joins=True)
         end = match.end()
-    builder.add_source(source[end:], spelling.unescape)
+    builder.add_source(source[end:], unescape)
 
 
-def _cdata(token: Token, protection: Protection | None) -> Parts:
+def cdata_parts(token: Token, protection: Protection | None) -> Parts:
     """Return a CDATA section in parts. If it has tags, it is read as HTML."""
     is_html = _TAG.search(token.text)
     inner = html.parse(token.text, protection) if is_html else plain_parts(token.text, protection)

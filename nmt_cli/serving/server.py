@@ -17,6 +17,7 @@ from types import FrameType
 
 import uvicorn
 
+from nmt_cli.documents.kept import kept
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connection_limit
 from nmt_cli.serving.database import Database
@@ -56,6 +57,7 @@ class ServeOptions:
     timeout: float = 60
     cors: tuple[str, ...] = ()
     protect: bool | None = None
+    keep: Path | None = None  # a file of words and phrases that are not translated
     allow_host: tuple[str, ...] = ()
     connections: int | None = None
     stored: tuple[StoredModel, ...] = ()  # loaded when a request needs them
@@ -71,6 +73,8 @@ def serve(options: ServeOptions) -> int:
     _return_memory()
     database = Database(options.database)
     keys = api_keys(options, KeyStore(database).exist)
+    words = kept(options.keep, None)
+    keep = words.phrases if words else ()
     access = access_for(options.host, options.allow_host, options.cors)
     with contextlib.closing(bind(options.host, options.port)) as port:
         metrics = Metrics()
@@ -81,7 +85,16 @@ def serve(options: ServeOptions) -> int:
         max_cost = COST_FACTOR * options.char_limit
         with ModelPool(models, metrics, queue=options.queue, max_cost=max_cost, pivot=options.pivot) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
-            service = Service(pool, metrics, limits, keys, options.protect, options.suggestions, database)
+            service = Service(
+                pool,
+                metrics,
+                limits,
+                keys,
+                protect=options.protect,
+                keep=keep,
+                suggestions=options.suggestions,
+                database=database,
+            )
             app = create_app(service, access)
             limit = connection_limit(options.connections)
             config = uvicorn.Config(

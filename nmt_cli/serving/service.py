@@ -71,6 +71,7 @@ class Service:
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
     suggestions: Path | None = None  # a file for suggested translations
     database: Database = field(default_factory=Database)  # in memory
+    keep: tuple[str, ...] = ()  # words and phrases that are not translated
     characters: int = 0  # of all requests so far
     body_memory: BodyMemory = field(default_factory=BodyMemory)
 
@@ -206,7 +207,7 @@ class Service:
         source, target = pair
         known = "" if source.lower() == "auto" else source
         language = match(target, self.pool.languages) or target
-        text_format = TextFormat(kind, self.protect, language=language, source_language=known)
+        text_format = TextFormat(kind, self.protect, language=language, source_language=known, keep=self.keep)
         workers = self.pool.workers
         try:
             units = await workers.file_units(text_format, data)

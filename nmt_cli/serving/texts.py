@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from nmt_cli.documents.document import Document, Outline, ReadOptions
 from nmt_cli.documents.formats import FORMATS
-from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.kept import Kept, kept_phrases
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import plain_parts
 
@@ -30,11 +30,16 @@ class TextFormat:
     spaced: bool = False  # keep the white space around each line
     language: str = ""  # of the translation
     source_language: str = ""
+    keep: tuple[str, ...] = ()  # words and phrases that are not translated
 
     @property
     def marked(self) -> bool:
         """Whether tags or placeholders are put into the translation, which requires its alignment."""
-        return self.kind != "text" or bool(self.protect)
+        return self.kind != "text" or bool(self.protect or self.keep)
+
+    @property
+    def kept(self) -> Kept | None:
+        return kept_phrases(tuple(self.keep)) if self.keep else None
 
     def document(self, source: str | bytes) -> Document:
         """Return a text with markup, or the bytes of a file; DataError if it does not have this format."""
@@ -45,17 +50,18 @@ class TextFormat:
             self.outline,
             source_language=self.source_language,
             max_unpacked=MAX_UNPACKED,
+            kept=self.kept,
         )
         return FORMATS[self.kind].read(source, options)
 
     def parse(self, text: str) -> "PlainText | MarkedText":
         """Return a text divided into units; DataError if it does not have this format."""
-        protected = self.marked if self.protect is None else self.protect
         if self.kind != "text":
             return MarkedText(self.document(text))
         lines = [text] if self.joined else _NEW_LINE.split(text)
-        if protected:
-            return MarkedText(Document([part for line in lines for part in plain_parts(line, Protection())]))
+        if self.marked:
+            protection = ReadOptions(bool(self.protect), kept=self.kept).protection()
+            return MarkedText(Document([part for line in lines for part in plain_parts(line, protection)]))
         return PlainText(lines, self.spaced)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from nmt_cli.commands import app, teacher
 from nmt_cli.corpus import prepare
+from nmt_cli.documents.kept import Kept
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.score import ScoreOptions
@@ -42,8 +43,11 @@ CASES: list[tuple[str, str, list[Any]]] = [
      [TranslateOptions(i, o, (m, x), SearchOptions(2, 0.5, 9, False, 3, alignments=True), "bf16", "jsonl", True, r, d,
                        4), None]),
     ("translate i --format md --markup html --no-protect --n-best 2 --prefix r --alignments --score-pairs d",
-     "documents.choose", ["md", i, "html", False, ["alignments", "prefix", "score_pairs", "n_best"]]),
-    ("translate --input i --protect", "documents.choose", [None, i, None, True, []]),
+     "documents.choose", ["md", i, "html", False, ["alignments", "prefix", "score_pairs", "n_best"],
+                          {"line_length": 42}]),
+    ("translate --input i --protect --line-length 30 --protect-pattern x", "documents.choose",
+     [None, i, None, True, [], {"line_length": 30, "kept": Kept(pattern="x")}]),
+    ("translate i --keep x", "documents.kept.kept", [x, None]),
     ("translate i --sample --temperature 0.7 --top-k 6 --top-p 0.8 --seed 5", "translation.translate.translate",
      [TranslateOptions(i, search=SearchOptions(sampling=Sampling(0.7, 6, 0.8, 5))), None]),
     ("translate i --terms x", "corpus.terms.Terms.read", [x]),

@@ -94,6 +94,8 @@ FLAGGED = {
     "percent-placeholders": (["%name%"], ["%s"]),
     "vue-format": (["{name}", "%{name}", "@:key.name"], ["%s"]),
     "laravel-format": ([":name"], ["%s"]),
+    "icu-message-format": (["{0}", "{ name }", "{n, number}", "'{name}'"], ["%s", "#"]),
+    "icu-plural": (["#"], ["%s"]),
     "i18next-interpolation": (["{{x}}", "$t(key)"], ["%s"]),
 }
 

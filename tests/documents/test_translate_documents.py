@@ -147,6 +147,7 @@ def test_the_suffix_decides_the_format() -> None:
     assert kind("a.md", protect=False) == kind("a.markdown", protect=False) == ("md", False)
     assert kind("a.pot") == kind("a.po", protect=True) == ("po", True)
     assert kind("a.txt", markup="html") == kind("a.html", form="text", markup="html") == ("lines", False)
+    assert kind("a.arb") == ("arb", True)
     assert kind(protect=True) == ("lines", True)
     for option, wrong in (
         ("--n-best", {"plain": ["n_best"]}),
@@ -160,6 +161,16 @@ def test_the_suffix_decides_the_format() -> None:
         for file in ("a.po", "a.HTML", "a.md"):
             with pytest.raises(UsageError, match=f"^{option} is for lines of text, and {file} is a .*on stdin$"):
                 kind(file, **options)
+
+
+def test_the_beginning_decides_between_formats_with_a_suffix(tmp_path: Path) -> None:
+    for name, text, form in (("a.ts", "<!DOCTYPE TS><TS/>", "qt"), ("a.xml", "<resources/>", "android")):
+        (tmp_path / name).write_text(text)
+        run = documents.choose(None, tmp_path / name, None, None, [], {})
+        assert run.keywords["kind"] == form
+        (tmp_path / name).write_text("export const a = 5;")
+        with pytest.raises(UsageError, match=f"is not of the format {form}, .*--format text"):
+            documents.choose(None, tmp_path / name, None, None, [], {})
 
 
 @pytest.mark.parametrize(("kind", "text"), [("html", "see (the) dog"), ("md", "see (the) dog"), ("po", "see the dog")])

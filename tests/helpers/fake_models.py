@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import Parts, render, segments_of
@@ -70,3 +70,10 @@ def translated_file(kind: str, data: bytes, model: Model = same, options: ReadOp
 def texts_of_file(kind: str, data: bytes) -> list[str]:
     """Return the texts that a model sees."""
     return [segment.text for segment in FORMATS[kind].read(data, ReadOptions()).segments]
+
+
+def filled(document: Document, model: Model = same) -> str:
+    """Return the file of a document, translated by a model."""
+    for segment in document.segments:
+        segment.result = place_marks(segment, model(segment.text))
+    return document.write()

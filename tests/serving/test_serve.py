@@ -124,6 +124,8 @@ def test_a_line_with_fewer_hypotheses_repeats_its_last() -> None:
         (TextFormat(protect=True), "a %s (b)\nc", ["a (b)", "c"]),
         (TextFormat(protect=True, joined=True), "a %s\nb", ["a b"]),
         (TextFormat(protect=False), "a %s", ["a %s"]),
+        (TextFormat(keep=("cat",)), "a cat %s", ["a %s"]),
+        (TextFormat("html", keep=("cat",)), "<p>a cat %s", ["a"]),
         (TextFormat("html"), "<p>a %s</p>b <i>c</i>", ["a", "b c"]),
         (TextFormat("html", False, ("I",)), "<p>a %s</p>b <i>c</i>", ["a %s", "b"]),
         (TextFormat("md"), "# a %s (b)\n\n*c*", ["a (b)", "c"]),
@@ -134,7 +136,7 @@ def test_a_line_with_fewer_hypotheses_repeats_its_last() -> None:
 )
 def test_each_format_has_its_units(text_format: TextFormat, text: str, units: list[str]) -> None:
     assert units_of(text_format, [text, text]) == [units, units]
-    assert text_format.marked == (text_format.kind != "text" or bool(text_format.protect))
+    assert text_format.marked == (text_format.kind != "text" or bool(text_format.protect or text_format.keep))
 
 
 def test_a_segment_with_an_empty_translation_keeps_its_source() -> None:

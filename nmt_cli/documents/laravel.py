@@ -1,0 +1,83 @@
+"""Laravel's PHP files of messages: `return [...]` with strings and arrays of strings. Other PHP is refused.
+
+Source: https://laravel.com/docs/localization (arrays, :parameters, plurals with "|").
+"""
+
+import re
+from functools import partial
+
+from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.messages import MOST_LEVELS, Found, Message, MessageFile, is_code, text_parts, wrong
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.segment import Parts
+
+_KIND = "PHP file of messages"
+_SPACE = r"(?:\s++|//[^\n]*+|\#[^\n]*+|/\*(?:(?!\*/).)*+\*/)*+"
+_BEGIN = re.compile(rf"<\?php{_SPACE}(?:declare\(strict_types=1\);{_SPACE})?+return\b{_SPACE}", re.DOTALL)
+_FINISH = re.compile(rf"{_SPACE};{_SPACE}(?:\?>\s*+)?\Z", re.DOTALL)
+_PHP_TOKEN = re.compile(
+    rf"{_SPACE}(?:'(?P<single>(?:[^'\\]|\\.)*+)'|\"(?P<double>(?:[^\"\\$]|\\.|\$(?![\w{{]))*+)\""
+    r"|(?P<open>\[|array\s*+\()|(?P<close>[\])])|(?P<mark>=>|,)|(?P<other>-?\d[\d.]*+|true|false|null))",
+    re.DOTALL | re.IGNORECASE,
+)
+_ESCAPE = re.compile(r"\\(?:([nrtvef\\$\"])|u\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))")
+_SINGLE = re.compile(r"\\(['\\])")
+_LETTERS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "e": "\x1b", "f": "\f"}
+_CHOICE = re.compile(r"(\||(?<![^|\s])(?:\{\d++\}|\[(?:\d++|\*),(?:\d++|\*)\]))")  # "{0} none|[1,*] :n dogs"
+
+
+def read(text: str, options: ReadOptions) -> Document:
+    begin = _BEGIN.match(text)
+    if not begin:
+        raise wrong(text, 0, _KIND, "no “<?php return [...];”")
+    found, stack, offset = Found(), list[str](), begin.end()
+    last: Message | None = None  # a string that is a value unless => follows it
+    while (match := _PHP_TOKEN.match(text, offset)) and (stack or match["open"]):
+        offset = match.end()
+        if match["mark"] != "=>" and last:
+            found.messages.append(last)
+        last = None
+        if match["open"]:
+            stack.append("]" if match["open"] == "[" else ")")
+            if len(stack) > MOST_LEVELS:
+                raise wrong(text, match.start("open"), _KIND, f"more than {MOST_LEVELS} nested arrays")
+        elif match["close"] and stack.pop() != match["close"]:
+            raise wrong(text, match.start("close"), _KIND, "a bracket without a partner")
+        elif match["single"] is not None or match["double"] is not None:
+            last = _message(match)
+        if not stack:
+            break
+    if stack or not _FINISH.match(text, offset) or offset == begin.end():
+        raise wrong(text, offset, _KIND, "an expression that is no array of strings")
+    found.messages = [message for message in found.messages if not is_code(message.text)]
+    return MessageFile(text, found, options)
+
+
+def _message(match: re.Match[str]) -> Message:
+    name = "single" if match["single"] is not None else "double"
+    source = match[name]
+    text = _SINGLE.sub(r"\1", source) if name == "single" else _ESCAPE.sub(_character, source)
+    return Message(*match.span(name), text, partial(_spelled, name), _cut, ("laravel-format",))
+
+
+def _character(match: re.Match[str]) -> str:
+    letter, code, byte, octal = match.groups()
+    if letter:
+        return _LETTERS.get(letter, letter)
+    number = int(code or byte, 16) if code or byte else int(octal, 8)
+    return chr(number) if number < 0xD800 or 0xDFFF < number < 0x110000 else match[0]
+
+
+def _cut(text: str, protection: Protection | None) -> Parts:
+    """Return a message in parts: each of the plural's choices is one text."""
+    pieces = _CHOICE.split(text)
+    if len(pieces) == 1:
+        return text_parts(text, protection)
+    return [part for i, each in enumerate(pieces) for part in ([each] if i % 2 else text_parts(each, protection))]
+
+
+def _spelled(name: str, text: str) -> str:
+    if name == "single":
+        return re.sub(r"(['\\])", r"\\\1", text)
+    text = re.sub(r'(["\\$])', r"\\\1", text)
+    return text.replace("\n", r"\n").replace("\t", r"\t").replace("\r", r"\r").replace("\x1b", r"\e")

@@ -1,0 +1,180 @@
+"""Files of messages: strings with keys, as programs load them, each translated by itself.
+
+A format finds its messages with their offsets, decodes them and knows how to spell them. Whatever has no translation
+stays byte for byte, as does the rest of the file.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from nmt_cli.documents import accelerators, html, icu
+from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.icu import Cut, is_same
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.plural_categories import categories, one_is_exact
+from nmt_cli.documents.po_syntax import Edit, edited
+from nmt_cli.documents.segment import Parts, plain_parts, render
+from nmt_cli.system.errors import DataError
+
+MOST_LEVELS = 100  # of nested elements, objects and lists
+_NEW_LINE = re.compile(r"(\r?\n)")
+# Values that are no text: keys and file names, as in "menu.file_open", colors, paths, and patterns of dates.
+_IDENTIFIER = re.compile(
+    r"\s*+(?:[a-z][\w-]*+(?:\.[a-z_][\w-]++)++(?:\.[A-Z]\w*+)?+|[a-z][^\W_]*+(?:_\w++)++|[a-z]++(?:-[a-z]*+)*+\d[\w-]*+"
+    r"|(?:\.{1,2}|@?[\w-]++)?+(?:/[\w@-]++)++\.\w++|\.{0,2}/[\w@-]++(?:/[\w@-]++)*+/?+|#[0-9A-Fa-f]{3,8}|:\w++)\s*+"
+)
+_DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")
+
+
+def text_parts(text: str, protection: Protection | None) -> Parts:
+    """Return a message's text in parts, line by line, to keep the number of lines. Text with tags is HTML."""
+    parse = html.parse if html.has_tags(text, protection) else plain_parts
+    return [part for line in _NEW_LINE.split(text) for part in parse(line, protection)]
+
+
+def is_code(text: str) -> bool:
+    """Return whether a value of a data file is an identifier, a path, a color or a pattern of dates, and no text."""
+    return bool(_IDENTIFIER.fullmatch(text)) or ("%" in text and not _DATE.sub("", text))
+
+
+class MessageText:
+    """The text of a message, in parts. ICU choices and accelerator marks are taken apart."""
+
+    def __init__(self, source: str, cut: Cut, protection: Protection | None, language: str) -> None:
+        self._source = source
+        self._accelerator = accelerators.find(source)
+        self._icu = icu.parse(source, cut, protection, language) if "{" in source else None
+        plain = self._accelerator.plain if self._accelerator else source
+        self.parts = self._icu.parts if self._icu else cut(plain, protection)
+        self._before = render(self.parts)
+
+    def write(self, used: Counter[str]) -> str:
+        """Return the translation. `used` counts the letters of accelerators in the file."""
+        if self._icu:
+            return self._icu.write()
+        written = render(self.parts)
+        if is_same(written, self._before):
+            return self._source
+        return accelerators.marked(written, self._accelerator, used) if self._accelerator else written
+
+
+@dataclass
+class Message:
+    """A string of a file, between two offsets."""
+
+    start: int
+    end: int
+    text: str
+    spell: Callable[[str], str] = str  # from text to the file's spelling
+    cut: Cut = text_parts
+    flags: Sequence[str] = ()  # of gettext, to select the forms of placeholders
+    is_new: bool = False  # the file has no translation yet, so that it is written even if it equals the text
+
+
+@dataclass
+class Plural:
+    """A message for one plural category: a key and a value from `start` to `end`, with the category's name between."""
+
+    category: str
+    name: tuple[int, int]  # offsets of the category's name
+    start: int
+    end: int
+    message: Message
+
+
+@dataclass
+class PluralGroup:
+    items: list[Plural]
+    separator: str  # between two items of the file
+    ordinal: bool = False
+
+    def unused(self, language: str) -> list[Plural]:
+        """Return the items whose category the target language lacks."""
+        due = categories(language, ordinal=self.ordinal)
+        return [item for item in self.items if due and item.category not in due]
+
+
+@dataclass
+class Found:
+    """The contents of a file: its messages, the groups of plurals among them, and edits that need no translation."""
+
+    messages: list[Message] = field(default_factory=list)
+    groups: list[PluralGroup] = field(default_factory=list)
+    edits: list[Edit] = field(default_factory=list)
+
+
+class MessageFile(Document):
+    """A file of messages that are translated where they stand."""
+
+    def __init__(self, source: str, found: Found, options: ReadOptions) -> None:
+        self._source = source
+        self._language = options.language
+        self._edits = found.edits
+        self._groups = [group for group in found.groups if any(item.category == "other" for item in group.items)]
+        self._removed = list[Edit]()
+        gone = {start for group in self._groups for start in self._remove_unused(group)}
+        self._texts = dict[int, tuple[Message, MessageText]]()  # by offset
+        for message in found.messages:
+            if message.start not in gone:
+                protection = options.protection(strict=True, flags=message.flags)
+                text = MessageText(message.text, message.cut, protection, options.language)
+                self._texts[message.start] = message, text
+        super().__init__([part for _, text in self._texts.values() for part in text.parts])
+
+    def write(self) -> str:
+        used = Counter[str]()
+        written = {start: text.write(used) for start, (_, text) in self._texts.items()}
+        edits = [*self._edits, *self._removed]
+        for group in self._groups:
+            edits += self._additions(group, written)
+        for start, (message, _) in self._texts.items():
+            if message.is_new or written[start] != message.text:
+                edits.append((start, message.end, message.spell(written[start])))
+        return edited(self._source, edits)
+
+    def _remove_unused(self, group: PluralGroup) -> Iterator[int]:
+        """Remove categories that the target language lacks, if nothing else follows them. Yield their messages."""
+        unused = group.unused(self._language)
+        for item, following in pairwise(group.items):
+            between = self._source[item.end : following.start]
+            if item in unused and not between.replace(",", "").strip():
+                self._removed.append((item.start, following.start, ""))
+                yield item.message.start
+
+    def _additions(self, group: PluralGroup, written: dict[int, str]) -> list[Edit]:
+        """Return the edits that add the target language's further categories, with the text of "other".
+
+        If the singular lacks a placeholder, as "one file" does, but the language uses that form for other numbers, too,
+        it also gets the text of "other". That text is changed in `written`.
+        """
+        by_name = {item.category: item for item in group.items}
+        other = by_name["other"]
+        if other.message.start not in written:
+            return []
+        text, one = written[other.message.start], by_name.get("one")
+        if one and one.message.start in written and not one_is_exact(self._language) and self._language:
+            protection = Protection(strict=True, flags=one.message.flags)
+            if not placeholders(other.message.text, protection) <= placeholders(one.message.text, protection):
+                written[one.message.start] = text
+        due = categories(self._language, ordinal=group.ordinal)
+        spelled = other.message.spell(text) if text != other.message.text else self._of(other)
+        before, after = self._source[other.start : other.name[0]], self._source[other.name[1] : other.message.start]
+        end = self._source[other.message.end : other.end]
+        new = [f"{before}{name}{after}{spelled}{end}{group.separator}" for name in due if name not in by_name]
+        return [(other.start, other.start, "".join(new))] if new else []
+
+    def _of(self, item: Plural) -> str:
+        return self._source[item.message.start : item.message.end]
+
+
+def placeholders(text: str, protection: Protection | None) -> Counter[str]:
+    pieces = (protection or Protection()).pieces(text)
+    return Counter(piece.source for piece in pieces if piece.kind in ("standalone", "ordered"))
+
+
+def wrong(source: str, offset: int, kind: str, what: str) -> DataError:
+    """Return the error for a file that cannot be read at an offset."""
+    return DataError(f"this is no valid {kind}: line {source.count(chr(10), 0, offset) + 1:,} has {what}")

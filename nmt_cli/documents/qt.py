@@ -1,0 +1,62 @@
+"""Qt Linguist's .ts files: messages without a translation get one; they stay "unfinished" for a person to review.
+
+Source: https://doc.qt.io/qt-6/linguist-ts-file-format.html; plurals: https://doc.qt.io/qt-6/i18n-plural-rules.html.
+"""
+
+from functools import partial
+
+from nmt_cli.documents import plurals
+from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.messages import Found, Message, MessageFile
+from nmt_cli.documents.po_header import locale_of
+from nmt_cli.documents.xml_messages import LINES, Element, Escapes, InlineReader, elements, with_attribute
+
+_READER = InlineReader(lambda name, tag: ("copy" if name == "byte" else "tag", ""), Escapes(lines=LINES))
+_FLAGS = ("qt-format", "qt-plural-format")
+_BEFORE = ("source", "oldsource", "comment", "oldcomment", "extracomment", "translatorcomment")
+_GONE = {"vanished", "obsolete"}  # types of messages that the program no longer has
+
+
+def read(text: str, options: ReadOptions) -> Document:
+    found = Found()
+    every = elements(text, "TS", "file of Qt Linguist")
+    rule = plurals.parse(plurals.field_of(locale_of(options.language))) or plurals.GERMANIC
+    root = every[0]
+    if options.language and not root.get("language"):
+        tag = with_attribute(root.tag, "language", locale_of(options.language) or options.language)
+        found.edits.append((root.start, root.inner, tag))
+    for element in every:
+        source = element.child("source")
+        if element.name == "message" and source and not _is_done(text, element):
+            found.messages.append(_message(text, element, source, rule.count))
+    return MessageFile(text, found, options)
+
+
+def _is_done(text: str, message: Element) -> bool:
+    """Return whether a message has a translation, or needs none."""
+    translation = message.child("translation")
+    if translation is None:
+        return False
+    if translation.get("type") in _GONE:
+        return True
+    forms = [each for each in translation.children if each.name in ("numerusform", "lengthvariant")]
+    return any(text[each.inner : each.close].strip() for each in forms or [translation])
+
+
+def _message(text: str, element: Element, source: Element, forms: int) -> Message:
+    translation = element.child("translation")
+    last = [child for child in element.children if child.name in _BEFORE][-1]
+    space = text[text.rfind(">", 0, source.start) + 1 : source.start]
+    if translation:
+        start, end, before = translation.start, translation.end, ""
+    else:
+        start, end, before = last.end, last.end, space
+    spell = partial(_spelled, before, space, forms if element.get("numerus") == "yes" else 0)
+    return Message(start, end, text[source.inner : source.close], spell, _READER.cut, _FLAGS, is_new=True)
+
+
+def _spelled(before: str, space: str, forms: int, text: str) -> str:
+    """Return a translation, or one with a number of plural forms, which Linguist calls numerus forms."""
+    if forms:
+        text = "".join(f"{space}    <numerusform>{text}</numerusform>" for _ in range(forms)) + space
+    return f'{before}<translation type="unfinished">{text}</translation>'

@@ -1,0 +1,25 @@
+"""Resource files of .NET: .resx with strings in <data><value>.
+
+Source: https://learn.microsoft.com/en-us/dotnet/core/extensions/work-with-resx-files-programmatically; {Locked} in
+comments: https://learn.microsoft.com/en-us/globalization/localization/localization-comments.
+"""
+
+from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.messages import Found, Message, MessageFile, is_code
+from nmt_cli.documents.xml_messages import LINES, Escapes, InlineReader, elements
+
+_READER = InlineReader(lambda name, tag: ("tag", ""), Escapes(lines=LINES))
+
+
+def read(text: str, options: ReadOptions) -> Document:
+    found = Found()
+    for element in elements(text, "root", ".resx file"):
+        name, value, comment = element.get("name"), element.child("value"), element.child("comment")
+        if element.name != "data" or element.get("type") or element.get("mimetype") or name.startswith((">>", "$")):
+            continue
+        is_locked = comment is not None and "{Locked}" in text[comment.inner : comment.close]
+        if value and not value.is_empty and not is_locked and not is_code(text[value.inner : value.close]):
+            content = text[value.inner : value.close]
+            message = Message(value.inner, value.close, content, cut=_READER.cut, flags=("csharp-format",))
+            found.messages.append(message)
+    return MessageFile(text, found, options)

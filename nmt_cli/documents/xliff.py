@@ -1,0 +1,97 @@
+"""XLIFF 1.2, 2.0 and 2.1: segments without a target get one, marked for review; finished targets stay.
+
+Sources: https://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html (2.3 inline elements, target, state);
+https://docs.oasis-open.org/xliff/xliff-core/v2.1/os/xliff-core-v2.1-os.html (segment, state, inline codes).
+"""
+
+import re
+from functools import partial
+
+from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.messages import Found, Message, MessageFile, wrong
+from nmt_cli.documents.po_header import locale_of
+from nmt_cli.documents.xml_messages import LINES, Element, Escapes, InlineReader, attributes, elements, with_attribute
+
+_UNDONE = {"new", "needs-translation"}  # states of a target that holds no translation yet
+_STATE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}  # of 1.2
+_STATE_2 = {"state": "translated"}  # of 2.x: translated, but not reviewed
+_COPIED = {"x", "ph", "it", "cp", "sub", "sm", "em", "bin-source"}
+_PAIRS = {"bpt": "open", "ept": "close", "bx": "open", "ex": "close", "sc": "open", "ec": "close"}
+_CODE = re.compile(r"(START|CLOSE)_(.+)")  # Angular's pairs of <x>
+
+
+def _role(name: str, tag: str) -> tuple[str, str]:
+    """Return the role of an inline element; see InlineReader."""
+    values = {key: value for key, value, _, _ in attributes(tag)}
+    if name in _PAIRS:
+        return _PAIRS[name], f"pair {values.get('startRef') or values.get('rid') or values.get('id', '')}"
+    if name == "x" and (match := _CODE.fullmatch(values.get("id", ""))):
+        return ("open" if match[1] == "START" else "close"), f"code {match[2]}"
+    if name in _COPIED or (name == "mrk" and (values.get("mtype") == "protected" or values.get("translate") == "no")):
+        return "copy", ""
+    return ("block" if name == "mrk" and values.get("mtype") == "seg" else "tag"), ""
+
+
+_FLOWING = InlineReader(_role, Escapes(lines=re.compile(r"(\n(?:[ \t\r]*+\n)++[ \t]*+)")))  # only empty lines count
+_PRESERVED = InlineReader(_role, Escapes(lines=LINES))
+
+
+def read(text: str, options: ReadOptions) -> Document:
+    found = Found()
+    kind = "XLIFF file"
+    every = elements(text, "xliff", kind)
+    version = every[0].get("version")
+    if not version.startswith(("1.", "2.")):
+        raise wrong(text, every[0].start, kind, "a version other than 1.2, 2.0 and 2.1")
+    is_second = version.startswith("2.")
+    for element in every:
+        if element.name == ("xliff" if is_second else "file") and options.language:
+            name = "trgLang" if is_second else "target-language"
+            if not element.get(name):
+                language = locale_of(options.language).replace("_", "-") or options.language
+                found.edits.append((element.start, element.inner, with_attribute(element.tag, name, language)))
+        if element.name == ("segment" if is_second else "trans-unit") and not element.has("translate", "no"):
+            _add(found, text, element, is_second=is_second)
+    return MessageFile(text, found, options)
+
+
+def _add(found: Found, source: str, unit: Element, *, is_second: bool) -> None:
+    """Add the message of a unit or segment without a translation."""
+    original, target = unit.child("source"), unit.child("target")
+    if not original or not source[original.inner : original.close].strip() or _is_done(source, unit, target):
+        return
+    divided = unit.child("seg-source")
+    text = source[(divided or original).inner : (divided or original).close]
+    if is_second:
+        found.edits.append((unit.start, unit.inner, _tag(unit.tag, _STATE_2)))
+    prefix = original.tag.removeprefix("<").partition("source")[0]  # of the namespace
+    tag = target.tag if target else f"<{prefix}target>"
+    if not is_second:
+        tag = _tag(tag, _STATE)
+    if tag.endswith("/>"):
+        tag = f"{tag[:-2].rstrip()}>"
+    start = source.rfind(">", 0, original.start) + 1
+    space = source[start : original.start]
+    before = "" if target else (space if space.isspace() else "")
+    begin, end = (target.start, target.end) if target else ((divided or original).end,) * 2
+    reader = _PRESERVED if original.has("xml:space", "preserve") else _FLOWING
+    spell = partial(_spelled, f"{before}{tag}", f"</{prefix}target>")
+    found.messages.append(Message(begin, end, text, spell, cut=reader.cut, is_new=True))
+
+
+def _spelled(before: str, after: str, text: str) -> str:
+    return f"{before}{text}{after}"
+
+
+def _tag(tag: str, values: dict[str, str]) -> str:
+    for name, value in values.items():
+        tag = with_attribute(tag, name, value)
+    return tag
+
+
+def _is_done(source: str, unit: Element, target: Element | None) -> bool:
+    if unit.get("approved") == "yes":
+        return True
+    if not target or not source[target.inner : target.close].strip():
+        return False
+    return target.get("state") not in _UNDONE

@@ -1,0 +1,195 @@
+"""XML files of messages: their elements with offsets, and the content of one as text with inline markup.
+
+No entity is expanded and nothing external is read.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from html import unescape
+
+from nmt_cli.documents import html, xml
+from nmt_cli.documents.messages import MOST_LEVELS, text_parts, wrong
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.segment import Parts, Rewritten, SegmentBuilder
+from nmt_cli.system.errors import printable
+
+_ATTRIBUTE = re.compile(r"""(?<![^\s<>/="'])([^\s<>/="']++)\s*+=\s*+(?:"([^"<]*+)"|'([^'<]*+)')""")
+LINES = re.compile(r"(\r?\n)")
+
+
+@dataclass
+class Element:
+    """An element: its start tag begins at `start`, its content is from `inner` to `close`, it ends at `end`."""
+
+    name: str  # without a prefix
+    tag: str  # the start tag
+    start: int
+    inner: int
+    close: int = 0
+    end: int = 0
+    parent: "Element | None" = None
+    children: list["Element"] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is an empty-element tag such as <target/>."""
+        return self.tag.endswith("/>")
+
+    def get(self, name: str) -> str:
+        """Return the value of an attribute, or ""."""
+        return next((value for key, value, _, _ in attributes(self.tag) if key == name), "")
+
+    def child(self, name: str) -> "Element | None":
+        return next((each for each in self.children if each.name == name), None)
+
+    def has(self, name: str, value: str) -> bool:
+        """Return whether this element or the nearest one around it with an attribute has this value for it."""
+        element: Element | None = self
+        while element:
+            if found := element.get(name):
+                return found == value
+            element = element.parent
+        return False
+
+
+def attributes(tag: str) -> Iterator[tuple[str, str, int, int]]:
+    """Yield the attributes of a start tag: the name, the value as it is written, and the value's offsets."""
+    for match in _ATTRIBUTE.finditer(tag):
+        group = 2 if match[2] is not None else 3
+        yield match[1], unescape(match[group]), *match.span(group)
+
+
+def with_attribute(tag: str, name: str, value: str) -> str:
+    """Return a start tag with an attribute set to a value, which must need no escapes."""
+    for key, _, start, end in attributes(tag):
+        if key == name:
+            return tag[:start] + value + tag[end:]
+    body = tag.rstrip("/>").rstrip()
+    return f'{body} {name}="{value}"{tag[len(body) :].lstrip() if tag.endswith("/>") else ">"}'
+
+
+def elements(source: str, root: str, kind: str) -> list[Element]:
+    """Return all elements in order. Raise DataError if tags do not match or the outermost element is not `root`."""
+    found, stack, offset = list[Element](), list[Element](), 0
+    for token in xml.tokens_of(source):
+        start, offset = offset, offset + len(token.source)
+        name = token.name.rpartition(":")[2]
+        if token.kind in ("start", "empty"):
+            element = Element(name, token.source, start, offset, offset, offset, stack[-1] if stack else None)
+            if len(stack) >= MOST_LEVELS:
+                raise wrong(source, start, kind, f"more than {MOST_LEVELS} nested elements")
+            if not stack and (found or name != root):
+                raise wrong(source, start, kind, f"an element other than <{root}>")
+            if stack:
+                stack[-1].children.append(element)
+            found.append(element)
+            if token.kind == "start":
+                stack.append(element)
+        elif token.kind == "end":
+            if not stack or stack[-1].name != name:
+                raise wrong(source, start, kind, f"</{printable(name, 40)}> without a start tag")
+            closed = stack.pop()
+            closed.close, closed.end = start, offset
+        elif token.kind == "text" and ("<" in token.source or (not stack and token.source.strip())):
+            raise wrong(source, start, kind, "text that is no XML")
+    if stack or not found:
+        what = f"<{printable(stack[-1].name, 40)}> without an end tag" if stack else f"no <{root}>"
+        raise wrong(source, len(source), kind, what)
+    return found
+
+
+Role = Callable[[str, str], tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Escapes:
+    """The escapes of a format beside those of XML, and the pattern of its line ends, in one group."""
+
+    escape: Callable[[str], str] = str
+    unescape: Callable[[str], str] = str
+    lines: re.Pattern[str] | None = None
+
+
+class InlineReader:
+    """Reads the content of elements as text with inline markup.
+
+    `role` takes an element's name and start tag. It returns "tag" for an element with text inside, "copy" for one whose
+    content is copied, "open" or "close" for one that stands for a tag, with a name that both of a pair share, or
+    "block" for one whose content is a segment of its own.
+    """
+
+    def __init__(self, role: Role, escapes: Escapes | None = None) -> None:
+        self._role = role
+        self._escapes = escapes or Escapes()
+
+    def cut(self, source: str, protection: Protection | None) -> Parts:
+        """Return the content of an element in parts."""
+        tokens, parts, index = xml.tokens_of(source), Parts(), 0
+        plain = unescape(source)
+        if all(token.kind == "text" for token in tokens) and html.has_tags(plain, protection):
+            return self._html(source, protection)
+        ends, _ = xml.tree_of(tokens)
+        spelling = xml.Spelling()
+        builder = self._builder(spelling, protection)
+        while index < len(tokens):
+            token = tokens[index]
+            kind, name = self._kind(token)
+            is_whole = kind == "copy" or (name and name != token.name)  # with the code that is its content
+            stop = ends.get(index, index) + 1 if is_whole else index + 1
+            whole = "".join(each.source for each in tokens[index:stop])
+            if kind == "text":
+                for number, line in enumerate(self._lines(whole)):
+                    if number % 2:
+                        parts += [*builder.build(), line]
+                        builder = self._builder(spelling, protection)
+                    else:
+                        xml.add_text(builder, line, partial(self._unescaped, spelling))
+            elif kind in ("cdata", "block"):
+                inner = xml.cdata_parts(token, protection) if kind == "cdata" else [whole]
+                parts += [*builder.build(), *inner]
+                builder = self._builder(spelling, protection)
+            elif kind == "copy":
+                builder.add_standalone([whole], joins=token.kind == "comment")
+            else:
+                builder.add_tag(name, [whole], close=kind == "close", once=True)
+            index = stop
+        return parts + builder.build()
+
+    def _html(self, source: str, protection: Protection | None) -> Parts:
+        """Return text with escaped tags of HTML in parts."""
+        parts, spelling = Parts(), xml.Spelling()
+        for number, line in enumerate(self._lines(source)):
+            own = text_parts(self._unescaped(spelling, line), protection)
+            parts.append(line if number % 2 else Rewritten(own, partial(self._escaped, spelling)))
+        return parts
+
+    def _kind(self, token: xml.Token) -> tuple[str, str]:
+        """Return "text", "cdata", "block", "copy", "open" or "close"; with a tag, the name that its partner has."""
+        if token.kind in ("text", "cdata"):
+            return token.kind, ""
+        if not token.name:
+            return "copy", ""
+        kind, name = self._role(token.name.rpartition(":")[2], token.source)
+        if kind == "block":
+            return kind, ""
+        if token.kind == "end":
+            return "close", token.name
+        if kind == "copy" or (token.kind == "start" and xml.NOT_TRANSLATED.search(token.source)):
+            return "copy", ""
+        if kind == "tag":
+            return ("copy", "") if token.kind == "empty" else ("open", token.name)
+        return kind, name
+
+    def _unescaped(self, spelling: xml.Spelling, text: str) -> str:
+        return self._escapes.unescape(spelling.unescape(text))
+
+    def _lines(self, text: str) -> list[str]:
+        return self._escapes.lines.split(text) if self._escapes.lines else [text]
+
+    def _builder(self, spelling: xml.Spelling, protection: Protection | None) -> SegmentBuilder:
+        return SegmentBuilder(partial(self._escaped, spelling), protection)
+
+    def _escaped(self, spelling: xml.Spelling, text: str) -> str:
+        return spelling.escape(self._escapes.escape(text))

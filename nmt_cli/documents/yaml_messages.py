@@ -1,0 +1,184 @@
+"""YAML files of messages, such as those of Rails. Only scalars that are strings change; keys, comments and quotes stay.
+
+Sources: https://yaml.org/spec/1.1/; https://guides.rubyonrails.org/i18n.html (the root key is the language; plurals).
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import yaml
+
+from nmt_cli.corpus.languages import NAMES, base_of
+from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.messages import (
+    MOST_LEVELS,
+    Found,
+    Message,
+    MessageFile,
+    Plural,
+    PluralGroup,
+    is_code,
+    wrong,
+)
+from nmt_cli.documents.plural_categories import CATEGORIES
+from nmt_cli.system.errors import DataError, printable
+
+_KIND = "YAML file of messages"
+_STRING = "tag:yaml.org,2002:str"
+_PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")  # safe without quotes outside of [] and {}
+_RESERVED = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null|inf|nan")
+_LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,2}")
+_PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")  # an anchor and a tag
+# A flow list of Ruby symbols, which PyYAML does not read.
+_SYMBOLS = re.compile(r"^[ ]*+[\w-]++:[ ]++\[[ ]*+:\w++(?:[ ]*+,[ ]*+:\w++)*+[ ]*+\]", re.MULTILINE)
+_tag_of: Any = yaml.SafeLoader("").resolve
+
+
+@dataclass
+class _Node:
+    event: Any
+    members: list[tuple["_Node | None", "_Node"]] = field(default_factory=list)  # a key, or None in a list; its value
+    is_flow: bool = False  # inside of [] or {}
+
+    @property
+    def is_scalar(self) -> bool:
+        return isinstance(self.event, yaml.ScalarEvent)
+
+    @property
+    def start(self) -> int:
+        return int(self.event.start_mark.index)
+
+    @property
+    def end(self) -> int:
+        return int(self.event.end_mark.index)
+
+
+def read(text: str, options: ReadOptions) -> Document:
+    roots = _parsed(text)
+    found, by_offset = Found(), dict[int, Message]()
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        for key, value in node.members:
+            if value.is_scalar:
+                if message := _message(text, value):
+                    by_offset[message.start] = message
+            elif not (key and key.is_scalar and key.event.value.startswith("@")):
+                pending.append(value)
+        found.groups += _group(text, node, by_offset)
+    found.messages = [by_offset[start] for start in sorted(by_offset)]
+    found.edits += _language(roots, options.language)
+    return MessageFile(text, found, options)
+
+
+def _message(source: str, value: _Node) -> Message | None:
+    """Return a scalar as a message if it is a string, and no code."""
+    event, end = value.event, value.end
+    properties = _PROPERTIES.match(source, value.start, end)
+    start = properties.end() if properties else value.start
+    if event.tag not in (None, "!", _STRING) or start >= end or source[start] == ":":
+        return None
+    if event.style is None and event.tag is None and _tag_of(yaml.ScalarNode, event.value, (True, False)) != _STRING:
+        return None
+    if is_code(event.value):
+        return None
+    if event.style in ("|", ">"):
+        end = start + len(source[start:end].rstrip())
+    return Message(start, end, event.value, partial(_spelled, source[start:end], event.style or "", value.is_flow))
+
+
+def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[PluralGroup]:
+    """Return the plural of a mapping with plural categories as keys, as Rails has them."""
+    items = list[Plural]()
+    for key, value in node.members:
+        if not (key and key.is_scalar and key.event.value in CATEGORIES and value.start in messages):
+            return []
+        name = source.find(key.event.value, key.start, key.end)
+        message = messages[value.start]
+        items.append(Plural(key.event.value, (name, name + len(key.event.value)), key.start, message.end, message))
+    if not items:
+        return []
+    first = node.members[0][0]
+    indent = first.event.start_mark.column if first else 0
+    return [PluralGroup(items, ", " if node.members[0][1].is_flow else f"\n{' ' * indent}")]
+
+
+def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
+    """Return the edit that renames the only key at the top if it is the code of a language."""
+    members = roots[0].members if len(roots) == 1 else []
+    if not language or len(members) != 1 or not (key := members[0][0]) or members[0][1].is_scalar:
+        return []
+    code = key.event.value if key.is_scalar else ""
+    if not _LOCALE.fullmatch(code) or base_of(code) not in NAMES or key.event.style or key.event.anchor:
+        return []
+    return [(key.start, key.end, language.replace("-", "_") if "_" in code else language)]
+
+
+def _parsed(source: str) -> list[_Node]:
+    """Return the documents of a file. Aliases are not followed. Raise DataError if it is no YAML."""
+    roots = list[_Node]()
+    stack, keys = list[_Node](), list[_Node | None]()
+    try:
+        for event in yaml.parse(_readable(source), Loader=yaml.SafeLoader):
+            if isinstance(event, yaml.CollectionEndEvent):
+                stack.pop()
+                keys.pop()
+            elif isinstance(event, yaml.NodeEvent):
+                top = stack[-1] if stack else None
+                node = _Node(event, is_flow=bool(top and (top.is_flow or top.event.flow_style)))
+                if top is None:
+                    roots.append(node)
+                elif isinstance(top.event, yaml.MappingStartEvent) and keys[-1] is None:
+                    keys[-1] = node
+                else:
+                    top.members.append((keys[-1], node))
+                    keys[-1] = None
+                if isinstance(event, yaml.CollectionStartEvent):
+                    stack.append(node)
+                    keys.append(None)
+                    if len(stack) > MOST_LEVELS:
+                        raise wrong(source, node.start, _KIND, f"more than {MOST_LEVELS} nested values")
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = printable(getattr(error, "problem", None) or "a character that YAML does not allow", 100)
+        raise wrong(source, getattr(mark, "index", 0), _KIND, f"a syntax error: {problem}") from None
+    if not any(not root.is_scalar for root in roots):
+        raise DataError("this is no YAML file of messages: it has no mapping and no list")
+    return roots
+
+
+def _readable(source: str) -> str:
+    """Return a text of the same length that PyYAML can read. Values that begin with ":" are copied anyway."""
+    return _SYMBOLS.sub(lambda match: re.sub(r"(?<=[\[, ]):", ".", match[0]), source)
+
+
+def _spelled(raw: str, style: str, is_flow: bool, text: str) -> str:
+    """Return a scalar in the style of the source if that suits the text, else in double quotes."""
+    if style == "'" and "\n" not in text and text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
+    if not style and not (is_flow and "," in text) and _PLAIN.fullmatch(text) and not _RESERVED.fullmatch(text):
+        return text
+    if style in ("|", ">") and (block := _block(raw, style, text)):
+        return block
+    is_ascii = style == '"' and raw.isascii() and r"\u" in raw
+    return json.dumps(text, ensure_ascii=is_ascii).replace("\x7f", r"\x7f")
+
+
+def _block(raw: str, style: str, text: str) -> str:
+    """Return a literal or folded scalar, or "" if its lines do not suit that style."""
+    head, _, body = raw.partition("\n")
+    first = next((line for line in body.split("\n") if line.strip()), "")
+    indent = first[: len(first) - len(first.lstrip(" "))]
+    lines = text.rstrip("\n").split("\n")
+    if not indent or re.search(r"\d|#", head) or any(line[:1] in (" ", "\t") for line in lines) or not lines[0]:
+        return ""
+    if not all(line.isprintable() for line in lines):
+        return ""
+    new_line = "\r\n" if head.endswith("\r") else "\n"
+    between = new_line if style == "|" else new_line * 2
+    if style == ">" and "" in lines:
+        return ""
+    return head.rstrip("\r") + new_line + between.join(f"{indent}{line}" if line else "" for line in lines)
