@@ -184,7 +184,7 @@ class Service:
         if self.needs_no_translation(source, pair[1]):
             return Answer([[text] for text in texts], source, confidence)
         route = self.route(request, source, pair[1])
-        text_format = replace(text_format, language=route.target)
+        text_format = replace(text_format, language=route.target, keep=self.keep)
         options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms, case=case)
         with self.pool.admit(texts, options):
             translations = await while_connected(request, self._translate(route, texts, text_format, options))
