@@ -292,6 +292,7 @@ def test_every_pattern_is_linear() -> None:
 
 def message(text: str) -> Parts:
     quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    quoted = quoted.encode("utf-8", "replace").decode()
     return Catalog(f'msgid ""\nmsgstr ""\n\nmsgid "{quoted}"\nmsgstr ""\n', Protection(strict=True)).parts
 
 

@@ -26,7 +26,7 @@ def translate_held_out(run: RunFiles, model: Path) -> dict[str, list[str]]:
         for split in splits:
             sources = run.corpus.lines(split)[0]
             say(f"4/5 translate {split}: {counted(len(sources), 'line')}, beam {decoding.beam}, alpha {decoding.alpha}")
-            translations = translator.translate(sources, **decoding.model_dump())
+            translations = translator.translate(sources, **decoding.model_dump(exclude={"target_prefix"}))
             hypotheses[split] = [translation.text for translation in translations]
             artefact.replace_file(run.directory / f"{split}.hyp", "\n".join([*hypotheses[split], ""]).encode())
     stamp = artefact.json_bytes({"made_by": translations_id(run.model, decoding)})

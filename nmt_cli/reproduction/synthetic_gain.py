@@ -67,7 +67,7 @@ def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> t
 
     Each time is the shortest of several, because other work on the machine only makes it longer.
     """
-    options = decoding.model_dump()
+    options = decoding.model_dump(exclude={"target_prefix"})
     single_lines = lines[:20]
     with Translator(model, workers=1) as translator:
 

@@ -100,7 +100,7 @@ def test_speed_covers_all_words_and_single_lines(tiny_recipe, monkeypatch: pytes
             return self
 
         def translate(self, texts: list[str], **options: Any) -> Iterator[str]:
-            assert options == decoding.model_dump()
+            assert options == decoding.model_dump(exclude={"target_prefix"})
             clock[0] += sum(0.1 if lines.index(text) < 20 else 0.2 for text in texts) + 5 * (str(texts) not in seen)
             seen.add(str(texts))
             yield from texts

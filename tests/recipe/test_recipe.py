@@ -78,6 +78,7 @@ Training: steps=100000,ge1 max_hours=None,ge0 weights=[] temperature=1,gt0,le100
   keep_checkpoints=5,ge2 patience=None,ge1 teacher=None init_from=None
 Averaging: last=5,ge1 best=False with_start=[]
 Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True copy_wordless=True case=auto
+  target_prefix=
 Expect: pairs=[] parameters=None,ge1 dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu=[] paper_bleu=None,ge0,le100
   paper_f1=None,ge0,le100 paper_dev_bleu=None,ge0,le100 source=None"""
 
