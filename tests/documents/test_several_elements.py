@@ -46,6 +46,8 @@ from nmt_cli.translation.translate import TranslateOptions
             {"Ich": "I", "ihn": "him", "rufe": "call", "jetzt": "now"},
             "<b>Ich</b> ihn <b>rufe jetzt</b>",
         ),
+        # An image between the words of an element stays in one of its two runs.
+        ("<b>I <img>call</b> him", {"Ich": "I", "ihn": "him", "rufe": "call"}, "<b>Ich</b> ihn <b><img>rufe</b>"),
         # Elements around several words are written once.
         ("<b><i>a dog</i> is</b>", {"ein": "a", "Hund": "dog", "ist": "is"}, "<b><i>ein Hund</i> ist</b>"),
     ],

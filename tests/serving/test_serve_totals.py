@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from test_serve_limits import GET, answer, ended, listening
 from tiny_model import make_model
 
-from nmt_cli.serving import connections, fields, glossaries, metrics, work
+from nmt_cli.serving import connections, detect, fields, glossaries, metrics, work
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.glossaries import Glossaries, parse
@@ -253,3 +253,32 @@ def test_every_text_of_a_request_that_ends_early_is_cancelled(fails: bool) -> No
 
     asyncio.run(run())
     assert cancelled == submitted == ["a", "b", "c"][: 2 if fails else 3]
+
+
+class Classifier:
+    """A language classifier with fixed probabilities."""
+
+    def __init__(self, probabilities: dict[str, float]) -> None:
+        self.probabilities = probabilities
+        self.labels = [*probabilities]
+
+    def set_languages(self, codes: Any) -> None:
+        self.labels = [*codes]
+
+    def rank(self, _text: str) -> list[tuple[str, float]]:
+        return sorted(((code, self.probabilities[code]) for code in self.labels), key=lambda pair: -pair[1])
+
+
+@pytest.mark.parametrize(
+    ("probabilities", "found"),
+    [
+        ({"nb": 0.5, "da": 0.45, "de": 0.03, "en": 0.02}, [("nb", 95), ("de", 3), ("en", 2)]),
+        ({"nb": 0.5, "fr": 0.45, "de": 0.03, "en": 0.02}, [("de", 3), ("en", 2)]),
+        ({"de": 0.95, "nb": 0.05, "en": 0.0}, [("de", 95), ("en", 0)]),
+    ],
+)
+def test_languages_that_are_easily_mistaken_count_together(
+    monkeypatch: pytest.MonkeyPatch, probabilities: dict[str, float], found: list[tuple[str, int]]
+) -> None:
+    monkeypatch.setattr(detect, "load_classifier", lambda _: Classifier(probabilities))
+    assert detect.Detector(["en"], ["en", "de"]).detect("hund") == found
