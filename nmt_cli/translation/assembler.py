@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nmt_cli.corpus.tokenizer import EOS, WIDE, Tokenizer
-from nmt_cli.translation.case import WORDS
+from nmt_cli.translation.case import UPPER, WORDS
 from nmt_cli.translation.constraints import constraints_of
 from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
@@ -158,12 +158,13 @@ class Assembler:
         self.counts["untranslated"] += 1
 
     def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
-        """Return one of two segments: that with the text as it was given if its translation is clearly likelier for
-        each token, else its rival in sentence case."""
+        """Return one of two segments: that with the text as it was given if its translation is likelier for each token,
+        in capitals clearly likelier, else its rival in sentence case."""
         segment.rival, rival.given = None, []
         log_probabilities = [each.hypotheses[0].token_log_probabilities for each in (segment, rival)]
         given, sentence_case = (math.fsum(values) / len(values) for values in log_probabilities)
-        if not self._failed(segment) and (given > sentence_case + CLEARLY or self._failed(rival)):
+        lead = CLEARLY if rival.case and rival.case.style == UPPER else 0.0
+        if not self._failed(segment) and (given > sentence_case + lead or self._failed(rival)):
             return segment
         self._replace(segment, [rival], pending.drafts[0])
         return rival

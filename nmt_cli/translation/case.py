@@ -19,6 +19,7 @@ from nmt_cli.corpus.tokenizer import LANGUAGE, Tokenizer
 UPPER, TITLE, WORDS = "upper", "title", "words"
 SURE_UPPER = 3  # words of a line; fewer may be an acronym or a name, so the model chooses
 SURE_TITLE = 5
+FEWEST_TITLED = 3  # words that begin with a capital in a line in title case: two are mostly a name
 MOST_PHRASES = 64  # of several words that keep their case in one line: the time grows with their number
 SHORT_WORD = 3  # letters of a word that may be small in title case
 SHORTEST_STEM = 3  # letters of a word that is judged without its ending, or alone in other text
@@ -295,12 +296,12 @@ def _title_of(tokens: Sequence[_Token], source: str) -> str:
     """
     kinds = [token.kind for token in tokens if token.kind]
     titled = kinds.count("title")
-    if titled < 2 or "caseless" in kinds:
+    if titled < FEWEST_TITLED or "caseless" in kinds:
         return ""
     if "lower" not in kinds:
         return "sure" if len(kinds) >= SURE_TITLE else "unsure"
     small = [token.core for token in tokens if token.kind == "lower"]
-    framed = "lower" not in (kinds[0], kinds[-1]) and titled > 2 and len(small) < titled
+    framed = "lower" not in (kinds[0], kinds[-1]) and len(small) < titled
     return "unsure" if framed and source not in _CAPITALIZES_NOUNS and max(map(len, small)) <= SHORT_WORD else ""
 
 
