@@ -299,8 +299,9 @@ def import_(
 @command()
 def shortlist(
     model: Annotated[Path, typer.Argument(help="Model directory, or run such as runs/base")],
-    src: Annotated[Path, file_option("Parallel text, source side")],
-    tgt: Annotated[Path, file_option("Parallel text, target side")],
+    src: Annotated[Path | None, file_option("Parallel text, source side")] = None,
+    tgt: Annotated[Path | None, file_option("Parallel text, target side")] = None,
+    vmap: Annotated[Path | None, file_option("Vocabulary map of CTranslate2 to read instead")] = None,
     best: Annotated[int, number_option("Translations listed for a source subword", min=1)] = 100,
     frequent: Annotated[int, number_option("Frequent target subwords listed for every line", min=0)] = 500,
     quiet: Quiet = False,
@@ -309,6 +310,12 @@ def shortlist(
 
     The list is kept in the model directory. nmt translate --shortlist auto uses it.
     """
+    if vmap and not (src or tgt):
+        from nmt_cli.interop.vocabulary_map import import_vocabulary_map
+
+        return import_vocabulary_map(model, vmap)
+    if vmap or not (src and tgt):
+        raise UsageError("give either --src and --tgt, or --vmap")
     from nmt_cli.training.shortlist import learn_shortlist
 
     return learn_shortlist(model, src, tgt, best, frequent)

@@ -18,6 +18,7 @@ from nmt_cli.interop.marian_files import has_marian_model, read_marian
 from nmt_cli.interop.named_models import cache_directory
 from nmt_cli.interop.transformers_files import read_transformers
 from nmt_cli.interop.verification import compare
+from nmt_cli.interop.vocabulary_map import VMAP, read_vocabulary_map
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
@@ -66,8 +67,11 @@ def import_model(source: Path | str, out: Path) -> Path:
         seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
-        if foreign.shortlist:
-            artefact.replace_file(out / shortlist.FILE, foreign.shortlist.to_bytes(tokenizer_file))
+        found = foreign.shortlist
+        if found is None and (directory / VMAP).is_file():
+            found = read_vocabulary_map(directory / VMAP, Tokenizer(tokenizer_file))
+        if found:
+            artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
     return out
 
