@@ -108,6 +108,21 @@ def test_a_header_that_lies_is_refused(tmp_path: Path, data: bytes) -> None:
     assert refuses(read_binary, tmp_path / "model.bin")
 
 
+@pytest.mark.parametrize(
+    ("name", "number"), [("decoder/alignment_layer", -112), ("decoder/alignment_heads", 999), ("decoder/num_heads", 5)]
+)
+def test_attributes_out_of_range_are_refused(theirs: Path, tmp_path: Path, name: str, number: int) -> None:
+    """CTranslate2 would read beyond its arrays."""
+    directory = shutil.copytree(theirs, tmp_path / "model")
+    data, offset = (
+        bytearray((theirs / "model.bin").read_bytes()),
+        read_binary(theirs / "model.bin").variables[name].offset,
+    )
+    data[offset : offset + 2] = struct.pack("<h", number)
+    (directory / "model.bin").write_bytes(data)
+    assert refuses(read_ctranslate2, directory)
+
+
 def test_weights_that_are_not_finite_are_refused(theirs: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(theirs, tmp_path / "model")
     binary = read_binary(directory / "model.bin")
