@@ -53,7 +53,7 @@ def list_keys(database: Database) -> None:
 
 @command()
 def revoke(name: Name, database: Database) -> None:
-    """Revoke a key for good; running servers refuse it at once."""
+    """Revoke a key for good; running servers refuse it within a second."""
     _keys(database).revoke(name)
     console.say(f"revoked {name}")
 

@@ -1,6 +1,8 @@
 """The service behind the routes: limits, API keys, language detection and translation."""
 
 import asyncio
+import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -35,6 +37,9 @@ OTHER_FIELDS = 50  # fields of a form that are not texts
 MAX_ALTERNATIVES = 10
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
 KEY_FIELDS = "api_key", "apiKey", "auth_key"
+
+KEY_SECONDS = 1  # how long a server may accept a key that was revoked
+MAX_SEARCHES = 1000  # results of searches for keys that are kept
 
 Result = TypeVar("Result")
 
@@ -78,7 +83,10 @@ class Service:
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
         self.glossaries = Glossaries(self.database)
-        self.api_keys = KeyStore(self.database)
+        # A connection of its own: requests do not wait for the glossaries of others.
+        path = self.database.path
+        self.api_keys = KeyStore(Database(path) if path else self.database)
+        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key, when begun
         self._has_stored_keys = self.api_keys.exist
 
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
@@ -98,12 +106,21 @@ class Service:
         return fields
 
     async def identify(self, request: Request, fields: Fields) -> None:
-        """Look a request's API key up in the data base, if that is a file."""
+        """Look a request's API key up in the data base, if that is a file.
+
+        A result counts for KEY_SECONDS, and requests with the same key wait for the same search: one thread would be
+        too slow to search for each of hundreds of requests.
+        """
         if not self.database.path:
             return
         key = self._given_key(request, fields)
-        found = await self.pool.workers.in_database(self._find, key, accounts=True)
-        self._has_stored_keys, request.state.key = found
+        begun, search = self._searches.get(key, (-math.inf, None))
+        if not search or time.monotonic() - begun > KEY_SECONDS:
+            if len(self._searches) >= MAX_SEARCHES:
+                self._searches.clear()
+            search = asyncio.ensure_future(self.pool.workers.in_database(self._find, key, accounts=True))
+            self._searches[key] = time.monotonic(), search
+        self._has_stored_keys, request.state.key = await asyncio.shield(search)
 
     def _find(self, key: str) -> tuple[bool, ApiKey | None]:
         return self.api_keys.exist, self.api_keys.find(key) if key else None

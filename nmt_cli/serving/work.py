@@ -43,7 +43,7 @@ class Workers:
         cores = usable_cores()
         self._short = CapacityLimiter(4 * cores)
         self._threads = CapacityLimiter(cores)
-        # Calls of the data base that every request makes do not wait for the glossaries of other requests.
+        # Calls of the data base that every request may make do not wait for the glossaries of others.
         self._accounts = CapacityLimiter(1)
         self._glossaries = CapacityLimiter(1)
         self._processes = asyncio.Semaphore(max(1, cores // 2))  # leave the other cores to the search

@@ -25,6 +25,7 @@ from texts import ROOT
 
 from nmt_cli.commands.app import app as command_line
 from nmt_cli.serving import database as module
+from nmt_cli.serving import service as service_module
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.database import MIGRATIONS, Database
 from nmt_cli.serving.key_store import KeyStore
@@ -63,7 +64,10 @@ def test_glossaries_outlive_the_server(model: Path, path: Path) -> None:
         assert "Baum" in answer["translations"][0]["text"].split()
 
 
-def test_a_key_is_needed_once_there_is_one_and_revoked_ones_are_refused(model: Path, path: Path) -> None:
+def test_a_key_is_needed_once_there_is_one_and_revoked_ones_are_refused(
+    model: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "KEY_SECONDS", 0)
     keys = KeyStore(Database(path))
     with client_of(model, path) as client:
         assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
@@ -85,6 +89,22 @@ def test_a_key_is_needed_once_there_is_one_and_revoked_ones_are_refused(model: P
         assert client.get("/metrics").status_code == 400, "a server whose keys are all revoked serves nobody"
     with client_of(model, path, keys=[b"of-a-file"]) as client:
         assert client.get("/metrics", headers=bearer("of-a-file")).status_code == 200
+
+
+def test_a_revoked_key_is_refused_within_a_second(model: Path, path: Path) -> None:
+    """Requests with the same key share a search, so that they do not wait for one another."""
+    keys = KeyStore(Database(path))
+    key = keys.add("a")
+    with client_of(model, path) as client:
+        searched = []
+        find = client.app.state.service.api_keys.find
+        client.app.state.service.api_keys.find = lambda given: searched.append(given) or find(given)
+        for _ in range(20):
+            assert client.get("/metrics", headers=bearer(key)).status_code == 200
+        assert len(searched) < 10
+        keys.revoke("a")
+        time.sleep(1.1)
+        assert client.get("/metrics", headers=bearer(key)).status_code == 403
 
 
 def test_limits_of_a_key(path: Path) -> None:
@@ -294,11 +314,13 @@ def test_what_was_confirmed_survives_sigkill(path: Path) -> None:
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path), str(run)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
-        killer = threading.Timer(1.5 + draw.random(), writer.kill)
-        killer.start()
+        assert writer.stdout
+        lines = [writer.stdout.readline() for _ in range(draw.randrange(5, 60))]
+        time.sleep(0.02 * draw.random())
+        writer.kill()
         output, _ = writer.communicate(timeout=60)
-        whole = output[: output.rfind("\n") + 1]
-        confirmed += [line.split() for line in whole.strip().split("\n") if line]
+        whole = "".join(lines) + output[: output.rfind("\n") + 1]
+        confirmed += [line.split() for line in whole.strip().split("\n")]
         database = Database(path)
         assert database.read("PRAGMA integrity_check") == [("ok",)]
         keys = KeyStore(database)
