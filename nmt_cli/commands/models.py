@@ -33,8 +33,9 @@ def models(
     lines = [(f"{source}-{target}", model) for model in found for source, target, _ in model.directions]
     width = max(len(pair) for pair, _ in lines)
     for pair, model in lines:
-        sizes = f"{model.parameters / 1e6:7.1f} M parameters {model.bytes / 1e6:8.1f} MB"
-        typer.echo(f"{pair:{width}}  {model.kind}  {sizes}  {printable(model.path)}")
+        parameters = f"{model.parameters / 1e6:7.1f} M parameters" if model.parameters else " " * 20
+        sizes = f"{parameters} {model.bytes / 1e6:8.1f} MB"
+        typer.echo(f"{pair:{width}}  {model.kind:7}  {sizes}  {printable(model.path)}")
 
 
 def _record(model: "StoredModel") -> dict[str, object]:
@@ -42,6 +43,6 @@ def _record(model: "StoredModel") -> dict[str, object]:
         "path": str(model.path),
         "kind": model.kind,
         "pairs": [[source, target] for source, target, _ in model.directions],
-        "parameters": model.parameters,
+        "parameters": model.parameters or None,
         "bytes": model.bytes,
     }

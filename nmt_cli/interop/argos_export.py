@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nmt_cli import __version__
 from nmt_cli.corpus.languages import name_of
-from nmt_cli.interop.argos_files import SENTENCEPIECE
+from nmt_cli.interop.argos_package import SENTENCEPIECE
 from nmt_cli.interop.formats import METADATA
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import OutputError

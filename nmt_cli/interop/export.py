@@ -15,7 +15,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalize
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
 from nmt_cli.interop.argos_export import VERSION, prepare_package, write_archive
-from nmt_cli.interop.argos_files import SENTENCEPIECE
+from nmt_cli.interop.argos_package import SENTENCEPIECE
 from nmt_cli.interop.formats import ARGOS
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.transformers_marian import MAX_OUTPUT, write_transformers

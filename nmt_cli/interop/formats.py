@@ -1,11 +1,13 @@
 """Recognize models of other toolkits by the names of their files. Imports nothing heavy: the command line needs it."""
 
 import hashlib
+import re
 from pathlib import Path
 
 from nmt_cli.storage import artefact
 
 ARGOS = ".argosmodel"
+PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Firefox's files
 METADATA, BINARY = "metadata.json", "model.bin"
 MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version of Marian's binary models
 
@@ -29,6 +31,14 @@ def is_marian_binary(file: Path) -> bool:
 def has_marian_binary(path: Path) -> bool:
     """Return whether a directory has a binary model of Marian, as Firefox's models are."""
     return any(is_marian_binary(file) for file in sorted(path.glob("*.bin")) if file.is_file())
+
+
+def firefox_pair(path: Path) -> tuple[str, str] | None:
+    """Return the two languages in the name of a binary model of Marian in a directory, or None."""
+    for file in sorted(path.glob("*.bin")):
+        if (pair := PAIR.search(file.name)) and file.is_file() and is_marian_binary(file):
+            return pair[1], pair[2]
+    return None
 
 
 # Formats of local files that commands read as they are, after an import into the cache.

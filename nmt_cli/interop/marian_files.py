@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt_cli.engine import layout
 from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
-from nmt_cli.interop.formats import is_marian_binary
+from nmt_cli.interop.formats import PAIR, is_marian_binary
 from nmt_cli.interop.marian_binary import read_items
 from nmt_cli.interop.marian_lexicon import read_lexicon
 from nmt_cli.interop.npz import TEXT_PREFIX, read_arrays
@@ -60,7 +60,6 @@ LINEAR = {
 NORM = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
 RECURRENT = {"rnn_value.weight": "rnn_W", "rnn_forget.weight": "rnn_Wf", "rnn_forget.bias": "rnn_bf"}
 ALPHA = "_QuantMultA"  # the end of the names of scales of activations in 8 bits
-PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Firefox's files
 
 
 def _model_files(directory: Path) -> list[Path]:

@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nmt_cli.corpus.tokenizer import Tokenizer, files_of
+from nmt_cli.interop.argos_package import metadata_of
+from nmt_cli.interop.formats import firefox_pair, is_argos_package
+from nmt_cli.interop.named_models import imported
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import MissingError, NmtError, from_os_error
@@ -106,4 +109,25 @@ def _directions(directory: Path, config: ModelConfig) -> tuple[Direction, ...]:
     return directions_of(config, Tokenizer(directory / TOKENIZER))
 
 
-KINDS = (Kind("nmt", lambda path: _own_directory(path) is not None, _describe_own),)
+def _describe_argos(path: Path) -> StoredModel:
+    metadata = metadata_of(path)
+    return _foreign(path, "argos", Direction(metadata["from_code"], metadata["to_code"]))
+
+
+def _describe_firefox(path: Path) -> StoredModel | None:
+    pair = firefox_pair(path)
+    return _foreign(path, "firefox", Direction(*pair)) if pair else None
+
+
+def _foreign(path: Path, kind: str, direction: Direction) -> StoredModel:
+    """Return a model that is imported before it is first loaded. Its number of parameters is not known."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return StoredModel(path, kind, (direction,), sum(file.stat().st_size for file in files), 0, partial(imported, path))
+
+
+# Directories of CTranslate2 are no kind: they do not name their languages. A command reads one that is named itself.
+KINDS = (
+    Kind("nmt", lambda path: _own_directory(path) is not None, _describe_own),
+    Kind("argos", is_argos_package, _describe_argos),
+    Kind("firefox", lambda path: firefox_pair(path) is not None, _describe_firefox),
+)

@@ -1,6 +1,8 @@
 """Resolve the models that a user names: directories, models of other toolkits, or OWNER/NAME on the hub."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +10,9 @@ from nmt_cli.interop.formats import READ_DIRECTLY, content_key
 from nmt_cli.interop.hub import HUB_NAME
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
+from nmt_cli.system.errors import DataError, NmtError
+
+PACKAGE = Path(__file__).parents[2]  # the directory of the package nmt_cli
 
 
 def model_directories(models: Sequence[Path]) -> tuple[Path, ...]:
@@ -29,14 +34,31 @@ def cache_directory() -> Path:
 
 def _directory_of(model: Path) -> Path:
     if any(matches(model) for matches in READ_DIRECTLY):
-        directory = cache_directory() / content_key(model)
-        if not artefact.present(directory):
-            from nmt_cli.interop.importing import import_cached  # imports torch
-
-            import_cached(model, directory)
-        return directory
+        return imported(model)
     if model.parent.is_dir() or not HUB_NAME.fullmatch(str(model)) or model.parts[0] in ("runs", "models"):
         return model
     from nmt_cli.interop.importing import import_cached  # imports torch
 
     return import_cached(str(model))
+
+
+def imported(model: Path) -> Path:
+    """Return the directory in the cache of a local model of another toolkit, importing it at the first call.
+
+    A process of its own imports it: PyTorch takes more memory than most models, and keeps it.
+    """
+    directory = cache_directory() / content_key(model)
+    if artefact.present(directory):
+        return directory
+    paths = [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    command = [sys.executable, "-P", "-m", "nmt_cli", "import", "--out", str(directory), "--", str(model)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, stderr=subprocess.PIPE, env=environment, check=False)  # noqa: S603  # our own command
+    lines = done.stderr.decode(errors="replace").strip().split("\n")
+    if done.returncode and not artefact.present(directory):  # else another process has imported it meanwhile
+        kinds = {kind.exit_code: kind for kind in NmtError.__subclasses__()}
+        failure = lines[-1].partition(": error: ")[2] or f"the import of {model} ended with {done.returncode}"
+        raise kinds.get(done.returncode, DataError)(failure)
+    for line in lines:
+        say(line)
+    return directory

@@ -10,6 +10,7 @@ from tiny_model import make_model
 from nmt_cli import Translator
 from nmt_cli.interop.export import export
 from nmt_cli.interop.importing import import_model
+from nmt_cli.interop.model_kinds import find_models
 from nmt_cli.interop.named_models import model_directories
 from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.transformer.weights import load_model, load_tensors
@@ -120,3 +121,23 @@ def test_an_exported_package_returns_the_same_model(tmp_path):
         export(model, "argos", out, None, tmp_path / "lines")
     with pytest.raises(UsageError, match=r"--out must be a file NAME\.argosmodel"):
         export(model, "argos", tmp_path / "package", None, tmp_path / "lines")
+
+
+def test_packages_in_a_directory_are_described_and_imported_when_opened(tmp_path, folder, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    file = argos_file(folder, packages / "en_de.argosmodel")
+    (packages / "damaged.argosmodel").write_bytes(file.read_bytes()[:900])
+    firefox = packages / "enfr"
+    firefox.mkdir()
+    (firefox / "model.enfr.intgemm.alphas.bin").write_bytes((1).to_bytes(8, "little") + b"damaged")
+    package, marian = find_models(packages)
+    assert (package.kind, package.directions, package.bytes) == ("argos", (("en", "de", ""),), file.stat().st_size)
+    assert (marian.kind, marian.directions) == ("firefox", (("en", "fr", ""),))
+    assert "damaged.argosmodel is skipped: " in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+    assert package.open() == model_directories([file])[0]
+    assert "is en_de.argosmodel. On 12 sentences" in capsys.readouterr().err
+    with pytest.raises(DataError, match=r"enfr: which vocabulary belongs to which side"):
+        marian.open()
