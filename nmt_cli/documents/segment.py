@@ -97,13 +97,13 @@ def segments_of(parts: Parts) -> list[MarkedSegment]:
 
 
 def render(parts: Parts) -> str:
-    written = ""
-    for part in parts:
-        if isinstance(part, str):
-            written += part
-        else:
-            written += part.rewrite(render(part.parts)) if isinstance(part, Rewritten) else render(part.result)
-    return written
+    return "".join(map(_rendered, parts))
+
+
+def _rendered(part: Part) -> str:
+    if isinstance(part, str):
+        return part
+    return part.rewrite(render(part.parts)) if isinstance(part, Rewritten) else render(part.result)
 
 
 def plain_parts(
