@@ -85,24 +85,23 @@ class Assembler:
             pending.hypotheses += [Hypothesis([], 0.0, 0.0, [], pending.copy.text)] * options.n_best
             return
         for rank in range(options.n_best):
-            parts = [hypothesis for _, hypothesis in whole.parts(rank)]
-            if whole.case:
-                parts = list(map(self._written, whole.drafts[rank if len(whole.drafts) > 1 else 0], parts))
+            parts = [self._written(segment, hypothesis) for segment, hypothesis in whole.found(rank)]
             pending.hypotheses.append(join(self.tokenizer, parts, options.alpha))
 
     def _written(self, segment: Segment, hypothesis: Hypothesis) -> Hypothesis:
         """Return a segment's hypothesis with its text in the case of the source."""
-        text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
         if not segment.case:
             return hypothesis
+        text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
         case = replace(segment.case, language=segment.case.source) if segment.untranslated else segment.case
         if case.style == WORDS:
             source = self.tokenizer.tokens(segment.ids[:-1])
-            target = self.tokenizer.target.tokens(hypothesis.ids)
-            return replace(hypothesis, text=case.emphasized(text, source, target, hypothesis.source_positions))
+            target = self.tokenizer.target.tokens(hypothesis.ids[len(self.head) :])
+            positions = hypothesis.source_positions[len(self.head) :]
+            return replace(hypothesis, text=case.emphasized(text, source, target, positions))
         written = case.written(text)
-        if segment.prefix:
-            [prefix] = self.tokenizer.target.decode([segment.prefix])
+        if forced := segment.prefix[len(self.head) :]:
+            [prefix] = self.tokenizer.target.decode([forced])
             written = case.prefix + written[len(case.written(prefix)) :]
         return replace(hypothesis, text=written)
 
