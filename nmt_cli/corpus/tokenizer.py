@@ -21,6 +21,7 @@ PAD, UNK, EOS = 0, 1, 2
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # target-language token at the beginning of a source
 MOST_FIRST = 2  # tokens of this form before a source line: its target language and a tag
+_FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # start of a token that continues a word
@@ -37,6 +38,12 @@ _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also mat
 def first_tokens(pieces: Sequence[str]) -> int:
     """Return how many tokens at the beginning of a source name its target language or are a tag."""
     return sum(1 for _ in itertools.takewhile(LANGUAGE.fullmatch, pieces[:MOST_FIRST]))
+
+
+def without_first_tokens(line: str) -> str:
+    """Return a source line without the tokens of its target language and of a tag."""
+    found = _FIRST_TOKENS.match(line)
+    return line[found.end() :] if found else line
 
 
 def _cut_marks(text: re.Match[str]) -> str:
