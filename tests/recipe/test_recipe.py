@@ -62,7 +62,7 @@ Synthetic: side=src files=[] model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le100
 Model: num_layers=6,ge1,le1000 encoder_layers=None,ge1,le1000 decoder_layers=None,ge1,le1000
   d_model=512,ge2,le65536 d_ff=2048,ge1,le1048576 num_heads=8,ge1,le1024 d_k=64,ge1,le65536 d_v=64,ge1,le65536
   dropout=0.1,ge0,le0.99 norm=post positions=sinusoidal max_length=1024,ge8,le1048576 attention_bias=False
-  output_bias=False activation=relu source_vocabulary=0,ge0 tied_output=True
+  output_bias=False activation=relu source_vocabulary=0,ge0 tied_output=True source_eos=True
 Training: steps=100000,ge1 max_hours=None,ge0 tokens_per_step=25000,ge1 micro_batches=8,ge1,le4096
   warmup_steps=4000,ge1 rate_factor=1.0,ge0 cooldown_steps=0,ge0 adam_beta1=0.9,ge0,le0.999999
   adam_beta2=0.98,ge0,le0.999999 adam_epsilon=1e-09,ge0 label_smoothing=0.1,ge0,le0.999
@@ -70,7 +70,7 @@ Training: steps=100000,ge1 max_hours=None,ge0 tokens_per_step=25000,ge1 micro_ba
   log_every=50,ge1 validate_every=1000,ge1 validate_bleu=500,ge0 checkpoint_every=1500,ge1
   keep_checkpoints=5,ge2 patience=None,ge1 teacher=None init_from=None
 Averaging: last=5,ge1 best=False with_start=[]
-Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True copy_wordless=True
+Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True copy_wordless=True target_prefix=
 Expect: pairs=[] parameters=None,ge1 dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu=[] paper_bleu=None,ge0,le100
   paper_f1=None,ge0,le100 paper_dev_bleu=None,ge0,le100 source=None"""
 
