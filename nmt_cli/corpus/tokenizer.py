@@ -179,6 +179,13 @@ class Tokenizer:
     def tokens(self, ids: list[int]) -> list[str]:
         return [self._model.id_to_piece(i) for i in ids]
 
+    def prefix(self, token: str) -> list[int]:
+        """Return the token as a list of ids, [] if it is empty; DataError if it is not in the vocabulary."""
+        ids = [self._model.piece_to_id(token)] if token else []
+        if ids == [UNK]:
+            raise DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
+        return ids
+
     @functools.cached_property
     def begins(self) -> bytes:
         """One byte per token: 1 if it cannot continue a word, so the word before it is complete. EOS has 1."""

@@ -3,6 +3,7 @@
 All methods take and return our token ids, and every list of ids ends with EOS.
 """
 
+import contextlib
 import json
 import math
 import subprocess
@@ -120,7 +121,7 @@ class CTranslate2(Adapter):
 
     `names`: its tokens in the order of our ids, of source and target. `spm`: its SentencePiece models, to compare them.
     `ends_source`: its caller ends sources with EOS. `compute_type`: "default" computes with the weights as they are
-    stored.
+    stored. `prefix`: the token that begins every translation, if any.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class CTranslate2(Adapter):
         spm: Sequence[bytes] = (),
         ends_source: bool = True,
         compute_type: str = "default",
+        prefix: str = "",
     ) -> None:
         translator = import_package("ctranslate2").Translator
         try:
@@ -139,14 +141,15 @@ class CTranslate2(Adapter):
         self.names = names
         self.spm = spm
         self.ends_source = ends_source
+        self.prefix = [prefix] if prefix else []
         self.ids = {name: i for i, name in enumerate(names[1])}
 
     @classmethod
     def if_installed(
-        cls, directory: Path, names: Sequence[list[str]], spm: Sequence[bytes], ends_source: bool
+        cls, directory: Path, names: Sequence[list[str]], spm: Sequence[bytes], ends_source: bool, prefix: str
     ) -> "CTranslate2 | None":
         """Return the model, which computes in float32, or None if CTranslate2 is not installed."""
-        return cls(directory, names, spm, ends_source, "float32") if find_spec("ctranslate2") else None
+        return cls(directory, names, spm, ends_source, "float32", prefix) if find_spec("ctranslate2") else None
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
         """As Adapter. Lines that begin with a language token are left out: SentencePiece does not know it."""
@@ -171,13 +174,24 @@ class CTranslate2(Adapter):
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
         options = {"beam_size": beam, "length_penalty": 0.0, "max_decoding_length": limit, "max_batch_size": BATCH}
-        tokens = self._tokens(sources, 0)
-        for result in self.translator.translate_batch(tokens, min_decoding_length=0, **options):
+        inputs = self._tokens(sources, 0), [self.prefix] * len(sources)
+        with self._errors():
+            results = self.translator.translate_batch(*inputs, min_decoding_length=0, **options)
+        for result in results:
             yield [*(self.ids[name] for name in result.hypotheses[0]), EOS]
 
     def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
         sides = self._tokens((src for src, _ in pairs), 0), self._tokens((tgt for _, tgt in pairs), 1)
-        yield from (result.log_probs for result in self.translator.score_batch(*sides, max_batch_size=BATCH))
+        with self._errors():
+            results = self.translator.score_batch(*sides, max_batch_size=BATCH)
+        yield from (result.log_probs for result in results)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            raise DataError(f"CTranslate2 cannot run the model: {printable(error, 150)}") from None
 
 
 class Marian(Adapter):

@@ -16,7 +16,7 @@ VERSION = "1.0"  # of the package
 ARGOS_VERSION = "1.9"  # the oldest argostranslate that reads it
 
 
-def prepare_package(folder: Path, src: str, tgt: str) -> None:
+def prepare_package(folder: Path, src: str, tgt: str, target_prefix: str) -> None:
     """Turn a folder with a CTranslate2 model in `model` into a package: add metadata.json, move the tokenizer.
 
     argostranslate does not end sources with EOS, so CTranslate2 has to.
@@ -33,6 +33,7 @@ def prepare_package(folder: Path, src: str, tgt: str) -> None:
         "from_name": name_of(src),
         "to_code": tgt,
         "to_name": name_of(tgt),
+        **({"target_prefix": target_prefix} if target_prefix else {}),
         "made_by": f"nmt-cli {__version__}",
     }
     artefact.write_file(folder / METADATA, artefact.json_bytes(metadata))

@@ -27,6 +27,7 @@ VOCABULARIES = [f"model/{side}_vocabulary.{end}" for side in ("shared", "source"
 MEMBERS = [METADATA, SENTENCEPIECE, BPE, WEIGHTS, "model/config.json", *VOCABULARIES]
 MAX_EXPANSION = 4  # size of the weights relative to the archive
 MAX_MEMBERS = 10_000
+MAX_TEXT = 100  # characters of a language code or a token in metadata.json
 ERRORS = (*UNREADABLE, NotImplementedError, struct.error, UnicodeError, KeyError)  # raised by zipfile
 # argostranslate searches with beam 4 and divides by length ^ 0.2. Ours divides by ((5 + length) / 6) ^ alpha, which has
 # the same slope at 25 tokens.
@@ -90,8 +91,9 @@ def read_metadata(directory: Path) -> dict[str, str]:
         kind = printable(metadata["type"], 40)
         raise DataError(f"{file} describes a package of type {kind}, which does not translate")
     values = {name: metadata.get(name, default) for name, default in _DEFAULTS.items()}
-    if wrong := [name for name, value in values.items() if type(value) is not str]:
-        raise DataError(f"{file} is damaged: {wrong[0]} must be a text")
+    for name, value in values.items():
+        if type(value) is not str or len(value) > MAX_TEXT or not value.isprintable():
+            raise DataError(f"{file} is damaged: {name} must be a text of at most {MAX_TEXT} characters")
     return values
 
 
@@ -107,6 +109,6 @@ def _read_package(directory: Path) -> ForeignModel:
     if not (directory / WEIGHTS).is_file():
         raise MissingError(f"the package has no {WEIGHTS}")
     corpus = {"name": None, "src": metadata["from_code"], "tgt": metadata["to_code"]}
-    values = {"corpus": corpus, "decoding": DECODING}
+    values = {"corpus": corpus, "decoding": DECODING | {"target_prefix": metadata["target_prefix"]}}
     foreign = read_with(directory / "model", [directory / SENTENCEPIECE] * 2, values)
     return replace(foreign, seen_tokens=SENTENCE)

@@ -65,7 +65,7 @@ class Binary:
         return array.reshape(shape)
 
     def weights(self, name: str) -> Array:
-        """Return a variable in float32. Integers are divided by their scales: one per row, or one of the matrix."""
+        """Return a variable in float32. Integers are divided by their scale: one per row in 8 bits, one in 16 bits."""
         array = self.values(name)
         if not self.variables[name].is_integer:
             return array.astype(np.float32)
@@ -78,7 +78,8 @@ class Binary:
         variable, scale = self.variables[name], self.variables.get(f"{name}_scale")
         if scale is None and TYPES[variable.type] == "<i2":
             return np.full(1, INT16_SCALE, np.float32)
-        if scale is None or scale.is_integer or scale.elements not in (1, variable.shape[0] if variable.shape else 1):
+        count = 1 if TYPES[variable.type] == "<i2" or not variable.shape else variable.shape[0]
+        if scale is None or scale.is_integer or scale.elements != count:
             raise DataError(f"{self.path} is damaged: {printable(name, MAX_NAME)} has no scale for its integers")
         return self.values(f"{name}_scale").astype(np.float32).flatten()
 

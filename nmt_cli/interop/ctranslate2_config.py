@@ -1,5 +1,6 @@
 """Read the configuration and the vocabularies of a model directory of CTranslate2."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nmt_cli.transformer.model import LAYER_NORM_EPSILON
 
 CONFIG = "config.json"
 NOTHING_LIKE = "the model of nmt has nothing like"
+SURROGATE = re.compile("[\ud800-\udfff]")
 SPECIALS = [*SPECIAL]  # <pad>, <unk>, </s>
 
 
@@ -96,7 +98,7 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
             tokens = [token.removesuffix("\r") for token in tokens]
     else:
         return []
-    if not all(isinstance(token, str) for token in tokens):
+    if not all(isinstance(token, str) and not SURROGATE.search(token) for token in tokens):
         raise DataError(f"{file} is damaged: a token is no text")
     if len({*tokens}) < len(tokens):
         raise DataError(f"{file} is damaged: it names a token twice")

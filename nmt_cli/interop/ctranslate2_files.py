@@ -4,7 +4,6 @@ For the meaning of variables see CTranslate2, src/layers/transformer.cc.
 """
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +22,17 @@ from nmt_cli.interop.ctranslate2_config import (
     read_vocabularies,
     shape_of,
 )
+from nmt_cli.interop.ctranslate2_variables import SPECS, check_features, depth, modules, with_current_names
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
 from nmt_cli.interop.formats import BINARY
 from nmt_cli.interop.transformers_marian import permute_d_model, sines_first
-from nmt_cli.interop.vocabulary import convert_tokenizers
+from nmt_cli.interop.vocabulary import convert_tokenizers, hidden
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError, MissingError, printable
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.model import sinusoids
+from nmt_cli.transformer.weights import check_settings
 
-SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # names, with their number of heads
 OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 has the names of OpenNMT-tf
 ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS = {1: "approximate gelu (tanh)", 4: "approximate gelu (sigmoid)", 5: "tanh", 6: "sigmoid"}
@@ -45,46 +45,6 @@ TOKENIZERS = [
     ("sentencepiece.model", "sentencepiece.model"),
     ("source.spm", "target.spm"),
 ]
-# Our modules of a layer -> theirs.
-ENCODER = {
-    "self_attention.query_key_value": "self_attention/linear_0",
-    "self_attention.output": "self_attention/linear_1",
-    "residuals.0.norm": "self_attention/layer_norm",
-    "feed_forward.inner": "ffn/linear_0",
-    "feed_forward.outer": "ffn/linear_1",
-    "residuals.1.norm": "ffn/layer_norm",
-}
-DECODER = {
-    **ENCODER,
-    "cross_attention.query": "attention/linear_0",
-    "cross_attention.key_value": "attention/linear_1",
-    "cross_attention.output": "attention/linear_2",
-    "residuals.1.norm": "attention/layer_norm",
-    "residuals.2.norm": "ffn/layer_norm",
-}
-# Parts of the names of variables -> the feature of which our model has no equivalent.
-FEATURES = {
-    "rotary": "rotary positions",
-    "relative": "relative positions",
-    "alibi": "ALiBi",
-    "linear_0_noact": "gated feed-forward layers",
-    "embeddings_1/": "source features",
-    "num_heads_kv": "multi-query attention",
-    "multi_query": "multi-query attention",
-    "layernorm_embedding": "a layer norm of embeddings",
-    "project_": "projections of embeddings",
-    "sliding_window": "a sliding window of attention",
-    "q_norm": "norms of queries",
-    "queries_scale": "a scale of queries",
-    "scale_outputs": "a scale of logits",
-    "softcapping": "a limit of logits",
-}
-# Attributes without effect on translations, and those that other attributes switch off.
-WITHOUT_EFFECT = (
-    *("alignment_layer", "alignment_heads", "embeddings_merge", "alibi_use_positive_positions", "scale_alibi"),
-    *("unk_token", "bos_token", "eos_token", "with_source_bos", "with_source_eos", "with_target_bos"),
-    *("user_decoder_start_tokens",),
-)
 
 
 def read_ctranslate2(directory: Path) -> ForeignModel:
@@ -102,7 +62,7 @@ def read_with(directory: Path, spm: list[Path], values: dict[str, Any]) -> Forei
     if binary.spec not in SPECS or not OLDEST_REVISION <= binary.revision <= NEWEST_REVISION:
         what = printable(f"{binary.spec or 'a model of OpenNMT-tf'} of revision {binary.revision}", 80)
         raise DataError(f"{binary.path} cannot be imported: it is {what}, not a Transformer encoder and decoder")
-    binary = _with_current_names(binary)
+    binary = with_current_names(binary)
     check_features(binary)
     config = read_config(directory, binary)
     vocabularies = read_vocabularies(directory, binary, config)
@@ -117,13 +77,18 @@ def read_with(directory: Path, spm: list[Path], values: dict[str, Any]) -> Forei
     except (RuntimeError, IndexError, ValueError) as error:  # raised by torch and NumPy
         what = printable(error, 150)
         raise DataError(f"{binary.path} cannot be imported: its variables do not fit together: {what}") from None
+    check_settings(tensors, recipe.model, binary.path)
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"{binary.path} is damaged: {name} is not finite")
     separate = vocabularies.ids[0] != vocabularies.ids[1]
     tokenizers = convert_tokenizers(spm, vocabularies.ids, separate)
     models = [file.read_bytes() for file in spm]
-    adapter = CTranslate2.if_installed(directory, _names(vocabularies), models, has_explicit_eos(binary, config))
+    prefix = recipe.decoding.target_prefix
+    if prefix:
+        tokenizers[-1] = hidden(tokenizers[-1], prefix)
+    explicit = has_explicit_eos(binary, config)
+    adapter = CTranslate2.if_installed(directory, _names(vocabularies), models, explicit, prefix)
     return ForeignModel(tensors, recipe, tokenizers, [binary.path], adapter, rounding(binary))
 
 
@@ -131,66 +96,6 @@ def _names(vocabularies: Vocabularies) -> list[list[str]]:
     """Return the tokens of CTranslate2 in the order of our ids; "" where it has none."""
     sides = zip(vocabularies.tokens, vocabularies.id_maps, strict=True)
     return [[tokens[i] if i < len(tokens) else "" for i in ids] for tokens, ids in sides]
-
-
-def _with_current_names(binary: Binary) -> Binary:
-    """Add the names of the newest revision to the variables of an older one."""
-    variables = dict(binary.variables)
-    for name in ("num_heads", "pre_norm", "activation"):
-        if (variable := variables.pop(name, None)) is not None:
-            for side in ("encoder", "decoder"):
-                variables.setdefault(f"{side}/{name}", variable)
-    for name in ("embeddings_merge", "alignment_layer", "alignment_heads"):
-        variables.pop(name, None)
-    for end in ("weight", "weight_scale", "multiply_by_sqrt_depth"):
-        if (variable := variables.pop(f"encoder/embeddings/{end}", None)) is not None:
-            variables.setdefault(f"encoder/embeddings_0/{end}", variable)
-    for side, module in (("encoder", "embeddings_0"), ("decoder", "embeddings")):
-        if (variable := variables.pop(f"{side}/{module}/multiply_by_sqrt_depth", None)) is not None:
-            variables.setdefault(f"{side}/scale_embeddings", variable)
-    return Binary(binary.path, binary.version, binary.spec, binary.revision, variables)
-
-
-def check_features(binary: Binary) -> None:
-    """Raise DataError for a variable that our model lacks, unless it is an attribute that is off."""
-    known = {name for _, name in _modules(binary)}
-    known |= {f"{side}/{end}" for side in ("encoder", "decoder") for end in ("num_heads", "pre_norm", "activation")}
-    known |= {f"{side}/scale_embeddings" for side in ("encoder", "decoder")}
-    known |= {f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")}
-    known |= {"decoder/start_from_zero_embedding"}
-    for module in ("encoder/embeddings_0", "decoder/embeddings", "decoder/projection"):
-        known |= {f"{module}/{end}" for end in ("weight", "weight_scale", "bias")}
-    for name, variable in binary.variables.items():
-        last = name.rpartition("/")[2]
-        is_off = variable.elements == 1 and not binary.number(name, 0)
-        if name in known or last in WITHOUT_EFFECT or is_off:
-            continue
-        feature = next((text for part, text in FEATURES.items() if part in name), f"the variable {name}")
-        raise DataError(f"{binary.path} cannot be imported: {NOTHING_LIKE} {printable(feature, 100)}")
-
-
-def depth(binary: Binary, side: str) -> int:
-    """Return the number of layers of a side."""
-    count = 0
-    while f"{side}/layer_{count}/ffn/linear_0/weight" in binary.variables:
-        count += 1
-    return count
-
-
-def _modules(binary: Binary) -> Iterator[tuple[str, str]]:
-    """Yield the name of each of our tensors of layers and final norms, with the name of theirs and of its scale."""
-    for side, layer in (("encoder", ENCODER), ("decoder", DECODER)):
-        pairs = {f"{side}_norm": f"{side}/layer_norm"} if binary.number(f"{side}/pre_norm", 1) else {}
-        for i in range(depth(binary, side)):
-            pairs |= {f"{side}.{i}.{ours}": f"{side}/layer_{i}/{theirs}" for ours, theirs in layer.items()}
-        for ours, theirs in pairs.items():
-            if ours.endswith("norm"):
-                yield f"{ours}.weight", f"{theirs}/gamma"
-                yield f"{ours}.bias", f"{theirs}/beta"
-            else:
-                yield f"{ours}.weight", f"{theirs}/weight"
-                yield f"{ours}.weight_scale", f"{theirs}/weight_scale"
-                yield f"{ours}.bias", f"{theirs}/bias"
 
 
 def _same(binary: Binary, name: str, default: int) -> int:
@@ -260,7 +165,7 @@ def _has_output_bias(binary: Binary, ids: list[int]) -> bool:
 
 
 def _has_bias(binary: Binary) -> bool:
-    names = [theirs for ours, theirs in _modules(binary) if ours.endswith(".bias") and "attention" in ours]
+    names = [theirs for ours, theirs in modules(binary) if ours.endswith(".bias") and "attention" in ours]
     return any(_nonzero(binary, name) for name in names)
 
 
@@ -316,28 +221,19 @@ def convert(
     binary: Binary, settings: schema.Model, vocabularies: Vocabularies, start: str, layout: str
 ) -> dict[str, Tensor]:
     """Return our tensors. Our decoder starts from PAD, which gets the embedding of the token `start`."""
-    result = {}
-    names = {"tgt": "embedding.weight"}
-    if settings.source_vocabulary:
-        names["src"] = "own_embeddings.src.weight"
-    if not settings.tied_output:
-        names["output"] = "own_embeddings.output.weight"
-    zero_start = bool(binary.number("decoder/start_from_zero_embedding", 0))
-    for side, name in names.items():
-        matrix = torch.from_numpy(_embedding(binary, side))
-        extended = torch.cat([matrix, matrix.new_zeros(1, matrix.shape[1])])
-        result[name] = extended[vocabularies.id_maps[side != "src"]]
-        result[name][PAD] = 0
-        if side == "tgt" and not zero_start:
-            if start not in vocabularies.tokens[1]:
-                raise DataError(f"{binary.path} starts from {printable(start, 40)}, which its vocabulary does not have")
-            result[name][PAD] = matrix[vocabularies.tokens[1].index(start)]
+    result = _embeddings(binary, settings, vocabularies, start)
     if settings.output_bias:
         bias = torch.from_numpy(binary.weights("decoder/projection/bias"))
         result["output_bias"] = torch.cat([bias, bias.new_zeros(1)])[vocabularies.id_maps[1]]
         result["output_bias"][PAD] = 0
-    for ours, theirs in _modules(binary):
-        if ours.endswith(".weight_scale") or (ours.endswith(".bias") and _left_out(ours, settings)):
+    if "decoder/projection/bias" in binary.variables:
+        _check_bias(binary, "decoder/projection/bias")
+    for ours, theirs in modules(binary):
+        if ours.endswith(".weight_scale"):
+            continue
+        if theirs.endswith("/bias") and theirs in binary.variables:
+            _check_bias(binary, theirs)
+        if ours.endswith(".bias") and _left_out(ours, settings):
             continue
         if theirs in binary.variables:
             result[ours] = torch.from_numpy(binary.weights(theirs))
@@ -355,6 +251,32 @@ def convert(
     return result
 
 
+def _embeddings(binary: Binary, settings: schema.Model, vocabularies: Vocabularies, start: str) -> dict[str, Tensor]:
+    result = {}
+    names = {"tgt": "embedding.weight"}
+    if settings.source_vocabulary:
+        names["src"] = "own_embeddings.src.weight"
+    if not settings.tied_output:
+        names["output"] = "own_embeddings.output.weight"
+    zero_start = bool(binary.number("decoder/start_from_zero_embedding", 0))
+    for side, name in names.items():
+        matrix = torch.from_numpy(_embedding(binary, side))
+        extended = torch.cat([matrix, matrix.new_zeros(1, matrix.shape[1])])
+        result[name] = extended[vocabularies.id_maps[side != "src"]]
+        result[name][PAD] = 0
+        if side == "tgt" and not zero_start:
+            if start not in vocabularies.tokens[1]:
+                raise DataError(f"{binary.path} starts from {printable(start, 40)}, which its vocabulary does not have")
+            result[name][PAD] = matrix[vocabularies.tokens[1].index(start)]
+    return result
+
+
+def _check_bias(binary: Binary, name: str) -> None:
+    """Raise DataError unless a bias has one number per row of its matrix: CTranslate2 does not check that."""
+    if shape_of(binary, name, 1) != shape_of(binary, name.replace("/bias", "/weight"), 2)[:1]:
+        raise DataError(f"{binary.path} is damaged: {name} does not fit its weight")
+
+
 def _left_out(bias: str, settings: schema.Model) -> bool:
     return "attention" in bias and not settings.attention_bias
 
@@ -369,7 +291,7 @@ def rounding(binary: Binary) -> str:
     """Return a sentence on the integers of 8-bit weights; "" if there are none.
 
     The engine quantizes a row so that its largest magnitude becomes 127. CTranslate2 does, too, so that its integers
-    stay the same. Very old files have rows with 126 instead.
+    stay the same. Rows of files that were rounded in another way are counted.
     """
     matrices = {variable.offset: name for name, variable in binary.variables.items() if variable.type == 1}
     rows = other = 0

@@ -141,8 +141,11 @@ def _write_ctranslate2(
 def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, quantization: str) -> Adapter:
     (out / "model").mkdir()
     names = _write_ctranslate2(loaded, tokenizer, penalty, out / "model", quantization).names
-    prepare_package(out, loaded.recipe.corpus.src, loaded.recipe.corpus.tgt)
-    return CTranslate2(out / "model", names, [(out / SENTENCEPIECE).read_bytes()] * 2, ends_source=False)
+    corpus = loaded.recipe.corpus
+    prefix = loaded.recipe.decoding.target_prefix
+    prepare_package(out, corpus.src, corpus.tgt, prefix)
+    spm = [(out / SENTENCEPIECE).read_bytes()] * 2
+    return CTranslate2(out / "model", names, spm, ends_source=False, prefix=prefix)
 
 
 def _bleu_change(

@@ -1,4 +1,4 @@
-"""The import command: convert a model of transformers or Marian to a model directory."""
+"""The import command: convert a model of another toolkit to a model directory."""
 
 import re
 import tempfile
@@ -22,7 +22,7 @@ from nmt_cli.interop.vocabulary_map import VMAP, read_vocabulary_map
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
-from nmt_cli.system.errors import DataError, MissingError, OutputError
+from nmt_cli.system.errors import DataError, DivergedError, MissingError, OutputError
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation import shortlist
@@ -38,10 +38,10 @@ FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
 
 
 def import_model(source: Path | str, out: Path) -> Path:
-    """Convert a model of transformers or Marian to the new model directory `out`, and return `out`.
+    """Convert a model of another toolkit to the new model directory `out`, and return `out`.
 
-    `source` is a directory as transformers or Marian writes it, or OWNER/NAME or OWNER/NAME@REVISION on the hub. The
-    import is kept only if both models compute the same results.
+    `source` is an Argos package, a directory as CTranslate2, transformers or Marian writes it, or OWNER/NAME or
+    OWNER/NAME@REVISION on the hub. The import is kept only if both models compute the same results.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -114,7 +114,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     try:
         translator = Translator.of(model, tokenizer, recipe, torch.float32)
         return compare(translator, adapter, dict(enumerate(lines)), exact=True)[0]
-    except DataError as error:
+    except (DataError, DivergedError) as error:
         raise DataError(f"{recipe.name} computes something else than our model with its weights: {error}") from None
 
 

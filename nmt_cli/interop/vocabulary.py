@@ -51,6 +51,17 @@ def read_sentencepiece(file: Path) -> Any:
         raise DataError(f"{file} is not a SentencePiece model") from None
 
 
+def hidden(model: bytes, token: str) -> bytes:
+    """Return a SentencePiece model that decodes a token to nothing; DataError if it does not have the token."""
+    parsed = import_package("sentencepiece.sentencepiece_model_pb2").ModelProto.FromString(model)
+    found = [piece for piece in parsed.pieces if piece.piece == token]
+    if not found:
+        raise DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
+    found[0].type = CONTROL
+    parsed.trainer_spec.bos_piece = "<none>"  # a control token <s> would become BOS, which our models do not have
+    return parsed.SerializeToString()  # type: ignore[no-any-return]
+
+
 def _renumber(file: Path, order: list[str]) -> Any:
     """Return a SentencePiece model whose tokens are these, in this order.
 

@@ -249,6 +249,7 @@ class Decoding(Section):  # search (section 6.1)
         True, description="split long lines at sentence ends; retry empty or looping output in halves"
     )
     copy_wordless: bool = Field(True, description="copy lines without a letter, such as 3.14, untranslated")
+    target_prefix: str = Field("", description="token that begins every translation unseen, as in some Argos packages")
 
 
 class Expect(Section):  # expected results and their source; `train` and `reproduce` compare runs with them

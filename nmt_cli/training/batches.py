@@ -66,7 +66,9 @@ class BatchPlan:
     ) -> None:
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
         self.source_eos = source_eos
-        self.src_lengths = corpus.src.lengths() - (not source_eos)
+        self.src_lengths = corpus.src.lengths()
+        if not source_eos:
+            self.src_lengths = self.src_lengths - (self.src_lengths > 1)
         self.tgt_lengths = corpus.tgt.lengths()
         self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
         self._costs = self.src_lengths + self.tgt_lengths

@@ -71,6 +71,7 @@ class Decoding:
     extra_length: Annotated[int, limits.EXTRA_LENGTH]
     split: bool
     copy_wordless: bool
+    target_prefix: Text = ""  # token that begins every translation and is not shown
 
 
 @dataclass(frozen=True)

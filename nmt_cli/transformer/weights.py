@@ -2,7 +2,7 @@
 
 import contextlib
 import datetime
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,19 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
     """Replace a model's weights. DataError names `source` and the first tensor that does not fit."""
-    shapes = [{name: tuple(tensor.shape) for name, tensor in side.items()} for side in (tensors, model.state_dict())]
-    for difference in layout.differences(*shapes):
-        raise DataError(f"{source} does not fit the model: {difference}")
+    check_shapes(tensors, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, source)
     model.load_state_dict(tensors, assign=True)
+
+
+def check_shapes(tensors: dict[str, Tensor], expected: Mapping[str, layout.Shape], source: Path) -> None:
+    """Raise DataError, which names `source` and the first tensor of another shape than expected."""
+    for difference in layout.differences({name: tuple(tensor.shape) for name, tensor in tensors.items()}, expected):
+        raise DataError(f"{source} does not fit the model: {difference}")
+
+
+def check_settings(tensors: dict[str, Tensor], settings: schema.Model, source: Path) -> None:
+    """Raise DataError if tensors do not have the shapes that the settings of a model require."""
+    check_shapes(tensors, layout.tensor_shapes(settings, len(tensors["embedding.weight"])), source)
 
 
 class SkipInit(TorchFunctionMode):

@@ -36,8 +36,10 @@ class Assembler:
     """Receives segments from the queue. A segment whose translation is empty or loops is searched again in halves. A
     segment whose translation lacks a term is searched again with constraints. An error ends only its own text."""
 
-    def __init__(self, tokenizer: Tokenizer, counts: Counter[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
+        """Translations begin with `head`."""
         self.tokenizer = tokenizer
+        self.head = [*head]
         self.counts = counts
 
     def __call__(self, segment: Segment) -> None:
@@ -86,7 +88,7 @@ class Assembler:
             if not segment.hypotheses or not self._has_terms(segment):
                 self._replace(segment, [segment.unconstrained], pending.drafts[0])
             return
-        best = segment.hypotheses[0].ids
+        best = segment.hypotheses[0].ids[len(self.head) :]
         failed = not best or (looping(best) and not looping(segment.ids))
         may_halve = pending.options.split and not pending.options.sampling and segment.depth < MAX_HALVINGS
         if not (failed and may_halve and self._halve(segment, pending)):
@@ -138,7 +140,7 @@ class Assembler:
                 terms=terms_of(ids, self.tokenizer, pending.options.terms),
                 hypotheses=[],
             )
-            for ids, prefix in zip(halves(self.tokenizer, segment.ids), (segment.prefix, []), strict=False)
+            for ids, prefix in zip(halves(self.tokenizer, segment.ids), (segment.prefix, self.head), strict=False)
         ]
         if parts:
             self._search(segment, parts, pending)

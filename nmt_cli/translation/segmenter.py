@@ -28,15 +28,24 @@ class Segmenter:
     """Cuts lines for one model. `counts` are those of the Translator."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, max_length: int, filter_tokens: int, seen_tokens: int, counts: Counter[str]
+        self,
+        tokenizer: Tokenizer,
+        *,
+        max_length: int,
+        filter_tokens: int,
+        seen_tokens: int,
+        counts: Counter[str],
+        head: Sequence[int] = (),
     ) -> None:
         """The model takes up to `max_length` tokens, and the filter of its training corpus kept lines of up to
-        `filter_tokens`. Lines of more than `seen_tokens` are split. EOS counts in all three."""
+        `filter_tokens`. Lines of more than `seen_tokens` are split. EOS counts in all three. Translations
+        begin with `head`."""
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.filter_tokens = filter_tokens
         self.seen_tokens = seen_tokens
         self.counts = counts
+        self.head = [*head]
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
         """Cut a line into segments, add them to its pending text, and return them: none if it is copied or empty.
@@ -61,7 +70,7 @@ class Segmenter:
                 segment = Segment(
                     source,
                     segment_options,
-                    prefix=[] if offset else forced[: self.max_length - 1],
+                    prefix=[*self.head, *([] if offset else forced)][: self.max_length - 1],
                     random_key=(number, offset, sample),
                     position=position + offset,
                     owner=pending,

@@ -74,6 +74,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         tokenizers = [[file.read_bytes() for file in files_of(one.tokenizer_file)] for one in opened]
         if any(other != tokenizers[0] for other in tokenizers):
             raise DataError("the models have different tokenizers: they cannot form an ensemble")
+        if len({one.config.architecture.source_eos for one in opened}) > 1:
+            raise DataError("some of the models read </s> after sources, others do not: they cannot form an ensemble")
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
         # The 99.9th percentile of training source lengths, EOS counted. Older models lack it; without it,
@@ -98,9 +100,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.counts: Counter[str] = Counter()
         filtered = min(config.max_tokens or longest, longest)
         sizes = {"max_length": longest, "filter_tokens": filtered, "seen_tokens": int(min(filtered, seen))}
-        self.segmenter = Segmenter(tokenizer, **sizes, counts=self.counts)
+        self.head = tokenizer.target.prefix(config.decoding.target_prefix)
+        self.segmenter = Segmenter(tokenizer, **sizes, counts=self.counts, head=self.head)
         # Neither may refer to this Translator: it could not be garbage-collected while its threads run.
-        self.assembler = Assembler(tokenizer, self.counts)
+        self.assembler = Assembler(tokenizer, self.counts, self.head)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
         self._finalize = weakref.finalize(self, _close, self.queue, backend)
 
@@ -216,11 +219,13 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
             for number, pair in chunk:
-                ids.append(self.tokenizer.encode_pair(*pair))
+                src, tgt = self.tokenizer.encode_pair(*pair)
+                ids.append([src, [*self.head, *tgt]])
                 if max(map(len, ids[-1])) > self.max_length:
                     raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
             for (_, tgt), values in zip(ids, self.score_ids(ids), strict=True):
-                scored = Hypothesis(tgt[:-1], math.fsum(values), 0.0, values)
+                values = values[len(self.head) :]
+                scored = Hypothesis(tgt[len(self.head) : -1], math.fsum(values), 0.0, values)
                 yield join(self.tokenizer, [scored], alpha)
 
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:

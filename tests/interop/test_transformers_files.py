@@ -163,8 +163,6 @@ def test_the_weights_of_a_directory(tmp_path):
         with pytest.raises(MissingError, match=r"no file .*p2, which .*\.index\.json names"):
             files(**{index: parts, "p1": ""})
     assert files(**{f"{one}__index__json": parts, two: "", "p1": "", "p2": ""}) == ["p1", "p2"]
-    with pytest.raises(MissingError, match="is a CTranslate2 model"):
-        files(model__bin="")
     with pytest.raises(MissingError, match=r"no model\.safetensors, no pytorch_model\.bin, nor"):
         files(config__json="")
 

@@ -71,7 +71,7 @@ Training: steps=100000,ge1 max_hours=None,ge0 tokens_per_step=25000,ge1 micro_ba
   log_every=50,ge1 validate_every=1000,ge1 validate_bleu=500,ge0 checkpoint_every=1500,ge1
   keep_checkpoints=5,ge2 patience=None,ge1 teacher=None init_from=None
 Averaging: last=5,ge1 best=False with_start=[]
-Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True copy_wordless=True
+Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True copy_wordless=True target_prefix=
 Expect: pairs=[] parameters=None,ge1 dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu=[] paper_bleu=None,ge0,le100
   paper_f1=None,ge0,le100 paper_dev_bleu=None,ge0,le100 source=None"""
 

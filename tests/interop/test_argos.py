@@ -1,0 +1,122 @@
+"""Import and export Argos packages."""
+
+import json
+import zipfile
+
+import pytest
+import torch
+from tiny_model import make_model
+
+from nmt_cli import Translator
+from nmt_cli.interop.export import export
+from nmt_cli.interop.importing import import_model
+from nmt_cli.interop.named_models import model_directories
+from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.transformer.weights import load_model, load_tensors
+
+pytest.importorskip("ctranslate2")
+pytest.importorskip("transformers")
+
+from opennmt_models import argos_file, argos_folder, opennmt_model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return argos_folder(opennmt_model(tmp_path / "model", "int8"), tmp_path / "translate-en_de-1_0")
+
+
+def test_a_package_and_its_installed_directory_give_the_same_model(tmp_path, folder):
+    file = argos_file(folder, tmp_path / "en_de.argosmodel", **{"translate-en_de-1_0/stanza/en.pt": b"not read"})
+    first, second = (load_model(import_model(path, tmp_path / f"of {path.name}")) for path in (folder, file))
+    assert (first.config, first.recipe.model) == (second.config, second.recipe.model)
+    for name in ("model.safetensors", "tokenizer.model"):
+        assert (first.directory / name).read_bytes() == (second.directory / name).read_bytes()
+    config = first.config
+    assert (config.src, config.tgt, config.seen_tokens, config.decoding.beam) == ("en", "de", 40, 4)
+    assert second.manifest["weights"].keys() == {"en_de.argosmodel"}
+
+
+def test_commands_read_packages_and_import_each_once(tmp_path, folder, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    [directory] = model_directories([folder])
+    written = (directory / "manifest.json").stat().st_mtime_ns
+    assert model_directories([folder]) == (directory,)
+    assert (directory / "manifest.json").stat().st_mtime_ns == written
+    with Translator(directory) as translator:
+        assert len([*translator.translate(["the old cat"])]) == 1
+    changed = argos_folder(opennmt_model(tmp_path / "other"), tmp_path / "changed")
+    assert model_directories([changed]) != (directory,)
+
+
+def test_a_target_prefix_begins_every_translation_unseen(tmp_path, folder):
+    """Also those of sentences, of halves and of references that are scored. CTranslate2 is given the same prefix."""
+    file = folder / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"target_prefix": "<s>"}))
+    imported = import_model(folder, tmp_path / "ours")
+    with Translator(imported, precision="fp32") as translator:
+        lines = ["the old cat", "the old cat sees a dog. " * 9]
+        begins = translator.tokenizer.target.prefix("<s>")
+        for line in translator.translate(lines, beam=2):
+            assert line.hypotheses[0].ids[:1] == begins
+            assert "<s>" not in line.text
+        [scored] = translator.score([("the cat", "der")])
+        assert scored.ids == translator.tokenizer.encode(["der"])[0]
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"target_prefix": "nowhere"}))
+    with pytest.raises(DataError, match="does not have the token 'nowhere'"):
+        import_model(folder, tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "reason"),
+    [
+        ({"type": "sbd"}, "type sbd, which does not translate"),
+        ({"from_code": 5}, "from_code must be a text"),
+        ({"to_code": None}, "to_code must be a text"),
+    ],
+)
+def test_wrong_metadata(tmp_path, folder, metadata, reason):
+    file = folder / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | metadata))
+    with pytest.raises(DataError, match=reason):
+        import_model(folder, tmp_path / "ours")
+
+
+def test_packages_with_moses_tokens_are_refused(tmp_path, folder):
+    (folder / "sentencepiece.model").rename(folder / "bpe.model")
+    with pytest.raises(DataError, match=r"bpe\.model cannot be imported"):
+        import_model(folder, tmp_path / "ours")
+    (folder / "bpe.model").unlink()
+    with pytest.raises(MissingError, match=r"the package has no sentencepiece\.model"):
+        import_model(folder, tmp_path / "ours")
+
+
+def test_archives_that_expand_are_refused(tmp_path, folder):
+    (folder / "model" / "model.bin").write_bytes(bytes(50_000_000))
+    file = argos_file(folder, tmp_path / "x.argosmodel")
+    with pytest.raises(DataError, match=r"model/model\.bin would have 50,000,000 bytes"):
+        import_model(file, tmp_path / "ours")
+    (tmp_path / "y.argosmodel").write_bytes(b"PK\x05\x06 and nothing more")
+    with pytest.raises(DataError, match="damaged or not an Argos package"):
+        import_model(tmp_path / "y.argosmodel", tmp_path / "ours")
+
+
+def test_an_exported_package_returns_the_same_model(tmp_path):
+    model = make_model(tmp_path / "tiny")
+    (tmp_path / "lines").write_text("der Hund schläft\nder Hund sieht das Haus\n")
+    out = tmp_path / "de_en.argosmodel"
+    assert export(model, "argos", out, "float32", tmp_path / "lines") == 0
+    with zipfile.ZipFile(out) as archive:
+        [root] = {name.partition("/")[0] for name in archive.namelist()}
+        metadata = json.loads(archive.read(f"{root}/metadata.json"))
+        card = archive.read(f"{root}/README.md").decode()
+    ours, back = load_model(model), load_model(import_model(out, tmp_path / "back"))
+    assert root == f"translate-{ours.config.src}_{ours.config.tgt}-1_0"
+    assert (metadata["from_code"], metadata["to_code"]) == (ours.config.src, ours.config.tgt)
+    assert "argostranslate.package.install_from_path" in card
+    first, second = (load_tensors(each.directory / "model.safetensors") for each in (ours, back))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    with pytest.raises(OutputError, match="exists already"):
+        export(model, "argos", out, None, tmp_path / "lines")
+    with pytest.raises(UsageError, match=r"--out must be a file NAME\.argosmodel"):
+        export(model, "argos", tmp_path / "package", None, tmp_path / "lines")
