@@ -6,6 +6,7 @@ the parts before it and precedes a character that prevents a match. The function
 """
 
 import ast
+import contextlib
 import functools
 import importlib
 import itertools
@@ -14,13 +15,15 @@ import re._constants as op
 import re._parser as parser
 import sys
 from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import regex
-from fake_models import translated
+from fake_models import capitals, translated, translated_file
 from growth import seconds
+from office_files import docx, odf
 
 import nmt_cli
 from nmt_cli.documents import html, markdown
@@ -29,6 +32,8 @@ from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.po import Catalog
 from nmt_cli.documents.segment import Parts, plain_parts
+from nmt_cli.documents.xml import INVALID
+from nmt_cli.system.errors import DataError
 from nmt_cli.translation.segmenter import sentences_of
 
 ROOT = Path(nmt_cli.__file__).parent
@@ -301,6 +306,23 @@ def file_of(kind: str, before: str, after: str) -> Callable[[str], Any]:
     return run
 
 
+def office(kind: str, build: Callable[[str], bytes]) -> Callable[[str], Any]:
+    """Return a function that reads and writes a file with a text in it, and with the text as markup."""
+
+    def read(text: str) -> None:
+        text = INVALID.sub("", text)
+        for inside in (escape(text), text):
+            with contextlib.suppress(DataError):
+                translated_file(kind, build(inside), capitals)
+
+    return read
+
+
+def subtitles(kind: str, head: str) -> Callable[[str], Any]:
+    """Return a function that reads and writes subtitles that begin with a head and a text."""
+    return lambda text: translated_file(kind, f"{head}{text}".encode("utf-8", "replace"), capitals)
+
+
 FUNCTIONS: dict[str, Callable[[str], Any]] = {
     "JSON": file_of("json", '{"a": "', '", "b_one": "c", "b_other": "d"}'),
     "JSON's syntax": file_of("json", "", ""),
@@ -320,8 +342,16 @@ FUNCTIONS: dict[str, Callable[[str], Any]] = {
     "line": lambda text: plain_parts(text, Protection()),
     "strings": lambda text: plain_parts(text, Protection(strict=True)),
     "sentences": sentences_of,
+    "SubRip": subtitles("srt", "1\n00:00:01,000 --> 00:00:02,000\n"),
+    "WebVTT": subtitles("vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\n"),
+    "SubStation Alpha": subtitles("ass", "[Events]\nDialogue: 0,0:00:01.00,0:00:03.00,Default,,0,0,0,,"),
+    "Word": office("docx", lambda text: docx(f"<w:p><w:r><w:t>{text}</w:t></w:r></w:p>")),
+    "OpenDocument": office("odt", lambda text: odf(f"<text:p>{text}</text:p>")),
     "placement": lambda text: translated(html.parse(text, Protection())),
 }
+
+
+SLOW = {"placement", "SubRip", "WebVTT", "SubStation Alpha", "Word", "OpenDocument"}
 
 
 @functools.cache
@@ -341,6 +371,6 @@ def test_functions_that_read_texts_are_linear(name: str) -> None:
         """Return how much longer a text takes than four times a quarter of it."""
         return seconds(run, pump.text(1600)) - 4 * seconds(run, pump.text(400))
 
-    pumps = document_pumps()[:: 4 if name == "placement" else 1]
+    pumps = document_pumps()[:: 4 if name in SLOW else 1]
     suspects = sorted(pumps, key=beyond)[-3:]
     assert not [wrong for pump in suspects if (wrong := grown(run, pump, 1600, 40_000))]

@@ -1,4 +1,4 @@
-"""Translate text with markup or placeholders, and whole files: HTML, XML, Markdown and gettext catalogs.
+"""Translate text with markup or placeholders, and whole files: pages, catalogs, subtitles, office documents, books.
 
 The module of a format (`formats.py` lists them) reads a file into strings to copy and segments to translate
 (`document.py`, `segment.py`). A segment holds the plain text for the model and the marks that stood in it: tags,

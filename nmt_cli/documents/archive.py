@@ -57,6 +57,8 @@ class Archive:
 
     def read(self, name: str) -> bytes:
         """Return the content of a member."""
+        if name not in self._members:
+            raise DataError(f"the file is damaged: it has no {name}")
         member = self._members[name]
         packed = self._packed(member)
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

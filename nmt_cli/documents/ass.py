@@ -12,7 +12,7 @@ _TIME = re.compile(r"\s*(\d{1,4}):(\d{1,2}):(\d{1,2})[.:](\d{1,4})\s*")
 _TOKEN = re.compile(
     r"(?P<break>\\[Nnh])|\{\\(?P<open>[ibus])[1-9]\d{0,2}\}|\{\\(?P<close>[ibus])0\}|\{[^{}]*\}", re.ASCII
 )
-_DRAWING = re.compile(r"\{[^{}]*\\p[1-9][^{}]*\}")
+_DRAWING = re.compile(r"\\p[1-9]")  # in a block
 _FIELDS: tuple[str, ...] = "layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"
 
 
@@ -30,7 +30,7 @@ def read(data: bytes, options: ReadOptions) -> Subtitles:
             fields = tuple(each.strip().lower() for each in rest.split(","))
         values = rest.split(",", len(fields) - 1)
         shown = values[-1].rstrip("\r\n")
-        if not in_events or kind != "dialogue" or len(values) < len(fields) or _DRAWING.search(shown):
+        if not in_events or kind != "dialogue" or len(values) < len(fields) or _draws(shown):
             pieces.append(line)
             continue
         event = dict(zip(fields, values, strict=True))
@@ -39,3 +39,8 @@ def read(data: bytes, options: ReadOptions) -> Subtitles:
         cue = Cue(shown, (start, end), (event.get("style"), event.get("name")), wraps="\\N" in shown)
         pieces += [line[: len(line) - len(values[-1])], cue, values[-1][len(shown) :]]
     return Subtitles(pieces, Syntax(_TOKEN, "\\N"), options, encoding)
+
+
+def _draws(text: str) -> bool:
+    """Return whether a text is a drawing."""
+    return any(_DRAWING.search(match[0]) for match in _TOKEN.finditer(text) if match[0].startswith("{"))

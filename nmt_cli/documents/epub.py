@@ -59,7 +59,8 @@ def read(data: bytes, options: ReadOptions) -> Package:
     if not root or root[1] not in names:
         raise DataError(f"the file is damaged: {_CONTAINER} names no package document")
     kinds = _manifest(_text(archive, root[1]), posixpath.dirname(root[1])) | {root[1]: _PACKAGE}
-    encrypted = set(_ENCRYPTED.findall(_text(archive, _ENCRYPTION)) if _ENCRYPTION in names else [])
+    paths = _ENCRYPTED.findall(_text(archive, _ENCRYPTION)) if _ENCRYPTION in names else []
+    encrypted = set(map(unquote, paths))
     members = dict[str, Member]()
     for name in archive.names:
         if kinds.get(name) == _CHAPTER and name in encrypted:

@@ -12,10 +12,12 @@ from nmt_cli.documents.xml import INVALID, Spelling, Token, tokens_of
 from nmt_cli.system.errors import DataError
 
 _DEEPEST = 100  # levels; office documents have a few dozen
+_MOST_TAGS = 5_000_000  # about 1 GB of memory
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
-_ATTRIBUTE = re.compile(r"(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
-_SPACES = re.compile(r"(?:\s|<text:s\b[^<>]*/>)+")
+_ATTRIBUTE = re.compile(r"(?<=\s)(?P<name>[^\s=\"'<>/]++)\s*+=\s*+(?P<quote>[\"'])(?P<value>[^<]*?)(?P=quote)")
+_LINE_END = re.compile(r"(\r?\n|&#10;|&#xA;)")
+_SPACES = re.compile(r"(?:\s|&nbsp;|&#160;|&#xA0;|<text:s\b[^<>]*/>)+", re.IGNORECASE)
 
 
 def xml_text(data: bytes, name: str) -> tuple[str, str]:
@@ -27,6 +29,8 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
         raise DataError(f"{name[:60]} is not {encoding.upper()}, at byte {error.start:,}") from None
     if "<!ENTITY" in text:
         raise DataError(f"{name[:60]} declares entities, which nmt does not read")
+    if text.count("<") > _MOST_TAGS:
+        raise DataError(f"{name[:60]} has more than {_MOST_TAGS:,} tags. Divide the file")
     if INVALID.search(text):
         raise DataError(f"{name[:60]} has characters that XML does not allow")
     return text, encoding
@@ -141,8 +145,12 @@ class Reader:
         return [*parts, markup.source(since, end)]
 
     def plain(self, source: str, quote: str = "") -> Parts:
-        spelling = Spelling(quote)
-        return plain_parts(source, self.protection, spelling.escape, spelling.unescape)
+        """Return a text without markup in parts, line by line. `quote` ends it, if it is an attribute."""
+        parts = Parts()
+        for line in _LINE_END.split(source):
+            spelling = Spelling(quote)
+            parts += plain_parts(line, self.protection, spelling.escape, spelling.unescape)
+        return [rewritten(parts, source, str)]
 
     def _tag(self, index: int) -> Parts:
         """Return a tag in parts: some of its attributes are text."""

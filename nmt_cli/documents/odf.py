@@ -41,7 +41,7 @@ _SEEN = re.compile(
 )
 _VALUE_TYPE = re.compile(r"\s(?:office|calcext):value-type=[\"'](\w+)[\"']")
 _DEFAULTS = re.compile(r"<style:default-style\b[^<>]*>.*?</style:default-style>", re.DOTALL)
-_LANGUAGE = re.compile(r"(\sfo:language=\")[^\"<>]*(\"(?:\s[^<>]*?)?\sfo:country=\")[^\"<>]*(?=\")")
+_LANGUAGE, _REGION = re.compile(r"(?<=\sfo:language=\")[^\"<>]*"), re.compile(r"(?<=\sfo:country=\")[^\"<>]*")
 _PROPERTY = re.compile(r"(?<=<dc:language>)[^<>]*(?=</)")
 
 
@@ -73,8 +73,11 @@ class _TextReader(Reader):
     def _in_language(self, source: str) -> str:
         """Return markup with the language of the document, and of its default styles, set to the target language."""
         language, _, region = with_region(self.language).partition("-")
-        replacement = rf"\g<1>{language}\g<2>{region or 'none'}"
-        source = _DEFAULTS.sub(lambda match: _LANGUAGE.sub(replacement, match[0]), source)
+
+        def changed(match: re.Match[str]) -> str:
+            return _REGION.sub(region or "none", _LANGUAGE.sub(language, match[0]))
+
+        source = _DEFAULTS.sub(changed, source)
         return _PROPERTY.sub(with_region(self.language), source)
 
     def is_copied(self, index: int) -> bool:

@@ -8,6 +8,8 @@ While a paragraph is translated, `\\1...\\2` encloses markup between runs, and `
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +18,7 @@ from nmt_cli.documents.markup import Reader, rewritten
 from nmt_cli.documents.segment import Parts, SegmentBuilder
 from nmt_cli.documents.xml import Spelling
 
-_MARKED = re.compile(r"\x01([^\x02]*)\x02|\x03(\d+)\x02")
+_MARKED = re.compile(r"\x01([^\x01\x02]*+)\x02|\x03(\d+)\x02")
 _FIELD = re.compile(r"fldCharType=[\"'](begin|separate|end)[\"']")
 _INSTRUCTION = re.compile(r"<w:instrText\b[^<>]*>\s*(\w*)")
 # Properties of a run that do not show: its language, and marks of the spelling check.
@@ -76,7 +78,8 @@ class RunReader(Reader):
             if item.name != base:
                 builder.add_tag(item.name, [f"\3{numbers[base]}\2"], close=True, once=once)
 
-        inside = self.segments(_merged(content.items), add, "\1{}\2")
+        items = _with_formats_of_wraps(_merged(content.items), base, numbers)
+        inside = self.segments(items, add, "\1{}\2")
         write = partial(self._written, begin, list(content.formats.values()), numbers[base])
         return [rewritten(inside, self.markup.source(begin, end), write)]
 
@@ -214,19 +217,20 @@ class _Content:
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
         """Return the runs that begin whole fields, each with those of its separator, if any, and its end."""
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
-        opened, depth, run = list[tuple[int, int, int | None]](), 0, begin
+        opened, depth = list[tuple[int, int, int | None]](), 0
+        run, level = begin, 0  # the last run and its depth
         for index in range(begin + 1, end - 1):
             kind, name = markup.tokens[index].kind, markup.names[index]
             depth += (kind == "start") - (kind == "end")
             if name == "w:r" and kind == "start":
-                run = index
+                run, level = index, depth
             if name != "w:fldChar" or kind == "end" or not (match := _FIELD.search(markup.sources[index])):
                 continue
             if match[1] == "begin":
-                opened.append((run, depth, None))
+                opened.append((run, level, None))
             elif opened and match[1] == "separate":
                 opened[-1] = (*opened[-1][:2], run)
-            elif opened and opened[-1][1] == depth:
+            elif opened and opened[-1][1] == level:
                 start, _, separator = opened.pop()
                 found[start] = separator, run
             else:
@@ -243,3 +247,21 @@ def _merged(items: list[Item]) -> list[Item]:
         else:
             merged.append(item)
     return merged
+
+
+def _with_formats_of_wraps(items: list[Item], base: str, numbers: Mapping[str, int]) -> list[Item]:
+    """Let links, and other tags around runs of one format, begin that format: all their text has it."""
+    items, opened = list(items), list[int]()
+    for end, item in enumerate(items):
+        if item.kind == "open":
+            opened.append(end)
+        if item.kind != "close" or not opened or items[begin := opened.pop()].name != item.name:
+            continue
+        inside = items[begin + 1 : end]
+        [name, *others] = dict.fromkeys(each.name for each in inside if each.kind == "text") or [base]
+        if name == base or others or any(each.kind in ("open", "close") for each in inside):
+            continue
+        items[begin + 1 : end] = [replace(each, name=base) if each.kind == "text" else each for each in inside]
+        for index, number in (begin, numbers[name]), (end, numbers[base]):
+            items[index] = replace(items[index], parts=[f"{items[index].source}\2\3{number}"])
+    return items

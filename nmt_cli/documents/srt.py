@@ -9,7 +9,9 @@ from nmt_cli.system.errors import DataError
 
 _CLOCK = r"(\d{1,4}):(\d{1,2}):(\d{1,2})[,.](\d{1,4})"
 _TIMES = re.compile(rf"[ \t]*{_CLOCK}[ \t]*-->[ \t]*{_CLOCK}")
-_TOKEN = re.compile(r"(?P<break>\r*\n)|<(?P<open>[A-Za-z]+)[^<>\n]*>|</(?P<close>[A-Za-z]+)[ \t]*>|\{\\[^{}\n]*\}")
+_TOKEN = re.compile(
+    r"(?P<break>(?<!\r)\r*+\n)|<(?P<open>[A-Za-z]++)[^<>\n]*+>|</(?P<close>[A-Za-z]++)[ \t]*+>|\{\\[^{}\n]*\}"
+)
 _NUMBER = re.compile(r"[ \t\ufeff]*\d+[ \t]*\r*\n?")
 
 

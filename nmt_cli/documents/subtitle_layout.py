@@ -95,6 +95,8 @@ def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[
     Marks that `token` matches have no width. A longer word has a line of its own.
     """
     words = _printed_words(marked, token)
+    if not words:
+        return [marked]
     widths = [_width(token.sub("", word)) for word, _ in words]
     glue = [spaced for _, spaced in words]  # whether a space precedes the word
     narrow, wide = max(widths, default=0), length

@@ -23,10 +23,11 @@ _LONGEST_PAUSE = 2.0  # seconds
 _OVERLAP = -0.5  # the shortest pause: cues may overlap a little
 _MOST_CUES = 6  # of a sentence; automatic captions have no punctuation
 _MOST_CHARACTERS = 500
-_END = re.compile(r"[.!?\u2026:;\u3002\uff01\uff1f\u266a\u266b)\]][\"'\u201d\u2019\u00bb)\]]*\s*\Z")
+_STOPS = ".!?\u2026:;\u3002\uff01\uff1f\u266a\u266b"
+_CLOSERS = "\"'\u201d\u2019\u00bb)]"
 _ELLIPSIS = re.compile(r"(?:\.\.\.|\u2026)\s*\Z")
 _CONTINUES = re.compile(r"\s*(?:\.\.\.|\u2026|[^\W\d_])")
-_DASH = re.compile(r"\s*[-\u2010-\u2015]\s*(?=[^\W\d_]|[<{\"'])")
+_DASH = re.compile(r"\s*[-\u2010-\u2015]{1,2}\s*(?=[^\W\d_]|[<{\"'])")
 _DASHED = re.compile(r"[-\u2010-\u2015]\s*\Z")
 _EDGE = re.compile(r"[\s\u266a\u266b]*")
 _SPACES = re.compile(r"(?:\s|&nbsp;)+")
@@ -82,9 +83,8 @@ class Subtitles(Document):
         return self._syntax.line_break.join(lines)
 
     def _flat(self, text: str) -> str:
-        """Return a text with a space for each stretch of spaces and line breaks."""
-        text = self._syntax.token.sub(lambda match: " " if match["break"] else match[0], text)
-        return _SPACES.sub(" ", text).strip()
+        """Return a text without spaces and line breaks, as a line break between wide characters replaces no space."""
+        return _SPACES.sub("", self._syntax.token.sub(lambda match: "" if match["break"] else match[0], text))
 
 
 def _tokens(text: str, syntax: Syntax) -> list[Item]:
@@ -128,7 +128,8 @@ def _speech(tokens: list[Item], syntax: Syntax, options: ReadOptions) -> list[Pa
     after = "".join(token.source for token in tokens[last:])
     body = tokens[first:last]
     if body and body[0].kind == "text":
-        match = _DASH.match(body[0].source) or _EDGE.match(body[0].source)
+        # A tag may follow the dash.
+        match = _DASH.match(f"{body[0].source}a" if len(body) > 1 else body[0].source) or _EDGE.match(body[0].source)
         edge = match.end() if match else 0
         before += body[0].source[:edge]
         body[0] = Item(body[0].source[edge:])
@@ -178,7 +179,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
         return False
     # Only tags may stand between the two.
     ending, beginning = before.speeches[-1], cue.speeches[0]
-    if isinstance(ending, str) or not any(part is last for part in ending[-3:]) or _END.search(str(ending[-1])):
+    if isinstance(ending, str) or not any(part is last for part in ending[-3:]) or _ends(str(ending[-1])):
         return False
     if isinstance(beginning, str) or not any(part is segment for part in beginning[:3]):
         return False
@@ -186,7 +187,13 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
         return False
     if _ELLIPSIS.search(last.text):
         return segment.text.lstrip(".\u2026 ")[:1].islower()
-    return not _END.search(last.text) and bool(_CONTINUES.match(segment.text))
+    return not _ends(last.text) and bool(_CONTINUES.match(segment.text))
+
+
+def _ends(text: str) -> bool:
+    """Return whether a text ends a sentence, or with a bracket: it describes a sound."""
+    text = text.rstrip()
+    return text[-1:] in (")", "]") or text.rstrip(_CLOSERS)[-1:] in tuple(_STOPS)
 
 
 def _joined(own: list[_Found], line_length: int) -> MarkedSegment:

@@ -71,7 +71,7 @@ def _character(match: re.Match[str]) -> str:
     return match[0] if INVALID.match(character) else character
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Token:
     kind: str  # "text", "start", "end", "empty", "comment", "cdata" or "head"
     source: str

@@ -14,7 +14,7 @@ from nmt_cli.documents.kept import Kept, kept_phrases
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import plain_parts
 
-MAX_UNPACKED = 1 << 25  # bytes of text in a compressed file
+MAX_UNPACKED = 1 << 24  # bytes of text in a compressed file
 _NEW_LINE = re.compile("(\r?\n)")
 
 

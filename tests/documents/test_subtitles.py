@@ -22,7 +22,7 @@ he saw that <b>the house</b> was gone.
 3
 00:00:06,000 --> 00:00:07,000
 {\\an8}- Where were you?
-- At <font color="#fff">home</font>.
+- <font color="#fff">At</font> home.
 
 
 4
@@ -122,7 +122,7 @@ def test_marks_stay_with_their_words() -> None:
     out = translated_file("srt", SRT.encode(), capitals).decode()
     assert "<i>WHEN THE OLD MAN CAME</i>" in out
     assert "HE SAW THAT <b>THE HOUSE</b> WAS GONE." in out
-    assert '{\\an8}- WHERE WERE YOU?\n- AT <font color="#fff">HOME</font>.\n' in out
+    assert '{\\an8}- WHERE WERE YOU?\n- <font color="#fff">AT</font> HOME.\n' in out
     assert "\u266a A SONG THAT NOBODY KNOWS \u266a" in out
     out = translated_file("vtt", VTT.encode(), capitals).decode()
     assert "<v Roger Bingham>WE ARE IN <c.yellow>NEW YORK</c> &amp; ON THE\n" in out

@@ -25,6 +25,7 @@ CONTROL = "<w:sdt><w:sdtPr><w:id/></w:sdtPr><w:sdtContent>", "</w:sdtContent></w
 
 def field(instruction: str, text: str) -> str:
     marks = [f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in ("begin", "separate", "end")]
+    marks[0] = marks[0].replace("/>", "></w:fldChar>")  # as LibreOffice writes it
     return f"{marks[0]}<w:r><w:instrText> {instruction} </w:instrText></w:r>{marks[1]}{run(text)}{marks[2]}"
 
 
@@ -87,6 +88,13 @@ def test_formats_stay_with_their_words() -> None:
     source = docx(paragraph(run("He calls him ", ITALIC), run("up", BOLD), run(" at once", ITALIC)))
     model = linked({"Er": "He", "ruft": "up", "ihn": "him", "an": "up"})
     assert text_of(translated_file("docx", source, model)) == "<i>Er </i><b>ruft</b><i> ihn </i><b>an</b>"
+
+
+def test_all_of_a_link_has_its_format() -> None:
+    """A word between two words of the link stands for none of its own."""
+    source = docx(paragraph(run("See "), LINK[0], run("our page", BOLD), LINK[1], run(" of dogs.")))
+    model = linked({"Unsere": "our", "Hunde": "dogs", "Seite": "page", "sehen.": "See"})
+    assert text_of(translated_file("docx", source, model)) == "<a><b>Unsere Hunde Seite</b></a> sehen."
 
 
 def test_runs_that_differ_in_nothing_visible_are_one_text() -> None:

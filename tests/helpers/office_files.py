@@ -76,3 +76,37 @@ def run(text: str, properties: str = "") -> str:
 
 def paragraph(*runs: str) -> str:
     return f"<w:p>{''.join(runs)}</w:p>"
+
+
+_ODF = "office text table draw presentation style meta"
+ODF_NAMES = " ".join(f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in _ODF.split())
+ODF_NAMES += (
+    ' xmlns:svg="urn:oasis:names:tc:opendocument:xmlns:svg-compatible:1.0" xmlns:dc="http://purl.org/dc/elements/1.1/"'
+)
+ODF_STYLES = """
+<style:style style:name="T1" style:family="text"><style:text-properties officeooo:rsid="1"/></style:style>
+<style:style style:name="T2" style:family="text"><style:text-properties fo:font-weight="bold"/></style:style>"""
+ODF_DEFAULTS = """
+<style:default-style style:family="paragraph"><style:text-properties fo:language="en" fo:country="US"/>
+</style:default-style>"""
+
+
+def odf(text: str) -> bytes:
+    """Return an OpenDocument file with this text."""
+
+    def content(inside: str) -> str:
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n<office:document {ODF_NAMES}>{inside}</office:document>'
+
+    return zipped(
+        {
+            "mimetype": "application/vnd.oasis.opendocument.text",
+            "META-INF/manifest.xml": "<manifest/>",
+            "content.xml": content(ODF_STYLES + text),
+            "styles.xml": content(f"{ODF_DEFAULTS}<style:header><text:p>A header</text:p></style:header>"),
+            "meta.xml": content(
+                "<dc:title>A name</dc:title><dc:creator>A Person</dc:creator><dc:language>en-US</dc:language>"
+            ),
+            "Object 1/content.xml": content("<text:p>A chart</text:p>"),
+            "Pictures/a.png": bytes(99),
+        }
+    )

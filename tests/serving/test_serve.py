@@ -356,7 +356,7 @@ def test_sentences_have_alternatives_and_aligned_words(client: TestClient, alone
 def test_a_word_file_is_translated_like_by_the_command(client: TestClient, model: Path, tmp_path: Path) -> None:
     """Its size does not count, but the characters of its text do."""
     picture = bytes(range(256)) * 400
-    data = docx(paragraph(run("der "), run("Hund", "<w:b/>"), run(" geht.")), picture=picture)
+    data = docx(paragraph(run("rot "), run("und", "<w:b/>")) + paragraph(run("die Katze ist rot")), picture=picture)
     (file := tmp_path / "a.docx").write_bytes(data)
     command(model, "", str(file), "-o", str(tmp_path / "b.docx"))
     answer = client.post("/translate_file", data=PAIR, files={"file": ("a.DOCX", data)})
