@@ -64,7 +64,7 @@ def test_quiet_hides_messages(nmt: Nmt) -> None:
         ("recipes shwo", 2, "No such command 'shwo'. Did you mean 'show'? See: nmt recipes --help"),
         ("translate --bean 3", 2, "No such option: --bean. Did you mean --beam?"),
         ("translate --beam", 2, "Option '--beam' requires an argument. See: nmt translate --help"),
-        ("export m --out x", 2, "Missing option --to: hf or ctranslate2. See: nmt export --help"),
+        ("export m --out x", 2, "Missing option --to: hf, ctranslate2 or argos. See: nmt export --help"),
         ("serve --port 99999", 2, "--port must be a whole number from 0 to 65535, not 99999"),
         ("serve nomodel", 66, "no model in nomodel. From the hub: OWNER/NAME"),
         ("translte", 2, "No such command 'translte'"),
