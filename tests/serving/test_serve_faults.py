@@ -196,7 +196,7 @@ def test_wrong_methods_and_paths_are_refused(client: TestClient, method: str, pa
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.pdf", b"%PDF", "file format not supported. Send one of .ass, .docm, .docx, "),
+        ("a.pdf", b"%PDF", "file format not supported. Send one of .arb, .ass, .docm, .docx, "),
         ("a", b"der Hund", "file format not supported"),
         ("a.txt", b"\xff\xfe\x00", "not text in UTF-8"),
         ("a.txt", b"\x00", "NUL"),
