@@ -296,6 +296,17 @@ def message(text: str) -> Parts:
     return Catalog(f'msgid ""\nmsgstr ""\n\nmsgid "{quoted}"\nmsgstr ""\n', Protection(strict=True)).parts
 
 
+def file_of(kind: str, before: str, after: str) -> Callable[[str], Any]:
+    """Return a function that reads a file with a text between two others, as one message or as anything else."""
+    form = FORMATS[kind]
+
+    def run(text: str) -> Any:
+        source = f"{before}{text}{after}"
+        return form.read(source.encode("utf-8", "replace") if form.binary else source, ReadOptions(language="ru"))
+
+    return run
+
+
 def office(kind: str, build: Callable[[str], bytes]) -> Callable[[str], Any]:
     """Return a function that reads and writes a file with a text in it, and with the text as markup."""
 
@@ -311,17 +322,6 @@ def office(kind: str, build: Callable[[str], bytes]) -> Callable[[str], Any]:
 def subtitles(kind: str, head: str) -> Callable[[str], Any]:
     """Return a function that reads and writes subtitles that begin with a head and a text."""
     return lambda text: translated_file(kind, f"{head}{text}".encode("utf-8", "replace"), capitals)
-
-
-def file_of(kind: str, before: str, after: str) -> Callable[[str], Any]:
-    """Return a function that reads a file with a text between two others, as one message or as anything else."""
-    form = FORMATS[kind]
-
-    def run(text: str) -> Any:
-        source = f"{before}{text}{after}"
-        return form.read(source.encode("utf-8", "replace") if form.binary else source, ReadOptions(language="ru"))
-
-    return run
 
 
 FUNCTIONS: dict[str, Callable[[str], Any]] = {

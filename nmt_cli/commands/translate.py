@@ -84,7 +84,7 @@ def translate(
     n_best: Annotated[int, output_option("Translations per line", kind="N", min=1)] = 1,
     alignments: Annotated[bool, output_option("Add word alignments of the best translation", "--alignments")] = False,
 ) -> int:
-    """Translate lines of text, or an HTML, Markdown or gettext file.
+    """Translate lines of text, a document, subtitles or a file of messages.
 
     Writes one line per input line, in order, and nothing else to stdout. Uses all cores, or all GPUs.
     """

@@ -66,10 +66,10 @@ class CleaningStats:
     """Counts of dropped pairs by reason, with the first examples of each."""
 
     read: int = 0
-    kept: Counter[int] = field(default_factory=Counter)  # pairs by part of the corpus
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> line number from 1
+    kept: Counter[int] = field(default_factory=Counter, compare=False)  # pairs by part of the corpus
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
         self.dropped[reason] += 1

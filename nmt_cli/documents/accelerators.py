@@ -18,7 +18,7 @@ _DOUBLED = re.compile(r"__|&&|(?:&amp;){2}")  # a literal character
 _ENTITY = re.compile(r"&(?!amp;)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 _OPAQUE = re.compile(
     r"<[^<>]*+>|&(?!amp;\w)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});|\\."
-)  # letters that no one sees
+)  # not shown to readers
 _TRAIL = re.compile(r"(?:\.{1,3}|[\u2026:\uff1a\u3002])\Z")
 _MOST_WORDS, _LONGEST = 6, 80  # of a label
 

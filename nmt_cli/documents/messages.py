@@ -1,7 +1,7 @@
 """Files of messages: strings with keys, as programs load them, each translated by itself.
 
-A format finds its messages with their offsets, decodes them and knows how to spell them. Whatever has no translation
-stays byte for byte, as does the rest of the file.
+A format finds its messages with their offsets, decodes them and spells translations. Messages without a translation
+stay byte for byte, as does the rest of the file.
 """
 
 import re

@@ -1,6 +1,7 @@
 """SubRip subtitles (.srt): translate the text of cues. Tags such as `<i>` and `{\\an8}` are marks."""
 
 import re
+from itertools import pairwise
 
 from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.encodings import decoded
@@ -21,8 +22,9 @@ def read(data: bytes, options: ReadOptions) -> Subtitles:
     starts = [index for index, line in enumerate(lines) if _TIMES.match(line)]
     if not starts and text.strip():
         raise DataError("no line has times such as 00:00:01,000 --> 00:00:02,500, so these are not SubRip subtitles")
-    pieces = list[str | Cue](["".join(lines[: starts[0] + 1 if starts else 0])])
-    for start, following in zip(starts, [*starts[1:], None], strict=True):
+    pieces = list[str | Cue](["".join(lines[: starts[0] + 1 if starts else None])])
+    for start, following in pairwise([*starts, None]):
+        assert start is not None
         # The line before the times of the next cue is its number.
         stop = len(lines) if following is None else following - bool(_NUMBER.fullmatch(lines[following - 1]))
         stop = max(stop, start + 1)

@@ -1,4 +1,4 @@
-"""The variables of CTranslate2's Transformer: their names, and those of which our model has no equivalent."""
+"""The variables of CTranslate2's Transformer: their names, and the features that our model lacks."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ DECODER = {
     "residuals.1.norm": "attention/layer_norm",
     "residuals.2.norm": "ffn/layer_norm",
 }
-# Parts of the names of variables -> the feature of which our model has no equivalent.
+# Parts of the names of variables -> the feature that our model lacks.
 FEATURES = {
     "rotary": "rotary positions",
     "relative": "relative positions",

@@ -1,4 +1,4 @@
-"""The import command: convert a model of transformers or Marian to a model directory."""
+"""The import command: convert a model of another toolkit to a model directory."""
 
 import re
 import tempfile
@@ -38,10 +38,10 @@ FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
 
 
 def import_model(source: Path | str, out: Path) -> Path:
-    """Convert a model of transformers or Marian to the new model directory `out`, and return `out`.
+    """Convert a model of another toolkit to the new model directory `out`, and return `out`.
 
-    `source` is a directory as transformers or Marian writes it, or OWNER/NAME or OWNER/NAME@REVISION on the hub. The
-    import is kept only if both models compute the same results.
+    `source` is an Argos package, a directory as CTranslate2, transformers or Marian writes it, or OWNER/NAME or
+    OWNER/NAME@REVISION on the hub. The import is kept only if both models compute the same results.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")

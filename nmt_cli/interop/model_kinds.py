@@ -65,7 +65,7 @@ def list_models(paths: Sequence[Path]) -> list[StoredModel]:
 def named_and_found(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[StoredModel, ...]]:
     """Divide paths into model directories, which a server loads at once, and the models inside other directories.
 
-    A path that is neither is returned as a model directory: opening it reports what is wrong with it.
+    A path that is neither is returned as a model directory: opening it reports the error.
     """
     named = list[Path]()
     found = list[StoredModel]()

@@ -74,8 +74,6 @@ def weight_files(directory: Path) -> list[Path]:
             if missing := [part for part in parts if not part.is_file()]:
                 raise MissingError(f"no file {missing[0]}, which {index.name} names")
             return parts
-    if (directory / "model.bin").is_file():
-        raise MissingError(f"{directory} is a CTranslate2 model. Import the transformers model that it was made from")
     raise MissingError(f"{directory} has no weights: no {SAFETENSORS}, no {PICKLE}, nor Marian's *.npz")
 
 

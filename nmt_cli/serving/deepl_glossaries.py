@@ -74,7 +74,7 @@ async def _single(service: Service, key: str) -> Glossary:
     """Return a glossary with one dictionary; 404 for others, which version 2 cannot show."""
     glossary = await service.stored(service.glossaries.get, key)
     if len(glossary.dictionaries) != 1:
-        raise Refusal(404, "This glossary has several dictionaries: use version 3 of the API")
+        raise Refusal(404, "This glossary does not have exactly one dictionary: use version 3 of the API")
     return glossary
 
 

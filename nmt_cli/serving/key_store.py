@@ -86,7 +86,7 @@ class KeyStore:
 
     @property
     def exist(self) -> bool:
-        """Whether there has ever been a key. A server whose keys are all revoked must not serve everybody."""
+        """Whether there has ever been a key. Revoking all keys must not open a server."""
         return bool(self._database.read("SELECT 1 FROM keys LIMIT 1"))
 
     def find(self, key: str) -> ApiKey | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import math
 import mmap
@@ -24,6 +25,13 @@ RETRY_SECONDS = 60  # after a failure, before a model is loaded again; requests 
 def resident_bytes() -> int:
     """Return the memory that this process takes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+
+def _free() -> None:
+    """Return the memory of objects that are no longer used to the system."""
+    gc.collect()  # a translator's queue and its threads refer to each other
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # malloc_trim(3); other C libraries lack it
+        trim(0)
 
 
 class OnDemand:
@@ -91,7 +99,7 @@ class OnDemand:
         if translator:
             await to_thread.run_sync(translator.close)
             del translator
-            gc.collect()  # its queue and its threads refer to each other
+            await to_thread.run_sync(_free)
             say(f"put away {self.model.path}")
 
     def close(self) -> None:

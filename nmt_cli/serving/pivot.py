@@ -65,7 +65,7 @@ async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], optio
 
 
 class SentenceTerms(Terms):
-    """The terms that the translation of each sentence must contain, whatever words the sentence itself has."""
+    """The terms that the translation of each sentence must contain, even if the sentence lacks their phrases."""
 
     def __init__(self, by_sentence: Mapping[str, list[Term]]) -> None:
         super().__init__(())

@@ -84,7 +84,7 @@ class BatchPlan:
 
     def _lengths(self, text: Corpus, sentences: Lengths | None = None) -> tuple[Lengths, Lengths]:
         src, tgt = text.src.lengths(sentences), text.tgt.lengths(sentences)
-        return src if self.source_eos else np.maximum(src - 1, 0), tgt
+        return src if self.source_eos else src - (src > 1), tgt
 
     def _epoch(self, number: int) -> tuple[Lengths, list[int]]:
         """Return an epoch's order and the bounds of its steps.

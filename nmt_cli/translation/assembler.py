@@ -111,6 +111,8 @@ class Assembler:
         if segment.unconstrained:
             if not segment.hypotheses or not self._has_terms(segment):
                 self._replace(segment, [segment.unconstrained], pending.drafts[0])
+                if self._gives_up(segment.unconstrained, pending):
+                    self._leave_untranslated(segment.unconstrained)
             return
         if segment.given:
             other = replace(
@@ -124,10 +126,15 @@ class Assembler:
         may_repeat = pending.options.split and not pending.options.sampling
         if failed and may_repeat and segment.depth < MAX_HALVINGS and self._halve(segment, pending):
             return
-        if failed and may_repeat and self._best(segment) and segment.prefix == self.head:
-            self._leave_untranslated(segment)
-        else:
+        if segment.terms or not self._gives_up(segment, pending):
             self._constrain(segment, pending)
+        else:
+            self._leave_untranslated(segment)
+
+    def _gives_up(self, segment: Segment, pending: Pending) -> bool:
+        """Return whether the source is better than a translation that failed, and is not to be searched again."""
+        may_repeat = pending.options.split and not pending.options.sampling
+        return bool(may_repeat and self._failed(segment) and self._best(segment) and segment.prefix == self.head)
 
     def _failed(self, segment: Segment) -> bool:
         """Return whether the best translation is empty, loops, or is many times as long as its source."""

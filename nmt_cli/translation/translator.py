@@ -77,6 +77,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         tokenizers = [[file.read_bytes() for file in files_of(one.tokenizer_file)] for one in opened]
         if any(other != tokenizers[0] for other in tokenizers):
             raise DataError("the models have different tokenizers: they cannot form an ensemble")
+        if len({one.config.architecture.source_eos for one in opened}) > 1:
+            raise DataError("some of the models read </s> after sources, others do not: they cannot form an ensemble")
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
         # The 99.9th percentile of training source lengths, EOS counted. Older models lack it; without it,

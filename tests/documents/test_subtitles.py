@@ -90,6 +90,13 @@ def test_a_sentence_over_several_cues_is_one_text() -> None:
 
 
 @pytest.mark.parametrize(
+    "data", [b"", b"\n \r\n", b"\xef\xbb\xbf", b"00:00:01,000 --> 00:00:02,000", SRT[:40].encode()]
+)
+def test_a_file_without_text_stays(data: bytes) -> None:
+    assert translated_file("srt", data) == data
+
+
+@pytest.mark.parametrize(
     ("first", "second", "joined"),
     [
         ("I came", "and I went", True),

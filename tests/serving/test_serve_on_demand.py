@@ -4,6 +4,8 @@ import asyncio
 import json
 import math
 import shutil
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -20,6 +22,7 @@ from tiny_model import make_model
 pytest.importorskip("starlette")
 from serving import TEXTS, ask, hypotheses, server
 from starlette.testclient import TestClient
+from texts import ROOT
 
 from nmt_cli import Translator
 from nmt_cli.interop.model_kinds import find_models
@@ -199,6 +202,36 @@ def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
         ]
         for pair, answer in asked:
             assert answer.result().json() == expected[pair]
+
+
+def test_models_that_are_put_away_give_their_memory_back(tmp_path: Path) -> None:
+    """In a process of its own: what other tests left behind would hide 20 MB."""
+    make_model(
+        tmp_path / "a", "model.d_model=256", "model.d_ff=1024", "model.num_heads=4", "model.d_k=64", "model.d_v=64"
+    )
+    script = """
+import asyncio, math, sys
+from pathlib import Path
+from nmt_cli.interop.model_kinds import find_models
+from nmt_cli.serving.on_demand import Loader, resident_bytes
+from nmt_cli.serving.pool import load
+loader = Loader(lambda model: load(model.open(), "fp32", 1)[0].translator, idle=math.inf)
+model = loader.add(find_models(Path(sys.argv[1]))[0])
+async def main():
+    for _ in range(4):
+        async with model.held():
+            model.loaded.submit("rot").result(30)
+            print(resident_bytes())
+        await model.put_away()
+        print(resident_bytes())
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded, freed, *_, last = map(int, done.stdout.split())
+    assert loaded - freed > 10_000_000
+    assert last < freed + 5_000_000
 
 
 def test_a_closed_pool_closes_the_models_that_are_loaded() -> None:

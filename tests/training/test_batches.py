@@ -202,6 +202,15 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
     assert len({x.untyped_storage().data_ptr() for x in parts}) == 1, "one buffer, so one copy to the device"
 
 
+def test_a_model_may_read_sources_without_eos() -> None:
+    """All but empty ones, which consist of EOS."""
+    plan = BatchPlan(corpus_of([(3, 2), (1, 4)]), 100, 1, 1, source_eos=False)
+    batch = plan.batch(np.array([0, 1]), 0)
+    assert batch.src_N.tolist() == [3, 3, 2]
+    assert batch.tgt_out_N.tolist() == [103, 2, 104, 104, 104, 2]
+    assert plan.src_lengths.tolist() == [2, 1]
+
+
 def test_dropout_depends_on_sentence_and_step_but_not_on_the_batch() -> None:
     corpus, chosen = corpus_of(skewed(50)), np.array([30, 2, 11])
     plan, other = (BatchPlan(corpus, 100, 2, seed) for seed in (1, 2))

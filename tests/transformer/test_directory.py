@@ -135,7 +135,7 @@ NUMBERS = [
     (section, field.name, get_args(field.type))
     for section, kind in (("architecture", Architecture), ("decoding", Decoding))
     for field in fields(kind)
-    if get_origin(field.type) is Annotated
+    if get_origin(field.type) is Annotated and get_args(field.type)[0] is not str
 ]
 
 
