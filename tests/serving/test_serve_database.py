@@ -419,3 +419,9 @@ def test_glossaries_of_version_3_have_a_dictionary_for_each_pair(tmp_path: Path,
             assert client.request(method, f"/v3/glossaries/none{where}", json={"name": "x"}).status_code == 404
         assert client.delete(path).status_code == 204
         assert client.get("/v3/glossaries").json() == {"glossaries": []}
+
+
+def test_a_limit_that_sqlite_cannot_store_is_refused(tmp_path: Path) -> None:
+    words = ["keys", "add", "a", "--database", str(tmp_path / "a.db"), "--per-day"]
+    assert CliRunner().invoke(command_line, [*words, str(2**63)]).exit_code == 2
+    assert CliRunner().invoke(command_line, [*words, str(2**63 - 1)]).exit_code == 0
