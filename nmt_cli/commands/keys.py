@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Manage the API keys of nmt serve --database.", cls=Group, rich_markup_mode=None)
 command = partial(app.command, cls=Command)
 
+MOST = 2**63 - 1  # the largest number that SQLite stores
+
 Database = Annotated[Path, file_option("The server's data base")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key")]
-PerMinute = Annotated[int | None, number_option("Maximum requests per minute", default="no limit", min=0)]
-PerDay = Annotated[int | None, number_option("Maximum characters per day", default="no limit", min=0)]
+PerMinute = Annotated[int | None, number_option("Maximum requests per minute", default="no limit", min=0, max=MOST)]
+PerDay = Annotated[int | None, number_option("Maximum characters per day", default="no limit", min=0, max=MOST)]
 
 
 def _keys(database: Path, *, create: bool = False) -> "KeyStore":

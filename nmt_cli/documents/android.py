@@ -7,6 +7,7 @@ import re
 from functools import partial
 
 from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.encodings import paired
 from nmt_cli.documents.messages import Found, Message, MessageFile, Plural, PluralGroup
 from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, attributes, elements
 
@@ -20,7 +21,7 @@ _TO_RESOURCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # to anoth
 
 
 def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[2], text)
+    return paired(_ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else match[2], text))
 
 
 def _escape(spelled: dict[str, str], has_quotes: bool, text: str) -> str:

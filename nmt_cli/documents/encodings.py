@@ -4,6 +4,7 @@ Other files have the Windows code page of the source language.
 """
 
 import codecs
+import re
 from dataclasses import dataclass
 
 from nmt_cli.corpus.languages import base_of
@@ -24,6 +25,7 @@ _CODE_PAGES = {
     "gb18030": "zh",
 }
 _CODE_PAGE_OF = {language: page for page, languages in _CODE_PAGES.items() for language in languages.split()}
+_SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 
 
@@ -72,3 +74,14 @@ def _decoded(data: bytes, encoding: Encoding) -> tuple[str, Encoding]:
     if "\0" in text:
         raise DataError("the input has NUL characters, so it is not a text file. Check its format")
     return text, encoding
+
+
+def paired(text: str) -> str:
+    """Return a text with pairs of surrogates, which escapes such as \\ud83d\\ude00 name, as characters.
+
+    A surrogate without a partner becomes a question mark.
+    """
+    if text.isascii():
+        return text
+    text = _SURROGATES.sub(lambda match: match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
+    return text.encode("utf-8", "replace").decode()

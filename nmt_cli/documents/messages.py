@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from nmt_cli.documents import accelerators, html, icu
 from nmt_cli.documents.document import Document, ReadOptions
+from nmt_cli.documents.encodings import paired
 from nmt_cli.documents.icu import Cut, is_same
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.plural_categories import categories, one_is_exact
@@ -72,6 +73,9 @@ class Message:
     cut: Cut = text_parts
     flags: Sequence[str] = ()  # of gettext, to select the forms of placeholders
     is_new: bool = False  # the file has no translation yet, so that it is written even if it equals the text
+
+    def __post_init__(self) -> None:
+        self.text = paired(self.text)
 
 
 @dataclass

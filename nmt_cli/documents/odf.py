@@ -40,7 +40,9 @@ _SEEN = re.compile(
     r"\s(?!officeooo:|loext:|xmlns:|(?:fo|style):(?:language|country|script|rfc-language-tag)(?:-\w+)?=)[\w:-]+=\""
 )
 _VALUE_TYPE = re.compile(r"\s(?:office|calcext):value-type=[\"'](\w+)[\"']")
-_DEFAULTS = re.compile(r"<style:default-style\b[^<>]*>.*?</style:default-style>", re.DOTALL)
+_DEFAULTS = re.compile(
+    r"<style:default-style\b[^<>]*+>(?:(?!</?style:default-style\b).)*+</style:default-style>", re.DOTALL
+)
 _LANGUAGE, _REGION = re.compile(r"(?<=\sfo:language=\")[^\"<>]*"), re.compile(r"(?<=\sfo:country=\")[^\"<>]*")
 _PROPERTY = re.compile(r"(?<=<dc:language>)[^<>]*(?=</)")
 

@@ -110,10 +110,8 @@ class _PropertyReader(_TextReader):
         parts = super().parts()
         if not self.language:
             return parts
-        replaced = rf"\g<1>{with_region(self.language)}\2"
-        return [
-            re.sub(r"(<dc:language>)[^<>]*(</)", replaced, part) if isinstance(part, str) else part for part in parts
-        ]
+        language = with_region(self.language)
+        return [_PROPERTY.sub(language, part) if isinstance(part, str) else part for part in parts]
 
 
 _SHEET, _STRINGS = "spreadsheetml.worksheet", "spreadsheetml.sharedStrings"

@@ -20,7 +20,6 @@ _LINE = re.compile(
     re.DOTALL,
 )
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(?:\r\n|\r|\n)[ \t\f]*+|(.))", re.DOTALL)
-_SURROGATES = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _ESCAPED = {"\\": r"\\", "\n": r"\n", "\t": r"\t", "\r": r"\r", "\f": r"\f"}
 _ARGUMENT = re.compile(r"\{\d{1,3}(?:,[^{}]*+)?+\}")  # the mark of a pattern of MessageFormat
@@ -40,7 +39,7 @@ def read(data: bytes | str, options: ReadOptions) -> Document:
     while offset < len(text) and (match := _LINE.match(text, offset)):
         offset = match.end()
         value = match["value"] or ""
-        plain = _paired(_ESCAPE.sub(_character, value))
+        plain = _ESCAPE.sub(_character, value)
         if not value or is_code(plain):
             continue
         cut = _cut_pattern if _ARGUMENT.search(plain) else text_parts
@@ -65,12 +64,6 @@ def _character(match: re.Match[str]) -> str:
     if match[1]:
         return chr(int(match[1], 16))
     return _LETTERS.get(match[2], match[2]) if match[2] else ""
-
-
-def _paired(text: str) -> str:
-    """Return a text with pairs of surrogates as characters, and without single ones."""
-    text = _SURROGATES.sub(lambda match: match[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le"), text)
-    return text.encode("utf-8", "replace").decode()
 
 
 def _cut_pattern(text: str, protection: Protection | None) -> Parts:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.items import Item
 from nmt_cli.documents.markup import Reader, rewritten
 from nmt_cli.documents.segment import Parts, SegmentBuilder
@@ -63,7 +64,17 @@ class RunReader(Reader):
 
     paragraphs = frozenset(_NAMES)
 
+    def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
+        super().__init__(data, name, options)
+        self._found = dict[int, Parts]()  # paragraphs by their first token
+
     def paragraph(self, begin: int, end: int) -> Parts:
+        # A paragraph without text is walked twice. Paragraphs nested in it must not double the time at each level.
+        if begin not in self._found:
+            self._found[begin] = self._paragraph(begin, end)
+        return self._found[begin]
+
+    def _paragraph(self, begin: int, end: int) -> Parts:
         content = _Content(self, begin, end)
         if not any(item.kind == "text" and item.source.strip() for item in content.items):
             return [self.markup.sources[begin], *self.walk(begin + 1, end)]

@@ -91,6 +91,8 @@ class OnDemand:
             warn(f"{self.model.path} cannot be loaded: {reason or 'there is too little memory'}")
         finally:
             self._loading = None
+        if self.translator and not self.users:  # the requests that needed it have ended meanwhile
+            self._loader.released(self)
         await self._loader.make_room()
 
     async def put_away(self) -> None:

@@ -10,8 +10,9 @@ from starlette.routing import Route
 from nmt_cli.serving import pivot
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.language_routes import LanguageRoute
-from nmt_cli.serving.pool import ModelPool, while_connected
+from nmt_cli.serving.pool import while_connected
 from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
+from nmt_cli.serving.texts import TextFormat
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.segmenter import sentences_of
 
@@ -31,7 +32,6 @@ async def sentences(request: Request) -> Response:
     text = fields.text("q")
     service.count(request, [text])
     alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
-    await service.charge(request)
     source, confidence = await service.source_language([text], fields.text("source"), fields.text("target"))
     spans = await service.pool.workers.in_thread(sentences_of, text)
     if len(spans) > MAX_SENTENCES:
@@ -41,8 +41,10 @@ async def sentences(request: Request) -> Response:
         route = service.route(request, source, fields.text("target"))
         options = SearchOptions(n_best=alternatives + 1, alignments=True)
         with service.pool.admit([text], options):
-            translated = await while_connected(request, _translate(service.pool, route, units, options))
+            await service.charge(request)
+            translated = await while_connected(request, _translate(service, route, units, options))
     else:
+        await service.charge(request)
         translated = [[Hypothesis(unit, [])] for unit in units]
     ends = [0, *(stop for _, stop in spans)]
     gaps = [text[end:start] for end, (start, _) in zip(ends, spans, strict=False)]
@@ -61,10 +63,19 @@ class Hypothesis(NamedTuple):
 
 
 async def _translate(
-    pool: ModelPool, route: LanguageRoute, units: list[str], options: SearchOptions
+    service: Service, route: LanguageRoute, units: list[str], options: SearchOptions
 ) -> list[list[Hypothesis]]:
-    results = await pivot.translate(pool, route, units, options)
-    return await pool.workers.map_in_thread(_hypotheses, results)
+    """Translate sentences. Those with placeholders or words to keep get no alignment."""
+    pool, text_format = service.pool, TextFormat(protect=service.protect, keep=service.keep)
+    marked = list[str]()
+    if text_format.marked:
+        parsed = await pool.workers.map_in_thread(text_format.parse, units)
+        marked = [unit for unit, one in zip(units, parsed, strict=True) if one.units != [unit]]
+    hidden = set(marked)
+    results = await pivot.translate(pool, route, [unit for unit in units if unit not in hidden], options)
+    aligned = iter(await pool.workers.map_in_thread(_hypotheses, results))
+    texts = iter(await service.translate_on(route, marked, text_format, options) if marked else ())
+    return [[Hypothesis(text, []) for text in next(texts)] if unit in hidden else next(aligned) for unit in units]
 
 
 def _hypotheses(ranks: pivot.Ranks) -> list[Hypothesis]:

@@ -152,7 +152,10 @@ class Service:
             raise Refusal(403, "Invalid API key")
 
     async def charge(self, request: Request) -> None:
-        """Count a request and the characters of its texts for its key; 429, or DeepL's 456, at the key's limits."""
+        """Count a request and the characters of its texts for its key; 429, or DeepL's 456, at the key's limits.
+
+        Call it once the request is admitted: a request that is refused costs the key nothing.
+        """
         key = self.key_of(request)
         if not key:
             return
@@ -196,15 +199,16 @@ class Service:
 
         The source language may be "auto". `case` is that of SearchOptions.
         """
-        await self.charge(request)
         source, confidence = await self.source_language(texts, *pair)
         if self.needs_no_translation(source, pair[1]):
+            await self.charge(request)
             return Answer([[text] for text in texts], source, confidence)
         route = self.route(request, source, pair[1])
         text_format = replace(text_format, language=route.target, keep=self.keep)
         options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms, case=case)
         with self.pool.admit(texts, options):
-            translations = await while_connected(request, self._translate(route, texts, text_format, options))
+            await self.charge(request)
+            translations = await while_connected(request, self.translate_on(route, texts, text_format, options))
         return Answer(translations, route.source, confidence)
 
     def route(self, request: Request, source: str, target: str) -> LanguageRoute:
@@ -231,19 +235,21 @@ class Service:
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
         self.count(request, units)
-        await self.charge(request)
         source, _ = await self.source_language(units, source, target)
         if self.needs_no_translation(source, target):
+            await self.charge(request)
             return data
         options = SearchOptions(n_best=1, alignments=True)
         route = self.route(request, source, target)
         with self.pool.admit(units, options):
+            await self.charge(request)
             translated = await pivot.translate(self.pool, route, units, options)
             return await workers.assemble_file(text_format, data, tuple(ranks[0] for ranks in translated))
 
-    async def _translate(
+    async def translate_on(
         self, route: LanguageRoute, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
     ) -> list[list[str]]:
+        """Return the distinct translations of admitted texts, best first."""
         short = sum(map(len, texts)) <= SHORT_TEXT
         workers = self.pool.workers
         in_process = text_format.marked and not short

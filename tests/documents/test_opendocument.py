@@ -2,6 +2,7 @@
 
 import pytest
 from fake_models import Model, backwards, capitals, linked, same, silent, texts_of_file, translated_file
+from growth import is_linear
 from office_files import member, odf, zipped
 
 from nmt_cli.documents.document import ReadOptions
@@ -59,6 +60,13 @@ def test_the_language_is_set() -> None:
     assert 'fo:language="pt" fo:country="PT"' in member(out, "styles.xml")
     assert "<dc:language>pt-PT</dc:language>" in (meta := member(out, "meta.xml"))
     assert "<dc:title>A NAME</dc:title><dc:creator>A Person</dc:creator>" in meta
+
+
+def test_many_default_styles_take_linear_time() -> None:
+    def run(text: str) -> None:
+        translated_file("odt", odf(text), capitals, ReadOptions(language="pt"))
+
+    assert is_linear(run, "<style:default-style/>")
 
 
 def test_other_files_are_refused() -> None:

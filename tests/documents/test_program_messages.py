@@ -32,6 +32,10 @@ def answer(text: str) -> Model:
         ("android", "%1$s of <xliff:g id='x'>%2$s</xliff:g>", capitals, "%1$s OF <xliff:g id='x'>%2$s</xliff:g>"),
         ("strings", 'a \\"b\\" caf\\U00e9', capitals, 'A \\"B\\" CAFÉ'),
         ("strings", "dog", answer('a "b" \\'), 'a \\"b\\" \\\\'),
+        ("android", "caf\\u00e9 \\uD83D\\uDE00 x", capitals, "CAFÉ \U0001f600 X"),
+        ("strings", "caf\\U00e9 \\Ud83d\\Ude00 x", capitals, "CAFÉ \U0001f600 X"),
+        ("yaml", "caf\\u00e9 \\ud83d\\ude00 x", capitals, "CAF\\u00c9 \\ud83d\\ude00 X"),
+        ("json", "a \\ud83d b {{n\\ud83d}}", capitals, "A ? B {{n?}}"),
         ("properties", "it''s {0} o''clock", capitals, "IT''S {0} O''CLOCK"),
         ("properties", "{0} dogs", answer("d'eau"), "{0} d''eau"),
         ("properties", "it's", answer("d'eau"), "d'eau"),
@@ -47,11 +51,13 @@ def test_escapes(kind: str, text: str, model: Model, expected: str) -> None:
     around = {
         "android": '<resources><string name="a">{}</string></resources>',
         "strings": '"a" = "{}";',
+        "yaml": 'a: "{}"\n',
+        "json": '["{}"]',
         "properties": "a = {}\n",
         "laravel": "<?php return ['a' => '{}'];",
         "resx": '<root><data name="a"><value>{}</value></data></root>',
     }[kind]
-    before, after = around.split("{}")
+    before, after = around.split("{}", 1)
     assert translated(kind, before + text + after, model=model).decode() == before + expected + after
 
 

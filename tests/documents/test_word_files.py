@@ -56,6 +56,11 @@ def text_of(data: bytes) -> str:
     return re.sub(r"<(?!/?[abi]>)[^<>]*>", "", text.replace("<w:footnoteReference", "[2]<w:"))
 
 
+def test_nested_paragraphs_take_linear_time() -> None:
+    data = docx("<w:p>" * 60 + run("A dog") + "</w:p>" * 60)
+    assert ">A DOG<" in body(translated_file("docx", data, capitals))
+
+
 @pytest.mark.parametrize("model", [same, silent])
 def test_an_unchanged_text_leaves_every_byte(model: Model) -> None:
     data = docx(EVERYTHING, header1=f"{HEAD}<w:hdr {W}>{paragraph(run('A header'))}</w:hdr>")

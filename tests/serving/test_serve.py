@@ -353,6 +353,19 @@ def test_sentences_have_alternatives_and_aligned_words(client: TestClient, alone
             assert starts <= {tgt for _, tgt in pairs}, "each word begins with a piece"
 
 
+@pytest.mark.parametrize("options", [{"keep": ("Hund",)}, {"protect": True}])
+def test_sentences_keep_what_other_routes_keep(model: Path, options: dict[str, Any]) -> None:
+    kept = "Hund" if "keep" in options else "%s"
+    with client_of(model, **options) as client:
+        answer = client.post("/sentences", json={"q": f"rot und. der {kept} geht.", **PAIR, "alternatives": 1}).json()
+        aligned, hidden = ([each["text"] for each in one["hypotheses"]] for one in answer["sentences"])
+        expected = ask(client, q=f"der {kept} geht.", alternatives=1)
+        assert hidden == [expected["translatedText"], *expected["alternatives"]]
+        assert all(kept in text for text in hidden)
+        assert len(aligned) == 2
+        assert answer["sentences"][0]["hypotheses"][0]["alignment"]
+
+
 def test_a_word_file_is_translated_like_by_the_command(client: TestClient, model: Path, tmp_path: Path) -> None:
     """Its size does not count, but the characters of its text do."""
     picture = bytes(range(256)) * 400

@@ -156,6 +156,28 @@ def test_limits_are_answered_in_each_dialect(model: Path, path: Path) -> None:
         assert (answer.status_code, "1 requests per minute" in answer.json()["message"]) == (429, True)
 
 
+@pytest.mark.parametrize("route", ["/translate", "/sentences", "/translate_file"])
+def test_a_refused_request_costs_nothing(model: Path, path: Path, route: str) -> None:
+    key = KeyStore(Database(path)).add("a", per_day=100)
+
+    def send(client: Any, target: str) -> int:
+        fields = {"source": "en", "target": target}
+        if route == "/translate_file":
+            files = {"file": ("a.srt", b"1\n00:00:01,000 --> 00:00:02,000\nrot und\n")}
+            return int(client.post(route, data=fields, files=files, headers=bearer(key)).status_code)
+        return int(client.post(route, json={"q": "rot und", **fields}, headers=bearer(key)).status_code)
+
+    with client_of(model, path) as client:
+        pool = client.app.state.service.pool
+        assert send(client, "xx") == 400
+        pool.texts = pool.queue
+        assert send(client, "de") == 429
+        pool.texts = 0
+        assert KeyStore(Database(path)).usage() == []
+        assert send(client, "de") == 200
+        assert KeyStore(Database(path)).usage()[0][2:] == (1, 7)
+
+
 def test_several_servers_count_together(model: Path, path: Path) -> None:
     key = KeyStore(Database(path)).add("a", per_minute=None, per_day=300)
     with client_of(model, path) as one, client_of(model, path) as two, ThreadPoolExecutor(8) as threads:
@@ -419,3 +441,9 @@ def test_glossaries_of_version_3_have_a_dictionary_for_each_pair(tmp_path: Path,
             assert client.request(method, f"/v3/glossaries/none{where}", json={"name": "x"}).status_code == 404
         assert client.delete(path).status_code == 204
         assert client.get("/v3/glossaries").json() == {"glossaries": []}
+
+
+def test_a_limit_that_sqlite_cannot_store_is_refused(tmp_path: Path) -> None:
+    words = ["keys", "add", "a", "--database", str(tmp_path / "a.db"), "--per-day"]
+    assert CliRunner().invoke(command_line, [*words, str(2**63)]).exit_code == 2
+    assert CliRunner().invoke(command_line, [*words, str(2**63 - 1)]).exit_code == 0

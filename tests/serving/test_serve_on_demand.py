@@ -192,6 +192,17 @@ def test_an_idle_model_is_put_away(directory: Path) -> None:
         assert lab.loads == ["en-de", "en-de"]
 
 
+def test_a_model_whose_request_ended_while_it_loaded_is_put_away(directory: Path) -> None:
+    lab = Lab(directory, idle=1)
+    lab.app = create_app(Service(lab.pool, lab.pool.metrics, Limits(5000, 50, 0.2)))
+    with lab.pool, TestClient(lab.app) as client:
+        lab.gate.clear()
+        assert request(client).status_code == 504
+        lab.gate.set()
+        wait_until(lambda: lab.loaded == ["en-de"])
+        wait_until(lambda: not lab.loaded)
+
+
 def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
     """One model fits; every answer is right."""
     lab = Lab(directory, memory=1, resident=lambda: len(lab.loaded), idle=0.05)
