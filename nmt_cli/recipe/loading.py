@@ -153,12 +153,12 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
 
 def _weights(corpus: Corpus) -> list[float]:
     """Return the weights that the entries of the corpus section name, in the order of its parts; [] if none does."""
-    train = [entry for entry in corpus.sources if entry.split == "train"]
-    given = [*(entry.weight for entry in train), *(entry.weight for entry in corpus.synthetic)]
+    own = [None] if corpus.train_src or not corpus.sources else []
+    real = [*own, *(entry.weight for entry in corpus.sources if entry.split == "train")] if corpus.real_pairs else []
+    given = [*real, *(entry.weight for entry in corpus.synthetic)]
     if all(weight is None for weight in given):
         return []
-    own = 1 if corpus.train_src or not corpus.sources else 0
-    return [1.0] * own + [1.0 if weight is None else weight for weight in given]
+    return [1.0 if weight is None else weight for weight in given]
 
 
 def override(text: str) -> dict[str, Any]:

@@ -97,11 +97,11 @@ class BatchPlan:
             src, tgt = self._lengths(text)
             costs = src + tgt
             order = self.mixing.order(number)
+            if text is not self.corpus:
+                order = order[costs[order] > 0]  # joined lines leave empty ones
             if len(order) < self.steps_per_epoch:
                 advice = "Raise training.tokens_per_step, or give short text more weight"
                 raise UsageError(f"training.weights draws fewer sentences than there are steps in an epoch. {advice}")
-            if text is not self.corpus:
-                order = order[costs[order] > 0]  # joined lines leave empty ones
             bounds = without_empty_parts(cut_evenly(costs[order], self.steps_per_epoch))
             self._last = number, order, bounds
         return order, bounds

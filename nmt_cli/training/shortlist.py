@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.readers import CHUNK, read_pairs
 from nmt_cli.corpus.tokenizer import EOS, PAD, Tokenizer, normalize
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import counted, say
@@ -22,6 +22,7 @@ from nmt_cli.translation.shortlist import FILE, Shortlist
 
 ROUNDS = 5
 MAX_LINKS = 25_000_000  # pairs of a source and a target token within a sentence: 0.8 GB of memory
+MOST_TOKENS = 1000  # of a line
 NONE = PAD  # the source of target tokens that translate none
 Ids = npt.NDArray[np.int32]
 
@@ -32,23 +33,13 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
     for file in (src, tgt):
         if not file.is_file():
             raise MissingError(f"no file {file}")
-    sides = [[normalize(line) for line in read_lines(file)] for file in (src, tgt)]
-    if len(sides[0]) != len(sides[1]):
-        raise DataError(f"{src} has {len(sides[0]):,} lines, {tgt} has {len(sides[1]):,}")
-    tokenizer = opened.tokenizer
-    pairs = [
-        (source, target)
-        for source, target in zip(
-            tokenizer.encode_arrays(sides[0]), tokenizer.target.encode_arrays(sides[1]), strict=True
-        )
-        if len(source) and len(target)
-    ]
+    pairs, count = encoded_pairs(src, tgt, opened.tokenizer)
     used = within_links(pairs)
     if not used:
         raise DataError(f"{src} and {tgt} have no pair of lines with text")
-    shortlist = learn(used, tokenizer, best, frequent)
+    shortlist = learn(used, opened.tokenizer, best, frequent)
     artefact.replace_file(opened.directory / FILE, shortlist.to_bytes(opened.tokenizer_file))
-    some = f", of {len(pairs):,}" if len(used) < len(pairs) else ""
+    some = f", of {count:,}" if len(used) < count else ""
     say(
         f"{opened.directory / FILE}: {counted(len(used), 'pair')}{some}; {len(shortlist.frequent):,} frequent tokens, "
         f"{len(shortlist.targets):,} listed ones. Use it: nmt translate --shortlist auto"
@@ -56,9 +47,46 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
     return 0
 
 
+def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
+    """Return the pairs of lines with text, and their number. Pairs of more than MOST_TOKENS on a side are left out.
+
+    If they have over 2 x MAX_LINKS links, return evenly spaced ones only, because the files may exceed the memory.
+    """
+    kept, links, step, count = list[tuple[Ids, Ids]](), 0, 1, 0
+    for number, chunk in enumerate(read_pairs(str(src), str(tgt), 0, {})):
+        texts = [_texts(side, file, number * CHUNK) for side, file in ((chunk.src, src), (chunk.tgt, tgt))]
+        encoded = tokenizer.encode_arrays(texts[0]), tokenizer.target.encode_arrays(texts[1])
+        for pair in zip(*encoded, strict=True):
+            if not all(0 < len(side) <= MOST_TOKENS for side in pair):
+                continue
+            if count % step == 0:
+                kept.append(pair)
+                links += _links(pair)
+            count += 1
+            if links > 2 * MAX_LINKS:
+                kept, step = kept[::2], 2 * step
+                links = sum(map(_links, kept))
+    return kept, count
+
+
+def _texts(lines: Sequence[bytes | None], file: Path, before: int) -> list[str]:
+    """Return the text of lines, "" for an overlong one. `before` is the number of lines before them in the file."""
+    texts = []
+    for number, line in enumerate(lines, before + 1):
+        try:
+            texts.append(normalize((line or b"").decode()))
+        except UnicodeDecodeError:
+            raise DataError(f"{file}, line {number:,} is not UTF-8. Convert it, for example with iconv") from None
+    return texts
+
+
+def _links(pair: tuple[Ids, Ids]) -> int:
+    return (len(pair[0]) + 1) * len(pair[1])
+
+
 def within_links(pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[Ids, Ids]]:
     """Return the pairs, or as many of them, evenly spaced, as have at most MAX_LINKS."""
-    links = sum((len(src) + 1) * len(tgt) for src, tgt in pairs)
+    links = sum(map(_links, pairs))
     return list(pairs[:: max(1, -(-links // MAX_LINKS))])
 
 

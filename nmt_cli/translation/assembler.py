@@ -126,9 +126,7 @@ class Assembler:
         may_repeat = pending.options.split and not pending.options.sampling
         if failed and may_repeat and segment.depth < MAX_HALVINGS and self._halve(segment, pending):
             return
-        if segment.terms or not self._gives_up(segment, pending):
-            self._constrain(segment, pending)
-        else:
+        if not self._constrain(segment, pending) and self._gives_up(segment, pending):
             self._leave_untranslated(segment)
 
     def _gives_up(self, segment: Segment, pending: Pending) -> bool:
@@ -193,9 +191,10 @@ class Assembler:
         texts = self.tokenizer.target.decode([hypothesis.ids for hypothesis in segment.hypotheses])
         return all(term.form_in(text) is not None for term in segment.terms for text in texts)
 
-    def _constrain(self, segment: Segment, pending: Pending) -> None:
+    def _constrain(self, segment: Segment, pending: Pending) -> bool:
+        """Search a segment that lacks a term again, with constraints; return False if it lacks none."""
         if not segment.terms or self._has_terms(segment):
-            return
+            return False
         if constraints := constraints_of(segment.terms, self.tokenizer.target):
             options = replace(segment.options, beam=max(segment.options.beam, constraints.width))
             again = replace(
@@ -208,6 +207,7 @@ class Assembler:
             )
             self._search(segment, [again], pending)
             self.counts["constrained"] += 1
+        return bool(constraints)
 
     def _halve(self, segment: Segment, pending: Pending) -> bool:
         """Search the halves of a segment instead, and return whether it has any."""

@@ -102,8 +102,8 @@ def _check(options: TranslateOptions) -> None:
     """Refuse contradictory options and missing files before a model is loaded."""
     search = options.search
     other = options.prefix or search.alignments or search.sampling or search.terms or search.n_best > 1
-    if options.score_pairs and other:
-        others = "--sample, --prefix, --terms, --n-best and --alignments"
+    if options.score_pairs and (other or search.target or search.shortlist):
+        others = "--sample, --prefix, --terms, --n-best, --alignments, --to and --shortlist"
         raise UsageError(f"--score-pairs does not search: leave out {others}")
     if options.input and not options.input.exists():
         text = str(options.input)

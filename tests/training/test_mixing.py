@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nmt_cli.corpus.prepare import part_names
 from nmt_cli.corpus.store import Corpus, Side
 from nmt_cli.recipe import loading, schema
 from nmt_cli.system.errors import UsageError
@@ -35,6 +36,17 @@ def test_without_weights_an_epoch_has_every_sentence_once() -> None:
         assert sorted(mixed.order(epoch)) == list(range(320))
         plain = np.random.Generator(np.random.Philox([1, epoch])).permutation(320)
         assert (mixed.order(epoch) == plain).all(), "as before there were parts"
+
+
+def test_the_weights_of_entries_are_those_of_the_parts_of_the_corpus() -> None:
+    """Without the real pairs, the synthetic ones are all parts."""
+    for real_pairs, expected in ((True, [1, 3, 1, 2]), (False, [1, 2])):
+        synthetic = [{"files": ["a"], "model": "m"}, {"files": ["b"], "model": "m", "weight": 2}]
+        sources = [{"files": ["c.tsv"], "weight": 3}, {"files": ["d.tsv"], "split": "dev"}]
+        settings = {"name": "own", "train_src": ["e"], "train_tgt": ["f"], "real_pairs": real_pairs}
+        recipe = loading.from_plain({"corpus": {**settings, "sources": sources, "synthetic": synthetic}}, "a test")
+        assert recipe.training.weights == expected
+        assert len(part_names(recipe.corpus)) == len(expected)
 
 
 @pytest.mark.parametrize(("weights", "shares"), [([1, 1], [0.5, 0.5]), ([0.3, 0.9], [0.25, 0.75]), ([0, 2], [0, 1])])

@@ -66,6 +66,21 @@ def test_long_texts_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert learning.within_links(pairs[:25]) == pairs[:25]
 
 
+def test_of_a_long_text_few_pairs_are_in_memory(
+    model: Path, text: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = open_model(model).tokenizer
+    pairs, count = learning.encoded_pairs(*text, tokenizer)
+    assert count == len(pairs) == 600
+    monkeypatch.setattr(learning, "MAX_LINKS", sum((len(src) + 1) * len(tgt) for src, tgt in pairs) // 5)
+    kept, count = learning.encoded_pairs(*text, tokenizer)
+    assert count == 600
+    assert [tgt.tolist() for _, tgt in kept] == [tgt.tolist() for _, tgt in pairs[::4]]
+    with (text[0].parent / "long").open("w") as file:
+        file.write("der Hund " * 900 + "\n" + "der Hund\n")
+    assert learning.encoded_pairs(text[0].parent / "long", text[0].parent / "long", tokenizer)[1] == 1
+
+
 def test_searches_with_a_shortlist_write_listed_tokens_only(model: Path, text: tuple[Path, Path]) -> None:
     learn_shortlist(model, *text, best=2, frequent=20)
     lines = ["der Hund", "das Haus ist nicht rot", "Baum und Katze"]

@@ -160,6 +160,13 @@ def test_a_source_stays_where_every_search_fails(model: Path) -> None:
                 assert not as_found.untranslated
 
 
+def test_a_loop_that_has_the_terms_is_no_translation(model: Path) -> None:
+    [word] = Tokenizer(model / "tokenizer.model").encode(["rot"])
+    with translator_by(model, one_at_a_time(lambda _: word * 30)) as translator:
+        [found] = translator.translate(["der Hund"], terms=Terms.parse(["Hund\trot"]))
+    assert (found.text, found.untranslated) == ("der Hund", True)
+
+
 def test_a_translation_may_be_long(model: Path) -> None:
     """A short source has a margin, and tokens that are bytes do not count as text."""
     for found in (list(range(5, 22)), [3] * 5):

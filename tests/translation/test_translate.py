@@ -173,7 +173,7 @@ def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, mon
     for more in (
         {"search": SearchOptions(n_best=2)}, {"search": SearchOptions(sampling=Sampling())},
         {"search": SearchOptions(terms=Terms([]))}, {"search": SearchOptions(alignments=True)},
-        {"prefix": Path("absent")},
+        {"prefix": Path("absent")}, {"search": SearchOptions(target="fr")}, {"search": SearchOptions(shortlist=True)},
     ):  # fmt: skip
         with pytest.raises(UsageError, match="--score-pairs"):
             translate(replace(absent, **more))
