@@ -34,8 +34,8 @@ Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores
 PRECISION = "Numeric precision; auto picks int8 on CPUs with instructions for it"
 
 CORPORA = (
-    "Recipe file, hub:OWNER/NAME, or named corpus: toy-en-de, multi30k-en-de (-fr, -cs), wmt14-en-de (-fr), or a "
-    "reverse direction such as wmt14-de-en"
+    "Recipe file, file of pairs such as memory.tmx, hub:OWNER/NAME, or named corpus: toy-en-de, multi30k-en-de "
+    "(-fr, -cs), wmt14-en-de (-fr), or a reverse direction such as wmt14-de-en"
 )
 CorpusName = Annotated[
     str | None,
@@ -72,7 +72,7 @@ Quiet = Annotated[
 
 Models = Annotated[
     list[Path] | None,
-    model_option("Model directory, or OWNER/NAME on the hub; repeat for an ensemble", "--model"),
+    model_option("Model directory, Argos package, or OWNER/NAME on the hub; repeat for an ensemble", "--model"),
 ]
 Threads = Annotated[
     int | None, number_option("Number of threads; on GPUs, of processes", default="one per core or GPU", min=1)

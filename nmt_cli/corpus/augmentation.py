@@ -37,6 +37,7 @@ class Augmentation:
     settings: schema.Augment
     languages: tuple[str, str]
     seed: int
+    targets: tuple[str, ...] = ()  # if there are several target languages: the names of their tokens
 
 
 def augment_block(how: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
@@ -94,7 +95,8 @@ class _Augmenter:
                 head, src, tgt = decoded
                 groups.append(group)
                 heads.append(head)
-                texts.append([normalize(side) for side in changed(src, tgt, kinds, how.languages, draw)])
+                languages = how.languages[0], self._target(head, how)
+                texts.append([normalize(side) for side in changed(src, tgt, kinds, languages, draw)])
             first = group.stop
         encoded = [tokenizer.encode_arrays([pair[i] for pair in texts]) for i, tokenizer in enumerate(self.tokenizers)]
         for group, head, src, tgt in zip(groups, heads, *encoded, strict=True):
@@ -104,9 +106,9 @@ class _Augmenter:
                     side[group.start : group.stop] = [ids, *[ids[:0]] * (len(group) - 1)]
 
     def _decode(self, lines: list[list[Ids]], group: range) -> tuple[list[int], str, str] | None:
-        """Return the language token, the source and the target of a line joined from a group of pairs.
+        """Return the first tokens (see `language`), the source and the target of a line joined from a group of pairs.
 
-        Return None if they cannot be decoded, or have different language tokens.
+        Return None if they cannot be decoded, or begin with different tokens.
         """
         src, tgt = ([side[i][:-1].tolist() for i in group] for side in lines)
         heads = [self.tokenizers[0].language(ids) for ids in src]
@@ -114,6 +116,11 @@ class _Augmenter:
             return None
         src = [ids[len(heads[0]) :] for ids in src]
         return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
+
+    def _target(self, head: list[int], how: Augmentation) -> str:
+        """Return the target language of a line that begins with these tokens."""
+        codes = [token.strip("\u2581<>") for token in self.tokenizers[0].tokens(head[:1])]
+        return codes[0] if codes and codes[0] in how.targets else how.languages[1]
 
     def _split(self, lines: list[list[Ids]], probability: float, rng: np.random.Generator) -> None:
         """Split subwords of all lines at random, on both sides."""

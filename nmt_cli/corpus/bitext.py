@@ -19,6 +19,7 @@ SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
     ".parquet": "parquet", ".zip": "opus",
 }  # fmt: skip
+TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
 def format_of(entry: schema.TextSource) -> str:
@@ -35,6 +36,7 @@ def is_bitext(path: Path) -> bool:
 def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
     """Yield the pairs of an entry of corpus.sources. At the end, `hashes` holds the SHA-256 of its files."""
     entry, section = corpus.sources[index], corpus.of_source(index)
+    _check_options(entry)
     earlier = [other.files for other in corpus.sources[:index]].count(entry.files)
     if format_of(entry) == "text":
         if len(entry.files) != 2:
@@ -45,6 +47,15 @@ def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> I
         return
     for name in entry.files:
         yield from _chunks(_rows(entry, section, Path(name), hashes), earlier, index)
+
+
+def _check_options(entry: schema.TextSource) -> None:
+    """Raise UsageError for a setting that the format of an entry does not have."""
+    kind = format_of(entry)
+    if (entry.columns or entry.score) and kind not in TABLES:
+        raise UsageError(f"corpus.sources: {kind} has no columns. Leave columns and score out of {entry.files[0]}")
+    if entry.finished and kind != "xliff":
+        raise UsageError(f"corpus.sources: finished is for XLIFF, and {entry.files[0]} is {kind}. Leave it out")
 
 
 def _chunks(rows: Iterable[Row], repetition: int, index: int) -> Iterator[Chunk]:

@@ -80,11 +80,9 @@ def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> It
         except (ValueError, RecursionError, LookupError) as error:
             reason = f"no member {error}" if isinstance(error, LookupError) else "not JSON"
             raise DataError(f"{path}, line {number:,}: {reason}. Correct the line, or name the columns") from None
-        for name, cell in zip(columns.names[:2], cells, strict=False):
-            if not isinstance(cell, str):
-                raise DataError(f"{path}, line {number:,}: {name} is {str(cell)[:40]!r}, not text. Correct the line")
         score = _number(cells[2], path, number) if columns.score else None
-        yield _line(cells[0]), _line(cells[1]), score
+        src, tgt = (_text(cell, name, path, number) for cell, name in zip(cells[:2], columns.names, strict=False))
+        yield _line(src), _line(tgt), score
 
 
 def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
@@ -92,6 +90,7 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
     import pyarrow
     from pyarrow import compute, parquet
 
+    row = 0
     try:
         file = parquet.ParquetFile(path)
         for batch in file.iter_batches(CHUNK, columns=[name.partition(".")[0] for name in columns.names]):
@@ -101,9 +100,11 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
                 for part in name.split("."):
                     column = column.column(part) if column is batch else compute.struct_field(column, part)
                 sides.append(column.to_pylist())
-            for index, cells in enumerate(zip(*sides, strict=True)):
-                score = _number(cells[2], path, index + 1) if columns.score else None
-                yield _line(str(cells[0] or "")), _line(str(cells[1] or "")), score
+            for cells in zip(*sides, strict=True):
+                row += 1
+                score = _number(cells[2], path, row) if columns.score else None
+                src, tgt = (_text(cell, name, path, row) for cell, name in zip(cells[:2], columns.names, strict=False))
+                yield _line(src), _line(tgt), score
     except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -157,6 +158,15 @@ def _indices(columns: Columns, header: Callable[[], Sequence[str]], path: Path) 
 
 def _cells(line: bytes | None) -> list[bytes]:
     return (line or b"").removesuffix(b"\r").split(b"\t")
+
+
+def _text(cell: Any, name: str, path: Path, line: int) -> str:
+    """Return the text of a cell, "" for null; DataError if it is a number, a list and so on."""
+    if isinstance(cell, bytes):  # of parquet files whose writer did not mark text as such
+        return cell.decode(errors="surrogateescape")
+    if cell is not None and not isinstance(cell, str):
+        raise DataError(f"{path}, line {line:,}: {name} is {str(cell)[:40]!r}, not text. Correct the line")
+    return cell or ""
 
 
 def _line(text: str) -> bytes | None:

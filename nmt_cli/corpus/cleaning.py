@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nmt_cli.corpus.readers import Chunk
-from nmt_cli.corpus.tokenizer import normalize
+from nmt_cli.corpus.tokenizer import normalize, without_first_tokens
 from nmt_cli.recipe import schema
 from nmt_cli.system.console import counted
 
@@ -66,10 +66,10 @@ class CleaningStats:
     """Counts of dropped pairs by reason, with the first examples of each."""
 
     read: int = 0
-    kept: Counter[int] = field(default_factory=Counter)  # pairs by part of the corpus
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> line number from 1
+    kept: Counter[int] = field(default_factory=Counter, compare=False)  # pairs by part of the corpus
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
         self.dropped[reason] += 1
@@ -137,19 +137,24 @@ def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
     return None
 
 
+def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
+    """Return whether the score of a pair is below the minimum of its entry of corpus.sources."""
+    lowest = None if chunk.source is None else corpus.sources[chunk.source].min_score
+    return lowest is not None and not (chunk.scores[index] or 0) >= lowest  # NaN is below, too
+
+
 def clean_chunk(
     corpus: schema.Corpus, held_out: frozenset[bytes], chunk: Chunk
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
     """Return the remaining source and target text, the hashes of these pairs, and counts of the dropped ones."""
     stats, hashes = CleaningStats(len(chunk.src)), list[bytes]()
     prefix, section = corpus.prefix(chunk.source), corpus.of_source(chunk.source)
-    lowest = None if chunk.source is None else corpus.sources[chunk.source].min_score
     sides: tuple[list[str], list[str]] = ([], [])
     for number, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True), 1):
         if raw[0] is None or raw[1] is None:
             stats.drop(LONG_LINE, *("(too long)" if line is None else "" for line in raw))
             continue
-        if lowest is not None and not (chunk.scores[number - 1] or 0) >= lowest:  # NaN is below, too
+        if has_low_score(corpus, chunk, number - 1):
             stats.drop(LOW_SCORE, *(line[:200].decode(errors="backslashreplace") for line in (raw[0], raw[1])))
             continue
         try:
@@ -161,7 +166,7 @@ def clean_chunk(
         src, tgt = repair(src, corpus.cleaning), repair(tgt, corpus.cleaning)
         if reason := unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(prefix + src, tgt) in held_out:
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # whatever its tokens
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)

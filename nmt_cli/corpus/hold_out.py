@@ -49,9 +49,9 @@ def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
     All three are 0 if cleaning drops the pair.
     """
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
-    corpus = corpus.of_source(chunk.source)
+    section = corpus.of_source(chunk.source)
     for i, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
-        if pair := _cleaned(raw, corpus):
+        if not cleaning.has_low_score(corpus, chunk, i) and (pair := _cleaned(raw, section)):
             # A line of punctuation alone folds to no words, so it is hashed as it is.
             folded = (" ".join(near_duplicates.fold(line)) or line for line in pair)
             hashes[i] = (*map(_hash, folded), _hash("\n".join(pair)))

@@ -129,7 +129,7 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
         tokenizer.Tokenizer(reused[0])  # fail early if it cannot be used
     text.files.extend(reused)
     held_out = _hold_out(text, corpus, options)
-    held_out_pairs = [pair for pairs in held_out.values() for pair in pairs]
+    held_out_pairs = [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt in pairs]
     text.files.extend(synthetic.files_of(corpus))
     synthetic_files, synthetic_drops = synthetic.make(
         corpus, work / "input", out.parent / "synthetic", held_out_pairs,

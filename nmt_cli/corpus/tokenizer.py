@@ -9,7 +9,7 @@ import io
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, written without spaces. For use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # target-language token at the beginning of a source
+MOST_FIRST = 2  # tokens of this form before a source line: its target language and a tag
+_FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # start of a token that continues a word
@@ -31,6 +33,17 @@ _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
 MOST_MARKS = 30  # combining marks in a row; no language uses more (UAX 15, Stream-Safe Text Format)
 _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches symbols and punctuation
+
+
+def first_tokens(pieces: Sequence[str]) -> int:
+    """Return how many tokens at the beginning of a source name its target language or are a tag."""
+    return sum(1 for _ in itertools.takewhile(LANGUAGE.fullmatch, pieces[:MOST_FIRST]))
+
+
+def without_first_tokens(line: str) -> str:
+    """Return a source line without the tokens of its target language and of a tag."""
+    found = _FIRST_TOKENS.match(line)
+    return line[found.end() :] if found else line
 
 
 def _cut_marks(text: re.Match[str]) -> str:
@@ -165,8 +178,8 @@ class Tokenizer:
         return [[*side.encode([normalize(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
 
     def language(self, ids: list[int]) -> list[int]:
-        """Return the target-language token (`>>deu<<`) at the beginning of a source, or []."""
-        return ids[:1] if ids and LANGUAGE.fullmatch(self._model.id_to_piece(ids[0])) else []
+        """Return the tokens of the target language and of a tag (`>>deu<< >>tm<<`) at the beginning of a source."""
+        return ids[: first_tokens(self.tokens(ids[:MOST_FIRST]))]
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
         """Return an int32 array of token ids for each normalized line, without EOS."""

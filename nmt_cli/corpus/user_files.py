@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nmt_cli.corpus import bitext
 from nmt_cli.corpus.catalog import Size
+from nmt_cli.corpus.cleaning import has_low_score
 from nmt_cli.corpus.raw_text import RawText, Source, Split
 from nmt_cli.corpus.readers import Chunk, FilePair, count_pairs, read_files
 from nmt_cli.corpus.store import HELD_OUT
@@ -60,14 +61,20 @@ class UserFilesSource(Source):
 def split_chunks(corpus: schema.Corpus, split: str, files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk]:
     """Yield the pairs of these files, then those of the entries of corpus.sources for a split.
 
-    Source lines of "dev" and "test" begin with the tokens that the model needs; cleaning adds those of "train".
+    "dev" and "test" have no pairs of a low score, and their source lines begin with the tokens that the model needs;
+    cleaning does both to "train".
     """
     for chunk in read_files(files, hashes):
         yield chunk if split == "train" else _prefixed(chunk, corpus)
     for index, entry in enumerate(corpus.sources):
         if entry.split == split:
             for chunk in bitext.read_source(corpus, index, hashes):
-                yield chunk if split == "train" else _prefixed(chunk, corpus)
+                yield chunk if split == "train" else _prefixed(_without_low_scores(chunk, corpus), corpus)
+
+
+def _without_low_scores(chunk: Chunk, corpus: schema.Corpus) -> Chunk:
+    kept = [index for index in range(len(chunk.src)) if not has_low_score(corpus, chunk, index)]
+    return chunk._replace(src=[chunk.src[i] for i in kept], tgt=[chunk.tgt[i] for i in kept])
 
 
 def _prefixed(chunk: Chunk, corpus: schema.Corpus) -> Chunk:

@@ -10,6 +10,7 @@ for byte.
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
@@ -18,6 +19,7 @@ from nmt_cli.system.errors import UsageError
 # Suffixes of files with plain lines, beside language codes, numbers and none. Compressed files are refused when read.
 _PLAIN_SUFFIXES = """ txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok
 detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst """
+NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 _MKTEMP = re.compile(r"tmp\.[A-Za-z0-9]{10}")
 
 
@@ -27,7 +29,7 @@ def choose(
     markup: str | None,
     protect: bool | None,
     plain: Sequence[str],
-    reading: Mapping[str, Any],
+    reading: Mapping[str, Any] = NO_VALUES,
 ) -> Any:
     """Return the `Run` that translates text with markup or placeholders, or None for plain lines.
 

@@ -239,7 +239,9 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
             if " " in (left.after, right.before):
                 parts.append(" ")
         parts += element.close.parts
-        if not element.open.may_be_empty:
+        # Markdown's emphasis may surround code, but has no effect between letters.
+        beside_letters = element.open.before.isalnum() or element.close.after.isalnum()
+        if not element.open.may_be_empty and (beside_letters or not within):
             parts = parts[len(element.open.parts) : -len(element.close.parts)]
         whole = replace(element.open, parts=parts, kind="standalone", ordered=any(mark.ordered for mark in within))
         whole.joins = " " not in parts and all(mark.joins for mark in within)

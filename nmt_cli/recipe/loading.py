@@ -89,6 +89,10 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
         yield "corpus.sources cannot be combined with corpus.mix_src, corpus.moses or corpus.format=trees"
     if sources and not any(entry.split == "train" for entry in sources) and not corpus.train_src:
         yield "corpus.sources has no text to train on: name some, with split: train"
+    if any(not entry.files for entry in sources):
+        yield "corpus.sources has an entry without files. Name them"
+    if any(entry.min_score is not None and entry.score is None for entry in sources):
+        yield "corpus.sources: min_score requires score, the column of scores"
     if len(corpus.targets) > 1 and corpus.synthetic:
         yield "corpus.synthetic requires one target language, but corpus.sources has several"
     first_steps = [stage.from_step for stage in recipe.training.stages]

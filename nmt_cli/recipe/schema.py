@@ -182,6 +182,11 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
         return list(dict.fromkeys([*([self.tgt] if self.train_src or not codes else []), *codes]))
 
     @property
+    def target_tokens(self) -> list[str]:
+        """The names of the tokens that select a target language; none if there is one target language."""
+        return self.targets if len(self.targets) > 1 else []
+
+    @property
     def languages(self) -> list[str]:
         """All languages of the text."""
         sections = [self, *map(self.of_source, range(len(self.sources)))]
@@ -190,9 +195,8 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     @property
     def tags(self) -> list[str]:
         """The names of all tokens before source lines: tags and target languages."""
-        targets = self.targets if len(self.targets) > 1 else []
         tags = [*(entry.tag for entry in self.sources), *(entry.tag for entry in self.synthetic)]
-        return list(dict.fromkeys([*targets, *filter(None, tags)]))
+        return list(dict.fromkeys([*self.target_tokens, *filter(None, tags)]))
 
     def of_source(self, index: int | None) -> "Corpus":
         """Return this section with the languages of an entry of `sources`."""
@@ -203,7 +207,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     def prefix(self, index: int | None) -> str:
         """Return the tokens, each with a space, before the source lines of an entry of `sources`."""
-        tags = [self.of_source(index).tgt] if len(self.targets) > 1 else []
+        tags = [self.of_source(index).tgt] if self.target_tokens else []
         if index is not None and self.sources[index].tag:
             tags.append(self.sources[index].tag)
         return "".join(f">>{tag}<< " for tag in tags)

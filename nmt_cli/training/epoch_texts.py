@@ -58,7 +58,8 @@ def augmented(
     if not augment.is_active:
         return corpus
     languages = settings.corpus.src, settings.corpus.tgt
-    how = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed)
+    targets = tuple(settings.corpus.target_tokens)
+    how = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed, targets)
     writer = accelerator.process_index - accelerator.local_process_index  # the first process of this machine
     directory = run / DIRECTORY / f"{artefact.HOST}-{writer}"
     texts = EpochTexts(corpus, how, directory, accelerator.is_local_main_process)

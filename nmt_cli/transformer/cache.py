@@ -136,6 +136,7 @@ class DecoderCache:
 
     def release(self, slots: list[int]) -> None:
         self.src_lengths_S[slots] = 0
+        self.last_SW[slots] = 0  # their entries may be cropped before the slots are filled again
 
     def allocate_entries(self) -> list[Int64s]:
         """Take an entry for the next token of each hypothesis; return the last four arguments of `step`."""

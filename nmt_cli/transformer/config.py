@@ -6,7 +6,7 @@ pydantic takes longer than a translation. In directories of nmt 0.1, which have 
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -87,6 +87,7 @@ class ModelConfig:
     seen_tokens: Size | None  # 99.9th percentile of source lengths in training, EOS included; None: unknown
     architecture: Architecture
     decoding: Decoding
+    tags: list[Text] = field(default_factory=list)  # names of tokens before the source that are no languages
 
 
 def from_recipe(recipe: "schema.Recipe", vocabulary_size: int, seen_tokens: int | None = None) -> ModelConfig:
@@ -100,8 +101,9 @@ def from_recipe(recipe: "schema.Recipe", vocabulary_size: int, seen_tokens: int 
         vocabulary_size=vocabulary_size,
         max_tokens=recipe.corpus.cleaning.max_tokens,
         seen_tokens=seen_tokens,
-        architecture=Architecture(**{field.name: settings[field.name] for field in fields(Architecture)}),
+        architecture=Architecture(**{each.name: settings[each.name] for each in fields(Architecture)}),
         decoding=Decoding(**vars(recipe.decoding)),
+        tags=[tag for tag in recipe.corpus.tags if tag not in recipe.corpus.target_tokens],
     )
 
 

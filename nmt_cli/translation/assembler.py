@@ -85,24 +85,23 @@ class Assembler:
             pending.hypotheses += [Hypothesis([], 0.0, 0.0, [], pending.copy.text)] * options.n_best
             return
         for rank in range(options.n_best):
-            parts = [hypothesis for _, hypothesis in whole.parts(rank)]
-            if whole.case:
-                parts = list(map(self._written, whole.drafts[rank if len(whole.drafts) > 1 else 0], parts))
+            parts = [self._written(segment, hypothesis) for segment, hypothesis in whole.found(rank)]
             pending.hypotheses.append(join(self.tokenizer, parts, options.alpha))
 
     def _written(self, segment: Segment, hypothesis: Hypothesis) -> Hypothesis:
         """Return a segment's hypothesis with its text in the case of the source."""
-        text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
         if not segment.case:
             return hypothesis
+        text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
         case = replace(segment.case, language=segment.case.source) if segment.untranslated else segment.case
         if case.style == WORDS:
             source = self.tokenizer.tokens(segment.ids[:-1])
-            target = self.tokenizer.target.tokens(hypothesis.ids)
-            return replace(hypothesis, text=case.emphasized(text, source, target, hypothesis.source_positions))
+            target = self.tokenizer.target.tokens(hypothesis.ids[len(self.head) :])
+            positions = hypothesis.source_positions[len(self.head) :]
+            return replace(hypothesis, text=case.emphasized(text, source, target, positions))
         written = case.written(text)
-        if segment.prefix:
-            [prefix] = self.tokenizer.target.decode([segment.prefix])
+        if forced := segment.prefix[len(self.head) :]:
+            [prefix] = self.tokenizer.target.decode([forced])
             written = case.prefix + written[len(case.written(prefix)) :]
         return replace(hypothesis, text=written)
 
@@ -112,6 +111,8 @@ class Assembler:
         if segment.unconstrained:
             if not segment.hypotheses or not self._has_terms(segment):
                 self._replace(segment, [segment.unconstrained], pending.drafts[0])
+                if self._gives_up(segment.unconstrained, pending):
+                    self._leave_untranslated(segment.unconstrained)
             return
         if segment.given:
             other = replace(
@@ -125,10 +126,15 @@ class Assembler:
         may_repeat = pending.options.split and not pending.options.sampling
         if failed and may_repeat and segment.depth < MAX_HALVINGS and self._halve(segment, pending):
             return
-        if failed and may_repeat and self._best(segment) and segment.prefix == self.head:
-            self._leave_untranslated(segment)
-        else:
+        if segment.terms or not self._gives_up(segment, pending):
             self._constrain(segment, pending)
+        else:
+            self._leave_untranslated(segment)
+
+    def _gives_up(self, segment: Segment, pending: Pending) -> bool:
+        """Return whether the source is better than a translation that failed, and is not to be searched again."""
+        may_repeat = pending.options.split and not pending.options.sampling
+        return bool(may_repeat and self._failed(segment) and self._best(segment) and segment.prefix == self.head)
 
     def _failed(self, segment: Segment) -> bool:
         """Return whether the best translation is empty, loops, or is many times as long as its source."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from nmt_cli.corpus import letter_case
 from nmt_cli.corpus.languages import base_of
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.corpus.tokenizer import LANGUAGE, Tokenizer
+from nmt_cli.corpus.tokenizer import MOST_FIRST, Tokenizer
 
 UPPER, TITLE, WORDS = "upper", "title", "words"
 SURE_UPPER = 3  # words of a line; fewer may be an acronym or a name, so the model chooses
@@ -31,6 +31,7 @@ NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR 
 """
 ACRONYMS = frozenset(_ACRONYMS.split())
 
+_FIRST_TOKENS = re.compile(rf">>[^<>]+<<(?: ?>>[^<>]+<<){{0,{MOST_FIRST - 1}}}")
 _SPACED = re.compile(r"\S+")
 _LETTERS = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
@@ -120,11 +121,12 @@ def unusual(text: str) -> bool:
 class Caser:
     """Finds unusual case in source text, and puts it into sentence case."""
 
-    def __init__(self, tokenizer: Tokenizer, source: str, target: str) -> None:
-        """`source` and `target` are language codes."""
+    def __init__(self, tokenizer: Tokenizer, source: str, target: str, tags: Sequence[str] = ()) -> None:
+        """`source` and `target` are language codes. Tokens of `tags` name no language."""
         self.tokenizer = tokenizer
         self.source = base_of(source)
         self.target = target
+        self.tags = tags
 
     def parts(
         self, text: str, sentences: Iterable[tuple[int, int]], terms: Terms | None = None, *, may_ask: bool = True
@@ -135,8 +137,8 @@ class Caser:
         `may_ask`, a part has both forms where the case is not certain: the caller searches both.
         """
         spans = list(sentences)
-        head = LANGUAGE.match(text)
-        front, language = (f"{head[0]} ", head[1][2:-2]) if head else ("", self.target)
+        head = _FIRST_TOKENS.match(text)
+        front, language = (f"{head[0]} ", self._language(head[0])) if head else ("", self.target)
         exact = [match for match in (terms.spans(text) if terms else ()) if not match[0].any_case]
         kept = {form for term, _, _ in exact for form in term.forms}
         fixed = [(start, end) for _, start, end in exact]
@@ -157,6 +159,11 @@ class Caser:
                     part = Part(before + searched, case, part.text if may_ask and not sure else "")
             found.append(part)
         return found if any(part.case for part in found) else [Part(text)]
+
+    def _language(self, head: str) -> str:
+        """Return the target language that the first tokens of a text select."""
+        code = head.split("<<", 1)[0][2:]
+        return self.target if code in self.tags else code
 
     def prefix(self, text: str) -> str:
         """Return the forced beginning of a translation in sentence case, if it is in capitals."""

@@ -26,6 +26,7 @@ class Translation:
     terms: list[Term] = field(default_factory=list)  # glossary entries whose phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
     hidden: int = 0  # source tokens of each segment that are not in the text: 1 for that of a target language
+    head: int = 0  # tokens that begin the translation of each segment and are not in its text
 
     @property
     def text(self) -> str:
@@ -59,19 +60,20 @@ class Translation:
         """The terms that the best translation does not contain."""
         return [term for term in self.terms if self.form_of(term, self.text) is None]
 
-    def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
-        """Return what the hypothesis of this rank is joined from: the source ids and the hypothesis of each segment."""
+    def found(self, rank: int) -> list[tuple[Segment, Hypothesis]]:
+        """Return the segments that the hypothesis of this rank is joined from, each with its own hypothesis."""
         draft = self.drafts[rank] if len(self.drafts) > 1 else self.drafts[0]
         index = 0 if len(self.drafts) > 1 else rank
-        parts = [(segment.ids, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
-        if not self.hidden:
-            return parts
-        return [(ids[self.hidden :], _moved(hypothesis, self.hidden)) for ids, hypothesis in parts]
+        return [(segment, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
 
+    def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
+        """Return the source ids and the hypothesis of each segment, as `found`, without tokens that no text shows."""
+        return [(segment.ids[self.hidden :], self._shown(hypothesis)) for segment, hypothesis in self.found(rank)]
 
-def _moved(hypothesis: Hypothesis, hidden: int) -> Hypothesis:
-    """Return a hypothesis whose source positions do not count the first `hidden` tokens."""
-    return replace(hypothesis, source_positions=[max(position - hidden, 0) for position in hypothesis.source_positions])
+    def _shown(self, hypothesis: Hypothesis) -> Hypothesis:
+        """Return a hypothesis without its first tokens, whose source positions do not count the hidden ones."""
+        positions = [max(position - self.hidden, 0) for position in hypothesis.source_positions[self.head :]]
+        return replace(hypothesis, ids=hypothesis.ids[self.head :], source_positions=positions)
 
 
 @dataclass(eq=False)
@@ -90,6 +92,7 @@ class Pending:
     cancelled: bool = False
     error: BaseException | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list)
+    head: int = 0  # see Translation
 
     @property
     def wanted(self) -> bool:
@@ -122,4 +125,4 @@ class Pending:
         if self.error:
             raise self.error
         hidden = int(bool(self.options.target))
-        return Translation(self.hypotheses, self.drafts, self.terms, self.copy, hidden)
+        return Translation(self.hypotheses, self.drafts, self.terms, self.copy, hidden, self.head)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nmt_cli.corpus.terms import Term, Terms
-from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, Tokenizer, has_letter, normalize, visible, writable
+from nmt_cli.corpus.tokenizer import EOS, Tokenizer, first_tokens, has_letter, normalize, visible, writable
 from nmt_cli.translation.case import UPPER, WORDS, Caser, Part, unusual
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Copy, Pending
@@ -65,6 +65,7 @@ class Segmenter:
         parts = self._parts(text, normalize(prefix), options)
         forced = self._forced(normalize(prefix), parts[0]) if prefix else []
         pending.terms = options.terms.find(" ".join(part.text for part in parts)) if options.terms else []
+        pending.head = len(self.head)
         pending.drafts = [[] for _ in range(options.n_best if options.sampling else 1)]
         if options.copy_wordless and not (forced or pending.terms):
             pending.copy = self._copy(line, text, skipped=not options.target)
@@ -134,17 +135,16 @@ class Segmenter:
         return found
 
     def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
-        """Return the copy of a line that has no letters after its language token.
+        """Return the copy of a line that has no letters after its language token and tag.
 
-        `text` is the normalized line. The words of the copy count the token where it is `skipped`.
+        `text` is the normalized line. The words of the copy count these tokens where they are `skipped`.
         """
-        token = ""
+        head = ""
         if text.startswith(">>"):
-            token = "".join(self.tokenizer.tokens(self.tokenizer.language(self.tokenizer.encode([text])[0])))
-        token = token.removeprefix("\u2581")
-        if not text or has_letter(text.removeprefix(token)):
+            [head] = self.tokenizer.decode([self.tokenizer.language(self.tokenizer.encode([text])[0])])
+        if not text or has_letter(text.removeprefix(head)):
             return None
-        return Copy(writable(line).removeprefix(token).lstrip(), int(skipped and bool(token)))
+        return Copy(writable(line).removeprefix(head).lstrip(), len(head.split()) if skipped else 0)
 
 
 def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:
@@ -166,7 +166,7 @@ def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Te
         cut = [_cut(tokenizer, part, ends, room, terms) if size >= most else [part] for part, size in sized]
         parts = list(itertools.chain.from_iterable(cut))
     sources = [ids[i : i + limit - 1] for ids in tokenizer.encode(parts) for i in range(0, len(ids), limit - 1)]
-    return [[*(head if ids[:1] != head else []), *ids, EOS] for ids in sources if ids != head]
+    return [[*(head if ids[: len(head)] != head else []), *ids, EOS] for ids in sources if ids != head]
 
 
 def sentences_of(text: str) -> list[tuple[int, int]]:
@@ -215,9 +215,9 @@ def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
     if len(tokens) < SMALLEST:
         return []
     middle = len(tokens) / 2
-    head = ids[:1] if LANGUAGE.fullmatch(tokens[0]) else []
+    head = ids[: first_tokens(tokens)]
     inner = range(1 + len(head), len(tokens))
     starts = [i for i in inner if tokens[i][0] == "\u2581" or tokens[i - 1][-1] in _WIDE_MARKS]
     clauses = [i for i in starts if tokens[i - 1][-1] in _MARKS and abs(i - middle) <= middle / 2]
-    cut = min(clauses or starts or [round(middle)], key=lambda i: abs(i - middle))
+    cut = min(clauses or starts or [max(round(middle), inner.start)], key=lambda i: abs(i - middle))
     return [[*ids[:cut], EOS], head + ids[cut:]]

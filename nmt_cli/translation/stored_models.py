@@ -30,8 +30,12 @@ class StoredModel:
 
 
 def directions_of(config: ModelConfig, tokenizer: Tokenizer) -> tuple[Direction, ...]:
-    """Return the language pairs of a model: one, or one for each token of a target language such as >>deu<<."""
+    """Return the language pairs of a model: one, or one for each token of a target language such as >>deu<<.
+
+    Tags such as >>bt<< are no languages.
+    """
     pieces = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
     tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]
-    several = tuple(Direction(config.src, token[2:-2], f"{token} ") for token in tokens)
+    languages = [token for token in tokens if token[2:-2] not in config.tags]
+    several = tuple(Direction(config.src, token[2:-2], f"{token} ") for token in languages)
     return several or (Direction(config.src, config.tgt),)

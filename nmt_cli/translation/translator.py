@@ -104,7 +104,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         filtered = min(config.max_tokens or longest, longest)
         sizes = {"max_length": longest, "filter_tokens": filtered, "seen_tokens": int(min(filtered, seen))}
         self.head = tokenizer.target.prefix(config.decoding.target_prefix)
-        caser = Caser(tokenizer, config.src, config.tgt)
+        caser = Caser(tokenizer, config.src, config.tgt, config.tags)
         self.segmenter = Segmenter(tokenizer, caser, **sizes, counts=self.counts, head=self.head)
         # Neither may refer to this Translator: it could not be garbage-collected while its threads run.
         self.assembler = Assembler(tokenizer, self.counts, self.head)

@@ -71,12 +71,11 @@ def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]
         sides = (tokenizer, source[:-1]), (tokenizer.target, hypothesis.ids)
         numbers: list[list[int]] = []  # of the word of each token
         for side, (own, ids) in enumerate(sides):
-            skip = (
-                0 if side or not words[0] else len(own.language(ids))
-            )  # word 0 of the line, which each segment repeats
+            # The first words of the line, which each segment repeats.
+            skip = 0 if side or not words[0] else len(own.language(ids))
             starts = [token.startswith("\u2581") for token in own.tokens(ids[skip:])]
             numbered = [words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else []
-            numbers.append([0] * skip + numbered)
+            numbers.append([*range(skip), *numbered])
             words[side] += len(set(numbered))
         pairs |= {(numbers[0][origin], numbers[1][token]) for token, origin in enumerate(hypothesis.source_positions)}
     return " ".join(f"{src}-{tgt}" for src, tgt in sorted(pairs))

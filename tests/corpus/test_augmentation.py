@@ -152,6 +152,28 @@ def test_a_language_token_stays_one_token_at_the_beginning(tmp_path: Path) -> No
     assert (ids == first[0]).sum() == len(first), "joined lines have it once"
 
 
+def test_a_language_and_a_tag_stay_at_the_beginning_and_select_the_case(tmp_path: Path) -> None:
+    head = ">>tr<< >>tm<< "
+    src, tgt = [f"the brown dog {i} runs." for i in range(60)], [f"iyi kahverengi {i} gider." for i in range(60)]
+    (tmp_path / "tokenizer.model").write_bytes(tokenizer.train([*src, *tgt], 300, tags=[">>de<<", ">>tr<<", ">>tm<<"]))
+    longest = " ".join([*src, *tgt][55:65])
+    (tmp_path / "en").write_text("".join(f"{head}{line}\n" for line in [*src, longest]))
+    (tmp_path / "de").write_text("".join(f"{line}\n" for line in [*tgt, longest]))
+    opened = corpus_of(tmp_path, tokenizer=schema.Tokenizer(file=str(tmp_path / "tokenizer.model")))
+    how = Augmentation(
+        opened.directory, opened.identity, schema.Augment(upper=1, joined=1), ("en", "de"), 1, ("de", "tr")
+    )
+    model = Tokenizer(tmp_path / "tokenizer.model")
+    texts = [
+        model.decode([line[:-1].tolist() for line in np.split(ids, np.cumsum(lengths)[:-1]) if len(line)])
+        for ids, lengths in augment_block(how, (0, 0))
+    ]
+    changed = " ".join(line.removeprefix(head) for line in texts[0])
+    assert changed.startswith(" ".join(src[:57]).upper())
+    assert ">>" not in changed
+    assert " ".join(texts[1]).startswith(" ".join(tgt[:57]).replace("i", "\u0130").upper())
+
+
 def test_a_separate_target_tokenizer_encodes_the_target(tmp_path: Path) -> None:
     src = [f"the brown dog number {i} runs." for i in range(60)]
     tgt = [f"der braune Hund mit Nummer {i} läuft." for i in range(60)]

@@ -210,6 +210,38 @@ def test_plain_text_needs_two_files(tmp_path: Path) -> None:
         read(tmp_path / "one.txt", b"a\n")
 
 
+def test_cells_of_tables_are_text(tmp_path: Path) -> None:
+    """Parquet files may store text as bytes. Null is an empty side; numbers and lists are errors."""
+    import pyarrow
+    from pyarrow import parquet as files
+
+    def table(*columns: list[Any]) -> bytes:
+        buffer = io.BytesIO()
+        files.write_table(pyarrow.table(dict(zip(("en", "de", "score"), columns, strict=False))), buffer)
+        return buffer.getvalue()
+
+    assert read(tmp_path / "a.parquet", table(["a\xe4".encode(), b"b"], ["A\xc4", None])) == [
+        ("a\xe4".encode(), "A\xc4".encode()),
+        (b"b", b""),
+    ]
+    assert read(tmp_path / "a.jsonl", b'{"en": "a", "de": null}') == [(b"a", b"")]
+    with pytest.raises(DataError, match=r"a\.parquet, line 2: en is .*, not text"):
+        read(tmp_path / "a.parquet", table([None, ["b"]], ["A", "B"]))
+    many = 5000  # more than a batch
+    with pytest.raises(DataError, match=r"a\.parquet, line 5,000: the score is '-', not a number"):
+        read(tmp_path / "a.parquet", table(["a"] * many, ["b"] * many, [*["1"] * (many - 1), "-"]), score="score")
+
+
+def test_settings_that_a_format_does_not_have_are_refused(tmp_path: Path) -> None:
+    for name, data, entry, message in (
+        ("a.tmx", tmx(), {"score": "x"}, "tmx has no columns"),
+        ("a.zip", opus(), {"columns": ["a", "b"]}, "opus has no columns"),
+        ("a.tsv", tsv(), {"finished": True}, "finished is for XLIFF, and .*a.tsv is tsv"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read(tmp_path / name, data, **entry)
+
+
 def test_a_huge_unit_takes_bounded_memory(tmp_path: Path) -> None:
     long = b"x" * (20 << 20)
     data = b'<tmx><tu><tuv xml:lang="en"><seg>%s</seg></tuv><tuv xml:lang="de"><seg>y</seg></tuv></tu></tmx>' % long
@@ -278,8 +310,40 @@ def test_pairs_are_held_out_of_sources(tmp_path: Path) -> None:
     assert sorted(held + decoded(out)) == sorted(some)
 
 
+def test_pairs_of_low_score_are_not_held_out_nor_in_dev(tmp_path: Path) -> None:
+    some = texts.pairs(300)
+    for name, lines in (("a", some[:200]), ("b", some[200:])):
+        rows = "".join(f"{src}\t{tgt}\t{i % 2}\n" for i, (src, tgt) in enumerate(lines))
+        (tmp_path / f"{name}.tsv").write_text(rows)
+    scores = {"score": "3", "min_score": 0.5}
+    sources = [{"files": [str(tmp_path / "a.tsv")], **scores}, {"files": [str(tmp_path / "b.tsv")], **scores}]
+    sources[1]["split"] = "dev"
+    corpus = section(None, sources=sources, hold_out=10, tokenizer={"vocabulary_size": 400})
+    opened = store.open_corpus(out := texts.run(corpus, tmp_path / "data" / "x"))
+    held = [*zip(*opened.lines("test"), strict=True)]
+    assert [*zip(*opened.lines("dev"), strict=True)] == some[201::2]
+    assert held
+    assert sorted(held + decoded(out)) == sorted(some[1:200:2])
+
+
+def test_a_tag_does_not_hide_a_pair_of_dev(tmp_path: Path) -> None:
+    some = texts.pairs(300)
+    (tmp_path / "memory.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in some))
+    (tmp_path / "dev.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in some[280:]))
+    sources = [
+        {"files": [str(tmp_path / "memory.tsv")], "tag": "tm"},
+        {"files": [str(tmp_path / "dev.tsv")], "split": "dev"},
+    ]
+    out = texts.run(section(None, sources=sources, tokenizer={"vocabulary_size": 400}), tmp_path / "data" / "x")
+    assert decoded(out) == [(f">>tm<< {src}", tgt) for src, tgt in some[:280]]
+
+
 def test_settings_that_contradict_sources_are_refused() -> None:
     entry = {"files": ["a.tsv"]}
+    with pytest.raises(UsageError, match=r"has an entry without files"):
+        section(None, sources=[entry, {"format": "tmx"}])
+    with pytest.raises(UsageError, match=r"min_score requires score"):
+        section(None, sources=[{**entry, "min_score": 0.5}])
     with pytest.raises(UsageError, match=r"cannot be combined with corpus\.mix_src, corpus\.moses"):
         section(None, sources=[entry], moses=True)
     with pytest.raises(UsageError, match=r"no text to train on"):

@@ -10,6 +10,7 @@ import pytest
 import texts
 
 from nmt_cli.corpus import hold_out, near_duplicates, readers, store
+from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
@@ -204,7 +205,8 @@ def test_lines_are_read_unchanged_from_any_chunk() -> None:
     ]
     expected = [(" a &amp; ", "A"), ("b", " B\t"), ("c\r", "C"), ("", "D"), ("ü", "Ü\u2028 ")]
     for lines in ([0, 1, 2, 3, 4], [0, 4], [1, 2], [3], []):
-        assert list(hold_out.pairs_at(chunks, np.array(lines, int))) == [expected[line] for line in lines]
+        found = hold_out.pairs_at(schema.Corpus(), chunks, np.array(lines, int))
+        assert list(found) == [expected[line] for line in lines]
 
 
 def test_no_file_is_read_if_nothing_is_to_be_held_out() -> None:

@@ -69,7 +69,7 @@ def test_other_files_are_recognized_by_their_first_bytes(tmp_path: Path, data: b
 @pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.parquet", "a.mrg", "a.tsv.gz", "a.mrg.gz"])
 def test_other_files_are_recognized_by_their_names(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"text\n")
-    with pytest.raises(DataError, match=rf"{name}: convert it to plain text or \.gz, one file per side"):
+    with pytest.raises(DataError, match=rf"{name} does not hold lines of one language\. List it under corpus\.sources"):
         next(readers.raw_lines(tmp_path / name, {}))
 
 

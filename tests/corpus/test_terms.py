@@ -363,11 +363,11 @@ def test_jsonl_lists_the_forms_found(translator: Translator) -> None:
 def test_terms_and_markup_can_be_combined(translator: Translator) -> None:
     """A phrase may contain tags, and tags stay balanced."""
     lines = [f"<b>{line.replace(' ', ' <i>', 1)}</i></b>" for line in LINES]
-    output = command(translator, "\n".join(lines) + "\n", runner("text", "html", None, []), terms=TERMS)
+    output = command(translator, "\n".join(lines) + "\n", runner("text", "html", None, [], {}), terms=TERMS)
     for line, marked in zip(LINES, output.split("\n")[:-1], strict=True):
         assert has_all_terms(re.sub("<[^>]*>", "", marked), line)
         assert all(marked.count(f"<{tag}>") == marked.count(f"</{tag}>") > 0 for tag in "bi")
-    page = command(translator, "<p>der <b>Hund</b></p>", runner("html", None, None, []), terms=TERMS)
+    page = command(translator, "<p>der <b>Hund</b></p>", runner("html", None, None, [], {}), terms=TERMS)
     assert has_all_terms(re.sub("<[^>]*>", "", page), "der Hund")
 
 

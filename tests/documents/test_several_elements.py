@@ -144,7 +144,7 @@ def test_lines_without_markup_are_no_html(monkeypatch: pytest.MonkeyPatch) -> No
     data = b"a &amp; %s < b & c\n<i>x\n"
     target = memory_file()
     with Progress("translating", None, "lines") as progress:
-        module.runner("text", None, True, [])(translator, TranslateOptions(), memory_file(data), target, progress)
+        module.runner("text", None, True, [], {})(translator, TranslateOptions(), memory_file(data), target, progress)
     assert content(target) == data
 
 
@@ -152,9 +152,9 @@ def test_lines_without_markup_are_no_html(monkeypatch: pytest.MonkeyPatch) -> No
 def test_files_of_plain_lines_need_no_option(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("a\n")
     assert documents.choose(None, tmp_path / name, None, None, []) is None
-    (tmp_path / "a.srt").write_text("a\n")
-    with pytest.raises(UsageError, match=r"a\.srt is of a format that nmt cannot read"):
-        documents.choose(None, tmp_path / "a.srt", None, None, [])
+    (tmp_path / "a.pdf").write_text("a\n")
+    with pytest.raises(UsageError, match=r"a\.pdf is of a format that nmt cannot read"):
+        documents.choose(None, tmp_path / "a.pdf", None, None, [])
 
 
 @pytest.mark.parametrize(

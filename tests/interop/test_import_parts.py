@@ -66,7 +66,10 @@ def test_the_first_damaged_array_of_an_archive_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "reason"),
-    [((2, 1), "cannot be imported: its tensors do not fit together"), ((1, 2), "does not fit the model")],
+    [
+        ((2, 1), " cannot be imported: its tensors do not fit together"),
+        ((1, 2), "/model.npz cannot be imported: its options do not fit its tensors"),
+    ],
 )
 def test_a_tensor_of_another_shape_is_refused(tmp_path: Path, shape: tuple[int, int], reason: str) -> None:
     directory = shutil.copytree(MARIAN, tmp_path / "marian")
@@ -74,7 +77,7 @@ def test_a_tensor_of_another_shape_is_refused(tmp_path: Path, shape: tuple[int, 
         changed = dict(arrays)
     changed["encoder_l1_self_Wq"] = np.tile(changed["encoder_l1_self_Wq"], shape)
     np.savez(directory / "model.npz", **changed)
-    with pytest.raises(DataError, match=f"{directory} {reason}"):
+    with pytest.raises(DataError, match=f"{directory}{reason}"):
         import_model(directory, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from nmt_cli.commands.app import app
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.interop.model_kinds import find_models, list_models, named_and_found
+from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.transformer.config import from_recipe
 from nmt_cli.transformer.directory import WEIGHTS
 
 
@@ -51,6 +53,17 @@ def test_models_are_described_without_their_weights(directory: Path, capsys: pyt
     [warning] = capsys.readouterr().err.strip().split("\n")
     assert warning.startswith(f"nmt: warning: {directory / 'c-damaged'} is skipped: ")
     assert "format '99', not 1" in warning
+
+
+def test_a_tag_is_no_language(tmp_path: Path) -> None:
+    """Lines that a model of back-translated text has not seen begin with no token."""
+    model = make_model(tmp_path)
+    lines = ["der Hund geht und die Katze ist rot"] * 50
+    (model / "tokenizer.model").write_bytes(spm.train(lines, 320, tags=[">>bt<<"]))
+    recipe = schema.Recipe(corpus=schema.Corpus(synthetic=[schema.Synthetic(files=["x"], tag="bt")]))
+    settings = json.loads((model / "model.json").read_text())
+    (model / "model.json").write_text(json.dumps({**settings, "tags": from_recipe(recipe, 320).tags}))
+    assert find_models(tmp_path)[0].directions == (("en", "de", ""),)
 
 
 def test_models_that_are_named_and_models_in_directories(directory: Path) -> None:

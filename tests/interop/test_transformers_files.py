@@ -206,7 +206,7 @@ def test_settings_follow_from_the_configuration_and_the_weights():
     }
     expected |= {"d_k": 4, "d_v": 4, "dropout": 0.3, "norm": "post", "positions": "sinusoidal", "max_length": 16}
     expected |= {"attention_bias": False, "output_bias": False, "activation": "swish", "source_vocabulary": 0}
-    assert plain == {**expected, "tied_output": True, "source_eos": True}
+    assert plain == {**expected, "tied_output": True, "source_eos": True, "decoder_cell": "attention"}
     positions = sinusoids(16, 8, "marian")[:, marian.sines_first(8)]
     for config, changed, other, setting in (
         ({"model_type": "pegasus"}, {}, None, {"norm": "pre"}),

@@ -173,7 +173,7 @@ def test_ten_megabytes_and_a_hundred_thousand_texts_are_refused(client: TestClie
         ("GET", "/translate", 405),
         ("PUT", "/translate", 405),
         ("POST", "/languages", 405),
-        ("GET", "/suggest", 404),
+        ("GET", "/suggest", 405),
         ("POST", "/Translate", 404),
         ("GET", "/page/../app.py", 404),
         ("GET", "/page/%2e%2e/app.py", 404),
@@ -196,7 +196,7 @@ def test_wrong_methods_and_paths_are_refused(client: TestClient, method: str, pa
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.pdf", b"%PDF", "file format not supported. Send one of .ass, .docm, .docx, "),
+        ("a.pdf", b"%PDF", "file format not supported. Send one of .arb, .ass, .docm, .docx, "),
         ("a", b"der Hund", "file format not supported"),
         ("a.txt", b"\xff\xfe\x00", "not text in UTF-8"),
         ("a.txt", b"\x00", "NUL"),
@@ -303,7 +303,7 @@ def test_keys_are_checked_on_every_translation_route(model: Path) -> None:
 
 def test_only_these_routes_need_no_key(model: Path) -> None:
     """The page needs them before it has a key; a file's URL is secret itself."""
-    free = {"/languages", "/health", "/frontend/settings", "/download_file/{key}", "/"}
+    free = {"/languages", "/health", "/frontend/settings", "/spec", "/download_file/{key}", "/"}
     with client_of(model, keys=[b"one"]) as client:
         for route in ROUTES:
             for method in route.methods if isinstance(route, Route) else ():

@@ -173,7 +173,7 @@ def test_every_setting_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     )
     monkeypatch.setattr(server_module, "bind", lambda *arguments: seen.update(bound=arguments) or port)
     models = Path("de"), Path("fr")
-    options = (models, "::1", 7, tmp_path / "keys", 3, "bf16", 5, 6, 8, 1.5, ("http://z",), False, ("y",), 9)
+    options = (models, "::1", 7, tmp_path / "keys", 3, "bf16", 5, 6, 8, 1.5, ("http://z",), False, None, ("y",), 9)
     assert server_module.serve(server_module.ServeOptions(*options)) == 0
     assert loaded == [(model, "bf16", 3) for model in models]
     service, config = seen["service"], seen["config"]

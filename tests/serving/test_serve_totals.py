@@ -19,6 +19,7 @@ from tiny_model import make_model
 
 from nmt_cli.serving import connections, detect, fields, glossaries, metrics, work
 from nmt_cli.serving.app import create_app
+from nmt_cli.serving.database import Database
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.glossaries import Glossaries, parse
 from nmt_cli.serving.metrics import Metrics
@@ -31,17 +32,17 @@ from nmt_cli.translation.options import SearchOptions
 
 def test_translations_of_all_glossaries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glossaries, "MAX_FORMS", 6)
-    kept = Glossaries()
-    first = kept.add("first", "en", "de", parse("a\tx|y\nb\tz", "tsv"))
-    kept.add("second", "en", "de", parse("a\tx|y|z", "tsv"))
-    assert [glossary.summary()["entry_count"] for glossary in kept] == [2, 1]
+    kept, pair = Glossaries(Database()), ("en", "de")
+    first = kept.add("first", {pair: parse("a\tx|y\nb\tz", "tsv")})
+    kept.add("second", {pair: parse("a\tx|y|z", "tsv")})
+    assert [each.term_count for glossary in kept.all() for each in glossary.dictionaries] == [2, 1]
     for _ in range(2):  # a refused glossary is not counted
         with pytest.raises(Refusal, match="would have 7 translations, more than 6") as caught:
-            kept.add("third", "en", "de", parse("a\tx", "tsv"))
+            kept.add("third", {pair: parse("a\tx", "tsv")})
         assert caught.value.status == 456
     kept.remove(first.key)
-    kept.add("third", "en", "de", parse("a\tx|y|z", "tsv"))
-    assert [glossary.name for glossary in kept] == ["second", "third"]
+    kept.add("third", {pair: parse("a\tx|y|z", "tsv")})
+    assert [glossary.name for glossary in kept.all()] == ["second", "third"]
 
 
 def test_the_glossaries_used_last_stay_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,15 +55,14 @@ def test_the_glossaries_used_last_stay_parsed(monkeypatch: pytest.MonkeyPatch) -
         return parse(entries, kind)
 
     async def run() -> None:
-        kept, workers = Glossaries(), work.Workers()
-        a, b, c = (kept.add(name, "en", "de", parse(f"{name}\tx|y", "tsv")) for name in "abc")
+        kept, workers = Glossaries(Database()), work.Workers()
         monkeypatch.setattr(glossaries, "parse", noted)
-        for glossary in (b, c, b, a, b, c):
-            terms = await kept.terms(glossary, workers)
-            assert [term.source for term in terms.terms] == [glossary.name]
+        for name in "abcbabc":
+            terms = await kept.terms(f"{name}\tx|y", workers)
+            assert [term.source for term in terms.terms] == [name]
 
     asyncio.run(run())
-    assert again == ["a", "c"]
+    assert again == ["a", "b", "c", "a", "c"]
 
 
 class Loaded:
@@ -245,7 +245,7 @@ def test_every_text_of_a_request_that_ends_early_is_cancelled(fails: bool) -> No
     async def run() -> None:
         served: Any = SimpleNamespace(submit=submit)
         with ModelPool([], Metrics(), queue=5) as pool:
-            task = asyncio.ensure_future(pool.translate(served, [["a", "b"], ["c"]], SearchOptions()))
+            task = asyncio.ensure_future(pool.translate(served, ["a", "b", "c"], SearchOptions()))
             await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(KeyError if fails else asyncio.CancelledError):

@@ -13,6 +13,7 @@ from translators import one_by_one, records, run, translator_by
 
 from nmt_cli import Sampling, Terms, Translator
 from nmt_cli.corpus import tokenizer as spm
+from nmt_cli.corpus.tokenizer import PAD
 from nmt_cli.documents import html
 from nmt_cli.documents.alignment import align, translate_aligned
 from nmt_cli.documents.placement import place_marks
@@ -21,6 +22,7 @@ from nmt_cli.translation.case import Caser, Part
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.segments import Hypothesis, Segment
+from nmt_cli.translation.writer import alignment
 
 SEARCHED = list[str]()  # the texts that a test's model has searched
 ANSWERS = Path(__file__).parents[1] / "data" / "case.txt"
@@ -43,9 +45,8 @@ def echoed(segment: Segment, translator: Translator) -> list[Hypothesis]:
     head = len(translator.tokenizer.language(segment.ids))
     ids = segment.prefix + segment.ids[head:-1]
     steps = [-1.0] * (len(ids) + 1)
-    return [
-        Hypothesis(ids, sum(steps), -1.0, steps, source_positions=[*range(head, head + len(ids))])
-    ] * segment.options.n_best
+    positions = [*[head] * len(segment.prefix), *range(head, len(segment.ids) - 1)]
+    return [Hypothesis(ids, sum(steps), -1.0, steps, source_positions=positions)] * segment.options.n_best
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +118,49 @@ def test_a_forced_prefix_stays_as_it_was_given(echo: Translator) -> None:
         assert found.text.replace(" ", "") == text.replace(" ", "")
     [ids] = [segment.prefix for segment in translated(echo, "en>de", line, prefixes=["THE DOG"]).segments]
     assert echo.tokenizer.decode([ids]) == ["The dog"]
+
+
+def with_head(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Let every translation begin with a token that is not in its text; return the token."""
+    for owner in (translator, translator.segmenter, translator.assembler):
+        monkeypatch.setattr(owner, "head", [PAD])
+    return PAD
+
+
+def test_a_forced_prefix_is_only_at_the_beginning(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if a text has several segments, and each translation begins with a token of the model."""
+    with_head(echo, monkeypatch)
+    monkeypatch.setattr(echo.segmenter, "seen_tokens", 8)
+    line = "THE DOG RUNS. THE OLD DOG RUNS THROUGH THE GRASS."
+    found = translated(echo, "en>de", line, prefixes=["The OLD"])
+    assert len(found.segments) > 1
+    assert found.text.replace(" ", "") == f"The OLD{line}".replace(" ", "")
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_a_word_in_capitals_stays_so_in_every_kind_of_model(
+    echo: Translator, monkeypatch: pytest.MonkeyPatch, head: bool
+) -> None:
+    """The token of a target language moves the source by one, and that of a model its translation."""
+    text = "I am COMPLETELY sure."
+    plain = translated(echo, "en>de", text, alignments=True)
+    assert (plain.text, plain.case) == (text, "words")
+    if head:
+        with_head(echo, monkeypatch)
+    for target in ("", "deu"):
+        found = translated(echo, "en>de", text, target=target, alignments=True)
+        assert found.text == plain.text
+        assert alignment(echo.tokenizer, found.parts(0)) == alignment(echo.tokenizer, plain.parts(0))
+
+
+def test_a_tag_does_not_select_the_rules_of_case(echo: Translator) -> None:
+    caser = Caser(echo.tokenizer, "en", "tr", ["tm"])
+    for head, language in ((">>tm<< ", "tr"), (">>deu<< ", "deu"), (">>deu<< >>tm<< ", "deu")):
+        text = f"{head}THE OLD DOG RUNS. The dog runs."
+        first, second = caser.parts(text, [(0, len(head) + 17), (len(head) + 18, len(text))])
+        assert first.case
+        assert (first.case.language, first.text) == (language, f"{head}The old dog runs.")
+        assert second.text == f"{head}The dog runs."
 
 
 def test_terms_are_found_in_text_of_any_case(echo: Translator) -> None:

@@ -222,6 +222,25 @@ def test_a_cache_does_not_grow_with_forgotten_hypotheses() -> None:
     assert decoder.past[0][0].shape[2] < 50 + 10 * width
 
 
+@pytest.mark.parametrize("cell", ["attention", "ssru"])
+def test_a_slot_filled_again_forgets_its_entries(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a long translation in the last slot, a cache of short ones is smaller."""
+    lengths = [2, 2, 2, 2, 40, 3, 2, 40, 3, 2, 2, 40]
+    segments = [Segment([5, 5, EOS], options(1), [7] * n, max_tokens=n + 2) for n in lengths]
+    allocate, cropped = DecoderCache.allocate_entries, []
+
+    def allocated(cache: DecoderCache) -> list[Any]:
+        entries = cache.used_SWE.shape[2]
+        used, new, before, src_lengths = allocate(cache)
+        cropped.append(used.shape[2] < entries)
+        assert before.max() < used.shape[2]
+        return [used, new, before, src_lengths]
+
+    monkeypatch.setattr(DecoderCache, "allocate_entries", allocated)
+    search_all(by_torch([model_of(decoder_cell=cell)], rows=2), segments)
+    assert any(cropped)
+
+
 class Calls(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
