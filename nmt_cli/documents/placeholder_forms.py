@@ -205,7 +205,7 @@ FLAGGED = {
         ordered=True,
     ),
     "php": Form(
-        r"%(?:[-+0]|'.)*+\d*+(?:\.\d*+)?+l?+[bcdeEfFgGhHosuxX]",
+        r"%(?:[-+0]|'.){0,9}+\d*+(?:\.\d*+)?+l?+[bcdeEfFgGhHosuxX]",
         "https://www.php.net/manual/en/function.sprintf.php",
         ordered=True,
     ),
@@ -260,7 +260,7 @@ FLAGGED = {
         ordered=True,
     ),
     "lisp": Form(
-        r"~(?:[-+\d,:@#vV]|'.)*+[A-Za-z%~&?*^(){}\[\];|$_/!<>\n]",
+        r"~(?:[-+\d,:@#vV]|'.){0,30}+[A-Za-z%~&?*^(){}\[\];|$_/!<>\n]",
         "https://www.gnu.org/software/guile/manual/html_node/Formatted-Output.html; "
         "https://www.lispworks.com/documentation/HyperSpec/Body/22_c.htm",
         ordered=True,

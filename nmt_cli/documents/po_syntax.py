@@ -12,7 +12,7 @@ from typing import TypeAlias
 from nmt_cli.system.errors import DataError, printable
 
 _WIDTH = 79
-_TOKEN = re.compile(
+_PO_TOKEN = re.compile(
     r"""(?:\s|\\\n)++
     |(?P<comment>\#[^\n]*+)
     |(?P<string>"(?:[^"\\\n]|\\.)*+")
@@ -153,7 +153,7 @@ def _fields(source: str) -> Iterator[Field]:
     last: Field | None = None  # the field that takes further strings
     end = 0
     while end < len(source):
-        token = _TOKEN.match(source, end)
+        token = _PO_TOKEN.match(source, end)
         if not token:
             raise _failure(source, end, f"“{printable(source[end : end + 40])}”")
         start, end = token.span()

@@ -21,6 +21,7 @@ MAX_RUNNING = 2  # translated at once
 MAX_KEPT = 100  # documents, translated ones included
 MAX_BYTES = 1 << 26  # of their files and translations
 RUN_SECONDS = 600  # to translate one
+BUSY_SECONDS = 5  # until a document that finds no room is tried again
 KEEP_SECONDS = 1800  # after its translation
 NOT_FOUND = "There is no such document, or it has expired"
 
@@ -95,7 +96,7 @@ class Jobs:
         try:
             async with self._running, asyncio.timeout(RUN_SECONDS):
                 job.status = "translating"
-                job.data = await files.translated(request, job.kind, job.data, job.pair)
+                job.data = await _translated(request, job)
                 job.characters = request.state.characters
                 job.status = "done"
         except Refusal as refusal:
@@ -119,6 +120,17 @@ class Jobs:
             if expired or size > MAX_BYTES or len(self._jobs) >= MAX_KEPT:
                 del self._jobs[job.id]
                 size -= len(job.data)
+
+
+async def _translated(request: Request, job: Job) -> bytes:
+    """Return the translation of a document. It waits while other requests leave no room for it."""
+    while True:
+        try:
+            return await files.translated(request, job.kind, job.data, job.pair)
+        except Refusal as refusal:
+            if refusal.status != 429:
+                raise
+        await asyncio.sleep(BUSY_SECONDS)
 
 
 def _detached(request: Request) -> Request:

@@ -23,7 +23,7 @@ RETRY_SECONDS = 1
 LARGE_FIELDS = {"q", "text", "entries"}  # fields with limits of their own
 MAX_FIELD_CHARACTERS = 10_000  # of any other field
 MAX_JSON_VALUES = 20_000
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\Z)', re.DOTALL)  # in JSON
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # in JSON; also without an end
 MultiPartParser.spool_max_size = 1 << 24  # keep uploads in memory; the limit on bodies bounds them
 
 

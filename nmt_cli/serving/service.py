@@ -176,14 +176,16 @@ class Service:
         return texts, several
 
     def count(self, request: Request, texts: Sequence[str]) -> None:
-        """Count the texts of a request; 400 if they have too many characters."""
+        """Count the texts of a request, once if it is tried again; 400 if they have too many characters."""
         characters = sum(map(len, texts))
+        is_counted = hasattr(request.state, "texts")
         request.state.texts, request.state.characters = len(texts), characters
         if characters > (limit := self.limits.characters):
             raise Refusal(400, f"Invalid request: request ({characters:,}) exceeds text limit ({limit:,})")
-        self.metrics.texts.inc(len(texts))
-        self.metrics.characters.inc(characters)
-        self.characters += characters
+        if not is_counted:
+            self.metrics.texts.inc(len(texts))
+            self.metrics.characters.inc(characters)
+            self.characters += characters
 
     async def translate(
         self,

@@ -46,7 +46,8 @@ class Workers:
         # Calls of the data base that every request may make do not wait for the glossaries of others.
         self._accounts = CapacityLimiter(1)
         self._glossaries = CapacityLimiter(1)
-        self._processes = asyncio.Semaphore(max(1, cores // 2))  # leave the other cores to the search
+        # Leave the other cores to the search. Texts do not wait for files, which may take minutes.
+        self._text_processes, self._file_processes = (asyncio.Semaphore(max(1, cores // 2)) for _ in range(2))
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()
         self._warned = -math.inf  # when the last warning about the data base was logged
@@ -111,7 +112,7 @@ class Workers:
 
     async def _call(self, call: dict[str, Any]) -> Any:
         line = json.dumps(call, default=astuple).encode() + b"\n"
-        async with self._processes:
+        async with self._file_processes if "file" in call else self._text_processes:
             process = self._take() or await _start()
             try:
                 assert process.stdin

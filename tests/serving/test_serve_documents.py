@@ -1,6 +1,7 @@
 """DeepL's documents, LibreTranslate's suggestions, and the description of all routes."""
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -21,6 +22,8 @@ from nmt_cli.serving.app import ROUTES, create_app
 from nmt_cli.serving.deepl_documents import Job, Jobs
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.openapi import specification
+from nmt_cli.serving.texts import TextFormat
+from nmt_cli.serving.work import Workers
 
 HTML = "<p>der <b>Hund</b> geht</p>"
 PAIR = {"source_lang": "EN", "target_lang": "DE"}
@@ -119,6 +122,34 @@ def test_documents_are_limited_in_number_and_size(model: Path, monkeypatch: pyte
         monkeypatch.setattr(deepl_documents, "MAX_BYTES", len(HTML) + 5)
         assert upload(client).status_code == 200, "older translations make room"
         assert upload(client, text=HTML * 2).status_code == 429
+
+
+def test_a_document_waits_for_room_and_counts_once(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepl_documents, "BUSY_SECONDS", 0.02)
+    with client_of(model) as client:
+        service = client.app.state.service  # type: ignore[attr-defined]
+        service.pool.texts = service.pool.queue
+        made = upload(client).json()
+        where = f"/v2/document/{made['document_id']}"
+        for _ in range(5):
+            time.sleep(0.05)
+            assert client.post(where, json={"document_key": made["document_key"]}).json()["status"] == "translating"
+        service.pool.texts = 0
+        assert finished(client, made)["status"] == "done"
+        assert service.characters == len(HTML)
+
+
+def test_texts_do_not_wait_for_files() -> None:
+    async def run() -> None:
+        workers = Workers()
+        async with contextlib.AsyncExitStack() as stack:
+            while not workers._file_processes.locked():
+                await stack.enter_async_context(workers._file_processes)
+            async with asyncio.timeout(30):
+                assert await workers.in_process(TextFormat("html"), ["<p>rot"]) == [["rot"]]
+        await workers.close()
+
+    asyncio.run(run())
 
 
 def test_old_documents_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("starlette")
-from serving import PAIR, service_of
+from serving import PAIR, client_of, service_of
 from starlette.requests import Request
 from starlette.testclient import TestClient
 from test_serve_limits import GET, answer, ended, listening
@@ -282,3 +283,11 @@ def test_languages_that_are_easily_mistaken_count_together(
 ) -> None:
     monkeypatch.setattr(detect, "load_classifier", lambda _: Classifier(probabilities))
     assert detect.Detector(["en"], ["en", "de"]).detect("hund") == found
+
+
+def test_a_body_of_escapes_does_not_hold_the_event_loop(model: Path) -> None:
+    with client_of(model) as client:
+        begun = time.process_time()
+        answer = client.post("/translate", content=b'"\\' * 30_000, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 400
+        assert time.process_time() - begun < 2
