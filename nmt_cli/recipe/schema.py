@@ -100,9 +100,7 @@ class TextSource(Section):  # parallel text in one or several files, which may b
     split: Literal["train", "dev", "test"] = Field("train", description="the use of the text")
     src: str | None = Field(None, description="source language code; null: corpus.src")
     tgt: str | None = Field(None, description="target language code; null: corpus.tgt")
-    columns: list[str] = Field(
-        [], description="source and target column, by name or number; none: 1 and 2, or the codes"
-    )
+    columns: list[str] = Field([], description="source and target column, by name or number; none: 1 and 2, or codes")
     score: str | None = Field(None, description="column of a score, by name or number")
     min_score: float | None = Field(None, description="lowest score of pairs that are kept")
     finished: bool = Field(False, description="XLIFF: only segments that are approved or final")

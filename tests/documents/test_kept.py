@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fake_models import backwards, texts_of, translated
 
-from nmt_cli.documents import html
+from nmt_cli.documents import html, po
 from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.kept import Kept, kept
 from nmt_cli.documents.segment import plain_parts
@@ -37,6 +37,13 @@ def test_html_spells_phrases_its_own_way() -> None:
     protection = ReadOptions(kept=Kept(("AT&T", "New York"))).protection()
     parts = html.parse("<p>See AT&amp;T in New\nYork</p>", protection)
     assert texts_of(parts) == ["See in"]
+
+
+def test_words_are_kept_in_a_catalog() -> None:
+    options = ReadOptions(kept=Kept(("Firefox",)))
+    for flags in ("", "#, c-format\n"):
+        document = po.read(f'{flags}msgid "Open Firefox"\nmsgstr ""\n', options)
+        assert [segment.text for segment in document.segments] == ["Open"]
 
 
 def test_a_pattern_of_the_user() -> None:

@@ -84,6 +84,7 @@ def test_an_outline_decides_where_segments_end() -> None:
         ("<b>&#38; &quot; &#x3E;</b> x", '" & >', "<b>&quot; &#38; &#x3E;</b>"),
         ("<b><![CDATA[x]]></b>", "a ]]> < &amp;", "<b><![CDATA[a ]]]]><![CDATA[> < &amp;]]></b>"),
         ("<b><![CDATA[<i>x</i>]]></b>", "]]>", "<b><![CDATA[<i>]]&gt;</i>]]></b>"),
+        ("<b>c > d</b>", "]]> e > f", "<b>]]&gt; e > f</b>"),
         ("<b>x</b>", "\x01a\ufffe\x1f", "<b>a</b>"),
         ("AT&T", "& &lt;", "&amp; &amp;lt;"),
         ("AT&T", "& <", "& &lt;"),

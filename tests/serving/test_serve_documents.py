@@ -162,6 +162,21 @@ def test_old_documents_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         jobs.find(job.id, job.key)
 
 
+def test_only_the_oldest_translation_makes_room(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client_of(model) as client:
+        fields = {"q": HTML, "source": "en", "target": "de", "format": "html"}
+        size = len(client.post("/translate", json=fields).json()["translatedText"].encode())
+        made = list[dict[str, str]]()
+        for _ in range(2):
+            made.append(upload(client).json())
+            finished(client, made[-1])
+        monkeypatch.setattr(deepl_documents, "MAX_BYTES", 2 * size + len(HTML) - 1)
+        assert upload(client).status_code == 200
+        keys = [(each["document_id"], {"document_key": each["document_key"]}) for each in made]
+        codes = [client.post(f"/v2/document/{id}/result", json=key).status_code for id, key in keys]
+        assert codes == [404, 200]
+
+
 def test_a_document_that_takes_too_long_ends(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def endless(*_: Any) -> bytes:
         await asyncio.sleep(60)

@@ -203,6 +203,21 @@ def test_a_model_whose_request_ended_while_it_loaded_is_put_away(directory: Path
         wait_until(lambda: not lab.loaded)
 
 
+def test_a_model_is_not_idle_during_a_long_request(directory: Path) -> None:
+    lab = Lab(directory, idle=0.1)
+    model = lab.by_pair["en", "de"]
+
+    async def hold_twice() -> None:
+        async with model.held():
+            pass
+        async with model.held():
+            await asyncio.sleep(0.3)
+            assert lab.loaded == ["en-de"]
+
+    with lab.pool:
+        asyncio.run(hold_twice())
+
+
 def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
     """One model fits; every answer is right."""
     lab = Lab(directory, memory=1, resident=lambda: len(lab.loaded), idle=0.05)
