@@ -40,6 +40,7 @@ from nmt_cli.commands.options import (
     option,
 )
 from nmt_cli.commands.usage_errors import usage_error
+from nmt_cli.interop.formats import ARGOS
 from nmt_cli.interop.named_models import model_directories
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
@@ -293,7 +294,9 @@ def import_(
     """
     from nmt_cli.interop.importing import import_model
 
-    import_model(source, out or Path("models") / Path(source.partition("@")[0]).resolve().name)
+    path = Path(source)
+    named = path if path.exists() else Path(source.partition("@")[0])  # OWNER/NAME@REVISION
+    import_model(source, out or Path("models") / named.resolve().name.removesuffix(ARGOS))
 
 
 @command()

@@ -30,7 +30,7 @@ _LINES = [  # lines without text
     r"\{(?:/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # comments and values of JSX
     r"(?i:\[\[?_?toc_?\]?\]|@\[toc\]|\$\{toc\})",
     r"\([\w:.-]++\)=|\+\+\+[ \t]++\{.*\}",  # a target and a break of MyST
-    r"<<<[ \t]++\S.*+|-+8<-+.*+|!include\s.*+|@import\s++[\"'].*+",  # included files
+    r"<<<[ \t]++\S.*+|-++8<-++.*+|!include\s.*+|@import\s++[\"'].*+",  # included files
     r":::?[\w-]++:::?|/{3,}+(?:[ \t]++[\w-]++)?+",  # of Microsoft Learn and PyMdown
     r"\\(?!begin\b)[a-zA-Z]++(?:\{[^{}\n]*+\}|\[[^\[\]\n]*+\])*+",  # a command of TeX
     r"([:+/?%@!$;,.])\1\1++",

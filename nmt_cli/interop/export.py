@@ -42,6 +42,8 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     weights = quantization or WEIGHTS.get(target, "float32")
     if target == "hf" and weights != "float32":
         raise UsageError("--quantization requires --to ctranslate2 or argos; transformers quantizes when it loads")
+    if target == "argos" and out.suffix != ARGOS:
+        raise UsageError(f"--out must be a file NAME{ARGOS}, not {out}")
     for name in ("transformers", LIBRARIES[target]):
         import_package(name)
     if out.exists():
@@ -87,8 +89,6 @@ def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, An
         with artefact.staged(out, "export", manifest) as stage:
             yield stage
         return
-    if out.suffix != ARGOS:
-        raise UsageError(f"--out must be a file NAME{ARGOS}, not {out}")
     artefact.make_directory(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".tmp-nmt-") as temporary:
         folder = Path(temporary) / f"translate-{recipe.corpus.src}_{recipe.corpus.tgt}-{VERSION.replace('.', '_')}"

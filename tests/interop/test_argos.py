@@ -2,12 +2,16 @@
 
 import json
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
 from tiny_model import make_model
+from typer.testing import CliRunner
 
 from nmt_cli import Translator
+from nmt_cli.commands.app import app
+from nmt_cli.interop import importing
 from nmt_cli.interop.export import export
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.model_kinds import find_models
@@ -141,3 +145,18 @@ def test_packages_in_a_directory_are_described_and_imported_when_opened(tmp_path
     assert "is en_de.argosmodel. On 12 sentences" in capsys.readouterr().err
     with pytest.raises(DataError, match=r"enfr: which vocabulary belongs to which side"):
         marian.open()
+
+
+@pytest.mark.parametrize(
+    ("source", "out"), [("me@x/en_de.argosmodel", "models/en_de"), ("OWNER/NAME@main", "models/NAME")]
+)
+def test_the_directory_of_an_import_has_the_name_of_the_model(
+    source: str, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "me@x").mkdir()
+    (tmp_path / "me@x" / "en_de.argosmodel").touch()
+    asked = list[Path]()
+    monkeypatch.setattr(importing, "import_model", lambda _, directory: asked.append(directory))
+    assert CliRunner().invoke(app, ["import", source]).exit_code == 0
+    assert asked == [Path(out)]
