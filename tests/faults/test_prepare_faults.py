@@ -58,7 +58,7 @@ def test_sides_of_unequal_length_are_refused_with_both_counts(tmp_path: Path, le
         (GZIP + b"garbage", "a.en.gz", "truncated or corrupt"),
         (GZIP[:1000] + bytes([GZIP[1000] ^ 4]) + GZIP[1001:], "a.en.gz", "truncated or corrupt"),
         (b"a\tb\n", "a.tsv", "one file per side"),
-        (b"{}\n", "a.jsonl.gz", "to plain text or .gz"),
+        (b"{}\n", "a.jsonl.gz", "List it under corpus.sources"),
         (b"(S (NN a))\n", "a.mrg", "corpus.format=trees"),
     ],
 )
