@@ -58,7 +58,9 @@ def augmented(
     if not augment.is_active:
         return corpus
     languages = settings.corpus.src, settings.corpus.tgt
-    targets = tuple(settings.corpus.target_tokens)
+    # Of the corpus as prepared: a run that resumes, or another machine, may list other sources.
+    prepared = schema.Corpus.model_validate(corpus.manifest.get("recipe", {}), extra="ignore")
+    targets = tuple(prepared.target_tokens)
     how = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed, targets)
     writer = accelerator.process_index - accelerator.local_process_index  # the first process of this machine
     directory = run / DIRECTORY / f"{artefact.HOST}-{writer}"
