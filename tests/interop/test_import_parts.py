@@ -64,6 +64,14 @@ def test_the_first_damaged_array_of_an_archive_is_named(tmp_path: Path) -> None:
         read_arrays(archive(tmp_path, {"a.npy": good, "b.npy": good}, {"b.npy": 1 << 30}))
 
 
+def test_arrays_are_read_in_both_orders(tmp_path: Path) -> None:
+    """NumPy stores a transposed array by columns."""
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.savez(tmp_path / "model.npz", rows=array, columns=np.asfortranarray(array))
+    for name, found in read_arrays(tmp_path / "model.npz").items():
+        assert found.tolist() == array.tolist(), name
+
+
 @pytest.mark.parametrize(
     ("shape", "reason"),
     [

@@ -336,6 +336,24 @@ def test_stalled_readers_are_cut_and_slow_readers_are_not(monkeypatch: pytest.Mo
     listening(app, 5, test)
 
 
+def test_readers_below_the_lowest_speed_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "WRITE_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "WRITE_BYTES", 20 * MEGABYTE)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send, b"x" * 32 * MEGABYTE)
+
+    async def test(place: tuple[str, int], listener: Listener) -> None:
+        reader, writer = await asyncio.open_connection(*place, limit=1 << 16)
+        writer.write(GET + b"\r\n")
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            for _ in range(16):
+                await reader.readexactly(MEGABYTE)
+                await asyncio.sleep(0.1)
+
+    listening(app, 5, test)
+
+
 def test_connections_follow_the_limit_on_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = len(list(Path("/dev/fd").iterdir()))
     for limit, asked, most in (
