@@ -343,14 +343,16 @@ def test_readers_below_the_lowest_speed_are_cut(monkeypatch: pytest.MonkeyPatch)
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await answer(send, b"x" * 32 * MEGABYTE)
 
+    async def read_slowly(reader: asyncio.StreamReader) -> None:
+        for _ in range(16):
+            await reader.readexactly(MEGABYTE)
+            await asyncio.sleep(0.1)
+
     async def test(place: tuple[str, int], listener: Listener) -> None:
         reader, writer = await asyncio.open_connection(*place, limit=1 << 16)
         writer.write(GET + b"\r\n")
-
-        async def read_slowly() -> None:
-            for _ in range(16):
-                await reader.readexactly(MEGABYTE)
-                await asyncio.sleep(0.1)
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await read_slowly(reader)
 
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await read_slowly()
