@@ -31,6 +31,8 @@ from nmt_cli.documents import html as html_format
 from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.placement import place_marks
 from nmt_cli.documents.segment import render, segments_of
+from nmt_cli.translation.lines import chunks_of
+from nmt_cli.translation.options import SearchOptions
 
 _TAG = re.compile(r"<[^>]*>")
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -93,7 +95,7 @@ def marked(source: str, number: int, rng: random.Random) -> Tree:
 def ours(translator: Translator, lines: list[str]) -> list[str]:
     documents = [html_format.parse(line) for line in lines]
     segments = [segment for parts in documents for segment in segments_of(parts)]
-    results = translate_aligned(translator, (segment.text for segment in segments))
+    results = translate_aligned(translator, chunks_of(segment.text for segment in segments), SearchOptions())
     for segment, aligned in zip(segments, results, strict=True):
         segment.result = place_marks(segment, aligned)
     return [render(parts) for parts in documents]

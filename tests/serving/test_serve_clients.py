@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("starlette")
+from office_files import HEAD, A, P, docx, odf, ooxml, paragraph, run
 from serving import hypotheses, server
+from texts import ROOT
 
 from nmt_cli import Translator
 
@@ -140,6 +142,39 @@ const { translate } = require("libretranslate");
 """
 
 
+SLIDE = f"{HEAD}<p:sld {P} {A}><p:cSld><a:p><a:r><a:t>die Katze ist rot</a:t></a:r></a:p></p:cSld></p:sld>"
+# `url` and `names` are given; the script must write the translation of each file into translated-NAME.
+FILES = {
+    "libretranslate-aio==0.1.3": """
+import urllib.request
+import libretranslate_aio as library
+with library.LibreTranslate(base_url=url) as api:
+    for name in names:
+        made = api.translate_file(name, "en", "de")
+        urllib.request.urlretrieve(made.translated_file_url, f"translated-{name}")
+""",
+    "deepl==1.32.0": """
+import deepl
+api = deepl.Translator("-", server_url=url)
+for name in names:
+    made = api.translate_document_from_filepath(name, f"translated-{name}", source_lang="EN", target_lang="DE")
+    assert made.done and made.billed_characters > 0
+""",
+}
+
+
+def output_of(package: str, script: str, folder: Path) -> str:
+    """Run a script in a new environment that has this package. Skip the test if it cannot be installed."""
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=100)
+    python = folder / "bin" / "python"
+    installed = subprocess.run([python, "-m", "pip", "install", "-q", package], capture_output=True, check=False)
+    if installed.returncode:
+        pytest.skip(f"{package} cannot be installed here")
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def address(model: Path) -> Iterator[str]:
     with server(str(model), "--precision", "fp32") as (_, address):
@@ -154,15 +189,30 @@ def expected(model: Path) -> list[str]:
 
 @pytest.mark.parametrize("package", PYTHON)
 def test_python_clients(package: str, address: str, expected: list[str], tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True, timeout=100)
-    python = tmp_path / "bin" / "python"
-    installed = subprocess.run([python, "-m", "pip", "install", "-q", package], capture_output=True, check=False)
-    if installed.returncode:
-        pytest.skip(f"{package} cannot be installed here")
     script = f"import json\nurl, texts = {address!r}, {TEXTS!r}\n{PYTHON[package]}\nprint(json.dumps(translations))\n"
-    done = subprocess.run([python, "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == expected
+    assert json.loads(output_of(package, script, tmp_path)) == expected
+
+
+@pytest.mark.parametrize("package", FILES)
+def test_python_clients_translate_files(package: str, address: str, model: Path, tmp_path: Path) -> None:
+    """A client gets the same bytes as `nmt translate` writes."""
+    files = {
+        "a.docx": docx(paragraph(run("rot "), run("und", "<w:b/>")) + paragraph(run("die Katze ist rot"))),
+        "a.pptx": ooxml({"ppt/presentation.xml": f"{HEAD}<p:presentation {P}/>", "ppt/slides/slide1.xml": SLIDE}),
+        "a.srt": b"1\n00:00:01,000 --> 00:00:02,000\ndie <i>Katze</i> ist rot\n\n2\n00:00:04,000 --> 00:00:05,000\n-\n",
+        "a.html": b"<p>die <b>Katze</b> ist rot</p>\n",
+        "a.odt": odf("<office:text><text:p>die <text:span>Katze</text:span> ist rot</text:p></office:text>"),
+    }
+    expected = dict[str, bytes]()
+    for name, data in files.items():
+        (source := tmp_path / name).write_bytes(data)
+        command = ["translate", "-q", "--model", model, "--precision", "fp32", source, "-o", tmp_path / "expected"]
+        subprocess.run([sys.executable, "-m", "nmt_cli", *command], cwd=ROOT, check=True, timeout=100)
+        expected[name] = (tmp_path / "expected").read_bytes()
+    script = f"import os\nos.chdir({str(tmp_path)!r})\nurl, names = {address!r}, {list(files)!r}\n{FILES[package]}"
+    output_of(package, script, tmp_path / "client")
+    for name, data in files.items():
+        assert (tmp_path / f"translated-{name}").read_bytes() == expected[name] != data, name
 
 
 @pytest.mark.timeout(900)
