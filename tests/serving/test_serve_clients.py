@@ -199,7 +199,7 @@ def test_python_clients_translate_files(package: str, address: str, model: Path,
     files = {
         "a.docx": docx(paragraph(run("rot "), run("und", "<w:b/>")) + paragraph(run("die Katze ist rot"))),
         "a.pptx": ooxml({"ppt/presentation.xml": f"{HEAD}<p:presentation {P}/>", "ppt/slides/slide1.xml": SLIDE}),
-        "a.srt": b"1\n00:00:01,000 --> 00:00:02,000\ndie <i>Katze</i> ist rot\n\n2\n00:00:04,000 --> 00:00:05,000\n-\n",
+        "a.srt": b"1\n00:00:01,000 --> 00:00:02,000\ndie <i>Katze</i> rot\n\n2\n00:00:04,000 --> 00:00:05,000\nund\n",
         "a.html": b"<p>die <b>Katze</b> ist rot</p>\n",
         "a.odt": odf("<office:text><text:p>die <text:span>Katze</text:span> ist rot</text:p></office:text>"),
     }
