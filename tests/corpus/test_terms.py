@@ -352,7 +352,7 @@ def command(
 
 
 def test_jsonl_lists_the_forms_found(translator: Translator) -> None:
-    output = command(translator, "\n".join(LINES) + "\n", terms=TERMS, n_best=2)
+    output = command(translator, "\n".join(LINES) + "\n", terms=TERMS, n_best=2, split=False)
     for line, record in zip(LINES, map(json.loads, output.split("\n")[:-1]), strict=True):
         for hypothesis in record["hypotheses"]:
             expected = {term.source: term.form_in(hypothesis["text"]) for term in TERMS.find(line)}
@@ -363,11 +363,13 @@ def test_jsonl_lists_the_forms_found(translator: Translator) -> None:
 def test_terms_and_markup_can_be_combined(translator: Translator) -> None:
     """A phrase may contain tags, and tags stay balanced."""
     lines = [f"<b>{line.replace(' ', ' <i>', 1)}</i></b>" for line in LINES]
-    output = command(translator, "\n".join(lines) + "\n", runner("text", "html", None, [], {}), terms=TERMS)
+    output = command(
+        translator, "\n".join(lines) + "\n", runner("text", "html", None, [], {}), terms=TERMS, split=False
+    )
     for line, marked in zip(LINES, output.split("\n")[:-1], strict=True):
         assert has_all_terms(re.sub("<[^>]*>", "", marked), line)
         assert all(marked.count(f"<{tag}>") == marked.count(f"</{tag}>") > 0 for tag in "bi")
-    page = command(translator, "<p>der <b>Hund</b></p>", runner("html", None, None, [], {}), terms=TERMS)
+    page = command(translator, "<p>der <b>Hund</b></p>", runner("html", None, None, [], {}), terms=TERMS, split=False)
     assert has_all_terms(re.sub("<[^>]*>", "", page), "der Hund")
 
 

@@ -124,7 +124,7 @@ def test_model_json_holds_what_translation_needs_of_the_recipe(tmp_path: Path) -
     values = artefact.read_json(tmp_path / "model" / "model.json")
     sizes = {key: value for key, value in loaded.recipe.model.model_dump().items() if key in values["architecture"]}
     assert values == {
-        "format": 1, "src": "no", "tgt": "de", "output": "text", "vocabulary_size": 340, "max_tokens": None,
+        "format": 1, "src": "no", "tgt": "de", "output": "text", "vocabulary_size": 340, "max_tokens": None, "tags": [],
         "seen_tokens": None, "architecture": {**sizes, "encoder_layers": 2, "decoder_layers": 1},
         "decoding": loaded.recipe.decoding.model_dump(),
     }  # fmt: skip
