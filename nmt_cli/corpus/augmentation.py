@@ -146,7 +146,9 @@ def changed(
         src, tgt = damage.without_stop(src), damage.without_stop(tgt)
     if typos:
         src = damage.with_typos(src, draw, least=1)
-    change = letter_case.upper if upper else letter_case.title if title else None
+    change = letter_case.title if title else None
+    if upper:
+        change = letter_case.upper
     if change:
         src, tgt = change(src, languages[0]), change(tgt, languages[1])
     return damage.with_noise(src, tgt, draw) if noise else (src, tgt)

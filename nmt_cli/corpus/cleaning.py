@@ -166,7 +166,7 @@ def clean_chunk(
         src, tgt = repair(src, corpus.cleaning), repair(tgt, corpus.cleaning)
         if reason := unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # whatever its tokens
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # with any tag, or none
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)

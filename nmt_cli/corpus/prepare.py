@@ -107,7 +107,7 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
 
 
 def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
-    """Return the settings of a corpus without those that act in training alone."""
+    """Return the settings of a corpus that `prepare` uses."""
     settings = schema.without(corpus.model_dump(), schema.TRAINED, "corpus.")
     for entry in [*settings["sources"], *settings["synthetic"]]:
         del entry["weight"]

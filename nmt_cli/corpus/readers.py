@@ -25,7 +25,7 @@ class Chunk(NamedTuple):
     tgt: list[bytes | None]
     repetition: int = 0  # how often the corpus lists these two files earlier: [a, a] gives 0, then 1
     source: int | None = None  # index in corpus.sources
-    part: int = 0  # number of the part of the corpus, of those that its manifest lists
+    part: int = 0  # number of the part in the manifest
     scores: Sequence[float | None] = ()  # of the pairs, where that source has a column of scores
 
 

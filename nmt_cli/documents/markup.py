@@ -37,7 +37,7 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
 
 
 class Markup:
-    """The tokens of an XML file. `names` have the usual prefixes of `namespaces`, whatever prefixes the file uses."""
+    """The tokens of an XML file. `names` have the prefixes of `namespaces`, not those of the file."""
 
     def __init__(self, data: bytes, name: str, namespaces: Mapping[str, str]) -> None:
         """`namespaces` maps addresses to prefixes. Raise DataError if the file, called `name`, is not valid."""

@@ -92,7 +92,7 @@ def _tokens(text: str, syntax: Syntax) -> list[Item]:
     for match in syntax.token.finditer(text):
         if match.start() > end:
             tokens.append(Item(text[end : match.start()]))
-        kind = "break" if match["break"] else "open" if match["open"] else "close" if match["close"] else "mark"
+        kind = next((name for name in ("break", "open", "close") if match[name]), "mark")
         tokens.append(Item(match[0], kind, match["open"] or match["close"] or ""))
         end = match.end()
     return [*tokens, Item(text[end:])] if end < len(text) else tokens

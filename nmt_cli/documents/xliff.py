@@ -72,7 +72,7 @@ def _add(found: Found, source: str, unit: Element, *, is_second: bool) -> None:
         tag = f"{tag[:-2].rstrip()}>"
     start = source.rfind(">", 0, original.start) + 1
     space = source[start : original.start]
-    before = "" if target else (space if space.isspace() else "")
+    before = space if space.isspace() and not target else ""
     begin, end = (target.start, target.end) if target else ((divided or original).end,) * 2
     reader = _PRESERVED if original.has("xml:space", "preserve") else _FLOWING
     spell = partial(_spelled, f"{before}{tag}", f"</{prefix}target>")

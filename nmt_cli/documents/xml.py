@@ -31,6 +31,7 @@ _REFERENCE = re.compile(
 _DECLARED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[^\s&;<>#]++;")  # a reference to another entity
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_QUOTES = {'"': "&quot;", "'": "&apos;"}
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
@@ -42,7 +43,7 @@ class Spelling:
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the character that ends the text, if any."""
-        self._escaped = _ESCAPED | ({quote: "&quot;" if quote == '"' else "&apos;"} if quote else {})
+        self._escaped = _ESCAPED | {mark: entity for mark, entity in _QUOTES.items() if mark == quote}
         self._seen = dict[str, str]()
 
     def unescape(self, source: str) -> str:

@@ -21,7 +21,7 @@ from nmt_cli.system.errors import DataError, printable
 SENTENCEPIECE, BPE = "sentencepiece.model", "bpe.model"
 WEIGHTS = f"model/{BINARY}"
 VOCABULARIES = [f"model/{side}_vocabulary.{end}" for side in ("shared", "source", "target") for end in ("json", "txt")]
-# The files that are read. Others, such as those that split sentences, are left out.
+# The files to read. Sentence splitters and other files are ignored.
 MEMBERS = [METADATA, SENTENCEPIECE, BPE, WEIGHTS, "model/config.json", *VOCABULARIES]
 MAX_EXPANSION = 4  # size of the weights relative to the archive
 MAX_MEMBERS = 10_000

@@ -193,7 +193,7 @@ def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
 
 
 def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
-    """Return the positional encodings of a side as CTranslate2 adds them. Those that it computes begin at 1."""
+    """Return the positional encodings of a side as CTranslate2 adds them. Computed ones begin at 1."""
     name = f"{side}/position_encodings/encodings"
     if name in binary.variables:
         return torch.from_numpy(binary.weights(name)[:length])

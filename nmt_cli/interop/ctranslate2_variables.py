@@ -41,7 +41,7 @@ FEATURES = {
     "scale_outputs": "a scale of logits",
     "softcapping": "a limit of logits",
 }
-# Attributes that must be 0, and those that have no effect then. CTranslate2 does not check the ranges of numbers.
+# Attributes that must be 0, and attributes without effect if they are. CTranslate2 does not check ranges of numbers.
 OFF = "alibi", "multi_query_attention"
 WITHOUT_EFFECT = (
     *("alibi_use_positive_positions", "scale_alibi", "unk_token", "bos_token", "eos_token"),

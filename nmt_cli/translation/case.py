@@ -337,5 +337,6 @@ def _by_word(tokens: Sequence[str]) -> Iterator[list[int]]:
 
 def _whole(phrase: str) -> str:
     """Return a pattern for a phrase that is not part of longer words."""
-    before, after = r"(?<!\w)" if phrase[0].isalnum() else "", r"(?!\w)" if phrase[-1].isalnum() else ""
+    before = r"(?<!\w)" if phrase[0].isalnum() else ""
+    after = r"(?!\w)" if phrase[-1].isalnum() else ""
     return before + re.escape(phrase) + after
