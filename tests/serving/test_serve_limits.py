@@ -354,9 +354,6 @@ def test_readers_below_the_lowest_speed_are_cut(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
             await read_slowly(reader)
 
-        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
-            await read_slowly()
-
     listening(app, 5, test)
 
 
