@@ -70,11 +70,15 @@ def _folded(text: str) -> str:
 
 def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
     """Return the text of some tokens, the offset where each of them begins, and the end."""
-    texts = tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])
-    offsets = list(map(len, texts))
+    [text] = tokenizer.decode([ids])
+    spelled = ["", *(token.replace("\u2581", " ") for token in tokenizer.tokens(ids))]
+    if "".join(spelled) == f" {text}":
+        return text, [max(length - 1, 0) for length in itertools.accumulate(map(len, spelled))]
+    # Tokens that are bytes or unknown have another spelling in the text.
+    offsets = [len(decoded) for decoded in tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])]
     for index in range(len(ids) - 1, -1, -1):  # a part of a character's bytes may decode to more signs than all of them
         offsets[index] = min(offsets[index], offsets[index + 1])
-    return texts[-1], offsets
+    return text, offsets
 
 
 def offsets_in(decoded: str, text: str) -> list[int]:

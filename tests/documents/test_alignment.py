@@ -34,10 +34,13 @@ def test_links_end_in_the_translation_and_begin_at_words_of_the_source(translato
 def test_links_with_two_vocabularies_and_several_parts() -> None:
     source, target = {1: "der", 2: "Hund", 3: "rot"}, {1: "red", 2: "the", 3: "dog"}
 
-    def decoding(words: dict[int, str]) -> Any:
-        return lambda lists: [" ".join(words[each] for each in ids) for ids in lists]
+    def side(words: dict[int, str], **more: Any) -> Any:
+        def decode(lists: list[list[int]]) -> list[str]:
+            return [" ".join(words[each] for each in ids) for ids in lists]
 
-    tokenizer = SimpleNamespace(decode=decoding(source), target=SimpleNamespace(decode=decoding(target)))
+        return SimpleNamespace(decode=decode, tokens=lambda ids: [f"\u2581{words[each]}" for each in ids], **more)
+
+    tokenizer = side(source, target=side(target))
     parts = [([1, 2, 0], [3, 2], [1, 0]), ([3, 0], [1], [0])]
     hypotheses = [([ids, SimpleNamespace(ids=output, source_positions=looked)]) for ids, output, looked in parts]
     result: Any = SimpleNamespace(
@@ -54,7 +57,7 @@ def test_bytes_of_a_character_begin_where_it_begins() -> None:
     def decode(lists: list[list[int]]) -> list[str]:
         return ["a" * ids.count(0) + ("😀" if len(ids) >= 5 else "\ufffd" * ids.count(1)) for ids in lists]
 
-    tokenizer = SimpleNamespace(decode=decode)
+    tokenizer = SimpleNamespace(decode=decode, tokens=lambda ids: ["<0x61>" if each == 0 else "<0xF0>" for each in ids])
     tokenizer.target = tokenizer
     ids = [0, 1, 1, 1, 1]
     parts = [([*ids, 2], SimpleNamespace(ids=ids, source_positions=[4, 3, 2, 1, 0]))]
