@@ -9,8 +9,8 @@ import bisect
 import re
 from collections import deque
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
 from html import escape, unescape
+from typing import NamedTuple
 
 from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.placeholders import Protection
@@ -70,8 +70,7 @@ class Spelling:
         return written if unescape(written) == text else escape(text)
 
 
-@dataclass(frozen=True)
-class _Token:
+class _Token(NamedTuple):
     kind: str  # "text", "start", "end", "raw", "unclosed" or "other"
     source: str
     name: str = ""  # of a tag
@@ -317,7 +316,7 @@ def _in_language(token: _Token, language: str) -> _Token:
             quote = match["value"][0] if match["value"][0] in "\"'" else ""
             source += token.source[end : match.start("value")] + quote + language + quote
             end = match.end("value")
-    return replace(token, source=source + token.source[end:])
+    return token._replace(source=source + token.source[end:])
 
 
 def _attributes(token: _Token) -> Iterator[re.Match[str]]:

@@ -21,7 +21,7 @@ class _Item:
 
     path: list[int]
     parts: Parts  # of a mark
-    text: str  # of a unit
+    text: str  # of units with only spaces between them
     space: str = ""  # before it
 
 
@@ -42,6 +42,10 @@ def lay_out(
         start, stop = units[gap] if gap < len(units) else (len(text), len(text))
         space = text[end:start]
         space = " " if space.isspace() else space
+        if 0 < gap < len(units) and gap not in marks and paths[gap] == paths[gap - 1] and space in ("", " "):
+            items[-1].text += space + text[start:stop]
+            end = stop
+            continue
         left = paths[gap - 1] if gap else []
         right = paths[gap] if gap < len(units) else []
         here = _ordered(marks.get(gap, []), left, right)

@@ -108,7 +108,9 @@ def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
     if not segment.elements and not segment.standalone:
         return units
     units = [_with_own_punctuation(segment.text, aligned.text, unit) for unit in units]
-    return [part for unit in units for part in _split(segment, aligned.text, unit)]
+    cuts = [mark.offset for element in segment.elements for mark in (element.open, element.close)]
+    cuts += [mark.offset for mark in segment.standalone]
+    return [part for unit in units for part in _split(segment.text, aligned.text, unit, cuts)]
 
 
 def _with_own_punctuation(source: str, text: str, unit: _Unit) -> _Unit:
@@ -126,16 +128,14 @@ def _continues_word(text: str, offset: int) -> bool:
     return all(side.isalnum() for side in sides) and not UNSPACED.search(sides)
 
 
-def _split(segment: MarkedSegment, text: str, unit: _Unit) -> list[_Unit]:
-    """Split a unit where marks stand inside the source word that it copies."""
+def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]:
+    """Split a unit where marks, given by their offsets, stand inside the source word that it copies."""
     word = text[unit.start : unit.end]
     start = max(unit.origin - len(word) + 1, 0)
-    start = segment.text.find(word, start, unit.origin + len(word))
+    start = source.find(word, start, unit.origin + len(word))
     if start < 0:
         return [unit]
-    offsets = [mark.offset for element in segment.elements for mark in (element.open, element.close)]
-    offsets += [mark.offset for mark in segment.standalone]
-    cuts = sorted({start, *(offset for offset in offsets if start < offset < start + len(word))})
+    cuts = sorted({start, *(offset for offset in marks if start < offset < start + len(word))})
     ends = [*cuts[1:], start + len(word)]
     shift = unit.start - start
     return [replace(unit, start=a + shift, end=b + shift, origin=a) for a, b in zip(cuts, ends, strict=True)]

@@ -7,8 +7,8 @@ DeepL documents it, segments end at the elements that a client names, and at tho
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from nmt_cli.documents import html
 from nmt_cli.documents.document import Document, Outline, ReadOptions
@@ -72,8 +72,7 @@ def _character(match: re.Match[str]) -> str:
     return match[0] if INVALID.match(character) else character
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     kind: str  # "text", "start", "end", "empty", "comment", "cdata" or "head"
     source: str
     name: str = ""  # of a tag
