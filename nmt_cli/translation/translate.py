@@ -20,7 +20,8 @@ from nmt_cli.translation.options import MODEL_DEFAULTS, SearchOptions
 from nmt_cli.translation.translator import Translator
 from nmt_cli.translation.writer import FIELDS, formatted, report, write_line
 
-Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]  # from one file descriptor to another
+# Translates one file descriptor to another, and returns a line about it or "".
+Run = Callable[[Translator, "TranslateOptions", int, int, Progress], str]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class TranslateOptions:
     prefix: Path | None = None  # a file with the beginning of each translation
     score_pairs: Path | None = None  # a file with a translation of each line, to score instead of translating
     workers: int | None = None
+    first_line: int = 1  # number of the first line, for messages, formats with line numbers, and samples
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
@@ -78,7 +80,10 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     try:
         with translator, progress:
             run = run or (score_lines if options.score_pairs else translate_lines)
-            run(translator, options, source, target, progress)
+            about = run(translator, options, source, target, progress)
+            report(translator.counts, translator.max_length)
+            if about:
+                say(about)
     except BrokenPipeError:
         return BROKEN_PIPE  # without a message: the reader closed the pipe, as head does
     except BaseException as error:
@@ -133,29 +138,28 @@ def _output_file(options: TranslateOptions) -> Path | None:
 
 def translate_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
-) -> None:
+) -> str:
     """Translate the lines of one file descriptor to another."""
     start = time.monotonic()
     counts = translator.counts
     prefixes = None
     if options.prefix:
         prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), counts, "prefix", strict=options.strict)
-    chunks = read_chunks(source, counts, strict=options.strict)
+    first = options.first_line
+    chunks = read_chunks(source, counts, strict=options.strict, first=first)
     tokenizer = translator.tokenizer if options.search.alignments else None
-    for number, translation in enumerate(translator.translate_chunks(chunks, options.search, prefixes), 1):
+    translations = translator.translate_chunks(chunks, options.search, prefixes, first=first)
+    for number, translation in enumerate(translations, first):
         for line in formatted(translation, number, tokenizer, options.format):
             write_line(target, line)
         progress.advance()
     if prefixes and next(prefixes, None) is not None:
         raise DataError(f"there are more prefixes than lines, which are {counts['lines']:,}")
-    report(counts, translator.max_length)
     tokens, seconds = counts["tokens"], time.monotonic() - start
-    say(f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
+    return f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
 
 
-def score_lines(
-    translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
-) -> None:
+def score_lines(translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress) -> str:
     total, tokens, counts = 0.0, 0, translator.counts
     given = os.open(options.score_pairs or "", os.O_RDONLY)
     kinds = (source, "line"), (given, "translation")
@@ -173,6 +177,6 @@ def score_lines(
         write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")
         total, tokens = total + scored.log_probability, tokens + len(scored.tokens)
         progress.advance()
-    report(counts, translator.max_length)
-    if tokens:
-        say(f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}")
+    if not tokens:
+        return ""
+    return f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}"
