@@ -28,7 +28,7 @@ from nmt_cli.sharding.store import Bucket, Directory, store_of
 from nmt_cli.sharding.units import Unit
 from nmt_cli.storage import artefact, records
 from nmt_cli.storage.manifests import Count, InsideDirectory, Sha256, Size
-from nmt_cli.system.console import say
+from nmt_cli.system.console import counted, say
 from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError, printable
 
 FORMAT = 1
@@ -42,13 +42,19 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class StoredFile:
+    name: str
+    bytes: Count
+
+
+@dataclass(frozen=True)
 class Description:
     """What determines a job's output. `identity` has the model, the options and the version of nmt."""
 
     format: int
     identity: dict[str, Any]
     unit_lines: Size
-    files: list[list[Any]]  # names and sizes
+    files: list[StoredFile]
 
 
 @dataclass(frozen=True)
@@ -95,10 +101,17 @@ class Job:
         self.files = list(files)
         self.description = description
         self.digest = artefact.digest(dataclasses.asdict(description))
-        self.units: list[Unit] = []
+        self._units: list[Unit] | None = None
+
+    @property
+    def units(self) -> list[Unit]:
+        """The units of all files, in order. The first worker counts the lines of the files."""
+        if self._units is None:
+            self.plan()
+        return self._units or []
 
     def plan(self, start: int = 0) -> None:
-        """Fill in `units`. Files that no worker has counted yet are counted here, from number `start` on."""
+        """Find the units. Files that no worker has counted yet are counted here, from number `start` on."""
         if stored := self._read(PLAN, Plan):
             counts = stored.counts
         else:
@@ -106,7 +119,7 @@ class Job:
             self.store.replace(PLAN, _compact({"counts": counts}))
         if len(counts) != len(self.files) or any(len(pair) != 2 for file in counts for pair in file):
             raise DataError(f"{self.store.place}/{PLAN} is damaged. Delete it: the next worker counts the lines again")
-        self.units = units.numbered([[(lines, size) for lines, size in file] for file in counts])
+        self._units = units.numbered([[(lines, size) for lines, size in file] for file in counts])
 
     def _counted(self, start: int) -> list[list[list[int]]]:
         counts: dict[int, list[list[int]]] = {}
@@ -214,10 +227,8 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
     if isinstance(store, Directory):
         _check_apart(store.path, files)
         store.remove_leftovers()
-    own = Description(
-        FORMAT, dict(identity), unit_lines or units.UNIT_LINES, [[file.name, file.bytes] for file in files]
-    )
-    own = Description(**json.loads(json.dumps(dataclasses.asdict(own))))  # as it will be read again
+    values = json.loads(json.dumps(identity))  # as they will be read again
+    own = Description(FORMAT, values, unit_lines or units.UNIT_LINES, _stored(files))
     job = Job(store, files, own)
     stored = job._read(JOB, Description)
     if not stored:
@@ -232,17 +243,15 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
 
 
 def resume(output: str, files: Sequence[Input]) -> Job:
-    """Return the job that exists in a store, planned; MissingError if there is none, DataError for other files."""
+    """Return the job that exists in a store; MissingError if there is none, DataError for other files."""
     job = Job(store_of(output, PARTS), files, Description(FORMAT, {}, 1, []))
     stored = job._read(JOB, Description)
     if not stored:
         raise MissingError(f"{output} has no units. Make them first: nmt translate ... --shard I/N --output {output}")
-    own = dataclasses.replace(stored, format=FORMAT, files=[[file.name, file.bytes] for file in files])
+    own = dataclasses.replace(stored, format=FORMAT, files=_stored(files))
     if differences := [*_differences(dataclasses.asdict(stored), dataclasses.asdict(own))]:
         raise DataError(f"{output} has units of other input files ({printable('; '.join(differences), 400)})")
-    job = Job(job.store, files, stored)
-    job.plan()
-    return job
+    return Job(job.store, files, stored)
 
 
 def summary(path: Path) -> tuple[str, int, int]:
@@ -258,6 +267,10 @@ def summary(path: Path) -> tuple[str, int, int]:
     return hashed.hexdigest(), size, lines
 
 
+def _stored(files: Sequence[Input]) -> list[StoredFile]:
+    return [StoredFile(file.name, file.bytes) for file in files]
+
+
 def _check_apart(output: Path, files: Sequence[Input]) -> None:
     """Refuse an output directory with input files in it: joined files would replace them."""
     inside = os.path.realpath(output) + os.sep
@@ -271,11 +284,11 @@ def _differences(stored: Mapping[str, Any], own: Mapping[str, Any], before: str 
     for key in dict.fromkeys([*stored, *own]):
         old, new = stored.get(key), own.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            yield from _differences(old, new, f"{key} ")
+            yield from _differences(old, new, "" if key == "identity" else f"{key} ")
         elif key == "files" and old != new:
-            names = [{str(file) for file in each or []} for each in (old, new)]
-            changed = sorted(names[0] ^ names[1])
-            yield f"{len(changed)} input files are new, gone or of another size, such as {changed[0][:SHOWN]}"
+            both = [{(file["name"], file["bytes"]) for file in files} for files in (old, new)]
+            changed = sorted({name for name, _ in both[0] ^ both[1]})
+            yield f"{counted(len(changed), 'input file')} new, gone or of another size: {', '.join(changed)[:SHOWN]}"
         elif old != new:
             yield f"{before}{key} was {str(old)[:SHOWN]}, now {str(new)[:SHOWN]}"
 

@@ -88,8 +88,6 @@ class ShardedTranslation:
     @property
     def units(self) -> int:
         """The number of units. The first worker counts the lines of all files."""
-        if not self._job.units:
-            self._job.plan()
         return len(self._job.units)
 
     def run(self, shard: Shard) -> int:
