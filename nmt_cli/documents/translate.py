@@ -14,12 +14,12 @@ from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import place_marks
 from nmt_cli.documents.segment import MarkedSegment, plain_parts
-from nmt_cli.system.console import Progress, counted
+from nmt_cli.system.console import Progress, counted, say
 from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.lines import chunks_of, read_chunks
 from nmt_cli.translation.translate import Run, TranslateOptions
 from nmt_cli.translation.translator import Translator
-from nmt_cli.translation.writer import write_line
+from nmt_cli.translation.writer import report, write_line
 
 READ_BYTES = 1 << 20
 
@@ -53,7 +53,7 @@ def translate_file(
     *,
     kind: str,
     reading: ReadOptions,
-) -> str:
+) -> None:
     """Translate a whole file, of a format in FORMATS. It is written once all of it is translated."""
     data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
     config = translator.config
@@ -71,7 +71,8 @@ def translate_file(
     written = memoryview(document.to_bytes())
     while written:
         written = written[os.write(target, written) :]
-    return counted(len(document.segments), "segment")
+    report(translator.counts, translator.max_length)
+    say(counted(len(document.segments), "segment"))
 
 
 def translate_lines(
@@ -83,7 +84,7 @@ def translate_lines(
     *,
     is_html: bool,
     protection: Protection | None,
-) -> str:
+) -> None:
     """Translate lines, each with its own markup; one line out for every line in."""
     waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines with their segments that are not translated yet
 
@@ -106,4 +107,5 @@ def translate_lines(
             write_line(target, document.write())
             waiting.popleft()
             progress.advance()
-    return ""
+    if not options.is_unit:
+        report(translator.counts, translator.max_length)

@@ -273,6 +273,8 @@ def _stored(files: Sequence[Input]) -> list[StoredFile]:
 
 def _check_apart(output: Path, files: Sequence[Input]) -> None:
     """Refuse an output directory with input files in it: joined files would replace them."""
+    if output.exists() and not output.is_dir():
+        raise OutputError(f"{output} is a file. Units need a directory: choose another --output")
     inside = os.path.realpath(output) + os.sep
     for file in files:
         if os.path.realpath(file.place).startswith(inside):

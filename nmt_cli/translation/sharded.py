@@ -120,7 +120,7 @@ class ShardedTranslation:
 
     def _translate(self, source: int, target: int, first: int) -> None:
         progress = Progress("", None, "lines", every=math.inf)  # one for the worker is enough
-        self._run(self.translator, replace(self._options, first_line=first), source, target, progress)
+        self._run(self.translator, replace(self._options, first_line=first, is_unit=True), source, target, progress)
 
 
 def _check(options: TranslateOptions, run: Run | None) -> None:

@@ -20,8 +20,7 @@ from nmt_cli.translation.options import MODEL_DEFAULTS, SearchOptions
 from nmt_cli.translation.translator import Translator
 from nmt_cli.translation.writer import FIELDS, formatted, report, write_line
 
-# Translates one file descriptor to another, and returns a line about it or "".
-Run = Callable[[Translator, "TranslateOptions", int, int, Progress], str]
+Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]  # from one file descriptor to another
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,7 @@ class TranslateOptions:
     score_pairs: Path | None = None  # a file with a translation of each line, to score instead of translating
     workers: int | None = None
     first_line: int = 1  # number of the first line, for messages, formats with line numbers, and samples
+    is_unit: bool = False  # the input is one of many units: the caller reports on all of them
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
@@ -80,10 +80,7 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     try:
         with translator, progress:
             run = run or (score_lines if options.score_pairs else translate_lines)
-            about = run(translator, options, source, target, progress)
-            report(translator.counts, translator.max_length)
-            if about:
-                say(about)
+            run(translator, options, source, target, progress)
     except BrokenPipeError:
         return BROKEN_PIPE  # without a message: the reader closed the pipe, as head does
     except BaseException as error:
@@ -138,7 +135,7 @@ def _output_file(options: TranslateOptions) -> Path | None:
 
 def translate_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
-) -> str:
+) -> None:
     """Translate the lines of one file descriptor to another."""
     start = time.monotonic()
     counts = translator.counts
@@ -155,11 +152,16 @@ def translate_lines(
         progress.advance()
     if prefixes and next(prefixes, None) is not None:
         raise DataError(f"there are more prefixes than lines, which are {counts['lines']:,}")
+    if options.is_unit:
+        return
+    report(counts, translator.max_length)
     tokens, seconds = counts["tokens"], time.monotonic() - start
-    return f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s"
+    say(f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")
 
 
-def score_lines(translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress) -> str:
+def score_lines(
+    translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
+) -> None:
     total, tokens, counts = 0.0, 0, translator.counts
     given = os.open(options.score_pairs or "", os.O_RDONLY)
     kinds = (source, "line"), (given, "translation")
@@ -177,6 +179,6 @@ def score_lines(translator: Translator, options: TranslateOptions, source: int, 
         write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")
         total, tokens = total + scored.log_probability, tokens + len(scored.tokens)
         progress.advance()
-    if not tokens:
-        return ""
-    return f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}"
+    report(counts, translator.max_length)
+    if tokens:
+        say(f"{number:,} pairs, {-total / tokens:.4f} nats per token, perplexity {math.exp(-total / tokens):.3f}")

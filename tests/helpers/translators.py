@@ -11,13 +11,12 @@ from tiny_model import content, memory_file
 
 from nmt_cli import Translator
 from nmt_cli.corpus.tokenizer import EOS
-from nmt_cli.system.console import Progress, say
+from nmt_cli.system.console import Progress
 from nmt_cli.translation import backends
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.queue import Backend, Search, WorkerQueue
 from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
-from nmt_cli.translation.writer import report
 
 
 def translator_by(model: Path, search: Search) -> Translator:
@@ -59,10 +58,7 @@ def run(translator: Translator, data: bytes, **options: Any) -> bytes:
     translator.counts.clear()
     own = {name: options.pop(name) for name in ("prefix", "format", "strict") if name in options}
     with Progress("translating", None, "lines") as progress:
-        command = TranslateOptions(search=SearchOptions(**options), **own)
-        about = translate_lines(translator, command, source, target, progress)
-        report(translator.counts, translator.max_length)
-        say(about)
+        translate_lines(translator, TranslateOptions(search=SearchOptions(**options), **own), source, target, progress)
     os.close(source)
     return content(target)
 
