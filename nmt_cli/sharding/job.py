@@ -288,7 +288,7 @@ def _differences(stored: Mapping[str, Any], own: Mapping[str, Any], before: str 
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differences(old, new, "" if key == "identity" else f"{key} ")
         elif key == "files" and old != new:
-            both = [{(file["name"], file["bytes"]) for file in files} for files in (old, new)]
+            both = [{(file["name"], file["bytes"]) for file in files} for files in (old or [], new or [])]
             changed = sorted({name for name, _ in both[0] ^ both[1]})
             yield f"{counted(len(changed), 'input file')} new, gone or of another size: {', '.join(changed)[:SHOWN]}"
         elif old != new:
