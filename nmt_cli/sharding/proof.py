@@ -52,7 +52,7 @@ def join(job: Job, output: str | None) -> list[str]:
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
-    return [f"{store.place}/{name}" for name in names]
+    return [f"{store.place}/{name}".removeprefix("./") for name in names]
 
 
 def _outputs(job: Job, output: str | None) -> tuple[Store, list[str]]:
