@@ -123,7 +123,7 @@ def prepare(
         translate=teacher.translate,
         translate_units=teacher.translate_units,
     )
-    if shard is not None:
+    if shard is not None and not dry_run:
         from nmt_cli.sharding.shard import parse
 
         return command.translate_share(settings, out, options, parse(shard))

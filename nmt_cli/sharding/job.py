@@ -9,7 +9,7 @@
     units/012/0012345.failed    why the unit's translation failed
     units/parts/                temporary files
 
-Several workers may do the same unit: each sidecar names a complete file, whichever worker writes it last.
+Several workers may do the same unit: the last sidecar wins, and it names a complete file.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Description:
-    """What determines a job's output. `identity` has the model, the options and the version of nmt."""
+    """All that determines a job's output. `identity` has the model, the options and the version of nmt."""
 
     format: int
     identity: dict[str, Any]

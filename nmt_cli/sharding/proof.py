@@ -83,7 +83,7 @@ def _copy(job: Job, unit: Unit, reader: Reader, target: IO[bytes]) -> None:
 
 
 def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]:
-    """Return a unit's sidecar, and what is wrong with its result or "". The unit's input is read."""
+    """Return a unit's sidecar, and the reason why its result is not valid, or "". The unit's input is read."""
     content = reader.read(unit)
     try:
         sidecar = job.sidecar(unit)
@@ -98,7 +98,7 @@ def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]
 
 
 def damage_of(job: Job, unit: Unit, sidecar: Sidecar) -> str:
-    """Return what is wrong with the translated lines of a unit, "" if they are the ones that its sidecar describes."""
+    """Return the damage to the translated lines of a unit, "" if they match their sidecar."""
     hashed = hashlib.sha256()
     try:
         with job.open_output(unit, sidecar) as lines:

@@ -71,7 +71,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
         tasks = count or numbers.get(array[2], 0)
         if not tasks:
             raise UsageError(f"{array[0]} is set, but not the number of tasks. Give it: --shard auto/N")
-        # The remainder numbers any N tasks in a row, whatever the number of the first one.
+        # The remainder numbers any N tasks in a row, from any first number on.
         task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
     elif ranks > 1 or count:
         ranks = count or ranks
