@@ -1,0 +1,132 @@
+"""Directories for the results of many workers: local or shared ones, and object stores (bucket.py).
+
+A file appears by one rename, or by one upload. Nothing is locked, and no clock is read.
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import IO, Protocol
+
+from nmt_cli.sharding.bucket import Bucket, is_url
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import OutputError
+
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}  # of file systems without hard links
+
+
+class Store(Protocol):
+    """Files under one directory. Names are relative to it, with slashes."""
+
+    place: str  # for messages
+
+    def names(self, folder: str) -> set[str]:
+        """Return the names of the files in a folder, none if there is no such folder."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def open(self, name: str) -> IO[bytes]:
+        """Open a file for reading; FileNotFoundError if there is none."""
+
+    def claim(self, name: str, data: bytes) -> bool:
+        """Write a small file unless it exists, and return whether it was written. Readers may see half of it."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a small file in one step unless it exists, and return whether it was written."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Write a small file in one step."""
+
+    def part(self) -> Path:
+        """Return a new local path to write a file for `keep`."""
+
+    def keep(self, part: Path, name: str) -> None:
+        """Give a complete local file its name in the store, in one step, and remove the local one."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it exists."""
+
+
+class Directory:
+    """A directory of a file system, perhaps shared by machines."""
+
+    def __init__(self, path: Path, parts: str) -> None:
+        """`parts` is the directory for temporary files, below this one."""
+        self.path = path
+        self.place = str(path)
+        self._parts = path / parts
+
+    def names(self, folder: str) -> set[str]:
+        try:
+            return set(os.listdir(self.path / folder))  # noqa: PTH208  # names, not paths, of thousands of files
+        except FileNotFoundError:
+            return set()
+
+    def exists(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def open(self, name: str) -> IO[bytes]:
+        return (self.path / name).open("rb")
+
+    def claim(self, name: str, data: bytes) -> bool:
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with target.open("xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+        return True
+
+    def create(self, name: str, data: bytes) -> bool:
+        target = self.path / name
+        artefact.make_directory(target.parent)
+        part = self.part()
+        try:
+            artefact.write_file(part, data)
+            os.link(part, target)  # unlike a rename, it fails if the target exists
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            if target.exists():
+                return False
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+        return True
+
+    def replace(self, name: str, data: bytes) -> None:
+        part = self.part()
+        try:
+            artefact.write_file(part, data)
+            self.keep(part, name)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def part(self) -> Path:
+        artefact.make_directory(self._parts)
+        return artefact.temporary(self._parts / "part")
+
+    def keep(self, part: Path, name: str) -> None:
+        target = self.path / name
+        if target.is_dir():
+            raise OutputError(f"{target} is a directory. Choose another output")
+        artefact.make_directory(target.parent)
+        artefact.sync(part)
+        part.replace(target)
+        artefact.sync(target.parent)
+
+    def remove(self, name: str) -> None:
+        (self.path / name).unlink(missing_ok=True)
+
+    def remove_leftovers(self) -> None:
+        """Remove temporary files of ended processes of this machine."""
+        if self._parts.is_dir():
+            artefact.remove_leftovers(self._parts)
+
+
+def store_of(place: str, parts: str = "") -> Store:
+    """Return the store at a path or a URL. A local one keeps its temporary files in the directory `parts`."""
+    return Bucket(place) if is_url(place) else Directory(Path(place), parts)
