@@ -1,5 +1,6 @@
 """The command `nmt translate`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,16 +28,24 @@ from nmt_cli.commands.options import (
     output_option,
     sampling_option,
     search_option,
+    shard_option,
 )
 from nmt_cli.interop.named_models import model_directories
 from nmt_cli.system.errors import UsageError
 
 
 def translate(
-    file: Annotated[Path | None, typer.Argument(help="Input file", show_default="stdin")] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]...",
+            help="Input file; with --shard, files, directories, patterns and URLs",
+            show_default="stdin",
+        ),
+    ] = None,
     input: Annotated[Path | None, file_option("Input file", "--input", "-i", default="stdin")] = None,
     output: Annotated[
-        Path | None, file_option("Output file, kept only if complete", "--output", "-o", default="stdout")
+        str | None, file_option("Output file, kept only if complete", "--output", "-o", default="stdout")
     ] = None,
     models: Models = None,
     precision: Annotated[Precision, option(PRECISION)] = "auto",
@@ -83,13 +92,29 @@ def translate(
     line_length: LineLength = 42,
     n_best: Annotated[int, output_option("Translations per line", kind="N", min=1)] = 1,
     alignments: Annotated[bool, output_option("Add word alignments of the best translation", "--alignments")] = False,
+    shard: Annotated[
+        str | None,
+        shard_option("Be worker I of N: translate units of the files into the directory --output", kind="I/N|auto"),
+    ] = None,
+    unit_lines: Annotated[int | None, shard_option("Lines per unit", kind="N", default="10,000", min=1)] = None,
+    check: Annotated[str | None, shard_option("Name the lines without a translation in DIR, and exit with 1")] = None,
+    join: Annotated[str | None, shard_option("Join the units in DIR to a file for each input")] = None,
 ) -> int:
     """Translate lines of text, a document, subtitles or a file of messages.
 
     Writes one line per input line, in order, and nothing else to stdout. Uses all cores, or all GPUs.
     """
-    if file and input:
+    if check or join:
+        return _finish(files or [], output, shard, check, join)
+    if shard is None and unit_lines:
+        raise UsageError("--unit-lines requires --shard")
+    if files and input:
         raise UsageError("the input file is given twice. Leave out --input")
+    if files and len(files) > 1 and not shard:
+        advice = "To translate text from the command line: echo TEXT | nmt translate"
+        raise UsageError(f"Unexpected argument ({' '.join(files[1:])}). {advice}. See: nmt translate --help")
+    names = files or ([str(input)] if input else [])
+    file = Path(names[0]) if names else None
     plain = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
     used = [name for name, given in plain.items() if given]
     reading: dict[str, Any] = {"line_length": line_length}
@@ -97,7 +122,7 @@ def translate(
         from nmt_cli.documents.kept import kept
 
         reading["kept"] = kept(keep, protect_pattern)
-    run = documents.choose(format, input or file, markup, protect, used, reading)
+    run = documents.choose(format, None if shard else file, markup, protect, used, reading)
     sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if not sample and (given := [name for name, value in sampling.items() if value is not None]):
         raise UsageError(f"--{given[0].replace('_', '-')} requires --sample")
@@ -122,10 +147,43 @@ def translate(
         shortlist=shortlist == "auto" or None,
     )
     options = command.TranslateOptions(
-        input=input or file, output=output, models=model_directories(models or []), search=search, precision=precision,
-        format=format or "text", strict=strict, prefix=prefix, score_pairs=score_pairs, workers=workers,
+        models=model_directories(models or []), search=search, precision=precision, format=format or "text",
+        strict=strict, prefix=prefix, score_pairs=score_pairs, workers=workers,
     )  # fmt: skip
-    return command.translate(options, run)
+    if shard is not None:
+        marks = {"markup": markup, "protect": protect, "kept": str(reading.get("kept", ""))}
+        return _work(names, output, options, shard, format, run, marks, unit_lines)
+    return command.translate(replace(options, input=file, output=Path(output) if output else None), run)
+
+
+def _work(
+    names: list[str], output: str | None, options: Any, shard: str, kind: str | None, run: Any,
+    marks: dict[str, Any], unit_lines: int | None,
+) -> int:  # fmt: skip
+    """Carry out the command as one of many workers."""
+    from nmt_cli.corpus.opening import uncompressed_name
+    from nmt_cli.sharding import inputs
+    from nmt_cli.sharding.shard import parse
+    from nmt_cli.translation.sharded import ShardedTranslation
+
+    worker = parse(shard)
+    if not (names and output):
+        raise UsageError(f"--shard needs {'a directory: --output DIR' if names else 'the files to translate'}")
+    files = inputs.find(names)
+    documents.check_lines([Path(uncompressed_name(Path(each.place))) for each in files], kind)
+    with ShardedTranslation(files, output, options, run=run, marks=marks, unit_lines=unit_lines) as job:
+        return job.run(worker)
+
+
+def _finish(files: list[str], output: str | None, shard: str | None, check: str | None, join: str | None) -> int:
+    """Check or join the units of many workers."""
+    from nmt_cli.translation import sharded
+
+    if shard or (check and (join or output)):
+        raise UsageError("give one of --shard, --check and --join; --output belongs to --shard and --join")
+    if not files:
+        raise UsageError("name the files that were translated")
+    return sharded.check(files, check) if check else sharded.join(files, str(join), output)
 
 
 def _build(kind: Any, options: dict[str, Any]) -> Any:

@@ -9,7 +9,7 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from nmt_cli.system.errors import DataError, MissingError
 
@@ -42,17 +42,25 @@ def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
     """
     if not path.is_file():
         raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
-    try:
-        with _HashedFile(path) as raw:
-            packed = io.BufferedReader(raw)
-            yield _decompressed(packed, path.suffix)
+    with _HashedFile(path) as raw:
+        packed = io.BufferedReader(raw)
+        with decompressing(packed, str(path)) as file:
+            yield file
             if not packed.read(1):
                 hashes[path] = raw.sha256.hexdigest()
+
+
+@contextlib.contextmanager
+def decompressing(packed: Any, name: str) -> Iterator[io.BufferedReader]:
+    """Decompress an open binary file by the suffix of its name; DataError if it is truncated or corrupt."""
+    suffix = Path(name).suffix
+    try:
+        yield _decompressed(packed, suffix)
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
-        raise _corrupt(path, error) from None
+        raise _corrupt(name, error) from None
     except OSError as error:
-        if error.errno is None and path.suffix in COMPRESSIONS:  # bz2 and zstd
-            raise _corrupt(path, error) from None
+        if error.errno is None and suffix in COMPRESSIONS:  # bz2 and zstd
+            raise _corrupt(name, error) from None
         raise
 
 
@@ -70,5 +78,27 @@ def _decompressed(packed: Any, suffix: str) -> Any:
     return packed
 
 
-def _corrupt(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} is truncated or corrupt: {str(error)[:100]}. Copy it again")
+@contextlib.contextmanager
+def compressing(raw: IO[bytes], name: str) -> Iterator[IO[bytes]]:
+    """Compress what is written to an open binary file, by the suffix of a name. The same data give the same bytes."""
+    suffix = Path(name).suffix
+    if suffix == ".gz":
+        with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:
+            yield file  # type: ignore[misc]
+    elif suffix == ".bz2":
+        with bz2.BZ2File(raw, "wb") as file:
+            yield file
+    elif suffix == ".xz":
+        with lzma.LZMAFile(raw, "wb") as file:
+            yield file
+    elif suffix == ".zst":
+        import pyarrow
+
+        with pyarrow.CompressedOutputStream(raw, "zstd") as file:
+            yield file
+    else:
+        yield raw
+
+
+def _corrupt(name: str, error: Exception) -> DataError:
+    return DataError(f"{name} is truncated or corrupt: {str(error)[:100]}. Copy it again")

@@ -8,7 +8,7 @@ for byte.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,6 +56,15 @@ def choose(
     from nmt_cli.documents.translate import runner
 
     return runner(kind or "text", markup, protect, plain, reading)
+
+
+def check_lines(files: Iterable[Path], kind: str | None) -> None:
+    """Raise UsageError for a document: only lines can be translated in units."""
+    for file in files:
+        found = kind or kind_of(file)
+        if found in FORMATS or not (kind or _has_lines(file)):
+            other = f"a document ({found})" if found else "of no known format"
+            raise UsageError(f"--shard translates lines, and {file} is {other}. Leave out --shard, or: --format text")
 
 
 def _has_lines(file: Path) -> bool:

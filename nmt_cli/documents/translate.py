@@ -89,7 +89,7 @@ def translate_lines(
     waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines with their segments that are not translated yet
 
     def chunks() -> Iterator[list[str]]:
-        for lines in read_chunks(source, translator.counts, strict=options.strict):
+        for lines in read_chunks(source, translator.counts, strict=options.strict, first=options.first_line):
             texts = list[str]()
             for line in lines:
                 document = Document(html.parse(line, protection) if is_html else plain_parts(line, protection))
@@ -107,4 +107,5 @@ def translate_lines(
             write_line(target, document.write())
             waiting.popleft()
             progress.advance()
-    report(translator.counts, translator.max_length)
+    if not options.is_unit:
+        report(translator.counts, translator.max_length)

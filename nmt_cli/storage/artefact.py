@@ -115,7 +115,7 @@ def beside(path: Path, before: str, after: str = "") -> Path:
     return path.with_name(f"{before}{path.name}{after}")
 
 
-def _temporary(path: Path) -> Path:
+def temporary(path: Path) -> Path:
     return beside(path, ".tmp-nmt-", f"-{HOST}-{os.getpid()}-{os.urandom(8).hex()}")
 
 
@@ -124,12 +124,12 @@ def replace_file(path: Path, data: bytes) -> None:
     if path.is_dir():
         raise OutputError(f"{path} is a directory. Name a file in it")
     make_directory(path.parent)
-    temporary = _temporary(path)
+    part = temporary(path)
     try:
-        write_file(temporary, data)
-        temporary.replace(path)
+        write_file(part, data)
+        part.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
     sync(path.parent)
 
 
@@ -141,13 +141,13 @@ def remove_tree(path: Path) -> None:
     if path.is_symlink():
         path.unlink()
         return
-    trash = _temporary(path)
+    trash = temporary(path)
     with contextlib.suppress(FileNotFoundError):
         path.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def _remove_leftovers(directory: Path) -> None:
+def remove_leftovers(directory: Path) -> None:
     """Remove temporary files and directories of ended processes of this host."""
     for entry in directory.iterdir():
         if not (ours := TEMPORARY.fullmatch(entry.name)):
@@ -231,8 +231,8 @@ def staged(
         raise OutputError(f"{target} is in the way: nmt did not make it, so it is not replaced. Move it away")
     _check_aside(target)
     make_directory(target.parent)
-    _remove_leftovers(target.parent)
-    stage = _temporary(target)
+    remove_leftovers(target.parent)
+    stage = temporary(target)
     stage.mkdir()
     try:
         yield stage

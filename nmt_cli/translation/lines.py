@@ -43,15 +43,16 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def read_chunks(
-    descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False
+    descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False, first: int = 1
 ) -> Iterator[list[str]]:
     """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter ones where the next read would wait for input.
 
     Lines over MAX_LINE_BYTES are cut while they are read. In a line that is not UTF-8, U+FFFD replaces each run of
     invalid bytes; with `strict`, such a line raises a DataError. `counts` gets the number of lines of either kind.
+    Messages number the lines from `first` on.
     """
     chunk, size = list[str](), 0
-    for line in _read(descriptor, counts, name, strict):
+    for line in _read(descriptor, counts, name, strict, first):
         if line is not None:
             chunk.append(line)
             size += len(line) + 1
@@ -67,9 +68,9 @@ def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, str
     return itertools.chain.from_iterable(read_chunks(descriptor, counts, name, strict=strict))
 
 
-def _read(descriptor: int, counts: Counter[str], name: str, strict: bool) -> Iterator[str | None]:
+def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first: int) -> Iterator[str | None]:
     """Yield lines, and None before each read, which may wait."""
-    number, line, block = 0, b"", b"more"
+    number, line, block = first - 1, b"", b"more"
     while block:
         yield None
         block = os.read(descriptor, READ_BYTES)

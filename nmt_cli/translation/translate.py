@@ -37,6 +37,8 @@ class TranslateOptions:
     prefix: Path | None = None  # a file with the beginning of each translation
     score_pairs: Path | None = None  # a file with a translation of each line, to score instead of translating
     workers: int | None = None
+    first_line: int = 1  # number of the first line, for messages, formats with line numbers, and samples
+    is_unit: bool = False  # the input is one of many units: the caller reports on all of them
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
@@ -140,14 +142,18 @@ def translate_lines(
     prefixes = None
     if options.prefix:
         prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), counts, "prefix", strict=options.strict)
-    chunks = read_chunks(source, counts, strict=options.strict)
+    first = options.first_line
+    chunks = read_chunks(source, counts, strict=options.strict, first=first)
     tokenizer = translator.tokenizer if options.search.alignments else None
-    for number, translation in enumerate(translator.translate_chunks(chunks, options.search, prefixes), 1):
+    translations = translator.translate_chunks(chunks, options.search, prefixes, first=first)
+    for number, translation in enumerate(translations, first):
         for line in formatted(translation, number, tokenizer, options.format):
             write_line(target, line)
         progress.advance()
     if prefixes and next(prefixes, None) is not None:
         raise DataError(f"there are more prefixes than lines, which are {counts['lines']:,}")
+    if options.is_unit:
+        return
     report(counts, translator.max_length)
     tokens, seconds = counts["tokens"], time.monotonic() - start
     say(f"{counted(counts['lines'], 'line')}, {tokens:,} tokens in {seconds:.1f} s, {tokens / seconds:,.0f} tokens/s")

@@ -188,10 +188,12 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         chunks: Iterable[Sequence[str]],
         options: SearchOptions = MODEL_DEFAULTS,
         prefixes: Iterable[str] | None = None,
+        *,
+        first: int = 1,
     ) -> Iterator[Translation]:
         """Yield the translation of every line of `chunks`, which a separate thread reads. The lines that have arrived
-        are translated while it waits for more."""
-        return Stream(self, self.resolved(options), prefixes).translate_ahead(chunks)
+        are translated while it waits for more. `first` is the number of the first line, which its samples depend on."""
+        return Stream(self, self.resolved(options), prefixes, first).translate_ahead(chunks)
 
     def submit(
         self,
@@ -276,12 +278,14 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 class Stream:
     """The lines of one call on their way through a Translator. They enter in chunks and leave translated, in order."""
 
-    def __init__(self, translator: Translator, options: SearchOptions, prefixes: Iterable[str] | None) -> None:
+    def __init__(
+        self, translator: Translator, options: SearchOptions, prefixes: Iterable[str] | None, first: int = 1
+    ) -> None:
         self._translator = translator
         self._queue = translator.queue
         self._options = options
         self._prefixes = itertools.repeat("") if prefixes is None else iter(prefixes)
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(first)
         self._pending = deque[Pending]()
         self._ended = False
         self._error: BaseException | None = None

@@ -1,0 +1,106 @@
+"""The input files of a job: plain or compressed files, directories and patterns, local or behind a URL."""
+
+import contextlib
+import glob
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+from nmt_cli.corpus.opening import COMPRESSIONS, decompressing
+from nmt_cli.corpus.readers import check_plain
+from nmt_cli.sharding.store import file_system, is_url
+from nmt_cli.system.errors import MissingError, UsageError
+
+WILDCARD = re.compile(r"[*?\[]")
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file to translate. Its output has the same name, relative to the directory that was given."""
+
+    name: str
+    place: str  # path or URL
+    bytes: int  # on disk
+
+    @property
+    def compressed(self) -> bool:
+        return Path(self.name).suffix in COMPRESSIONS
+
+
+def find(words: Sequence[str]) -> list[Input]:
+    """Return the files that paths, directories, patterns and URLs name, sorted by name.
+
+    A directory names all files below it, except hidden ones. MissingError if a word names none, UsageError if two
+    files would have outputs of the same name.
+    """
+    found = [each for word in words for each in (_remote(word) if is_url(word) else _local(word))]
+    found = sorted(dict.fromkeys(found), key=lambda each: each.name)
+    for one, other in pairwise(found):
+        if one.name == other.name:
+            both = f"{one.place} and {other.place}"
+            raise UsageError(f"{both} would have the same output. Give the directory that holds both, or two jobs")
+    return found
+
+
+def _local(word: str) -> Iterator[Input]:
+    path = Path(word)
+    if path.is_dir():
+        files, root = [str(each) for each in path.rglob("*")], path
+    elif path.is_file():
+        files, root = [word], path.parent
+    else:
+        files = glob.glob(word, recursive=True) if WILDCARD.search(word) else []  # noqa: PTH207  # absolute patterns
+        root = Path(_fixed(word))
+    kept = [each for file in files if (each := Path(file)).is_file() and not _hidden(each.relative_to(root))]
+    if not kept:
+        raise MissingError(f"{word} names no file. Check the path")
+    for file in kept:
+        yield Input(file.relative_to(root).as_posix(), str(file), file.stat().st_size)
+
+
+def _remote(word: str) -> Iterator[Input]:
+    files, path = file_system(word)
+    scheme = word.split("://", 1)[0]
+    if WILDCARD.search(path):
+        entries, root = files.glob(path, detail=True), _fixed(path)
+    elif files.isdir(path):
+        entries, root = files.find(path, detail=True), path
+    else:
+        entries = {path: files.info(path)} if files.exists(path) else {}
+        root = path.rpartition("/")[0]
+    root = root.rstrip("/") + "/"
+    kept = {file: about for file, about in entries.items() if about["type"] == "file"}
+    kept = {file: about for file, about in kept.items() if not _hidden(Path(file.removeprefix(root)))}
+    if not kept:
+        raise MissingError(f"{word} names no file. Check the address and the access rights")
+    for file, about in kept.items():
+        yield Input(file.removeprefix(root).lstrip("/"), f"{scheme}://{file}", int(about["size"]))
+
+
+def _fixed(pattern: str) -> str:
+    """Return the directories of a pattern before its first wildcard."""
+    before = pattern[: found.start()] if (found := WILDCARD.search(pattern)) else pattern
+    return before.rpartition("/")[0] or ("/" if before.startswith("/") else ".")
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+@contextlib.contextmanager
+def opened(file: Input) -> Iterator[IO[bytes]]:
+    """Open an input, decompressed by its suffix; DataError if it is damaged or of another kind."""
+    with _raw(file.place) as raw, decompressing(raw, file.place) as stream:
+        if hasattr(stream, "peek"):
+            check_plain(stream.peek(4)[:4], file.place)
+        yield stream
+
+
+def _raw(place: str) -> Any:
+    if not is_url(place):
+        return Path(place).open("rb")  # the caller closes it
+    files, path = file_system(place)
+    return files.open(path, "rb")

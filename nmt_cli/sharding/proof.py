@@ -1,0 +1,108 @@
+"""Prove that each line of the input has its translation, once and in order, and join the units."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from nmt_cli.corpus.opening import compressing
+from nmt_cli.sharding.job import Job, Sidecar
+from nmt_cli.sharding.store import is_url, store_of
+from nmt_cli.sharding.units import BLOCK, Reader, Unit
+from nmt_cli.system.errors import DataError, UsageError
+
+MISSING = "not translated"
+
+
+class Problem(NamedTuple):
+    """Why a unit has no valid result."""
+
+    unit: Unit
+    reason: str
+
+
+def problems(job: Job) -> Iterator[Problem]:
+    """Yield the units without a valid result. Input and output are read once and compared with all hashes."""
+    with Reader(job.files) as reader:
+        for unit in job.units:
+            if reason := _problem(job, unit, reader)[1]:
+                yield Problem(unit, reason)
+
+
+def join(job: Job, output: str | None) -> list[str]:
+    """Write the outputs of all files and return their places. DataError if a line is missing; then none is written.
+
+    `output` is a file for one input, else a directory; None stands for the job's own. Suffixes choose a compression.
+    """
+    store, names = _outputs(job, output)
+    units = {file: list[Unit]() for file in range(len(job.files))}
+    for unit in job.units:
+        units[unit.file].append(unit)
+    parts = list[Path]()
+    try:
+        with Reader(job.files) as reader:
+            for file, name in enumerate(names):
+                parts.append(store.part())
+                with parts[-1].open("xb") as raw, compressing(raw, name) as target:
+                    for unit in units[file]:
+                        _copy(job, unit, reader, target)
+        for part, name in zip(parts, names, strict=True):
+            store.keep(part, name)
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
+    return [f"{store.place}/{name}" for name in names]
+
+
+def _outputs(job: Job, output: str | None) -> tuple[Any, list[str]]:
+    names = [file.name for file in job.files]
+    if output is None:
+        return job.store, names
+    is_directory = output.endswith("/") or (not is_url(output) and Path(output).is_dir())
+    if len(names) > 1 and not is_url(output) and Path(output).is_file():
+        raise UsageError(f"{output} is a file, and there are {len(names):,} outputs. Name a directory")
+    if len(names) > 1 or is_directory:
+        return store_of(output.rstrip("/") or "/"), names
+    parent, _, name = output.rpartition("/")
+    return store_of(parent or ("/" if output.startswith("/") else ".")), [name]
+
+
+def _copy(job: Job, unit: Unit, reader: Reader, target: IO[bytes]) -> None:
+    sidecar, reason = _problem(job, unit, reader)
+    if not sidecar or reason:
+        advice = "nmt translate ... --check names all missing lines"
+        raise DataError(f"{job.lines_of(unit)}: {reason}. {advice}")
+    hashed = hashlib.sha256()
+    with job.open_output(unit, sidecar) as lines:
+        while block := lines.read(BLOCK):
+            hashed.update(block)
+            target.write(block)
+    if hashed.hexdigest() != sidecar.output_sha256:
+        raise DataError(f"{job.lines_of(unit)} changed while they were joined. Join them again")
+
+
+def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]:
+    """Return a unit's sidecar, and what is wrong with its result or "". The unit's input is read."""
+    content = reader.read(unit)
+    try:
+        sidecar = job.sidecar(unit)
+        if not sidecar:
+            failure = job.failure(unit)
+            return None, f"failed: {failure.reason}" if failure else MISSING
+        if sidecar.input_sha256 != content.sha256:
+            return sidecar, "the input has changed since these lines were translated"
+        return sidecar, damage_of(job, unit, sidecar)
+    except DataError as error:
+        return None, str(error)
+
+
+def damage_of(job: Job, unit: Unit, sidecar: Sidecar) -> str:
+    """Return what is wrong with the translated lines of a unit, "" if they are the ones that its sidecar describes."""
+    hashed = hashlib.sha256()
+    try:
+        with job.open_output(unit, sidecar) as lines:
+            while block := lines.read(BLOCK):
+                hashed.update(block)
+    except FileNotFoundError:
+        return f"{sidecar.output} is missing"
+    return "" if hashed.hexdigest() == sidecar.output_sha256 else f"{sidecar.output} is damaged"

@@ -1,0 +1,139 @@
+"""Units: ranges of whole lines of a file, in sizes that depend on the file alone."""
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from typing import IO, NamedTuple
+
+from nmt_cli.corpus.readers import MAX_LINE_BYTES
+from nmt_cli.sharding import inputs
+from nmt_cli.sharding.inputs import Input
+from nmt_cli.system.errors import DataError
+
+UNIT_LINES = 10_000
+MAX_UNIT_BYTES = 16 << 20  # a unit with longer lines ends after the line that reaches this
+BLOCK = 1 << 20
+
+
+class Unit(NamedTuple):
+    number: int  # among the units of all files, from 0
+    file: int  # index of its input
+    first: int  # number of its first line in the file, from 1
+    lines: int
+    offset: int  # in the decompressed file
+    bytes: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.lines - 1
+
+
+class Content(NamedTuple):
+    """The lines of a unit as they are translated, and the hash of all its bytes."""
+
+    data: bytes
+    sha256: str
+
+
+def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of lines and bytes of the units of an open file."""
+    lines = size = 0
+    last = b""
+    while block := file.read(BLOCK):
+        start, last = 0, block[-1:]
+        while start < len(block):
+            end = _end(block, start, most_lines - lines, MAX_UNIT_BYTES - size)
+            stop = end or len(block)
+            lines += block.count(b"\n", start, stop)
+            size += stop - start
+            start = stop
+            if end:
+                yield lines, size
+                lines = size = 0
+    if size:
+        yield lines + (last != b"\n"), size
+
+
+def _end(block: bytes, start: int, lines: int, size: int) -> int:
+    """Return the offset in a block after the line that completes a unit, which needs so many lines or bytes more; 0 if
+    no line of the block does."""
+    end = block.find(b"\n", start + max(size, 1) - 1) + 1
+    if block.count(b"\n", start, end or len(block)) < lines:
+        return end
+    end = start
+    for _ in range(lines):
+        end = block.index(b"\n", end) + 1
+    return end
+
+
+class Reader(contextlib.AbstractContextManager["Reader"]):
+    """Reads the units of several files. In a compressed file, going forward decompresses the lines between."""
+
+    def __init__(self, files: list[Input]) -> None:
+        self._files = files
+        self._file = -1  # index of the open one
+        self._offset = 0
+        self._stream: IO[bytes]
+        self._open = contextlib.ExitStack()
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def read(self, unit: Unit) -> Content:
+        """Return a unit's lines, long ones cut; DataError if the file is shorter than it was when it was counted."""
+        file = self._files[unit.file]
+        if unit.file != self._file or (unit.offset < self._offset and file.compressed):
+            self._open.close()
+            self._file, self._offset = unit.file, 0
+            self._stream = self._open.enter_context(inputs.opened(file))
+        if not file.compressed:
+            self._stream.seek(unit.offset)
+        while file.compressed and self._offset < unit.offset:
+            skipped = self._stream.read(min(BLOCK, unit.offset - self._offset))
+            self._offset += len(skipped)
+            if not skipped:
+                break
+        content = _content(self._stream, unit)
+        if content is None:
+            raise DataError(f"{file.place} has changed since its lines were counted. Start again with another --output")
+        self._offset = unit.offset + unit.bytes
+        return content
+
+
+def _content(stream: IO[bytes], unit: Unit) -> Content | None:
+    """Read a unit; None if it ends early or has other lines."""
+    if unit.bytes <= MAX_UNIT_BYTES + MAX_LINE_BYTES:
+        data = stream.read(unit.bytes)
+        complete = len(data) == unit.bytes and data.count(b"\n") + (not data.endswith(b"\n")) == unit.lines
+        return Content(data, hashlib.sha256(data).hexdigest()) if complete else None
+    kept, left, hashed = list[bytes](), unit.bytes, hashlib.sha256()
+    while left:
+        line = stream.readline(min(MAX_LINE_BYTES + 1, left))
+        kept.append(line if line.endswith(b"\n") or len(line) == left else line + b"\n")
+        while line:
+            hashed.update(line)
+            left -= len(line)
+            if line.endswith(b"\n") or not left:
+                break
+            line = stream.readline(min(MAX_LINE_BYTES, left))
+        if not line:
+            return None
+    return Content(b"".join(kept), hashed.hexdigest()) if len(kept) == unit.lines else None
+
+
+def count(file: Input, most_lines: int) -> list[tuple[int, int]]:
+    """Return the numbers of lines and bytes of each unit of a file. All of it is read."""
+    with inputs.opened(file) as stream:
+        return list(measure(stream, most_lines))
+
+
+def numbered(counts: list[list[tuple[int, int]]]) -> list[Unit]:
+    """Return the units of all files, from the counts of each."""
+    units = list[Unit]()
+    for file, sizes in enumerate(counts):
+        first, offset = 1, 0
+        for lines, size in sizes:
+            units.append(Unit(len(units), file, first, lines, offset, size))
+            first += lines
+            offset += size
+    return units

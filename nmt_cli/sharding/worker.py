@@ -1,0 +1,184 @@
+"""One worker of a job: it does the units of its share, then helps with the others, without any coordinator.
+
+First its share, in order. Then, again and again, the second half of the longest run of units that no worker has begun,
+so that workers rarely meet. Last the units that others have begun and not finished: their workers may have been killed.
+"""
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from nmt_cli.sharding.job import Failure, Job, summary
+from nmt_cli.sharding.proof import damage_of
+from nmt_cli.sharding.shard import Shard
+from nmt_cli.sharding.units import Content, Reader, Unit
+from nmt_cli.system.console import Progress, warn
+from nmt_cli.system.errors import DataError, NmtError
+
+# Translates the lines of one file descriptor to another; the number of the first line is the third argument.
+Translate = Callable[[int, int, int], None]
+LANES = 2  # units in work at once: one fills the search threads while the other ends
+STOP_SECONDS = 10  # that an interrupted unit may take to stop
+
+
+class Worker:
+    """Does the units of a job that are left. `stop` interrupts translations that are running."""
+
+    def __init__(self, job: Job, shard: Shard, translate: Translate, *, one_line: bool, stop: Callable[[], object]):
+        """With `one_line`, each line must have one output line."""
+        self._job = job
+        self._shard = shard
+        self._translate = translate
+        self._one_line = one_line
+        self._stop = stop
+        self._stopping = False
+        self._tried = set[int]()  # units that this worker has tried to claim
+        self._own = set[int]()  # units that it has done or is doing
+        self._reader = Reader(job.files)
+        self._order = self._in_order()
+        self._lock = threading.Lock()  # of the order and the reader
+        self._events = queue.SimpleQueue[tuple[Unit, Failure | None] | BaseException | None]()
+        self.failures = list[tuple[Unit, Failure]]()
+        self.lines = 0
+
+    def run(self, progress: Progress) -> None:
+        """Do units until none is left that has neither a result nor a failure. The first error of the disk or of the
+        output ends the worker."""
+        lanes = [threading.Thread(target=self._lane, daemon=True, name=f"unit {lane}") for lane in range(LANES)]
+        for lane in lanes:
+            lane.start()
+        try:
+            open_lanes = LANES
+            while open_lanes:
+                event = self._events.get()
+                if isinstance(event, BaseException):
+                    raise event
+                if event is None:
+                    open_lanes -= 1
+                    continue
+                unit, failure = event
+                self.lines += 0 if failure else unit.lines
+                progress.advance(unit.lines)
+                if failure:
+                    self.failures.append((unit, failure))
+                    warn(f"{self._job.lines_of(unit)} failed: {failure.reason}")
+        except BaseException:
+            self._stopping = True
+            self._stop()
+            for lane in lanes:
+                lane.join(STOP_SECONDS)
+            raise
+        finally:
+            if not any(lane.is_alive() for lane in lanes):
+                self._reader.__exit__()
+
+    def do_unit(self, unit: Unit) -> Failure | None:
+        """Do one unit unless it has a result, and return why that failed."""
+        if self._job.is_done(unit):
+            return None
+        with self._reader:
+            return self._do(unit, self._reader.read(unit))
+
+    def _lane(self) -> None:
+        try:
+            while taken := self._take():
+                self._events.put((taken[0], self._do(*taken)))
+            self._events.put(None)
+        except BaseException as error:  # the main thread raises it
+            self._events.put(error)
+
+    def _take(self) -> tuple[Unit, Content] | None:
+        with self._lock:
+            unit = None if self._stopping else next(self._order, None)
+            return (unit, self._reader.read(unit)) if unit else None
+
+    def _in_order(self) -> Iterator[Unit]:
+        """Yield the units to do. They are chosen only when the units before have been taken."""
+        units, total = self._job.units, len(self._job.units)
+        done = self._job.states().done
+        for unit in units[self._shard.start(total) : self._shard.end(total)]:
+            if not (unit.number in done and self._is_intact(unit)) and self._claim(unit):
+                yield unit
+        while run := self._longest_run():
+            for unit in run[len(run) // 2 :]:
+                if not self._claim(unit):
+                    break
+                yield unit
+        states = self._job.states()
+        left = [unit for unit in units if unit.number not in states.done | states.failed | self._own]
+        first = self._shard.start(len(left))  # workers begin at different units
+        for unit in left[first:] + left[:first]:
+            if not self._job.is_done(unit):
+                self._own.add(unit.number)
+                yield unit
+
+    def _longest_run(self) -> Sequence[Unit]:
+        """Return the most units in a row that no worker has begun."""
+        states = self._job.states()
+        begun = states.done | states.failed | states.claimed | self._tried
+        longest, start, total = range(0), 0, len(self._job.units)
+        for number in range(total + 1):
+            if number == total or number in begun:
+                longest = max(longest, range(start, number), key=len)
+                start = number + 1
+        return self._job.units[longest.start : longest.stop]
+
+    def _claim(self, unit: Unit) -> bool:
+        self._tried.add(unit.number)
+        if self._job.is_done(unit) or not self._job.claim(unit):
+            return False
+        self._own.add(unit.number)
+        return True
+
+    def _is_intact(self, unit: Unit) -> bool:
+        """Return whether a finished unit has its lines. If not, remove its sidecar."""
+        try:
+            sidecar = self._job.sidecar(unit)
+            damage = damage_of(self._job, unit, sidecar) if sidecar else "it is not there any more"
+        except DataError as error:
+            damage = str(error)
+        if damage:
+            warn(f"{self._job.lines_of(unit)}: {damage}. These lines are translated again")
+            self._job.forget(unit)
+        return not damage
+
+    def _do(self, unit: Unit, content: Content) -> Failure | None:
+        """Translate a unit and store its result, or why there is none."""
+        part = self._job.store.part()
+        try:
+            try:
+                self._write(content.data, part, unit)
+            except NmtError as error:
+                if self._stopping:
+                    raise
+                failure = Failure(str(error), error.exit_code)
+                self._job.fail(unit, failure)
+                return failure
+            if not self._job.is_done(unit):  # else another worker was faster
+                self._job.finish(unit, part, content.sha256)
+        except BaseException:
+            self._job.release(unit)
+            raise
+        finally:
+            part.unlink(missing_ok=True)
+        return None
+
+    def _write(self, data: bytes, part: Path, unit: Unit) -> None:
+        """Translate lines to a local file; DataError if a line is missing."""
+        target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        try:
+            with os.fdopen(os.memfd_create("unit"), "wb", buffering=0) as source:
+                view = memoryview(data)
+                while view:
+                    view = view[source.write(view) :]
+                source.seek(0)
+                self._translate(source.fileno(), target, unit.first)
+        except OSError as error:
+            error.filename = error.filename or str(part)
+            raise
+        finally:
+            os.close(target)
+        if self._one_line and (found := summary(part)[2]) != unit.lines:
+            raise DataError(f"{unit.lines:,} lines have {found:,} translations")

@@ -1,0 +1,150 @@
+"""Translate many files by many workers: `nmt translate --shard`, `--check` and `--join`, and the same for Python."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nmt_cli import __version__
+from nmt_cli.sharding import inputs, job, proof
+from nmt_cli.sharding.inputs import Input
+from nmt_cli.sharding.shard import Shard
+from nmt_cli.sharding.worker import Worker
+from nmt_cli.storage import artefact
+from nmt_cli.system.console import Progress, counted, say
+from nmt_cli.system.errors import UsageError
+from nmt_cli.transformer.directory import open_model
+from nmt_cli.translation import shortlist
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.translate import Run, TranslateOptions, choose_models, translate_lines
+from nmt_cli.translation.translator import Translator
+from nmt_cli.translation.writer import report
+
+INCOMPLETE = 1  # exit code of --check
+
+
+class ShardedTranslation:
+    """The translation of files, directories, patterns or URLs into units in the directory or URL `output`.
+
+        files = inputs.find(["text/*.gz"])
+        with ShardedTranslation(files, "out", TranslateOptions(models=(Path("runs/base/model"),))) as job:
+            job.run(Shard(1, 8))  # one worker of eight
+            job.translate(5)  # or single units, from 0 to job.units - 1
+
+    Any number of processes and machines may do this at once with the same arguments. `run` translates lines with
+    markup, and `marks` are its options. UsageError for options that units cannot have, OutputError if `output` has
+    units of another model, other options or other files.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Input],
+        output: str,
+        options: TranslateOptions,
+        *,
+        run: Run | None = None,
+        marks: Mapping[str, Any] | None = None,
+        unit_lines: int | None = None,
+    ) -> None:
+        _check(options, run)
+        self._options = options
+        self._run = run or translate_lines
+        models = choose_models(options.models)
+        self.translator = Translator(models, precision=options.precision, workers=options.workers)
+        try:
+            self._job = job.begin(output, files, self._identity(models, marks or {}), unit_lines)
+        except BaseException:
+            self.translator.close()
+            raise
+
+    def __enter__(self) -> "ShardedTranslation":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.translator.close()
+
+    def _identity(self, models: Sequence[Path], marks: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all values that determine the translation of a line."""
+        options = self._options
+        search = self.translator.resolved(options.search)
+        values = {field.name: getattr(search, field.name) for field in dataclasses.fields(SearchOptions)}
+        terms = [dataclasses.astuple(each) for each in search.terms.terms] if search.terms else None
+        values["terms"] = artefact.digest(terms) if terms else None
+        lists = [model / shortlist.FILE for model in models] if search.shortlist else []
+        values["shortlist"] = [artefact.sha256(file) for file in lists if file.is_file()]
+        values["sampling"] = dataclasses.asdict(search.sampling) if search.sampling else None
+        return {
+            "nmt": __version__,
+            "model": [artefact.digest(open_model(model).manifest["files"]) for model in models],
+            "arithmetic": self.translator.backend.about.split(",")[0],
+            "search": values,
+            "format": options.format,
+            "strict": options.strict,
+            "marks": dict(marks),
+        }
+
+    @property
+    def units(self) -> int:
+        """The number of units. The first worker counts the lines of all files."""
+        return len(self._job.units)
+
+    def run(self, shard: Shard) -> int:
+        """Do this worker's share, help with the others, and return 0, or the exit code of the first failed unit."""
+        self._job.plan((shard.index - 1) * len(self._job.files) // shard.count)
+        worker = self._worker(shard)
+        with Progress(f"translating as worker {shard}", None, "lines") as progress:
+            worker.run(progress)
+        report(self.translator.counts, self.translator.max_length)
+        say(f"worker {shard} translated {counted(worker.lines, 'line')} of {self._total_lines:,}")
+        if not worker.failures:
+            return 0
+        say(f"{counted(len(worker.failures), 'unit')} failed. The next run tries them again")
+        return worker.failures[0][1].exit_code
+
+    def translate(self, number: int) -> str:
+        """Translate one unit unless it is there. Return "", or the reason of its failure."""
+        if not 0 <= number < self.units:
+            raise UsageError(f"there is no unit {number}: there are {self.units:,}")
+        failure = self._worker(Shard(1, 1)).do_unit(self._job.units[number])
+        return failure.reason if failure else ""
+
+    @property
+    def _total_lines(self) -> int:
+        return sum(unit.lines for unit in self._job.units)
+
+    def _worker(self, shard: Shard) -> Worker:
+        one_line = self._options.search.n_best == 1 or self._options.format == "jsonl"
+        return Worker(self._job, shard, self._translate, one_line=one_line, stop=self.translator.close)
+
+    def _translate(self, source: int, target: int, first: int) -> None:
+        progress = Progress("", None, "lines", every=math.inf)  # one for the worker is enough
+        self._run(self.translator, replace(self._options, first_line=first, is_unit=True), source, target, progress)
+
+
+def _check(options: TranslateOptions, run: Run | None) -> None:
+    if options.prefix or options.score_pairs:
+        raise UsageError(f"--shard does not take {'--prefix' if options.prefix else '--score-pairs'}. Leave one out")
+    if run and options.search.sampling:
+        raise UsageError("--shard does not take --sample with markup or --protect. Leave one of them out")
+
+
+def check(files: Sequence[str], output: str) -> int:
+    """Print each unit without a valid result: file, first line, last line, reason. Return 1 if there is any."""
+    checked = job.resume(output, inputs.find(files))
+    number = 0
+    for unit, reason in proof.problems(checked):
+        number += 1
+        print(checked.files[unit.file].name, unit.first, unit.last, reason, sep="\t")
+    lines = counted(sum(unit.lines for unit in checked.units), "line")
+    of_all = f"{counted(len(checked.units), 'unit')}, {lines} of {counted(len(checked.files), 'file')}"
+    say(f"{number:,} of {of_all} are missing or damaged" if number else f"complete: {of_all}")
+    return INCOMPLETE if number else 0
+
+
+def join(files: Sequence[str], output: str, target: str | None) -> int:
+    """Write the translation of each file. DataError if a line is missing."""
+    for place in proof.join(job.resume(output, inputs.find(files)), target):
+        say(place)
+    return 0
