@@ -70,6 +70,7 @@ OWNERS = {
     "accelerate": {"training"},
     "fsspec": {"sharding.store"},
     "datasets": {"corpus.hub"},
+    "datatrove": {"translation.datatrove_step"},
     "pyarrow": {"corpus.hub", "corpus.opening", "corpus.bitext_tables"},
     "huggingface_hub": {"corpus.hub", "interop"},
     "markdown_it": {"documents"},

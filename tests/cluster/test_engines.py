@@ -169,3 +169,27 @@ def test_a_slurm_array_with_kills_a_lost_node_and_another_number_of_tasks(
     restarted = slurm.run("scontrol", "show", "job", f"{first}_1")
     assert "Restarts=1" in restarted, restarted
     assert_complete(text, out, model)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_datatrove_under_slurm(slurm: Slurm, text: Path, tmp_path: Path, model: Path) -> None:
+    pytest.importorskip("datatrove")
+    changes = {
+        '["text/"], "out"': f'["{text}"], "{tmp_path / "out"}"',
+        'Path("models/en-de"),))': f'Path("{model}"),), workers=1, search=SearchOptions(beam=1))',
+        "from nmt_cli.translation.translate": "from nmt_cli.translation.options import SearchOptions\n"
+        "from nmt_cli.translation.translate",
+        "FILES, OUT, OPTIONS)]": "FILES, OUT, OPTIONS, unit_lines=10)]",
+        "tasks=100": "tasks=4",
+        "cpus_per_task=16": "cpus_per_task=1",
+        'partition="cpu"': 'partition="all"',
+        '"logs/translate"': f'"{tmp_path / "logs"}"',
+    }
+    recipe = script("datatrove_translate.py", changes, tmp_path)
+    path = f"{Path(sys.executable).parent}:{slurm.environment['PATH']}"  # of datatrove's program for tasks
+    environment = {**slurm.environment, "PYTHONPATH": str(ROOT), "PATH": path}
+    subprocess.run([sys.executable, recipe], env=environment, cwd=tmp_path, check=True, capture_output=True)
+    slurm.wait(lambda: not slurm.run("squeue", "-h"))
+    assert len(list((tmp_path / "logs/completions").iterdir())) == 4
+    assert_complete(text, tmp_path / "out", model)
