@@ -193,3 +193,20 @@ def test_datatrove_under_slurm(slurm: Slurm, text: Path, tmp_path: Path, model: 
     slurm.wait(lambda: not slurm.run("squeue", "-h"))
     assert len(list((tmp_path / "logs/completions").iterdir())) == 4
     assert_complete(text, tmp_path / "out", model)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_poisoned_unit_fails_its_task_of_slurm_once(slurm: Slurm, text: Path, tmp_path: Path, model: Path) -> None:
+    """The task does all other units, fails, and is not queued again."""
+    (text / "b.de").write_bytes(b"der Hund\n\xff\n")  # no UTF-8
+    words = [str(text), "-o", str(tmp_path / "out"), "--model", str(model), "--unit-lines", "10", "--strict"]
+    options = ["--parsable", "--array=1-2", f"--output={tmp_path}/log.%a"]
+    slurm.run("sbatch", *options, RECIPES / "translate.sh", *words, "--workers", "1")
+    slurm.wait(lambda: not slurm.run("squeue", "-h"))
+    [failed] = (tmp_path / "out/units/000").glob("*.failed")
+    assert "line 2" in failed.read_text()
+    assert len(list((tmp_path / "out/units/000").glob("*.json"))) == 8
+    logs = [(tmp_path / f"log.{task}").read_text() for task in (1, 2)]
+    assert any("1 unit failed" in log for log in logs)
+    assert check([str(text)], str(tmp_path / "out")) == 1
