@@ -68,7 +68,7 @@ OWNERS = {
     "sacremoses": {"corpus.moses"},
     "regex": {"scoring.paper_bleu", "documents.kept"},
     "accelerate": {"training"},
-    "fsspec": {"sharding.store"},
+    "fsspec": {"sharding.bucket"},
     "datasets": {"corpus.hub"},
     "datatrove": {"translation.datatrove_step"},
     "pyarrow": {"corpus.hub", "corpus.opening", "corpus.bitext_tables"},

@@ -38,6 +38,7 @@ from nmt_cli.commands.options import (
     model_option,
     number_option,
     option,
+    shard_option,
 )
 from nmt_cli.commands.usage_errors import usage_error
 from nmt_cli.interop.formats import ARGOS
@@ -99,6 +100,9 @@ def prepare(
     overwrite: Annotated[bool, option("Replace an existing corpus", "--overwrite")] = False,
     strict: Annotated[bool, option("Fail on suspicious text instead of warning", "--strict")] = False,
     dry_run: DryRun = False,
+    shard: Annotated[
+        str | None, shard_option("Be worker I of N: only translate a share of corpus.synthetic", kind="I/N|auto")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Prepare a corpus: download, clean, learn subwords, encode."""
@@ -117,7 +121,12 @@ def prepare(
         dry_run=dry_run,
         strict=strict,
         translate=teacher.translate,
+        translate_units=teacher.translate_units,
     )
+    if shard is not None:
+        from nmt_cli.sharding.shard import parse
+
+        return command.translate_share(settings, out, options, parse(shard))
     command.prepare(settings if dry_run else _as_text(settings, out), out, options)
 
 
@@ -198,7 +207,13 @@ def reproduce(
     from nmt_cli.scoring.score import evaluate
 
     score = parsing.evaluate if settings.corpus.format == "trees" else evaluate
-    options = PrepareOptions(mirror=mirror, workers=workers, dry_run=dry_run, translate=teacher.translate)
+    options = PrepareOptions(
+        mirror=mirror,
+        workers=workers,
+        dry_run=dry_run,
+        translate=teacher.translate,
+        translate_units=teacher.translate_units,
+    )
     text = settings.corpus if dry_run and not artefact.present(data) else _as_text(settings.corpus, data)
     code = run_recipe(settings, text, data, run, options, score)
     if not code and not dry_run and os.environ.get("RANK", "0") == "0":

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+UNIT_LINES = range(100, 10_001)  # smallest and largest number
+UNITS = 2000  # about as many, if a line has 100 bytes
+
 
 def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:
     """Yield a translation of each line by the model in a directory."""
@@ -12,3 +15,35 @@ def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> I
     with Translator(model) as translator:
         for translation in translator.translate(lines, beam=beam, sampling=Sampling() if sampling else None):
             yield translation.text
+
+
+def translate_units(model: Path, directory: Path, beam: int, sampling: bool, worker: tuple[int, int] | None) -> None:
+    """Translate the text in a directory of the cache in units, as one of many workers.
+
+    Without a worker, translate the units that are left, join them, and remove them. DataError if a unit fails.
+    """
+    from nmt_cli.corpus.synthetic import TEXT, TRANSLATIONS
+    from nmt_cli.sharding import inputs
+    from nmt_cli.sharding.job import FOLDER
+    from nmt_cli.sharding.shard import Shard
+    from nmt_cli.storage import artefact
+    from nmt_cli.system.errors import DataError
+    from nmt_cli.translation import sharded
+    from nmt_cli.translation.options import Sampling, SearchOptions
+    from nmt_cli.translation.translate import TranslateOptions
+
+    if (directory / TRANSLATIONS).is_file():
+        (directory / TEXT).unlink(missing_ok=True)  # it was joined just before a kill
+        return
+    text, out = str(directory / TEXT), str(directory / FOLDER)
+    search = SearchOptions(beam=beam, sampling=Sampling() if sampling else None)
+    options, files = TranslateOptions(models=(model,), search=search), inputs.find([text])
+    lines = files[0].bytes // (100 * UNITS)
+    unit_lines = min(max(lines, UNIT_LINES[0]), UNIT_LINES[-1])
+    with sharded.ShardedTranslation(files, out, options, unit_lines=unit_lines) as job:
+        if job.run(Shard(*worker or (1, 1))):
+            raise DataError(f"some lines have no translation. To list them: nmt translate {text} --check {out}")
+    if worker is None:
+        sharded.join([text], out, str(directory / TRANSLATIONS))
+        artefact.remove_tree(Path(out))
+        Path(text).unlink()

@@ -25,7 +25,7 @@ from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
-from nmt_cli.system.errors import DataError, OutputError, StorageError, from_os_error
+from nmt_cli.system.errors import DataError, OutputError, StorageError, UsageError, from_os_error
 from nmt_cli.system.processors import usable_cores
 
 DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids, and hashes that find duplicates
@@ -42,6 +42,7 @@ class PrepareOptions:
     dry_run: bool = False
     strict: bool = False  # raise DataError where it would warn: lines that are not UTF-8, or sides that look shifted
     translate: synthetic.Translate | None = None  # required for corpus.synthetic
+    translate_units: synthetic.TranslateUnits | None = None  # required where many machines translate for it
 
     @property
     def processes(self) -> int:
@@ -75,6 +76,33 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
         error.filename = error.filename or str(out)
         raise from_os_error(error) from error
     return out
+
+
+def translate_share(corpus: schema.Corpus, out: Path, options: PrepareOptions, worker: tuple[int, int]) -> None:
+    """Translate a worker's share of the text of corpus.synthetic. `prepare` then finds the units beside `out`.
+
+    Any number of workers (number, workers) may do this at once. UsageError for a corpus without synthetic text.
+    """
+    if not corpus.synthetic or not options.translate_units:
+        raise UsageError("--shard translates the text of corpus.synthetic, and this corpus has none. Leave it out")
+    artefact.make_directory(out.parent)
+    work = artefact.temporary(out)
+    try:
+        work.mkdir()
+        source = sources.source_of(corpus, options.mirror)
+
+        def open_text() -> RawText:
+            return _converted(source.open(out.parent / "downloads", work / "input"), corpus)
+
+        (work / "input").mkdir()
+        held_out = _hold_out(open_text(), corpus, options)
+        pairs = [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt in pairs]
+        synthetic.translate_share(
+            corpus, work, out.parent / "synthetic", pairs, lambda: training_chunks(open_text(), corpus.limit),
+            options.translate_units, worker,
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
@@ -133,7 +161,7 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
     text.files.extend(synthetic.files_of(corpus))
     synthetic_files, synthetic_drops = synthetic.make(
         corpus, work / "input", out.parent / "synthetic", held_out_pairs,
-        lambda: training_chunks(open_text(), corpus.limit), options.translate,
+        lambda: training_chunks(open_text(), corpus.limit), options.translate, options.translate_units,
     )  # fmt: skip
     _write_held_out(directory, held_out)
 

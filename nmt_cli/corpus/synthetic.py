@@ -2,12 +2,13 @@
 
 Real source text with a stronger model is distillation; real target text with a reverse model is back-translation. Each
 line is translated once: a cache, keyed by model, options and text, keeps the translations and survives a kill. Later
-stages clean these pairs like all others.
+stages clean these pairs like all others. Many machines may translate the lines in units first (`translate_share`).
 """
 
 import itertools
 import math
 import re
+import shutil
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -32,6 +33,10 @@ from nmt_cli.system.errors import DataError, MissingError
 Pairs = list[tuple[str, str]]
 # Translates lines with the model in a directory: (model, lines, beam, sampling) -> translations in order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
+# Translates the file TEXT in a directory in units, as the worker (number, workers) of many: (model, directory, beam,
+# sampling, worker). With None for the worker, it translates the units that are left and joins all to TRANSLATIONS.
+TranslateUnits = Callable[[Path, Path, int, bool, tuple[int, int] | None], None]
+TEXT, TRANSLATIONS = "text", "translations"  # in a directory of the cache
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
 LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")  # up to six words, four times or more in a row
 SMOOTHING = 10  # characters added to both lengths, because the ratio of short lines varies
@@ -52,7 +57,7 @@ def token(tag: str) -> str:
 
 def make(
     corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
-    translate: Translate | None,
+    translate: Translate | None, translate_units: TranslateUnits | None = None,
 ) -> tuple[list[readers.FilePair], CleaningStats]:  # fmt: skip
     """Return the source and target file of each entry of corpus.synthetic, and counts of the dropped lines.
 
@@ -63,11 +68,37 @@ def make(
         check_languages(entry, corpus)
         real = work / f"real-{number}"
         select_lines(entry, corpus, held_out, train, real, stats)
-        translations = _translated(entry, real, cache, translate)
+        directory = _cache_directory(entry, real, cache)
+        if (directory / TEXT).is_file() and translate_units:
+            with artefact.locked(directory, "the cache of translations"):
+                translate_units(_model(entry), directory, entry.beam, entry.sampling, None)
+        translations = _translated(entry, real, directory, translate)
         sides = work / f"synthetic-{number}.src", work / f"synthetic-{number}.tgt"
         write_pairs(entry, real, translations, sides, stats)
         files.append((str(sides[0]), str(sides[1])))
     return files, stats
+
+
+def translate_share(
+    corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
+    translate_units: TranslateUnits, worker: tuple[int, int],
+) -> None:  # fmt: skip
+    """Translate a worker's share of the lines of corpus.synthetic. `make` takes the units from the cache."""
+    for number, entry in enumerate(corpus.synthetic):
+        check_languages(entry, corpus)
+        real = work / f"real-{number}"
+        select_lines(entry, corpus, held_out, train, real, CleaningStats())
+        directory = _cache_directory(entry, real, cache)
+        if (directory / TRANSLATIONS).is_file():
+            say(f"the translations by {_model(entry)} are in {directory} already")
+            continue
+        if not (directory / TEXT).is_file():
+            artefact.make_directory(directory)
+            part = artefact.temporary(directory / TEXT)
+            shutil.move(real, part)
+            artefact.sync(part)
+            part.replace(directory / TEXT)
+        translate_units(_model(entry), directory, entry.beam, entry.sampling, worker)
 
 
 def _model(entry: schema.Synthetic) -> Path:
@@ -131,12 +162,16 @@ def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str,
     stats.drop(reason, *((real, translation) if entry.side == "src" else (translation, real)))
 
 
-def _translated(entry: schema.Synthetic, real: Path, cache: Path, translate: Translate | None) -> Path:
-    """Return a file with a translation for each line of `real`, from the cache or translated now."""
-    model, total = _model(entry), sum(1 for _ in real.open("rb"))
+def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path) -> Path:
+    """Return the directory for the translations of a file, which depends on the model, the options and the text."""
     options = {"beam": entry.beam, "sampling": entry.sampling, "text": artefact.sha256(real)}
-    directory = cache / artefact.digest({**options, "model": artefact.sha256(model / artefact.MANIFEST)})[:32]
-    whole, part = directory / "translations", directory / "translations.part"
+    return cache / artefact.digest({**options, "model": artefact.sha256(_model(entry) / artefact.MANIFEST)})[:32]
+
+
+def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate: Translate | None) -> Path:
+    """Return a file with a translation for each line of `real`, from its directory of the cache or translated now."""
+    model, total = _model(entry), sum(1 for _ in real.open("rb"))
+    whole, part = directory / TRANSLATIONS, directory / f"{TRANSLATIONS}.part"
     if whole.is_file():
         say(f"{total:,} translations by {model} are in {directory} already")
         return whole

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from nmt_cli.corpus.opening import COMPRESSIONS, decompressing
 from nmt_cli.corpus.readers import check_plain
-from nmt_cli.sharding.store import file_system, is_url
+from nmt_cli.sharding.bucket import file_system, is_url, remote
 from nmt_cli.system.errors import MissingError, UsageError
 
 WILDCARD = re.compile(r"[*?\[]")
@@ -36,7 +36,7 @@ def find(words: Sequence[str]) -> list[Input]:
     A directory names all files below it, except hidden ones. MissingError if a word names none, UsageError if two
     files would have outputs of the same name.
     """
-    found = [each for word in words for each in (_remote(word) if is_url(word) else _local(word))]
+    found = [each for word in words for each in (_found_remotely(word) if is_url(word) else _local(word))]
     found = sorted(dict.fromkeys(found), key=lambda each: each.name)
     for one, other in pairwise(found):
         if one.name == other.name:
@@ -59,6 +59,11 @@ def _local(word: str) -> Iterator[Input]:
         raise MissingError(f"{word} names no file. Check the path")
     for file in kept:
         yield Input(file.relative_to(root).as_posix(), str(file), file.stat().st_size)
+
+
+def _found_remotely(word: str) -> list[Input]:
+    with remote(word):
+        return list(_remote(word))
 
 
 def _remote(word: str) -> Iterator[Input]:
@@ -93,7 +98,7 @@ def _hidden(path: Path) -> bool:
 @contextlib.contextmanager
 def opened(file: Input) -> Iterator[IO[bytes]]:
     """Open an input, decompressed by its suffix; DataError if it is damaged or of another kind."""
-    with _raw(file.place) as raw, decompressing(raw, file.place) as stream:
+    with remote(file.place), _raw(file.place) as raw, decompressing(raw, file.place) as stream:
         if hasattr(stream, "peek"):
             check_plain(stream.peek(4)[:4], file.place)
         yield stream

@@ -24,7 +24,7 @@ from nmt_cli import __version__
 from nmt_cli.recipe.limits import Range
 from nmt_cli.sharding import units
 from nmt_cli.sharding.inputs import Input
-from nmt_cli.sharding.store import Bucket, Directory, store_of
+from nmt_cli.sharding.store import Directory, Store, store_of
 from nmt_cli.sharding.units import Unit
 from nmt_cli.storage import artefact, records
 from nmt_cli.storage.manifests import Count, InsideDirectory, Sha256, Size
@@ -96,7 +96,7 @@ class States:
 class Job:
     """The units of some files, with their results in a store."""
 
-    def __init__(self, store: Directory | Bucket, files: Sequence[Input], description: Description) -> None:
+    def __init__(self, store: Store, files: Sequence[Input], description: Description) -> None:
         self.store = store
         self.files = list(files)
         self.description = description
@@ -288,7 +288,7 @@ def _differences(stored: Mapping[str, Any], own: Mapping[str, Any], before: str 
         if isinstance(old, dict) and isinstance(new, dict):
             yield from _differences(old, new, "" if key == "identity" else f"{key} ")
         elif key == "files" and old != new:
-            both = [{(file["name"], file["bytes"]) for file in files} for files in (old, new)]
+            both = [{(file["name"], file["bytes"]) for file in files} for files in (old or [], new or [])]
             changed = sorted({name for name, _ in both[0] ^ both[1]})
             yield f"{counted(len(changed), 'input file')} new, gone or of another size: {', '.join(changed)[:SHOWN]}"
         elif old != new:

@@ -3,13 +3,14 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from nmt_cli.corpus.opening import compressing
+from nmt_cli.sharding.bucket import is_url
 from nmt_cli.sharding.job import Job, Sidecar
-from nmt_cli.sharding.store import is_url, store_of
+from nmt_cli.sharding.store import Store, store_of
 from nmt_cli.sharding.units import BLOCK, Reader, Unit
-from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.system.errors import DataError, OutputError, UsageError
 
 MISSING = "not translated"
 
@@ -51,10 +52,10 @@ def join(job: Job, output: str | None) -> list[str]:
     finally:
         for part in parts:
             part.unlink(missing_ok=True)
-    return [f"{store.place}/{name}" for name in names]
+    return [f"{store.place}/{name}".removeprefix("./") for name in names]
 
 
-def _outputs(job: Job, output: str | None) -> tuple[Any, list[str]]:
+def _outputs(job: Job, output: str | None) -> tuple[Store, list[str]]:
     names = [file.name for file in job.files]
     if output is None:
         return job.store, names
@@ -92,7 +93,7 @@ def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]
         if sidecar.input_sha256 != content.sha256:
             return sidecar, "the input has changed since these lines were translated"
         return sidecar, damage_of(job, unit, sidecar)
-    except DataError as error:
+    except (DataError, OutputError) as error:
         return None, str(error)
 
 

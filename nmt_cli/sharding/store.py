@@ -1,21 +1,18 @@
-"""Directories for the results of many workers: local or shared ones, and object stores through fsspec.
+"""Directories for the results of many workers: local or shared ones, and object stores (bucket.py).
 
 A file appears by one rename, or by one upload. Nothing is locked, and no clock is read.
 """
 
 import errno
 import os
-import re
-import shutil
-import tempfile
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
+from nmt_cli.sharding.bucket import Bucket, is_url
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import MissingError, OutputError, UsageError
+from nmt_cli.system.errors import OutputError
 
 NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}  # of file systems without hard links
-URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class Store(Protocol):
@@ -130,78 +127,6 @@ class Directory:
             artefact.remove_leftovers(self._parts)
 
 
-class Bucket:
-    """A directory of an object store. Its files are uploaded whole."""
-
-    def __init__(self, url: str) -> None:
-        self.place = url.rstrip("/")
-        self._files, path = file_system(url)
-        self._root = path.rstrip("/")
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}".rstrip("/")
-
-    def names(self, folder: str) -> set[str]:
-        self._files.invalidate_cache()
-        try:
-            return {path.rsplit("/", 1)[-1] for path in self._files.ls(self._path(folder), detail=False)}
-        except FileNotFoundError:
-            return set()
-
-    def exists(self, name: str) -> bool:
-        self._files.invalidate_cache()
-        return bool(self._files.exists(self._path(name)))
-
-    def open(self, name: str) -> IO[bytes]:
-        stream: IO[bytes] = self._files.open(self._path(name), "rb")
-        return stream
-
-    def claim(self, name: str, data: bytes) -> bool:
-        return self.create(name, data)
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Not every object store can refuse to replace a file: two workers may both succeed."""
-        if self.exists(name):
-            return False
-        self.replace(name, data)
-        return True
-
-    def replace(self, name: str, data: bytes) -> None:
-        self._files.makedirs(self._path(name).rsplit("/", 1)[0], exist_ok=True)
-        self._files.pipe_file(self._path(name), data)
-
-    def part(self) -> Path:
-        return Path(tempfile.mkdtemp(prefix="nmt-")) / "unit"
-
-    def keep(self, part: Path, name: str) -> None:
-        self._files.makedirs(self._path(name).rsplit("/", 1)[0], exist_ok=True)
-        self._files.put_file(str(part), self._path(name))
-        shutil.rmtree(part.parent)
-
-    def remove(self, name: str) -> None:
-        try:
-            self._files.rm_file(self._path(name))
-        except FileNotFoundError:
-            return
-
-
-def is_url(text: str) -> bool:
-    return URL.match(text) is not None
-
-
-def store_of(place: str, parts: str = "") -> Directory | Bucket:
+def store_of(place: str, parts: str = "") -> Store:
     """Return the store at a path or a URL. A local one keeps its temporary files in the directory `parts`."""
     return Bucket(place) if is_url(place) else Directory(Path(place), parts)
-
-
-def file_system(url: str) -> tuple[Any, str]:
-    """Return the file system of fsspec for a URL, and the path in it; UsageError if its library is not installed."""
-    import fsspec
-
-    try:
-        files, path = fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise UsageError(f"{url}: {error}. Or: pip install 'nmt-cli[cloud]'") from None
-    except ValueError as error:
-        raise MissingError(f"{url}: {error}") from None
-    return files, path

@@ -13,6 +13,7 @@ from nmt_cli.system.errors import DataError
 UNIT_LINES = 10_000
 MAX_UNIT_BYTES = 16 << 20  # a unit with longer lines ends after the line that reaches this
 BLOCK = 1 << 20
+SCANNED = 256  # bytes that are searched line by line
 
 
 class Unit(NamedTuple):
@@ -60,10 +61,16 @@ def _end(block: bytes, start: int, lines: int, size: int) -> int:
     end = block.find(b"\n", start + max(size, 1) - 1) + 1
     if block.count(b"\n", start, end or len(block)) < lines:
         return end
-    end = start
+    low, high = start, end or len(block)
+    while high - low > SCANNED:  # halve the range that has the end of the last line
+        middle = (low + high) // 2
+        if (before := block.count(b"\n", low, middle)) < lines:
+            low, lines = middle, lines - before
+        else:
+            high = middle
     for _ in range(lines):
-        end = block.index(b"\n", end) + 1
-    return end
+        low = block.index(b"\n", low) + 1
+    return low
 
 
 class Reader(contextlib.AbstractContextManager["Reader"]):

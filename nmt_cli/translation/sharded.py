@@ -15,6 +15,7 @@ from nmt_cli.sharding.worker import Worker
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, counted, say
 from nmt_cli.system.errors import UsageError
+from nmt_cli.transformer.config import MODEL_JSON, RECIPE
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import shortlist
 from nmt_cli.translation.options import SearchOptions
@@ -77,7 +78,7 @@ class ShardedTranslation:
         values["sampling"] = dataclasses.asdict(search.sampling) if search.sampling else None
         return {
             "nmt": __version__,
-            "model": [artefact.digest(open_model(model).manifest["files"]) for model in models],
+            "model": [_model_digest(model) for model in models],
             "arithmetic": self.translator.backend.about.split(",")[0],
             "search": values,
             "format": options.format,
@@ -92,7 +93,7 @@ class ShardedTranslation:
 
     def run(self, shard: Shard) -> int:
         """Do this worker's share, help with the others, and return 0, or the exit code of the first failed unit."""
-        self._job.plan((shard.index - 1) * len(self._job.files) // shard.count)
+        self._job.plan(shard.start(len(self._job.files)))
         worker = self._worker(shard)
         with Progress(f"translating as worker {shard}", None, "lines") as progress:
             worker.run(progress)
@@ -121,6 +122,12 @@ class ShardedTranslation:
     def _translate(self, source: int, target: int, first: int) -> None:
         progress = Progress("", None, "lines", every=math.inf)  # one for the worker is enough
         self._run(self.translator, replace(self._options, first_line=first, is_unit=True), source, target, progress)
+
+
+def _model_digest(model: Path) -> str:
+    """Return a digest of the files that translation reads. A recipe may differ between two imports of a model."""
+    files = open_model(model).manifest["files"]
+    return artefact.digest({name: file for name, file in files.items() if name != RECIPE or MODEL_JSON not in files})
 
 
 def _check(options: TranslateOptions, run: Run | None) -> None:

@@ -4,9 +4,9 @@
 #   sbatch --array=1-100 --cpus-per-task=64 recipes/cluster/translate.sh text/ -o out --model models/en-de
 #   nmt translate text/ --check out && nmt translate text/ --join out       # once the array has ended
 #
-# out must be a directory that all machines see, or a URL such as s3://bucket/out. Each unit of 10,000 lines is done
-# once, by whichever task gets to it: tasks may start late, die or be cancelled, and a second array of any size helps
-# the first one. Edit the #SBATCH lines: your partition, and a time limit of hours if short jobs start sooner.
+# out must be a directory that all machines see, or a URL such as s3://bucket/out. Any task may do any unit of 10,000
+# lines, so tasks may start late, die or be cancelled, and a second array of any size helps the first one. Edit the
+# #SBATCH lines: add your partition, and a time limit of hours if short jobs start sooner.
 #SBATCH --job-name=nmt-translate
 #SBATCH --requeue
 #SBATCH --open-mode=append

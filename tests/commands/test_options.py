@@ -25,7 +25,9 @@ TEXT = {"train_src": ["a"], "train_tgt": ["b"], **{f"{split}_{side}": split + si
 CORPUS = {"name": "o", "src": "src", "tgt": "tgt", **TEXT, "config": "c", "limit": 5, "tokenizer": {"file": "t"}}
 STEPS = loading.load(Path("recipes/toy.yaml"), ["training.steps=3"])
 TOY, PARSING = (loading.load(Path(name)) for name in ("toy", "parsing"))
-PrepareOptions = functools.partial(prepare.PrepareOptions, translate=teacher.translate)
+PrepareOptions = functools.partial(
+    prepare.PrepareOptions, translate=teacher.translate, translate_units=teacher.translate_units
+)
 i, o, d, r, m, x = (Path(name) for name in "iodrmx")
 
 CASES: list[tuple[str, str, list[Any]]] = [
@@ -33,6 +35,9 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
      "corpus.prepare.prepare", [loading.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
                                 PrepareOptions(mirror=m, workers=4, overwrite=True, dry_run=True, strict=True)]),
+    ("prepare --src a --tgt b --dev-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
+     "--tokenizer t --limit 5 --out o --shard 2/3", "corpus.prepare.translate_share",
+     [loading.from_plain({"corpus": CORPUS}, "").corpus, o, PrepareOptions(), (2, 3)]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
      [STEPS, d, r, "x"]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),

@@ -14,9 +14,10 @@ import texts
 from lab import ENGLISH, GERMAN
 from tiny_model import make_model
 
+from nmt_cli.commands import teacher
 from nmt_cli.corpus import readers, synthetic
 from nmt_cli.corpus.cleaning import CleaningStats
-from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.prepare import PrepareOptions, prepare, translate_share
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.recipe import explain as explained
@@ -399,3 +400,37 @@ def test_progress_resumes_after_an_interrupt(corpus_of: Any, tmp_path: Path, mon
     Words.fails_after = None
     prepare(settings, tmp_path / "data", OPTIONS)
     assert shown == [[10, "lines", 4], [10, "lines", 10]]
+
+
+def test_many_machines_translate_for_one_corpus(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
+    """Workers translate units with the model; `prepare` takes them, does the rest, and gives the corpus of one machine.
+
+    Samples, too, do not depend on the units.
+    """
+    lines = [" ".join(ENGLISH[int(digit)] for digit in f"{i:03}{i * 7:04}") for i in range(260)]
+    (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in lines))
+    settings = corpus_of(files=[str(tmp_path / "mono.en")], sampling=True)
+    settings.tokenizer.file = str(models["ende"] / "tokenizer.model")
+    options = PrepareOptions(workers=1, translate=teacher.translate, translate_units=teacher.translate_units)
+    one = prepare(settings, tmp_path / "one/data", options)
+    for worker in ((2, 2), (3, 3)):
+        translate_share(settings, tmp_path / "many/data", options, worker)
+    (cache,) = (tmp_path / "many/synthetic").iterdir()
+    sidecar, *others = sorted(cache.rglob("units/000/*.json"))
+    assert others
+    sidecar.unlink()
+    assert not (cache / "translations").exists()
+    untouched = PrepareOptions(workers=1, translate_units=teacher.translate_units)
+    many = prepare(settings, tmp_path / "many/data", untouched)
+    for name in ("train.src.ids", "train.tgt.ids", "tokenizer.model", "cleaning.json"):
+        assert (one / name).read_bytes() == (many / name).read_bytes()
+    assert [path.name for path in cache.iterdir() if not path.name.startswith(".")] == ["translations"]
+    assert not [path for path in (tmp_path / "many").iterdir() if path.name.startswith(".tmp")]
+    translate_share(settings, tmp_path / "many/data", options, (1, 2))
+    assert not (cache / "text").exists()
+
+
+def test_a_corpus_without_synthetic_text_has_no_shares(corpus_of: Any, tmp_path: Path) -> None:
+    options = PrepareOptions(workers=1, translate_units=teacher.translate_units)
+    with pytest.raises(UsageError, match=r"this corpus has none\. Leave it out"):
+        translate_share(recipe_without(corpus_of()), tmp_path / "data", options, (1, 2))

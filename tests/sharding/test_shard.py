@@ -32,7 +32,7 @@ def test_schedulers_number_their_workers(text: str, variables: dict[str, str], s
 
 def test_the_indices_of_an_array_are_all_different() -> None:
     """Whatever the first number of an array is."""
-    found = {parse("auto/5", {"PBS_ARRAY_INDEX": str(number)}).index for number in range(3, 8)}
+    found = {parse("auto/5", {"PBS_ARRAY_INDEX": str(number)}).number for number in range(3, 8)}
     assert found == {1, 2, 3, 4, 5}
 
 
