@@ -4,7 +4,7 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ BUSY_SECONDS = 5  # how long to wait for another process that writes
 
 
 class SqliteConnection:
-    types = {  # noqa: RUF012
+    types: Mapping[str, str] = {  # noqa: RUF012
         "identity": "INTEGER PRIMARY KEY",
         "integer": "INTEGER",
         "bytes": "BLOB",
