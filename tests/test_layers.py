@@ -70,6 +70,7 @@ OWNERS = {
     "accelerate": {"training"},
     "fsspec": {"sharding.bucket"},
     "datasets": {"corpus.hub"},
+    "datatrove": {"translation.datatrove_step"},
     "pyarrow": {"corpus.hub", "corpus.opening", "corpus.bitext_tables"},
     "huggingface_hub": {"corpus.hub", "interop"},
     "markdown_it": {"documents"},
@@ -81,6 +82,7 @@ OWNERS = {
     "uvicorn": {"serving.connections", "serving.server"},
     "prometheus_client": {"serving.metrics"},
     "py3langid": {"serving.detect"},
+    "pg8000": {"serving.postgres_connection"},
     # Translation on a CPU needs neither. Samples are drawn by NumPy; to type checkers torch is no secret.
     "numpy": {
         "corpus",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nmt_cli.commands.help_pages import Command, Group
-from nmt_cli.commands.options import file_option, number_option
+from nmt_cli.commands.options import DATABASE_VARIABLE, number_option
 from nmt_cli.system import console
 from nmt_cli.system.errors import MissingError
 
@@ -17,19 +17,27 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Manage the API keys of nmt serve --database.", cls=Group, rich_markup_mode=None)
 command = partial(app.command, cls=Command)
 
-MOST = 2**63 - 1  # the largest number that SQLite stores
+MOST = 2**63 - 1  # the largest number that the data base stores
 
-Database = Annotated[Path, file_option("The server's data base")]
+Database = Annotated[
+    str,
+    typer.Option(
+        help="The server's data base: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME",
+        metavar="FILE",
+        envvar=DATABASE_VARIABLE,
+        show_default="$NMT_DATABASE",
+    ),
+]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key")]
 PerMinute = Annotated[int | None, number_option("Maximum requests per minute", default="no limit", min=0, max=MOST)]
 PerDay = Annotated[int | None, number_option("Maximum characters per day", default="no limit", min=0, max=MOST)]
 
 
-def _keys(database: Path, *, create: bool = False) -> "KeyStore":
-    from nmt_cli.serving.database import Database
+def _keys(database: str, *, create: bool = False) -> "KeyStore":
+    from nmt_cli.serving.database import Database, is_url
     from nmt_cli.serving.key_store import KeyStore
 
-    if not create and not database.exists():
+    if not create and not is_url(database) and not Path(database).exists():
         raise MissingError(f"no data base {database}. To make one: nmt keys add NAME --database {database}")
     return KeyStore(Database(database))
 

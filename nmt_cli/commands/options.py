@@ -32,6 +32,8 @@ model_option = partial(directory_option, default="$NMT_MODEL, else the newest un
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Quantization = Literal["float32", "bfloat16", "int8"]
 Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores200", "flores101", "spBLEU-1K", "none"]
+DATABASE = "Glossaries, usage and the keys of nmt keys: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME"
+DATABASE_VARIABLE = "NMT_DATABASE"
 PRECISION = "Numeric precision; auto picks int8 on CPUs with instructions for it"
 
 CORPORA = (

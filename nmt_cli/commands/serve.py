@@ -5,7 +5,18 @@ from typing import Annotated
 
 import typer
 
-from nmt_cli.commands.options import PRECISION, Keep, Precision, Protect, Quiet, file_option, number_option, option
+from nmt_cli.commands.options import (
+    DATABASE,
+    DATABASE_VARIABLE,
+    PRECISION,
+    Keep,
+    Precision,
+    Protect,
+    Quiet,
+    file_option,
+    number_option,
+    option,
+)
 from nmt_cli.system.errors import UsageError
 
 
@@ -24,7 +35,10 @@ def serve(
     port: Annotated[int, number_option("TCP port", min=0, max=65535)] = 5000,
     api_key_file: Annotated[Path | None, file_option("Accepted API keys, one per line")] = None,
     database: Annotated[
-        Path | None, file_option("SQLite file for glossaries, usage and the keys of nmt keys", default="in memory")
+        str | None,
+        typer.Option(
+            help=DATABASE, metavar="FILE", envvar=DATABASE_VARIABLE, show_default="$NMT_DATABASE, else memory"
+        ),
     ] = None,
     suggestions: Annotated[
         Path | None, file_option("Append the translations that clients suggest to this file", default="refuse them")

@@ -3,7 +3,6 @@
 import csv
 import datetime
 import hashlib
-import sqlite3
 import uuid
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from typing import Any
 
 from nmt_cli.corpus.languages import base_of
 from nmt_cli.corpus.terms import Terms, words
-from nmt_cli.serving.database import Database
+from nmt_cli.serving.database import Connection, Database
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
@@ -116,8 +115,8 @@ class Glossaries:
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
-            stored = connection.execute(_READ, (key, *pair)).fetchone()
-            if (stored[0] if stored else None) != old:
+            stored = connection.execute(_READ, (key, *pair))
+            if (stored[0][0] if stored else None) != old:
                 return False
             _put(connection, row)
         return True
@@ -133,14 +132,14 @@ class Glossaries:
     def remove_dictionary(self, key: str, source: str, target: str) -> None:
         values = key, base_of(source), base_of(target)
         with self._database.transaction() as connection:
-            statement = "DELETE FROM dictionaries WHERE glossary = ? AND source = ? AND target = ?"
-            if not connection.execute(statement, values).rowcount:
+            if not connection.execute(_READ, values):
                 raise Refusal(404, "There is no such dictionary")
+            connection.execute("DELETE FROM dictionaries WHERE glossary = ? AND source = ? AND target = ?", values)
 
     def remove(self, key: str) -> None:
         with self._database.transaction() as connection:
-            if not connection.execute("DELETE FROM glossaries WHERE id = ?", (key,)).rowcount:
-                raise Refusal(404, "There is no such glossary")
+            _check_exists(connection, key)
+            connection.execute("DELETE FROM glossaries WHERE id = ?", (key,))
 
     def entries(self, key: str, source: str, target: str) -> str:
         """Return the entries of a dictionary, one per line: source, tab, forms with | between them."""
@@ -162,8 +161,8 @@ class Glossaries:
 _READ = "SELECT entries FROM dictionaries WHERE glossary = ? AND source = ? AND target = ?"
 
 
-def _check_exists(connection: sqlite3.Connection, key: str) -> None:
-    if not connection.execute("SELECT 1 FROM glossaries WHERE id = ?", (key,)).fetchone():
+def _check_exists(connection: Connection, key: str) -> None:
+    if not connection.execute("SELECT 1 FROM glossaries WHERE id = ?", (key,)):
         raise Refusal(404, "There is no such glossary")
 
 
@@ -192,7 +191,7 @@ def _row(key: str, pair: tuple[str, str], terms: Terms) -> tuple[object, ...]:
     return (key, *pair, entries, len(terms.terms), _form_count(terms))
 
 
-def _put(connection: sqlite3.Connection, row: tuple[object, ...]) -> None:
+def _put(connection: Connection, row: tuple[object, ...]) -> None:
     """Store a dictionary, in place of one of the same languages; 456 if all glossaries have too many translations."""
     connection.execute(
         "INSERT INTO dictionaries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (glossary, source, target) "

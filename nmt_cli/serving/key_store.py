@@ -42,6 +42,11 @@ class Exceeded:
 
 _LIST = "SELECT id, name, created, revoked, per_minute, per_day FROM keys ORDER BY id"
 _FIND = "SELECT hash, id, name, created, revoked, per_minute, per_day FROM keys WHERE hash = ?"
+# The limits of a key, its requests in a minute, and its characters on a day
+_USED = (
+    "SELECT per_minute, per_day, CASE minute WHEN ? THEN minute_requests ELSE 0 END, coalesce(characters, 0) "
+    "FROM keys LEFT JOIN usage ON usage.key = keys.id AND day = ? WHERE id = ?"
+)
 
 
 class KeyStore:
@@ -59,7 +64,7 @@ class KeyStore:
             )
         key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
         with self._database.transaction() as connection:
-            if connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)).fetchone():
+            if connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)):
                 raise OutputError(f"there is a key {name} already. Choose another name")
             connection.execute(
                 "INSERT INTO keys (name, hash, created, per_minute, per_day) VALUES (?, ?, ?, ?, ?)",
@@ -78,8 +83,9 @@ class KeyStore:
     def _change(self, name: str, statement: str, *values: object) -> None:
         """MissingError if there is no key of this name."""
         with self._database.transaction() as connection:
-            if not connection.execute(statement, (*values, name)).rowcount:
+            if not connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)):
                 raise MissingError(f"there is no key {printable(name, 100)!r}. See: nmt keys list")
+            connection.execute(statement, (*values, name))
 
     def __iter__(self) -> Iterator[ApiKey]:
         return (ApiKey(*row) for row in self._database.read(_LIST))
@@ -111,19 +117,12 @@ class KeyStore:
         now = time.time() if now is None else now
         minute = int(now // 60)
         day = _day(now)
-        with self._database.transaction(durable=False) as connection:
-            row = connection.execute(
-                "SELECT per_minute, per_day, CASE minute WHEN ? THEN minute_requests ELSE 0 END FROM keys WHERE id = ?",
-                (minute, key.id),
-            ).fetchone()
-            per_minute, per_day, requests = row
+        with self._database.transaction(durable=False, part=key.id) as connection:
+            [(per_minute, per_day, requests, used)] = connection.execute(_USED, (minute, day, key.id))
             if per_minute is not None and requests >= per_minute:
                 text = f"The key's limit of {per_minute:,} requests per minute is reached"
                 return Exceeded(text, 60 - int(now % 60), of_day=False)
-            used = connection.execute(
-                "SELECT characters FROM usage WHERE key = ? AND day = ?", (key.id, day)
-            ).fetchone()
-            if per_day is not None and (used[0] if used else 0) + characters > per_day:
+            if per_day is not None and used + characters > per_day:
                 text = f"The key's limit of {per_day:,} characters per day is reached"
                 return Exceeded(text, DAY_SECONDS - int(now % DAY_SECONDS), of_day=True)
             connection.execute(
@@ -131,7 +130,7 @@ class KeyStore:
             )
             connection.execute(
                 "INSERT INTO usage VALUES (?, ?, 1, ?) ON CONFLICT (key, day) DO UPDATE SET "
-                "requests = requests + 1, characters = characters + excluded.characters",
+                "requests = usage.requests + 1, characters = usage.characters + excluded.characters",
                 (key.id, day, characters),
             )
         return None

@@ -64,7 +64,7 @@ class ServeOptions:
     idle: float = 3600  # seconds
     memory: int | None = None  # megabytes
     pivot: bool = True
-    database: Path | None = None
+    database: str | Path | None = None  # a file or a postgresql:// URL
     suggestions: Path | None = None  # a file for suggested translations
 
 

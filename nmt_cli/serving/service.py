@@ -84,8 +84,7 @@ class Service:
         self.detector = Detector(self.pool.sources, self.pool.languages)
         self.glossaries = Glossaries(self.database)
         # A connection of its own: requests do not wait for the glossaries of others.
-        path = self.database.path
-        self.api_keys = KeyStore(Database(path) if path else self.database)
+        self.api_keys = KeyStore(self.database.another())
         self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key, when begun
         self._has_stored_keys = self.api_keys.exist
 
@@ -106,12 +105,12 @@ class Service:
         return fields
 
     async def identify(self, request: Request, fields: Fields) -> None:
-        """Look a request's API key up in the data base, if that is a file.
+        """Look a request's API key up in the data base, unless that is in memory.
 
         A result counts for KEY_SECONDS, and requests with the same key wait for the same search: one thread would be
         too slow to search for each of hundreds of requests.
         """
-        if not self.database.path:
+        if not self.database.place:
             return
         key = self._given_key(request, fields)
         begun, search = self._searches.get(key, (-math.inf, None))

@@ -94,7 +94,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "serving.server.serve",
      [ServeOptions(models=(m, x), host="h", port=7, api_key_file=i, workers=4, precision="bf16", char_limit=5,
                    batch_limit=6, queue=8, timeout=9.0, cors=("z", "y"), protect=False, allow_host=("w", "v"),
-                   connections=3, idle=5.0, memory=900, pivot=False, database=x, suggestions=r)]),
+                   connections=3, idle=5.0, memory=900, pivot=False, database="x", suggestions=r)]),
     # Defaults
     ("train recipes/toy.yaml --data d", "training.train.train", [TOY, d, Path("runs/toy"), None]),
     ("average-checkpoints r", "training.average.average", [r, None, None, None]),

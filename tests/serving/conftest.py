@@ -1,11 +1,31 @@
-"""The model that the tests of the server share."""
+"""The model that the tests of the server share, and data bases of both kinds."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from postgres_server import PostgresServer, programs, running
 from tiny_model import make_model
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("serving"))
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server. Tests that need it are skipped where its programs or pg8000 are not installed."""
+    pytest.importorskip("pg8000")
+    if not programs():
+        pytest.skip("PostgreSQL is not installed")
+    with running() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The path or URL of a new data base, one of each kind."""
+    if request.param == "sqlite":
+        return str(tmp_path / "nmt.db")
+    return str(request.getfixturevalue("postgres").new())

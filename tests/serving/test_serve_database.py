@@ -24,10 +24,11 @@ from starlette.testclient import TestClient
 from texts import ROOT
 
 from nmt_cli.commands.app import app as command_line
-from nmt_cli.serving import database as module
+from nmt_cli.serving import database as database_module
 from nmt_cli.serving import service as service_module
+from nmt_cli.serving import sqlite_connection
 from nmt_cli.serving.app import create_app
-from nmt_cli.serving.database import MIGRATIONS, Database
+from nmt_cli.serving.database import MIGRATIONS, Database, is_url
 from nmt_cli.serving.key_store import KeyStore
 from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError, StorageError, UsageError
 
@@ -37,8 +38,8 @@ DAY = 20_000 * 24 * 3600.0  # when a day begins
 
 
 @contextlib.contextmanager
-def client_of(model: Path, path: Path, **options: Any) -> Any:
-    with contextlib.closing(Database(path)) as database, service_of(model, database=database, **options) as service:
+def client_of(model: Path, place: Path | str, **options: Any) -> Any:
+    with contextlib.closing(Database(place)) as database, service_of(model, database=database, **options) as service:
         with TestClient(create_app(service)) as client:
             yield client
 
@@ -52,24 +53,23 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def test_glossaries_outlive_the_server(model: Path, path: Path) -> None:
-    with client_of(model, path) as client:
+def test_glossaries_outlive_the_server(model: Path, place: str) -> None:
+    with client_of(model, place) as client:
         made = client.post("/v2/glossaries", json=NEW).json()
         dropped = client.post("/v2/glossaries", json=NEW).json()
         assert client.delete(f"/v2/glossaries/{dropped['glossary_id']}").status_code == 204
-    assert path.stat().st_mode & 0o777 == 0o600
-    with client_of(model, path) as client:
+    with client_of(model, place) as client:
         assert client.get("/v2/glossaries").json() == {"glossaries": [made]}
         answer = client.post("/v2/translate", json={**TEXT, "glossary_id": made["glossary_id"]}).json()
         assert "Baum" in answer["translations"][0]["text"].split()
 
 
 def test_a_key_is_needed_once_there_is_one_and_revoked_ones_are_refused(
-    model: Path, path: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "KEY_SECONDS", 0)
-    keys = KeyStore(Database(path))
-    with client_of(model, path) as client:
+    keys = KeyStore(Database(place))
+    with client_of(model, place) as client:
         assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
         key = keys.add("weblate")
         assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 400
@@ -87,15 +87,15 @@ def test_a_key_is_needed_once_there_is_one_and_revoked_ones_are_refused(
         keys.revoke("weblate")
         assert client.get("/metrics", headers=bearer(key)).status_code == 403
         assert client.get("/metrics").status_code == 400, "a server whose keys are all revoked serves nobody"
-    with client_of(model, path, keys=[b"of-a-file"]) as client:
+    with client_of(model, place, keys=[b"of-a-file"]) as client:
         assert client.get("/metrics", headers=bearer("of-a-file")).status_code == 200
 
 
-def test_a_revoked_key_is_refused_within_a_second(model: Path, path: Path) -> None:
+def test_a_revoked_key_is_refused_within_a_second(model: Path, place: str) -> None:
     """Requests with the same key share a search, so that they do not wait for one another."""
-    keys = KeyStore(Database(path))
+    keys = KeyStore(Database(place))
     key = keys.add("a")
-    with client_of(model, path) as client:
+    with client_of(model, place) as client:
         searched = []
         find = client.app.state.service.api_keys.find
         client.app.state.service.api_keys.find = lambda given: searched.append(given) or find(given)
@@ -107,9 +107,9 @@ def test_a_revoked_key_is_refused_within_a_second(model: Path, path: Path) -> No
         assert client.get("/metrics", headers=bearer(key)).status_code == 403
 
 
-def test_limits_of_a_key(path: Path) -> None:
+def test_limits_of_a_key(place: str) -> None:
     """Minutes and days begin at full ones; a refused request costs nothing."""
-    database = Database(path)
+    database = Database(place)
     keys = KeyStore(database)
     found = keys.find(keys.add("a", per_minute=2, per_day=100))
     assert found
@@ -132,10 +132,10 @@ def test_limits_of_a_key(path: Path) -> None:
     assert keys.usage() == [(second, "a", 1, 100), (first, "a", 4, 1_000_100), (first, "b", 1, 10**9)]
 
 
-def test_limits_are_answered_in_each_dialect(model: Path, path: Path) -> None:
-    keys = KeyStore(Database(path))
+def test_limits_are_answered_in_each_dialect(model: Path, place: str) -> None:
+    keys = KeyStore(Database(place))
     key = keys.add("a", per_day=10)
-    with client_of(model, path) as client:
+    with client_of(model, place) as client:
         headers = bearer(key)
         assert client.post("/translate", json={"q": "rot rot", **PAIR}, headers=headers).status_code == 200
         for route, fields, status, name in (
@@ -157,8 +157,8 @@ def test_limits_are_answered_in_each_dialect(model: Path, path: Path) -> None:
 
 
 @pytest.mark.parametrize("route", ["/translate", "/sentences", "/translate_file"])
-def test_a_refused_request_costs_nothing(model: Path, path: Path, route: str) -> None:
-    key = KeyStore(Database(path)).add("a", per_day=100)
+def test_a_refused_request_costs_nothing(model: Path, place: str, route: str) -> None:
+    key = KeyStore(Database(place)).add("a", per_day=100)
 
     def send(client: Any, target: str) -> int:
         fields = {"source": "en", "target": target}
@@ -167,20 +167,20 @@ def test_a_refused_request_costs_nothing(model: Path, path: Path, route: str) ->
             return int(client.post(route, data=fields, files=files, headers=bearer(key)).status_code)
         return int(client.post(route, json={"q": "rot und", **fields}, headers=bearer(key)).status_code)
 
-    with client_of(model, path) as client:
+    with client_of(model, place) as client:
         pool = client.app.state.service.pool
         assert send(client, "xx") == 400
         pool.texts = pool.queue
         assert send(client, "de") == 429
         pool.texts = 0
-        assert KeyStore(Database(path)).usage() == []
+        assert KeyStore(Database(place)).usage() == []
         assert send(client, "de") == 200
-        assert KeyStore(Database(path)).usage()[0][2:] == (1, 7)
+        assert KeyStore(Database(place)).usage()[0][2:] == (1, 7)
 
 
-def test_several_servers_count_together(model: Path, path: Path) -> None:
-    key = KeyStore(Database(path)).add("a", per_minute=None, per_day=300)
-    with client_of(model, path) as one, client_of(model, path) as two, ThreadPoolExecutor(8) as threads:
+def test_several_servers_count_together(model: Path, place: str) -> None:
+    key = KeyStore(Database(place)).add("a", per_minute=None, per_day=300)
+    with client_of(model, place) as one, client_of(model, place) as two, ThreadPoolExecutor(8) as threads:
         body = {"q": "rot", **PAIR}
         asked = [
             threads.submit(client.post, "/translate", json=body, headers=bearer(key)) for client in (one, two) * 75
@@ -196,6 +196,7 @@ def test_the_data_base_has_no_text_and_no_key(model: Path, path: Path) -> None:
     with client_of(model, path) as client:
         for route, fields in (("/translate", {"q": "Geheimnis", **PAIR}), ("/detect", {"q": "Geheimnis"})):
             assert client.post(route, json=fields, headers=bearer(key)).status_code == 200
+        assert path.stat().st_mode & 0o777 == 0o600
         stored = b"".join(file.read_bytes() for file in path.parent.iterdir())
         assert len(stored) > 4096
         for secret in ("Geheimnis", key, key[4:]):
@@ -205,7 +206,7 @@ def test_the_data_base_has_no_text_and_no_key(model: Path, path: Path) -> None:
 def test_a_locked_data_base_is_answered_with_503(
     model: Path, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(module, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS", 0.05)
     with client_of(model, path) as client:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -232,10 +233,10 @@ def test_the_server_answers_while_it_waits_for_the_data_base(model: Path, path: 
         assert waiting.result().status_code == 201
 
 
-def test_requests_do_not_wait_for_the_glossaries_of_others(model: Path, path: Path) -> None:
-    key = KeyStore(Database(path)).add("a")
+def test_requests_do_not_wait_for_the_glossaries_of_others(model: Path, place: str) -> None:
+    key = KeyStore(Database(place)).add("a")
     gate = threading.Event()
-    with client_of(model, path) as client:
+    with client_of(model, place) as client:
         service = client.app.state.service
         waiting = [client.portal.start_task_soon(service.stored, gate.wait, 30) for _ in range(3)]
         assert client.post("/translate", json={"q": "rot", **PAIR}, headers=bearer(key)).status_code == 200
@@ -244,9 +245,9 @@ def test_requests_do_not_wait_for_the_glossaries_of_others(model: Path, path: Pa
         assert all(each.result() for each in waiting)
 
 
-def test_terms_that_are_added_at_the_same_time_are_all_kept(model: Path, path: Path) -> None:
+def test_terms_that_are_added_at_the_same_time_are_all_kept(model: Path, place: str) -> None:
     dictionary = {"source_lang": "en", "target_lang": "de", "entries_format": "tsv"}
-    with client_of(model, path) as one, client_of(model, path) as two, ThreadPoolExecutor(8) as threads:
+    with client_of(model, place) as one, client_of(model, place) as two, ThreadPoolExecutor(8) as threads:
         first = {**dictionary, "entries": "der\tdie"}
         made = one.post("/v3/glossaries", json={"name": "a", "dictionaries": [first]}).json()
         bodies = [{"dictionaries": [{**dictionary, "entries": f"rot {number}\tBaum"}]} for number in range(20)]
@@ -260,7 +261,7 @@ def test_the_schema_is_upgraded_and_a_newer_one_refused(path: Path, monkeypatch:
     keys = KeyStore(Database(path))
     key = keys.add("a")
     monkeypatch.setattr(
-        module, "MIGRATIONS", (*MIGRATIONS, "ALTER TABLE keys ADD COLUMN note TEXT; CREATE TABLE x (y)")
+        database_module, "MIGRATIONS", (*MIGRATIONS, "ALTER TABLE keys ADD COLUMN note TEXT; CREATE TABLE x (y)")
     )
     upgraded = Database(path)
     assert upgraded.read("PRAGMA user_version") == [(len(MIGRATIONS) + 1,)]
@@ -268,7 +269,7 @@ def test_the_schema_is_upgraded_and_a_newer_one_refused(path: Path, monkeypatch:
     monkeypatch.undo()
     with pytest.raises(DataError, match="a newer nmt wrote"):
         Database(path)
-    monkeypatch.setattr(module, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (b); CREATE TABLE a (b)"))
+    monkeypatch.setattr(database_module, "MIGRATIONS", (*MIGRATIONS, "CREATE TABLE a (b); CREATE TABLE a (b)"))
     broken = path.with_name("broken.db")
     with pytest.raises(StorageError, match="table a already exists"):
         Database(broken)
@@ -291,26 +292,25 @@ def test_files_that_are_no_data_base_of_ours_are_refused_and_left_alone(path: Pa
             Database(wrong)
 
 
-def test_processes_that_create_a_data_base_at_the_same_time(path: Path) -> None:
+def test_processes_that_create_a_data_base_at_the_same_time(place: str) -> None:
     script = (
-        "import sys; from pathlib import Path; from nmt_cli.serving.database import Database\n"
+        "import sys; from nmt_cli.serving.database import Database\n"
         "from nmt_cli.serving.key_store import KeyStore\n"
-        "keys = KeyStore(Database(Path(sys.argv[1])))\n"
+        "keys = KeyStore(Database(sys.argv[1]))\n"
         "for number in range(20): keys.add(f'{sys.argv[2]} {number}')"
     )
-    running = [subprocess.Popen([sys.executable, "-c", script, str(path), str(one)], cwd=ROOT) for one in range(6)]
+    running = [subprocess.Popen([sys.executable, "-c", script, place, str(one)], cwd=ROOT) for one in range(6)]
     assert [each.wait(60) for each in running] == [0] * 6
-    assert len(list(KeyStore(Database(path)))) == 120
+    assert len(list(KeyStore(Database(place)))) == 120
 
 
 WRITER = """
 import sys
-from pathlib import Path
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.glossaries import Glossaries
 from nmt_cli.serving.key_store import KeyStore
-database = Database(Path(sys.argv[1]))
+database = Database(sys.argv[1])
 keys, glossaries = KeyStore(database), Glossaries(database)
 for number in range(10**6):
     name = f"{sys.argv[2]}-{number}"
@@ -328,13 +328,13 @@ for number in range(10**6):
 """
 
 
-def test_what_was_confirmed_survives_sigkill(path: Path) -> None:
+def test_what_was_confirmed_survives_sigkill(place: str) -> None:
     """tests/benchmarks/database_kills.py does this 200 times, with a server."""
     draw = random.Random(3)
     confirmed = list[list[str]]()
     for run in range(4):
         writer = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path), str(run)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", WRITER, place, str(run)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         assert writer.stdout
         lines = [writer.stdout.readline() for _ in range(draw.randrange(5, 60))]
@@ -343,8 +343,9 @@ def test_what_was_confirmed_survives_sigkill(path: Path) -> None:
         output, _ = writer.communicate(timeout=60)
         whole = "".join(lines) + output[: output.rfind("\n") + 1]
         confirmed += [line.split() for line in whole.strip().split("\n")]
-        database = Database(path)
-        assert database.read("PRAGMA integrity_check") == [("ok",)]
+        database = Database(place)
+        if not is_url(place):
+            assert database.read("PRAGMA integrity_check") == [("ok",)]
         keys = KeyStore(database)
         revoked = {key for what, _, key in confirmed if what == "revoked"}
         for _, _, key in (each for each in confirmed if each[0] == "key"):
@@ -382,7 +383,7 @@ def test_nmt_keys(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(module, "BUSY_SECONDS", 0.05)
+            patch.setattr(sqlite_connection, "BUSY_SECONDS", 0.05)
             assert isinstance(run("add", "late").exception, BusyError | OutputError)
 
 

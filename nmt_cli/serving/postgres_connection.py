@@ -1,0 +1,196 @@
+"""The data base in PostgreSQL, for servers on several machines. It needs the extra `postgres`."""
+
+import contextlib
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from nmt_cli.system.errors import BusyError, OutputError, StorageError, UsageError
+
+try:
+    from pg8000 import native
+except ModuleNotFoundError as error:
+    text = f'this needs the package {error.name}. Install it: pip install "nmt-cli[postgres]"'
+    raise UsageError(text) from None
+
+LOCKS = 0x6E6D7431  # "nmt1": the class of our advisory locks
+BUSY_SECONDS = 5  # how long a statement may take, including its wait for other writers
+NETWORK_SECONDS = 10  # how long to wait for a response of the server
+FORM = "postgresql://USER:PASSWORD@HOST/NAME"
+MODES = "disable", "prefer", "require", "verify-ca", "verify-full"  # of sslmode, as in libpq
+# Codes of errors that pass: deadlock, connections exhausted, lock not available, timeout, server starts
+BUSY = "40P01", "53300", "55P03", "57014", "57P03"
+
+
+class PostgresConnection:
+    """A connection that is opened again after the server was restarted or the network failed."""
+
+    types: Mapping[str, str] = {  # noqa: RUF012
+        "identity": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "integer": "BIGINT",
+        "bytes": "BYTEA",
+        "no_rowid": "",
+        "rowid": ", rowid BIGINT GENERATED ALWAYS AS IDENTITY",
+    }
+
+    def __init__(self, url: str) -> None:
+        """Connect to the data base of a postgresql:// URL. OutputError or BusyError if that fails."""
+        self.name, self._arguments = parse(url)
+        self._connection: native.Connection | None = None
+        self._prepared = dict[str, native.PreparedStatement]()  # saves two of three round trips
+        self._in_transaction = False
+        try:
+            self._open()
+        except native.Error as error:
+            kind = BusyError if _code(error) in BUSY else OutputError
+            raise kind(f"cannot open the data base {self.name}: {_text(error)}") from None
+
+    def _open(self) -> native.Connection:
+        # The server ends a transaction whose machine has died: else its locks would stay for hours.
+        limits = {"statement_timeout": BUSY_SECONDS, "idle_in_transaction_session_timeout": NETWORK_SECONDS}
+        settings = {name: f"{seconds}s" for name, seconds in limits.items()}
+        try:
+            connection = native.Connection(
+                **self._arguments, timeout=NETWORK_SECONDS, application_name="nmt", startup_params=settings
+            )
+        except OSError as error:  # pg8000 converts those after the TLS handshake
+            raise native.InterfaceError(str(error)) from None
+        self._prepared.clear()
+        self._connection = connection
+        return connection
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
+        """Execute a statement. If the connection is lost outside of a transaction, connect again and repeat it."""
+        try:
+            return self._execute(statement, values)
+        except native.Error as error:
+            if not _is_lost(error):
+                raise
+            self.close()
+            if self._in_transaction:
+                raise
+        return self._execute(statement, values)
+
+    def _execute(self, statement: str, values: Sequence[object]) -> list[Any]:
+        connection = self._connection or self._open()
+        if not values:
+            rows = connection.run(statement)
+        else:
+            if statement not in self._prepared:
+                first, *others = statement.split("?")
+                numbered = (f":v{number}{part}" for number, part in enumerate(others))
+                self._prepared[statement] = connection.prepare(first + "".join(numbered))
+            # PostgreSQL stores no NUL. Only an id in a URL may have one, and no glossary has such an id.
+            sent = (value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
+            rows = self._prepared[statement].run(**{f"v{number}": value for number, value in enumerate(sent)})
+        return [tuple(row) for row in rows or ()]
+
+    def begin(self, *, durable: bool, part: int) -> None:
+        """Begin a transaction, and wait until no other one writes the same part."""
+        commit = "on" if durable else "off"
+        lock = f"SELECT pg_advisory_xact_lock({LOCKS}, {part % 2**31})"
+        try:
+            self.execute(f"BEGIN; SET LOCAL synchronous_commit = {commit}; {lock}")
+        except native.Error:
+            self.rollback()
+            raise
+        self._in_transaction = True
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+        self._in_transaction = False
+
+    def rollback(self) -> None:
+        """End a transaction. If its connection is lost, the server has ended it."""
+        self._in_transaction = False
+        if self._connection:
+            self.execute("ROLLBACK")
+
+    def version(self) -> int | None:
+        tables = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+        names = [name for (name,) in self.execute(tables)]
+        if "nmt_schema" not in names:
+            return None if names else 0
+        [[version]] = self.execute("SELECT version FROM nmt_schema")
+        return int(version)
+
+    def set_version(self, version: int) -> None:
+        self.execute("CREATE TABLE IF NOT EXISTS nmt_schema (version INTEGER NOT NULL)")
+        self.execute("DELETE FROM nmt_schema")
+        self.execute("INSERT INTO nmt_schema VALUES (?)", (version,))
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Convert the server's errors: BusyError if others keep the data base locked, else StorageError."""
+        try:
+            yield
+        except native.Error as error:
+            kind = BusyError if _code(error) in BUSY else StorageError
+            raise kind(f"the data base {self.name} cannot be used: {_text(error)}. Try again") from None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection:
+            with contextlib.suppress(native.Error):  # it may be lost
+                connection.close()
+
+
+def parse(url: str) -> tuple[str, dict[str, Any]]:
+    """Return an address to show, which has no password, and pg8000's arguments. UsageError, without the URL."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or 5432
+        options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
+    except ValueError:
+        raise UsageError(
+            f"--database has a malformed URL. Give one such as {FORM}, special characters as %XX"
+        ) from None
+    name = unquote(parts.path.removeprefix("/"))
+    if not (parts.hostname and parts.username and name) or parts.fragment:
+        raise UsageError(f"--database has a URL without user, host or name. Give one such as {FORM}")
+    if unknown := options.keys() - {"sslmode", "sslrootcert"}:
+        raise UsageError(f"--database has the unknown option {min(unknown)!r}. It may have sslmode and sslrootcert")
+    arguments = {
+        "user": unquote(parts.username),
+        "password": unquote(parts.password) if parts.password is not None else None,
+        "host": parts.hostname,
+        "port": port,
+        "database": name,
+        "ssl_context": _context(options.get("sslmode", "prefer"), options.get("sslrootcert")),
+    }
+    return f"{name} at {parts.hostname}:{port}", arguments
+
+
+def _context(mode: str, certificate: str | None) -> ssl.SSLContext | bool | None:
+    """Return pg8000's argument for a mode of libpq: None prefers TLS, False turns it off."""
+    if mode not in MODES:
+        raise UsageError(f"sslmode of --database must be one of {', '.join(MODES)}")
+    if mode in ("disable", "prefer"):
+        return None if mode == "prefer" else False
+    try:
+        context = ssl.create_default_context(cafile=certificate)
+    except OSError as error:  # an SSLError is one
+        raise UsageError(f"sslrootcert of --database, {certificate}, has no certificate: {error.strerror}") from None
+    context.check_hostname = mode == "verify-full"
+    if mode == "require" and not certificate:
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _code(error: native.Error) -> str:
+    """Return the SQLSTATE of an error, or "" if the server could not be asked."""
+    first = error.args[0] if error.args else ""
+    return str(first.get("C", "")) if isinstance(first, dict) else ""
+
+
+def _text(error: native.Error) -> str:
+    first = error.args[0] if error.args else error
+    text = str(first.get("M", first) if isinstance(first, dict) else first)
+    return f"{text.rstrip('.')}: {error.__cause__}" if isinstance(error.__cause__, OSError) else text
+
+
+def _is_lost(error: native.Error) -> bool:
+    """Return whether the connection has ended: by the network, an administrator or a timeout of the session."""
+    code = _code(error)
+    return isinstance(error, native.InterfaceError) or code[:3] == "57P" or code[:2] == "08" or code == "25P03"

@@ -1,0 +1,104 @@
+"""The data base in an SQLite file that several servers of one machine may share, or in memory."""
+
+import contextlib
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError
+
+APPLICATION = 0x6E6D7431  # "nmt1", in the header of the file
+BUSY_SECONDS = 5  # how long to wait for another process that writes
+
+
+class SqliteConnection:
+    types: Mapping[str, str] = {  # noqa: RUF012
+        "identity": "INTEGER PRIMARY KEY",
+        "integer": "INTEGER",
+        "bytes": "BLOB",
+        "no_rowid": " WITHOUT ROWID",
+        "rowid": "",  # each table has one
+    }
+
+    def __init__(self, path: Path | None) -> None:
+        """Open or create the file at a path, or a data base in memory.
+
+        DataError if the file belongs to another program, OutputError if it cannot be opened.
+        """
+        self.name = str(path)
+        if path:
+            _create(path)
+        address = str(path.absolute()) if path else ":memory:"
+        try:
+            self._connection = sqlite3.connect(address, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA foreign_keys = ON")
+            self._use_log()
+            self._connection.execute("PRAGMA user_version")
+        except sqlite3.OperationalError as error:
+            raise OutputError(f"cannot open the data base {path}: {error}") from None
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{path} is damaged or no SQLite data base: {error}") from None
+
+    def _use_log(self) -> None:
+        """Switch to write-ahead logging. SQLite does not wait by itself if another process does the same."""
+        until = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
+        return self._connection.execute(statement, tuple(values)).fetchall()
+
+    def begin(self, *, durable: bool, part: int) -> None:
+        """Begin a transaction that excludes all other writers, whatever their part."""
+        self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        self._connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self._connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+    def version(self) -> int | None:
+        [[version]] = self._connection.execute("PRAGMA user_version")
+        [[application]] = self._connection.execute("PRAGMA application_id")
+        [[tables]] = self._connection.execute("SELECT count(*) FROM sqlite_master")
+        if application != APPLICATION and (tables or version or application):
+            return None
+        return int(version)
+
+    def set_version(self, version: int) -> None:
+        self._connection.execute(f"PRAGMA application_id = {APPLICATION}")
+        self._connection.execute(f"PRAGMA user_version = {version}")
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Convert SQLite's errors: BusyError if another process keeps the data base locked, else StorageError."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = f"the data base {self.name} cannot be used: {error}"
+            if "locked" in str(error):
+                raise BusyError(f"{text}. Try again") from None
+            raise StorageError(f"{text}. If the disk is full, free some space") from None
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _create(path: Path) -> None:
+    """Create the file, which only its owner may read, unless it exists."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise OutputError(f"cannot open the data base {path}: {error.strerror}") from None

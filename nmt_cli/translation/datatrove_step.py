@@ -1,0 +1,45 @@
+"""A step for pipelines of datatrove, whose executors run it on one machine, under Slurm or on Ray.
+
+It needs the extra `datatrove`. recipes/cluster/datatrove_translate.py shows its use.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from datatrove.pipeline.base import PipelineStep
+
+from nmt_cli.sharding import inputs
+from nmt_cli.sharding.shard import Shard
+from nmt_cli.system.errors import NmtError
+from nmt_cli.translation.sharded import ShardedTranslation
+from nmt_cli.translation.translate import TranslateOptions
+
+
+class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not be installed
+    """Translate files in units: task R of W is worker R + 1 of W, as in `nmt translate --shard`.
+
+    `files` are files, directories, patterns or URLs; `output` is a directory or URL for the units. A task fails if one
+    of its units does, after it has done all others. `check` and `join` of `translation.sharded` complete the work.
+    """
+
+    name = "nmt: translate files"
+    type = "TRANSLATE"
+
+    def __init__(
+        self, files: Sequence[str], output: str, options: TranslateOptions, unit_lines: int | None = None
+    ) -> None:
+        super().__init__()
+        self.files = files
+        self.output = output
+        self.options = options
+        self.unit_lines = unit_lines
+
+    def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
+        """Translate this task's share, and help with the others. Return `data`, the documents of the step before."""
+        with ShardedTranslation(
+            inputs.find(self.files), self.output, self.options, unit_lines=self.unit_lines
+        ) as translation:
+            code = translation.run(Shard(rank + 1, world_size))
+        if code:
+            raise NmtError(f"a unit failed with code {code}. Its reason is in {self.output}/units, in a file *.failed")
+        return data
