@@ -250,8 +250,8 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     """Return both vocabularies in our order, and our SentencePiece models.
 
     A .spm file, which may be packed, is both vocabulary and SentencePiece model. With .yml vocabularies, the
-    SentencePiece models are source.spm and target.spm. Both vocabularies get a <pad>, with its number in `sizes` as id; Marian's own <pad> is
-    an ordinary token.
+    SentencePiece models are source.spm and target.spm. Both vocabularies get a <pad>, with its number in `sizes` as id;
+    Marian's own <pad> is an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

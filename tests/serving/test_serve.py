@@ -209,6 +209,21 @@ def test_a_code_matches_itself_before_another_of_its_language(code: str, meant: 
     assert match("pt-BR", ["ptx", "por_Latn"]) == "por_Latn"
 
 
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [("pb", "pt-BR"), ("pt", "pt"), ("zt", "zh-Hant"), ("ZH_hant", "zh-Hant"), ("zh-TW", "zh-Hant"), ("zh", "zh-Hans")],
+)
+def test_codes_of_libretranslate_and_scripts_of_chinese(code: str, meant: str) -> None:
+    assert match(code, ["zh-Hant", "pt", "zh-Hans", "pt-BR"]) == meant
+    assert match("zh", ["de", "zh-Hant"]) == "zh-Hant"
+    assert languages.name_of("pb") == "Portuguese (Brazil)"
+    assert {languages.name_of(each) for each in ("zt", "zh-Hans", "zh")} == {
+        "Chinese (traditional)",
+        "Chinese (simplified)",
+        "Chinese",
+    }
+
+
 def test_auto_detects_the_source_language(client: TestClient, alone: Translator) -> None:
     pytest.importorskip("py3langid")
     english = "The dog walks across the street and looks at the house."
