@@ -266,7 +266,8 @@ def test_detection_without_letters_or_with_unknown_languages(monkeypatch: pytest
     english = "The dog walks across the street and looks at the house."
     assert detector.detect(english) == [("en-GB", 100), ("de", 0)]
     assert detector.detect("12 + 3.") == [("en-GB", 0)]
-    assert detect.Detector(["en"], ["en", "xx"]).detect(english) == [("en", 0)]
+    assert detect.Detector(["xx"], ["xx", "en"]).detect(english) == [("xx", 0)]
+    assert detect.Detector(["xx", "en"], ["xx", "en", "de"]).detect(english)[0] == ("en", 100)
     german = " Der Hund läuft über die Straße und sieht das Haus an."
     assert detector.detect(english * 40 + german * 100)[0][0] == "en-GB"
 
