@@ -51,7 +51,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
     name = directory.resolve().name
     if not directory.exists():
         if not hub.HUB_NAME.fullmatch(str(source)):
-            raise MissingError(f"no directory {source}. A model of the hub is named OWNER/NAME")
+            raise MissingError(f"no file or directory {source}. A model of the hub is named OWNER/NAME")
         directory = hub.download(str(source))
         name = f"{str(source).partition('@')[0]}@{directory.name}"
     read = next((reader for matches, reader in FORMATS if matches(directory)), read_transformers)

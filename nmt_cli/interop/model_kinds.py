@@ -36,8 +36,8 @@ def described(path: Path) -> StoredModel | None:
         kind = kind_of(path)
         return kind.describe(path) if kind else None
     except (NmtError, OSError) as error:
-        reason = from_os_error(error) if isinstance(error, OSError) else error
-        warn(f"{path} is skipped: {reason}")
+        reason = str(from_os_error(error) if isinstance(error, OSError) else error)
+        warn(f"{path} is skipped: {reason.removeprefix(f'{path} ')}")
     return None
 
 

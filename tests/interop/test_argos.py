@@ -159,7 +159,7 @@ def test_packages_in_a_directory_are_described_and_imported_when_opened(tmp_path
     package, marian = find_models(packages)
     assert (package.kind, package.directions, package.bytes) == ("argos", (("en", "de", ""),), file.stat().st_size)
     assert (marian.kind, marian.directions) == ("firefox", (("en", "fr", ""),))
-    assert "damaged.argosmodel is skipped: " in capsys.readouterr().err
+    assert "damaged.argosmodel is skipped: is damaged or not an Argos package" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
     assert package.open() == model_directories([file])[0]
     assert "is en_de.argosmodel. On 12 sentences" in capsys.readouterr().err
@@ -177,6 +177,6 @@ def test_the_directory_of_an_import_has_the_name_of_the_model(
     (tmp_path / "me@x").mkdir()
     (tmp_path / "me@x" / "en_de.argosmodel").touch()
     asked = list[Path]()
-    monkeypatch.setattr(importing, "import_model", lambda _, directory: asked.append(directory))
+    monkeypatch.setattr(importing, "import_model", lambda _, directory, *languages: asked.append(directory))
     assert CliRunner().invoke(app, ["import", source]).exit_code == 0
     assert asked == [Path(out)]
