@@ -174,9 +174,7 @@ def memories(options: argparse.Namespace, commands: dict[str, list[str]], home: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("package", type=Path)
-    parser.add_argument(
-        "--texts", action="append", required=True, metavar="NAME=FILE", type=lambda each: each.split("=")
-    )
+    parser.add_argument("--texts", nargs=2, action="append", required=True, metavar=("NAME", "FILE"))
     parser.add_argument("--libretranslate", metavar="PYTHON")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, nargs="*", default=[1, 8, 32])
