@@ -302,6 +302,8 @@ def export(
 def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=MARIAN)],
     out: Annotated[Path | None, directory_option("Output directory", default="models/NAME")] = None,
+    src: Annotated[str | None, option("Source language", kind="CODE", default="as its files name it")] = None,
+    tgt: Annotated[str | None, option("Target language", kind="CODE", default="as its files name it")] = None,
 ) -> None:
     """Import a model of Argos, CTranslate2 or Marian, such as OPUS-MT, and verify it.
 
@@ -311,7 +313,7 @@ def import_(
 
     path = Path(source)
     named = path if path.exists() else Path(source.partition("@")[0])  # OWNER/NAME@REVISION
-    import_model(source, out or Path("models") / named.resolve().name.removesuffix(ARGOS))
+    import_model(source, out or Path("models") / named.resolve().name.removesuffix(ARGOS), src, tgt)
 
 
 @command()

@@ -75,7 +75,11 @@ Quiet = Annotated[
 
 Models = Annotated[
     list[Path] | None,
-    model_option("Model directory, Argos package, or OWNER/NAME on the hub; repeat for an ensemble", "--model"),
+    model_option(
+        "Model directory (also Firefox's or CTranslate2's), Argos package, or OWNER/NAME on the hub; repeat for an "
+        "ensemble",
+        "--model",
+    ),
 ]
 Threads = Annotated[
     int | None, number_option("Number of threads; on GPUs, of processes", default="one per core or GPU", min=1)

@@ -24,14 +24,12 @@ def serve(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Model directories or OWNER/NAME on the hub, one per language pair; or directories of models, which "
+            help="Models, one per language pair, as nmt translate --model reads them; or directories of models, which "
             "are loaded when needed",
             show_default="$NMT_MODEL, else the newest under runs/",
         ),
     ] = None,
-    host: Annotated[
-        str, option("Address to listen on; a public one requires --api-key-file", kind="ADDRESS")
-    ] = "127.0.0.1",
+    host: Annotated[str, option("Address to listen on; a public one requires API keys", kind="ADDRESS")] = "127.0.0.1",
     port: Annotated[int, number_option("TCP port", min=0, max=65535)] = 5000,
     api_key_file: Annotated[Path | None, file_option("Accepted API keys, one per line")] = None,
     database: Annotated[

@@ -18,30 +18,52 @@ zu zul Zulu
 _ROWS = [row.split(" ", 2) for line in _TABLE.strip().split("\n") for row in line.split(";")]
 NAMES = {code: name for code, _, name in _ROWS}
 _SHORT = {three: two for two, three, _ in _ROWS}
+_VARIANTS = {
+    "pt-br": "Portuguese (Brazil)",
+    "zh-hans": "Chinese (simplified)",
+    "zh-hant": "Chinese (traditional)",
+}
+ARGOS_CODES = {"pb": "pt-BR", "zt": "zh-Hant"}  # codes that only Argos packages and clients of LibreTranslate have
+_TRADITIONAL = {"hant", "tw", "hk", "mo"}  # the script of Chinese, and countries that write it
 
 
 def name_of(code: str) -> str:
     """Return the English name of a language, or the code itself if it is unknown."""
-    return NAMES.get(base_of(code), code)
+    return _VARIANTS.get(folded(code)) or NAMES.get(base_of(code), code)
+
+
+def folded(code: str) -> str:
+    """Return a code in lower case with hyphens: pt-br for pt_BR, and for Argos' pb."""
+    return ARGOS_CODES.get(code.lower(), code).replace("_", "-").lower()
 
 
 def base_of(code: str) -> str:
     """Return the two-letter language code without script and country: pt for pt-BR, de for deu_Latn and DE."""
-    first = code.replace("_", "-").split("-")[0].lower()
+    first = folded(code).split("-")[0]
     return _SHORT.get(first, first)
 
 
 def is_same(code: str, other: str) -> bool:
     """Whether two codes name the same language and script in any country, as en-GB and EN-US do."""
-    parts = f"{code}-{other}".replace("_", "-").lower().split("-")
+    parts = f"{folded(code)}-{folded(other)}".split("-")
     scripts = {part for part in parts if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2
 
 
 def match(code: str, known: list[str]) -> str | None:
-    """Return the known code that matches: the same code, otherwise the first of the same language."""
-    folded = code.replace("_", "-").lower()
+    """Return the known code that matches: the same code, otherwise the first of the same language.
+
+    Of codes of Chinese, the first of the same script, if there is one.
+    """
     for each in known:
-        if each.replace("_", "-").lower() == folded:
+        if folded(each) == folded(code):
             return each
-    return next((each for each in known if base_of(each) == base_of(code)), None)
+    same = [each for each in known if base_of(each) == base_of(code)]
+    if base_of(code) == "zh":
+        same.sort(key=lambda each: is_traditional(each) != is_traditional(code))
+    return same[0] if same else None
+
+
+def is_traditional(code: str) -> bool:
+    """Whether a code of Chinese means the traditional script."""
+    return not _TRADITIONAL.isdisjoint(folded(code).split("-"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nmt_cli import __version__
 from nmt_cli.corpus.languages import name_of
-from nmt_cli.interop.argos_package import SENTENCEPIECE
+from nmt_cli.interop.argos_package import SENTENCEPIECE, argos_code
 from nmt_cli.interop.formats import METADATA
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import OutputError
@@ -29,9 +29,9 @@ def prepare_package(folder: Path, src: str, tgt: str, target_prefix: str) -> Non
         "package_version": VERSION,
         "argos_version": ARGOS_VERSION,
         "type": "translate",
-        "from_code": src,
+        "from_code": argos_code(src),
         "from_name": name_of(src),
-        "to_code": tgt,
+        "to_code": argos_code(tgt),
         "to_name": name_of(tgt),
         **({"target_prefix": target_prefix} if target_prefix else {}),
         "made_by": f"nmt-cli {__version__}",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.corpus.languages import ARGOS_CODES, base_of, folded, is_traditional
 from nmt_cli.interop.formats import BINARY, METADATA
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, printable
@@ -80,7 +81,7 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 
 def read_metadata(directory: Path) -> dict[str, str]:
-    """Return the language codes and the target prefix in metadata.json."""
+    """Return the language codes and the target prefix in metadata.json. Argos' own codes become those of ISO."""
     file = directory / METADATA
     metadata = artefact.read_json(file)
     if metadata.get("type", "translate") != "translate":
@@ -90,7 +91,21 @@ def read_metadata(directory: Path) -> dict[str, str]:
     for name, value in values.items():
         if type(value) is not str or len(value) > MAX_TEXT or not value.isprintable():
             raise DataError(f"{file} is damaged: {name} must be a text of at most {MAX_TEXT} characters")
-    return values
+    codes = {name: _iso_code(values[name]) for name in ("from_code", "to_code")}
+    return values | codes
+
+
+def _iso_code(code: str) -> str:
+    """Return the code by which LibreTranslate lists a language of Argos."""
+    return "zh-Hans" if code == "zh" else ARGOS_CODES.get(code, code)
+
+
+def argos_code(code: str) -> str:
+    """Return Argos' code of a language. argostranslate and LibreTranslate know no scripts and countries but these."""
+    base = base_of(code)
+    if base == "zh":
+        return "zt" if is_traditional(code) else "zh"
+    return "pb" if folded(code) == "pt-br" else base
 
 
 _DEFAULTS: dict[str, Any] = {"from_code": None, "to_code": None, "target_prefix": ""}

@@ -15,7 +15,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalize
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
 from nmt_cli.interop.argos_export import VERSION, prepare_package, write_archive
-from nmt_cli.interop.argos_package import SENTENCEPIECE
+from nmt_cli.interop.argos_package import SENTENCEPIECE, argos_code
 from nmt_cli.interop.formats import ARGOS
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.transformers_marian import MAX_OUTPUT, write_transformers
@@ -91,7 +91,8 @@ def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, An
         return
     artefact.make_directory(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".tmp-nmt-") as temporary:
-        folder = Path(temporary) / f"translate-{recipe.corpus.src}_{recipe.corpus.tgt}-{VERSION.replace('.', '_')}"
+        pair = "_".join(map(argos_code, (recipe.corpus.src, recipe.corpus.tgt)))
+        folder = Path(temporary) / f"translate-{pair}-{VERSION.replace('.', '_')}"
         folder.mkdir()
         yield folder
         write_archive(folder, out)
@@ -171,6 +172,7 @@ def _model_card(loaded: LoadedModel, target: str, out: Path, line: str, length: 
         "penalty": penalty,
         "proof": proof,
         "settings": loaded.recipe,
+        "codes": [argos_code(code) for code in (loaded.recipe.corpus.src, loaded.recipe.corpus.tgt)],
         "version": __version__,
         "origin": f"imported from {origin}" if origin else f"trained on {loaded.recipe.corpus.name}",
         "library": LIBRARIES[target],

@@ -5,11 +5,14 @@ import re
 from pathlib import Path
 
 from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
 
 ARGOS = ".argosmodel"
 PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Firefox's files
 METADATA, BINARY = "metadata.json", "model.bin"
 MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version of Marian's binary models
+PACKED = (".gz", ".zst")  # suffixes of Firefox's files as Mozilla's servers have them
+MAX_EXPANSION = 20  # size of an unpacked file relative to the packed one; weights shrink by a quarter
 
 
 def is_argos_package(path: Path) -> bool:
@@ -23,20 +26,54 @@ def has_ctranslate2_model(path: Path) -> bool:
     return (path / BINARY).is_file()
 
 
+def files_like(directory: Path, pattern: str) -> list[Path]:
+    """Return the files that match a pattern, or do once unpacked, in the order of their names.
+
+    A packed file does not count if the directory has it unpacked, too.
+    """
+    found = dict[str, Path]()
+    for suffix in ("", *PACKED):
+        for file in directory.glob(pattern + suffix):
+            if file.is_file():
+                found.setdefault(unpacked_name(file), file)
+    return [found[name] for name in sorted(found)]
+
+
+def unpacked_name(file: Path) -> str:
+    return file.name.removesuffix(file.suffix) if file.suffix in PACKED else file.name
+
+
+def read_unpacked(file: Path) -> bytes:
+    """Return the content of a file, unpacked by its suffix. DataError if it is damaged or unpacks to far more."""
+    if file.suffix not in PACKED:
+        return file.read_bytes()
+    from nmt_cli.corpus.opening import opened  # lzma and others, which plain models do not need
+
+    limit = MAX_EXPANSION * file.stat().st_size
+    with opened(file, {}) as stream:
+        data = stream.read(limit + 1)
+    if len(data) > limit:
+        raise DataError(f"{file} is damaged: it unpacks to more than {MAX_EXPANSION} times its size")
+    return data
+
+
 def is_marian_binary(file: Path) -> bool:
+    """Return whether a file is a binary model of Marian: by its name if it is packed."""
+    if file.suffix in PACKED:
+        return file.name.startswith("model.")
     with file.open("rb") as stream:
         return stream.read(len(MARIAN_MAGIC)) == MARIAN_MAGIC
 
 
 def has_marian_binary(path: Path) -> bool:
     """Return whether a directory has a binary model of Marian, as Firefox's models are."""
-    return any(is_marian_binary(file) for file in sorted(path.glob("*.bin")) if file.is_file())
+    return any(map(is_marian_binary, files_like(path, "*.bin")))
 
 
 def firefox_pair(path: Path) -> tuple[str, str] | None:
     """Return the two languages in the name of a binary model of Marian in a directory, or None."""
-    for file in sorted(path.glob("*.bin")):
-        if (pair := PAIR.search(file.name)) and file.is_file() and is_marian_binary(file):
+    for file in files_like(path, "*.bin"):
+        if (pair := PAIR.search(file.name)) and is_marian_binary(file):
             return pair[1], pair[2]
     return None
 

@@ -28,6 +28,7 @@ from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation import shortlist
 from nmt_cli.translation.translator import Translator
 
+UNNAMED = "src", "tgt"  # languages of a model whose files do not name them
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
 # Formats of models: the test that recognizes a directory, and its reader. The first match counts, else transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
@@ -37,11 +38,12 @@ FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
 ]
 
 
-def import_model(source: Path | str, out: Path) -> Path:
+def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str | None = None) -> Path:
     """Convert a model of another toolkit to the new model directory `out`, and return `out`.
 
     `source` is an Argos package, a directory as CTranslate2, transformers or Marian writes it, or OWNER/NAME or
-    OWNER/NAME@REVISION on the hub. The import is kept only if both models compute the same results.
+    OWNER/NAME@REVISION on the hub. `src` and `tgt` are its languages if its files do not name them, as those of
+    CTranslate2 and Marian. The import is kept only if both models compute the same results.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -49,12 +51,14 @@ def import_model(source: Path | str, out: Path) -> Path:
     name = directory.resolve().name
     if not directory.exists():
         if not hub.HUB_NAME.fullmatch(str(source)):
-            raise MissingError(f"no directory {source}. A model of the hub is named OWNER/NAME")
+            raise MissingError(f"no file or directory {source}. A model of the hub is named OWNER/NAME")
         directory = hub.download(str(source))
         name = f"{str(source).partition('@')[0]}@{directory.name}"
     read = next((reader for matches, reader in FORMATS if matches(directory)), read_transformers)
     foreign = read(directory)
-    recipe = foreign.recipe.model_copy(update={"name": name})
+    languages = {side: code for side, code in (("src", src), ("tgt", tgt)) if code}
+    corpus = foreign.recipe.corpus.model_copy(update=languages)
+    recipe = foreign.recipe.model_copy(update={"name": name, "corpus": corpus})
     model = Transformer(recipe.model, len(foreign.tensors["embedding.weight"]))
     load_into(model, foreign.tensors, directory)
     with tempfile.TemporaryDirectory() as temporary:
@@ -73,6 +77,8 @@ def import_model(source: Path | str, out: Path) -> Path:
         if found:
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
+    if (corpus.src, corpus.tgt) == UNNAMED:
+        say("Its files do not name its languages: nmt import --src CODE --tgt CODE does")
     return out
 
 

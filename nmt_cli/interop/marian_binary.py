@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nmt_cli.interop.formats import read_unpacked
 from nmt_cli.interop.npz import TEXT_PREFIX, Array
 from nmt_cli.system.errors import DataError, printable
 
@@ -28,7 +29,7 @@ def read_items(file: Path) -> tuple[dict[str, Array], bool]:
 
     Raises DataError for a damaged file, and for 8-bit layouts that depend on a CPU.
     """
-    data = file.read_bytes()
+    data = read_unpacked(file)
     try:
         return _read(data)
     except (ValueError, struct.error) as error:

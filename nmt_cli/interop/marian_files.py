@@ -15,7 +15,7 @@ from torch import Tensor
 from nmt_cli.engine import layout
 from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
-from nmt_cli.interop.formats import PAIR, is_marian_binary
+from nmt_cli.interop.formats import PACKED, PAIR, files_like, is_marian_binary, unpacked_name
 from nmt_cli.interop.marian_binary import read_items
 from nmt_cli.interop.marian_lexicon import read_lexicon
 from nmt_cli.interop.npz import TEXT_PREFIX, read_arrays
@@ -64,7 +64,7 @@ ALPHA = "_QuantMultA"  # the end of the names of scales of activations in 8 bits
 
 def _model_files(directory: Path) -> list[Path]:
     archives = [file for file in sorted(directory.glob("*.npz")) if not file.name.endswith(".optimizer.npz")]
-    return archives + [file for file in sorted(directory.glob("*.bin")) if is_marian_binary(file)]
+    return archives + [file for file in files_like(directory, "*.bin") if is_marian_binary(file)]
 
 
 def has_marian_model(directory: Path) -> bool:
@@ -90,10 +90,11 @@ def read_marian(directory: Path) -> ForeignModel:
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
         raise DataError(f"{file} cannot be imported: its options do not fit its tensors: {difference}")
-    # Marian would multiply 8-bit weights by rounded activations: it gets the weights that the file stands for.
-    exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits else None
+    # Marian would multiply 8-bit weights by rounded activations: it gets the weights that the file stands for. It does
+    # not read packed files either.
+    exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
-    lexicons = sorted(directory.glob("lex.*.bin"))
+    lexicons = files_like(directory, "lex.*.bin")
     shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
     note = "Its 8-bit weights were compared as the numbers that they stand for." if eight_bits and adapter else ""
     return ForeignModel(ours, recipe, tokenizers, [file], adapter, note, shortlist=shortlist)
@@ -122,7 +123,8 @@ def find_files(directory: Path) -> tuple[Path, list[Path]]:
             break
     else:
         models = [file.name for file in _model_files(directory)]
-        vocabularies = [file.name for kind in ("*.spm", "vocab*.yml", "*.vocab.yml") for file in directory.glob(kind)]
+        kinds = "*.spm", "vocab*.yml", "*.vocab.yml"
+        vocabularies = [file.name for kind in kinds for file in files_like(directory, kind)]
         vocabularies = [name for name in vocabularies if name not in ("source.spm", "target.spm")] or vocabularies
         if all(name.startswith(("srcvocab.", "trgvocab.")) for name in vocabularies):
             vocabularies.sort()
@@ -247,13 +249,13 @@ def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -
 def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> tuple[list[ForeignIds], list[bytes]]:
     """Return both vocabularies in our order, and our SentencePiece models.
 
-    A .spm file is both vocabulary and SentencePiece model. With .yml vocabularies, the SentencePiece models are
-    source.spm and target.spm. Both vocabularies get a <pad>, with its number in `sizes` as id; Marian's own <pad> is
-    an ordinary token.
+    A .spm file, which may be packed, is both vocabulary and SentencePiece model. With .yml vocabularies, the
+    SentencePiece models are source.spm and target.spm. Both vocabularies get a <pad>, with its number in `sizes` as id;
+    Marian's own <pad> is an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):
-        if file.suffix == ".spm":
+        if unpacked_name(file).endswith(".spm"):
             ids = {token.piece: number for number, token in enumerate(read_sentencepiece(file).pieces)}
         elif file.suffix in (".yml", ".yaml"):
             entries = _read_yaml(file).items()
@@ -263,7 +265,8 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
         if "<pad>" in ids:
             ids["<pad> of Marian"] = ids.pop("<pad>")
         vocabularies.append(in_our_order({**ids, "<pad>": size}, size + 1, file))
-    spm = files if files[0].suffix == ".spm" else [directory / f"{side}.spm" for side in ("source", "target")]
+    beside = [directory / f"{side}.spm" for side in ("source", "target")]
+    spm = files if unpacked_name(files[0]).endswith(".spm") else beside
     if missing := [file for file in spm if not file.is_file()]:
         raise MissingError(f"no file {missing[0]}. A .yml vocabulary needs it to split text into tokens")
     return vocabularies, convert_tokenizers(spm, vocabularies, separate=vocabularies[0] != vocabularies[1])

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nmt_cli.interop.formats import read_unpacked
 from nmt_cli.interop.vocabulary import IdMaps
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.shortlist import Shortlist
@@ -24,7 +25,7 @@ def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
     Its checksum, a hash of Marian's own, is not compared; all numbers are checked. As in Marian, tokens of a vocabulary
     that both sides share also list themselves.
     """
-    data = file.read_bytes()
+    data = read_unpacked(file)
     header = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size else (0,) * 6
     magic, _, frequent, _, offset_count, entry_count = header
     if magic != MAGIC or HEADER.size + 8 * offset_count + 4 * entry_count != len(data) or offset_count < 1:

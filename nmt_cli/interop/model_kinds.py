@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nmt_cli.corpus.tokenizer import Tokenizer, files_of
 from nmt_cli.interop.argos_package import metadata_of
-from nmt_cli.interop.formats import firefox_pair, is_argos_package
+from nmt_cli.interop.formats import firefox_pair, has_ctranslate2_model, has_marian_binary, is_argos_package
 from nmt_cli.interop.named_models import imported
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import warn
@@ -31,13 +31,15 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def described(path: Path) -> StoredModel | None:
-    """Return the model at a path. A warning names a damaged one, which is skipped."""
+    """Return the model at a path. A warning names a damaged one, and one without languages, which are skipped."""
     try:
         kind = kind_of(path)
+        if not kind and (has_ctranslate2_model(path) or has_marian_binary(path)):
+            warn(f"{path} is skipped: its files do not name its languages; nmt import --src CODE --tgt CODE does")
         return kind.describe(path) if kind else None
     except (NmtError, OSError) as error:
-        reason = from_os_error(error) if isinstance(error, OSError) else error
-        warn(f"{path} is skipped: {reason}")
+        reason = str(from_os_error(error) if isinstance(error, OSError) else error)
+        warn(f"{path} is skipped: {reason.removeprefix(f'{path} ')}")
     return None
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from nmt_cli.corpus.tokenizer import LANGUAGE
+from nmt_cli.interop.formats import read_unpacked
 from nmt_cli.interop.packages import import_package
 from nmt_cli.system.errors import DataError
 
@@ -34,7 +35,7 @@ def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separa
 
     `separate`: source and target ids are unrelated.
     """
-    if not separate and files[0].read_bytes() == files[1].read_bytes():
+    if not separate and read_unpacked(files[0]) == read_unpacked(files[1]):
         files = files[:1]
     models = [_renumber(file, [*side]) for file, side in zip(files, vocabularies, strict=False)]
     if not separate and len(models) == 2 and any(model.trainer_spec.model_type != UNIGRAM for model in models):
@@ -45,8 +46,9 @@ def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separa
 def read_sentencepiece(file: Path) -> Any:
     """Return a SentencePiece model as a protobuf message."""
     messages = import_package("sentencepiece.sentencepiece_model_pb2")
+    data = read_unpacked(file)
     try:
-        return messages.ModelProto.FromString(file.read_bytes())
+        return messages.ModelProto.FromString(data)
     except Exception:  # protobuf's DecodeError
         raise DataError(f"{file} is not a SentencePiece model") from None
 

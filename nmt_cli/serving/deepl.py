@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from nmt_cli.corpus.languages import base_of, name_of
+from nmt_cli.corpus.languages import base_of, is_traditional, name_of
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.document import Outline
 from nmt_cli.serving.fields import Fields, Refusal
@@ -90,7 +90,9 @@ async def languages(request: Request) -> JSONResponse:
     listed = dict[str, str]()
     for code in codes:
         base = base_of(code).upper()
-        listed |= COUNTRIES[base] if target and base in COUNTRIES else {base: name_of(code)}
+        if target and base == "ZH" and is_traditional(code):
+            base = "ZH-HANT"
+        listed |= COUNTRIES[base] if target and base in COUNTRIES else {base: name_of(base.lower())}
     more = {"supports_formality": False} if target else {}
     return JSONResponse([{"language": code, "name": name, **more} for code, name in listed.items()])
 

@@ -25,6 +25,7 @@ class Detector:
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
         """`sources` are the languages that models translate from, `languages` those of both sides."""
         self._default = sources[0]
+        self._sources = {base_of(code) for code in sources}
         self._codes = {base_of(code): code for code in reversed(languages)}
         self._lock = threading.Lock()
 
@@ -32,18 +33,19 @@ class Detector:
     def _identifiers(self) -> tuple[Any, Any] | None:
         """Two classifiers: one for the models' languages, one for all known languages.
 
-        None if py3langid is not installed or lacks one of the models' languages. Loading takes a second and 25 MB, so
-        it waits for the first request that needs it.
+        None if py3langid is not installed or knows no source language. It never returns a language of the models that
+        it does not know. Loading takes a second and 25 MB, so it waits for the first request that needs it.
         """
         near = set().union(*map(_near, self._codes))
         try:
             everything = load_classifier(NAMES.keys() - near | self._codes.keys())
         except ModuleNotFoundError:
             return None
-        if not self._codes.keys() <= {*everything.labels}:
+        known = {*everything.labels}
+        if known.isdisjoint(self._sources):
             return None
         ours = copy.copy(everything)
-        ours.set_languages(self._codes.keys())
+        ours.set_languages(self._codes.keys() & known)
         return ours, everything
 
     def detect(self, text: str) -> list[tuple[str, int]]:

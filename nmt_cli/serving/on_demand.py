@@ -1,4 +1,4 @@
-"""Models that are loaded when a request first needs them, and put away when none has needed them for a while."""
+"""Models that are loaded when a request first needs them, and unloaded when none has needed them for a while."""
 
 import asyncio
 import contextlib
@@ -102,7 +102,7 @@ class OnDemand:
             await to_thread.run_sync(translator.close)
             del translator
             await to_thread.run_sync(_free)
-            say(f"put away {self.model.path}")
+            say(f"unloaded {self.model.path}")
 
     def close(self) -> None:
         if self.translator:

@@ -244,7 +244,7 @@ def test_import_writes_to_models_by_default(
     monkeypatch.setattr(importing, "import_model", lambda *arguments: given.append(arguments))
     assert nmt("import", source)[0] == 0
     assert nmt("import", source, "--out", "x")[0] == 0
-    assert given == [(source, Path("models") / out), (source, Path("x"))]
+    assert given == [(source, Path("models") / out, None, None), (source, Path("x"), None, None)]
 
 
 def test_metrics_and_tokenizers_of_sacrebleu_are_accepted(nmt: Nmt, here: Path) -> None:

@@ -84,7 +84,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("attend a b --model m --translation x --output o --role cross --layer 2 --head 3", "reporting.attend.attend",
      [["a", "b"], m, o, "cross", 2, 3, "x"]),
     ("export m --to hf --out o --quantization int8 --lines i", "interop.export.export", [m, "hf", o, "int8", i]),
-    ("import i --out o", "interop.importing.import_model", ["i", o]),
+    ("import i --out o --src a --tgt b", "interop.importing.import_model", ["i", o, "a", "b"]),
     ("serve m", "serving.server.serve",
      [ServeOptions(models=(m,), host="127.0.0.1", port=5000, char_limit=100_000, batch_limit=1000, queue=5000,
                    timeout=60.0)]),

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from nmt_cli import Translator
 from nmt_cli.commands.app import app
 from nmt_cli.interop import importing
+from nmt_cli.interop.argos_package import argos_code
 from nmt_cli.interop.export import export
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.model_kinds import find_models
@@ -86,6 +87,25 @@ def test_wrong_metadata(tmp_path, folder, metadata, reason):
         import_model(folder, tmp_path / "ours")
 
 
+@pytest.mark.parametrize(
+    ("of_argos", "ours"), [("pb", "pt-BR"), ("zt", "zh-Hant"), ("zh", "zh-Hans"), ("pt", "pt"), ("sr", "sr")]
+)
+def test_codes_of_argos_become_those_that_libretranslate_lists(of_argos, ours, tmp_path, folder):
+    file = folder / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"to_code": of_argos}))
+    [found] = find_models(tmp_path)
+    assert found.directions[0][:2] == ("en", ours)
+    assert argos_code(ours) == of_argos
+
+
+@pytest.mark.parametrize(
+    ("code", "of_argos"),
+    [("en_GB", "en"), ("deu_Latn", "de"), ("pt_br", "pb"), ("pt-PT", "pt"), ("zh-TW", "zt"), ("zh", "zh"), ("x", "x")],
+)
+def test_exported_packages_have_the_codes_that_argos_knows(code, of_argos):
+    assert argos_code(code) == of_argos
+
+
 def test_packages_with_moses_tokens_are_refused(tmp_path, folder):
     (folder / "sentencepiece.model").rename(folder / "bpe.model")
     with pytest.raises(DataError, match=r"bpe\.model cannot be imported"):
@@ -139,7 +159,7 @@ def test_packages_in_a_directory_are_described_and_imported_when_opened(tmp_path
     package, marian = find_models(packages)
     assert (package.kind, package.directions, package.bytes) == ("argos", (("en", "de", ""),), file.stat().st_size)
     assert (marian.kind, marian.directions) == ("firefox", (("en", "fr", ""),))
-    assert "damaged.argosmodel is skipped: " in capsys.readouterr().err
+    assert "damaged.argosmodel is skipped: is damaged or not an Argos package" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
     assert package.open() == model_directories([file])[0]
     assert "is en_de.argosmodel. On 12 sentences" in capsys.readouterr().err
@@ -157,6 +177,6 @@ def test_the_directory_of_an_import_has_the_name_of_the_model(
     (tmp_path / "me@x").mkdir()
     (tmp_path / "me@x" / "en_de.argosmodel").touch()
     asked = list[Path]()
-    monkeypatch.setattr(importing, "import_model", lambda _, directory: asked.append(directory))
+    monkeypatch.setattr(importing, "import_model", lambda _, directory, *languages: asked.append(directory))
     assert CliRunner().invoke(app, ["import", source]).exit_code == 0
     assert asked == [Path(out)]

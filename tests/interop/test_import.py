@@ -200,7 +200,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, saved):
     refused("vocab.json", None, MissingError, r"hf has no vocab\.json")
     (directory / "model.bin").touch()
     refused("model.safetensors", None, DataError, r"model\.bin is damaged or not a model of CTranslate2")
-    with pytest.raises(MissingError, match=r"no directory \./nothing\. A model of the hub is named OWNER/NAME"):
+    with pytest.raises(MissingError, match=r"no file or directory \./nothing\. A model of the hub is named OWNER/NAME"):
         import_model("./nothing", tmp_path / "model")
     (tmp_path / "model").mkdir()
     refused("vocab.json", b"", OutputError, "exists")

@@ -1,6 +1,7 @@
 """Marian's binary models: Firefox's layout, which test helpers write, and 8-bit files that pymarian wrote."""
 
 import contextlib
+import gzip
 import json
 import random
 import shutil
@@ -10,6 +11,7 @@ from typing import Any
 
 import binary_marian
 import numpy as np
+import pyarrow
 import pytest
 import torch
 from binary_marian import FIREFOX_INT8, FLOAT32, MARIAN_INT8, TEXT, float_item, items_of, write_items
@@ -110,6 +112,57 @@ def test_binary_models_are_recognized_by_their_first_bytes(tmp_path: Path) -> No
     write_items(tmp_path / MODEL, items_of({}))
     assert marian_files.has_marian_model(tmp_path)
     assert formats.has_marian_binary(tmp_path)
+
+
+def zstd(data: bytes) -> bytes:
+    stream = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(stream, "zstd") as packed:
+        packed.write(data)
+    return stream.getvalue().to_pybytes()
+
+
+def pack(directory: Path, suffix: str) -> None:
+    for file in [*directory.iterdir()]:
+        data = file.read_bytes()
+        Path(f"{file}{suffix}").write_bytes(gzip.compress(data) if suffix == ".gz" else zstd(data))
+        file.unlink()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_packed_files_of_mozilla_are_read_as_they_are(suffix: str, tmp_path: Path) -> None:
+    plain = firefox_directory(tmp_path / "plain", int8=False, separate=True)
+    (plain / "lex.50.50.ende.s2t.bin").write_bytes(lexicon([0, 0, 0, 1], [7]))
+    packed = Path(shutil.copytree(plain, tmp_path / "packed"))
+    pack(packed, suffix)
+    assert formats.firefox_pair(packed) == ("en", "de")
+    assert formats.has_marian_binary(packed)
+    models = [import_model(directory, tmp_path / f"{directory.name}-model") for directory in (plain, packed)]
+    for name in ("model.safetensors", "tokenizer.model", "shortlist.bin", "recipe.yaml"):
+        first, second = ((model / name).read_bytes().replace(b"packed", b"plain") for model in models)
+        assert first == second, name
+
+
+def test_of_a_file_packed_and_unpacked_the_unpacked_one_is_read(tmp_path: Path) -> None:
+    directory = firefox_directory(tmp_path / "firefox")
+    for file in [*directory.iterdir()]:
+        Path(f"{file}.gz").write_bytes(b"damaged")
+    import_model(directory, tmp_path / "model")
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("name", [MODEL, "vocab.ende.spm", "lex.50.50.ende.s2t.bin"])
+def test_damaged_packed_files_are_refused(name: str, suffix: str, tmp_path: Path) -> None:
+    """A file that is cut, one that is not packed, and one that unpacks to far more than a model."""
+    directory = firefox_directory(tmp_path / "firefox")
+    (directory / "lex.50.50.ende.s2t.bin").write_bytes(lexicon([0, 0, 0, 1], [7]))
+    pack(directory, suffix)
+    file = directory / f"{name}{suffix}"
+    bomb = gzip.compress(bytes(1 << 22)) if suffix == ".gz" else zstd(bytes(1 << 22))
+    for data in (file.read_bytes()[:-10], b"not packed", bomb):
+        file.write_bytes(data)
+        with pytest.raises(DataError, match=file.name):
+            import_model(directory, tmp_path / "model")
+        assert not (tmp_path / "model").exists()
 
 
 def test_commands_take_a_firefox_directory_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

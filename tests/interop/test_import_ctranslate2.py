@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from nmt_cli.commands.app import app
 from nmt_cli.interop.ctranslate2_binary import read_binary
 from nmt_cli.interop.importing import import_model
 from nmt_cli.system.errors import DataError, MissingError
@@ -45,6 +48,18 @@ def test_an_import_computes_the_same_as_ctranslate2(tmp_path, options):
     assert settings.tied_output == options.get("scaled", True)
     rounded = options.get("quantization") in ("float16", "bfloat16")  # the encodings, too: they are kept as they are
     assert (settings.positions == "learned") == (rounded or "positions" in options)
+
+
+def test_languages_that_the_files_do_not_name_are_options_of_the_import(tmp_path, monkeypatch):
+    """Without them they are src and tgt, and the log has the remedy."""
+    monkeypatch.chdir(tmp_path)
+    opennmt_model(tmp_path / "model")
+    for options, languages in (([], ("src", "tgt")), (["--src", "en", "--tgt", "pt-BR"], ("en", "pt-BR"))):
+        out = "-".join(languages)
+        result = CliRunner().invoke(app, ["import", "model", "--out", out, *options])
+        config = load_model(Path(out)).config
+        assert (config.src, config.tgt) == languages
+        assert ("nmt import --src CODE --tgt CODE" in result.stderr) == (not options)
 
 
 def test_eight_bit_weights_keep_their_integers(tmp_path):

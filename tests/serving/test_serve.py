@@ -209,6 +209,21 @@ def test_a_code_matches_itself_before_another_of_its_language(code: str, meant: 
     assert match("pt-BR", ["ptx", "por_Latn"]) == "por_Latn"
 
 
+@pytest.mark.parametrize(
+    ("code", "meant"),
+    [("pb", "pt-BR"), ("pt", "pt"), ("zt", "zh-Hant"), ("ZH_hant", "zh-Hant"), ("zh-TW", "zh-Hant"), ("zh", "zh-Hans")],
+)
+def test_codes_of_libretranslate_and_scripts_of_chinese(code: str, meant: str) -> None:
+    assert match(code, ["zh-Hant", "pt", "zh-Hans", "pt-BR"]) == meant
+    assert match("zh", ["de", "zh-Hant"]) == "zh-Hant"
+    assert languages.name_of("pb") == "Portuguese (Brazil)"
+    assert {languages.name_of(each) for each in ("zt", "zh-Hans", "zh")} == {
+        "Chinese (traditional)",
+        "Chinese (simplified)",
+        "Chinese",
+    }
+
+
 def test_auto_detects_the_source_language(client: TestClient, alone: Translator) -> None:
     pytest.importorskip("py3langid")
     english = "The dog walks across the street and looks at the house."
@@ -251,7 +266,8 @@ def test_detection_without_letters_or_with_unknown_languages(monkeypatch: pytest
     english = "The dog walks across the street and looks at the house."
     assert detector.detect(english) == [("en-GB", 100), ("de", 0)]
     assert detector.detect("12 + 3.") == [("en-GB", 0)]
-    assert detect.Detector(["en"], ["en", "xx"]).detect(english) == [("en", 0)]
+    assert detect.Detector(["xx"], ["xx", "en"]).detect(english) == [("xx", 0)]
+    assert detect.Detector(["xx", "en"], ["xx", "en", "de"]).detect(english)[0] == ("en", 100)
     german = " Der Hund läuft über die Straße und sieht das Haus an."
     assert detector.detect(english * 40 + german * 100)[0][0] == "en-GB"
 

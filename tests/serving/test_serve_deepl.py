@@ -138,7 +138,15 @@ def test_deepl_lists_languages(client: TestClient, model: Path, tmp_path: Path) 
 
 
 def test_deepl_languages_have_no_script_or_country_except_some_targets() -> None:
-    pairs = [("eng_Latn", "de"), ("de-AT", "eng_Latn"), ("pt-BR", "en"), ("en", "pt"), ("pt", "tlh"), ("de", "en-GB")]
+    pairs = [
+        ("eng_Latn", "de"),
+        ("de-AT", "eng_Latn"),
+        ("pt-BR", "en"),
+        ("en", "pt"),
+        ("pt", "tlh"),
+        ("de", "en-GB"),
+        ("pt", "zh-Hant"),
+    ]
     models = [ServedModel(Mock(), *pair) for pair in pairs]
     pool = ModelPool(models, Metrics(), queue=1, pivot=False)
     with TestClient(create_app(Service(pool, pool.metrics))) as client:
@@ -152,9 +160,10 @@ def test_deepl_languages_have_no_script_or_country_except_some_targets() -> None
             ("PT-BR", "Portuguese (Brazilian)", False),
             ("PT-PT", "Portuguese (European)", False),
             ("TLH", "tlh", False),
+            ("ZH-HANT", "Chinese (traditional)", False),
         ]
         listed = client.get("/v2/glossary-language-pairs").json()["supported_languages"]
-        pairs = [("en", "de"), ("de", "en"), ("pt", "en"), ("en", "pt"), ("pt", "tlh")]
+        pairs = [("en", "de"), ("de", "en"), ("pt", "en"), ("en", "pt"), ("pt", "tlh"), ("pt", "zh")]
         assert listed == [{"source_lang": source, "target_lang": target} for source, target in pairs]
         new = {"name": "n" * 1000, "source_lang": "eng", "target_lang": "DE", "entries_format": "csv", "entries": "a,b"}
         made = client.post("/v2/glossaries", json=new).json()

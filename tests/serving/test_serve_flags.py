@@ -158,6 +158,8 @@ def test_a_model_between_variants_of_a_language_translates(tmp_path: Path) -> No
         ("en-Latn-GB", "en-Latn-US", True),
         ("zh-Hans", "zh-Hant", False),
         ("zh-Hans-CN", "zh", True),
+        ("zt", "zh-Hans", False),
+        ("pb", "pt", True),
         ("sr_Cyrl", "srp_Latn", False),
         ("en", "de", False),
         ("de", "deu", True),
