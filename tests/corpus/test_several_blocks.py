@@ -79,27 +79,28 @@ def test_subwords_split_down_to_their_last_parts(twice: Corpus) -> None:
 
 
 def test_pairs_of_different_languages_are_never_joined(tmp_path: Path) -> None:
-    """And a tag is no language: the rules of case are those of the target."""
-    some = [f"iyi kahverengi {i} gider ve" for i in range(90)]
+    """The rules of case are those of the language; other tokens at the beginning are tags."""
     entries: list[dict[str, Any]] = []
-    for name, more in (("de", {"tag": "tr"}), ("tr", {"tgt": "tr"})):
-        path = texts.write(tmp_path / f"{name}.tsv", [f"a{i} {line}\t{name} {line}" for i, line in enumerate(some)])
-        entries.append({"files": [str(path)], **more})
-    cleaning = {"check_script": False}
-    corpus = bitext_section(*entries, cleaning=cleaning, tokenizer={"vocabulary_size": 400})
+    for i in range(16):
+        name = ("de", "tr")[i % 2]
+        lines = [f"a {i} {j} gider{' x' * 40 * (i == j)}\t{name} iyi {i} {j}" for j in range(3)]
+        entries.append({"files": [str(texts.write(tmp_path / f"{i}.tsv", lines))], "tgt": name})
+    settings: dict[str, Any] = {"cleaning": {"check_script": False, "max_ratio": None}}
+    corpus = bitext_section(*entries, **settings, tokenizer={"vocabulary_size": 310})
     opened = open_corpus(texts.run(corpus, tmp_path / "data"))
-    model = Tokenizer(opened.tokenizer_file)
-    how = Augmentation(
-        opened.directory, opened.identity, schema.Augment(joined=1, upper=1), ("en", "de"), 1, ("de", "tr")
-    )
-    (ids, lengths), (tgt_ids, tgt_lengths) = augment_block(how, (0, 0))
-    starts = np.cumsum(lengths) - lengths
-    firsts = model.tokens(ids[starts[lengths > 0]].tolist())
-    assert [*dict.fromkeys(firsts)] == ["\u2581>>de<<", "\u2581>>tr<<"]
-    assert sum(model.tokens([i])[0] in ("\u2581>>de<<", "\u2581>>tr<<") for i in ids.tolist()) < 1.6 * len(firsts)
-    tgt = model.decode([line[:-1].tolist() for line in np.split(tgt_ids, np.cumsum(tgt_lengths)[:-1])])
-    for line in filter(None, tgt):
-        assert ("İYİ" in line) == ("TR" in line) or line == line.lower(), line
+    model, changes = Tokenizer(opened.tokenizer_file), schema.Augment(joined=1, upper=1)
+    for targets in (("de", "tr"), ()):
+        how = Augmentation(opened.directory, opened.identity, changes, ("en", "de"), 1, targets)
+        texts_of_side = [
+            model.decode([line[:-1].tolist() for line in np.split(ids, np.cumsum(lengths)[:-1]) if len(line)])
+            for ids, lengths in augment_block(how, (0, 0))
+        ]
+        assert 16 <= len(texts_of_side[0]) < 40
+        for src, tgt in zip(*texts_of_side, strict=True):
+            languages = {word.lower() for word in tgt.split() if word.lower() in ("de", "tr")}
+            assert languages == {src[2:4]}, "joined with another language"
+            assert "İYİ" in tgt if targets and src[2:4] == "tr" and tgt.isupper() else "İ" not in tgt
+            assert src.count(">>") == 1
 
 
 def test_a_line_with_an_unknown_token_stays_as_it_is(tmp_path: Path) -> None:

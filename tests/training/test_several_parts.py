@@ -69,14 +69,15 @@ def test_only_few_epochs_are_on_the_disk(prepared: Corpus, tmp_path: Path, monke
     directory = tmp_path / "run" / "augmented" / "x"
     with texts_of(prepared, directory) as texts:
         texts.first, texts.last = 2, 6
+        before: Any = None
         for epoch in range(2, 7):
             text, again = texts.open(epoch), texts.open(epoch)
             assert again is text
+            assert epoch == 2 or texts.open(epoch - 1) is before, "it stays open"
+            before = text
             blocks = [augment_block(texts.how, (epoch, block)) for block in range(2)]
             for number, side in enumerate((text.src, text.tgt)):
                 assert side.ids.tolist() == [i for block in blocks for i in block[number][0].tolist()]
-            if epoch > 2:
-                texts.open(epoch - 1)
             texts._thread.submit(int).result()  # the next epoch is written
             kept = {path.name for path in directory.iterdir() if path.is_dir()}
             assert kept == {f"epoch-{i}" for i in range(max(2, epoch - 1), min(epoch + 2, 7))}
