@@ -56,6 +56,7 @@ def test_documents_are_translated_one_after_the_other(model: Path, monkeypatch: 
         gate.set()
         assert [finished(client, each)["status"] for each in made] == ["done"] * 3
         made += [upload(client, "3.txt", "rot").json()]
+        assert len(client.app.state.jobs._jobs) == 3
         finished(client, made[3])
         assert [status(client, each) for each in made] == ["404", "done", "done", "done"]
 
