@@ -29,6 +29,7 @@ def test_phrases_keep_their_case_the_longest_first(monkeypatch: pytest.MonkeyPat
     upper = Case(UPPER, "en", "de", kept)
     assert upper.written("in New York City, New York and „iPhone“") == "IN New York City, New York AND „iPhone“"
     assert upper.written("a New Yorker xNew York") == "A NEW YORKER XNEW YORK", "parts of longer words are others"
+    assert Case(TITLE, "en", "de", frozenset(("dog",))).written("the „dog“, dog-house") == "The „dog“, Dog-House"
     assert Case(TITLE, "en", "tr", kept).written("iyi a-b c iPhone") == "İyi a-b c iPhone"
     assert Case(UPPER, "en", "de", frozenset(("iPhone",))).written("iPhone-hülle iPhones") == "iPhone-HÜLLE IPHONES"
     monkeypatch.setattr(case, "MOST_PHRASES", 1)
@@ -44,6 +45,7 @@ def test_words_are_emphasized_where_the_source_was() -> None:
     assert loud.emphasized("çok eminim.", source, ["▁çok", "▁«", "em", "inim."], [0, 0, 2]) == "çok EMİNİM."
     assert loud.emphasized("çok eminim.", source, target, [0]) == "çok eminim.", "no position, no capitals"
     assert loud.emphasized("çok eminim çok.", source, target, [2] * 5) == "çok eminim çok.", "other words"
+    assert loud.emphasized("eminim", source, ["▁çok", "▁em"], [5, 5]) == "eminim"
 
 
 def tokens(shortlist: Shortlist, ids: list[int], prefix: Sequence[int] = (), constraints: Any = None) -> list[int]:
@@ -74,16 +76,16 @@ class Queue:
 def test_a_search_that_ran_out_of_memory_is_repeated_with_fewer_rows(capsys: pytest.CaptureFixture[str]) -> None:
     queue: Any = Queue()
     seen = list[tuple[int, float]]()
-    failing = [True, True, False, True, False, False, False]
+    failing = [True, True, False, True, False, False, False, False]
 
     def search(_: Any, rows: int) -> None:
         seen.append((rows, queue.allowance))
         if failing.pop(0):
             raise MemoryError
 
-    search_within_memory(search, queue, 12)
+    search_within_memory(search, queue, 13)
     few = retry.REDUCED_SEGMENTS
-    assert seen == [(12, math.inf), (6, few), (3, few), (6, few), (3, few), (6, few), (12, math.inf)]
+    assert seen == [(13, math.inf), *((rows, few) for rows in (6, 3, 6, 3, 6, 12)), (13, math.inf)]
     assert (queue.restarts, failing) == (3, [])
     warnings = [line.split()[-4] for line in capsys.readouterr().err.splitlines()]
     assert warnings == ["6", "3", "3"]
