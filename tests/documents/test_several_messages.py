@@ -48,8 +48,8 @@ def test_values_may_be_nested_a_hundred_deep(kind: str, open_: str, close: str, 
     [
         # A description is a note beside a text only; "@" begins notes of ARB only.
         ("json", '{"description": "a dog", "title": "cat"}', '{"description": "A DOG", "title": "CAT"}'),
-        ("json", '{"message": "a", "meaning": "n", "x": {"y": "z"}}', '{"message": "A", "meaning": "n", "x": {"y": "Z"}}'),
-        ("json", '{"string": "a", "context": ["n"], "comment": "n"}', '{"string": "A", "context": ["n"], "comment": "n"}'),
+        ("json", '{"message": "a", "meaning": "n", "x": ["z"]}', '{"message": "A", "meaning": "n", "x": ["Z"]}'),
+        ("json", '{"string": "a", "context": ["n"]}', '{"string": "A", "context": ["n"]}'),
         ("json", '{"@a": "dog", "@@locale": "en x"}', '{"@a": "DOG", "@@locale": "EN X"}'),
         ("arb", '{"@a": "dog", "b": {"@@locale": "en"}}', '{"@a": "dog", "b": {"@@locale": "en"}}'),
         ("arb", '{"@@locale": "en", "a": "dog"}', '{"@@locale": "pt_BR", "a": "DOG"}'),
