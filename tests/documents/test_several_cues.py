@@ -69,7 +69,7 @@ def test_lines_of_ass_are_broken_again_only_if_they_were() -> None:
 
 
 def test_cues_without_a_number_or_a_text() -> None:
-    data = b"00:00:01,000 --> 00:00:02,000\nA dog.\n\n00:00:02.5 --> 00:00:03,000\n\n7\n"
+    data = b"00:00:01,000 --> 00:00:02,000\nA dog.\n00:00:02.5 --> 00:00:03,000\n\n7\n"
     data += b"00:00:04,000 --> 00:00:05,000\nA cat.\n8\n"
     assert texts_of_file("srt", data) == ["A dog.", "A cat. 8"]
     out = translated_file("srt", data, capitals)

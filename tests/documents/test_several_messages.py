@@ -114,7 +114,7 @@ def test_what_changes_in_each_kind_of_file(kind: str, text: str, expected: str |
 
 def test_qt_keeps_the_language_of_a_file_and_counts_forms() -> None:
     message = "<message{}><source>dog</source>{}</message>"
-    body = message.format("", '<translation type="obsolete">x</translation>')
+    body = message.format("", '<translation type="obsolete"></translation>')
     body += message.format(
         ' numerus="yes"', "<translation><numerusform></numerusform><numerusform>x</numerusform></translation>"
     )
@@ -166,6 +166,8 @@ def shown(text: str, *phrases: str) -> list[str]:
 def test_kept_phrases_may_have_any_space_and_do_not_overlap(tmp_path: Path) -> None:
     assert shown("see New\u00a0York, New  York and New-York", "New York") == ["see , and New-York"]
     assert shown("a b c d", "a b", "b c", "c d") == []
+    found = list(Kept(("a b", "b c", "c d")).phrases_in("a b c d", 0, 7))
+    assert found == [(0, 3), (4, 7)]
     assert shown("New York City is New York", "New York", "New York City") == ["is"]
     (tmp_path / "keep").write_text("a b\r\n\n")
     assert kept(tmp_path / "keep", "x+") == Kept(("a b",), "x+")
