@@ -1,6 +1,7 @@
 """Files of messages with several languages, levels and notes; escapes and attributes that samples do not have."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,12 @@ def test_values_may_be_nested_a_hundred_deep(kind: str, open_: str, close: str, 
         # Blocks keep their line ends; those with a number or a comment become strings.
         ("yaml", "a: |\r\n  one\r\n  two\r\nb: x\r\n", "a: |\r\n  ONE\r\n  TWO\r\nb: X\r\n"),
         ("yaml", "a: |+\n  one\n\nb: x\n", "a: |+\n  ONE\n\nb: X\n"),
+        ("yaml", "a: >\n  one\n\n  two\nb: x\n", "a: >\n  ONE\n\n  TWO\nb: X\n"),
+        # A number, a mapping or another key beside the categories makes no plural.
+        ("yaml", "a: {one: 5, other: dogs}\n", "a: {one: 5, other: DOGS}\n"),
+        ("yaml", "a: {many: dogs, x: cat, other: b}\n", "a: {many: DOGS, x: CAT, other: B}\n"),
+        ("yaml", "a: {two: {b: dogs}, other: b}\n", "a: {two: {b: DOGS}, other: B}\n"),
+        ("yaml", "a: {two: dogs, other: b}\n", "a: {one: B, many: B, other: B}\n"),
         # Android: lists that are not translated, references to resources, several plurals.
         (
             "android",
@@ -156,6 +163,17 @@ def test_labels_up_to_a_length_have_accelerators() -> None:
         ("Save _As..", True), ("Save _as.", False), ("_open", False), ("_5 dogs", True),
     ):  # fmt: skip
         assert bool(accelerators.find(text)) == found, text
+
+
+def test_a_letter_that_no_other_label_uses_is_marked() -> None:
+    """The beginning of a word before a letter inside of one; a used one where there is no other."""
+    label = accelerators.find("_Quit")
+    assert label
+    for used, expected in (("", "_Die Daten"), ("d", "D_ie Daten"), ("di", "Di_e Daten"), ("dieatn", "_Die Daten")):
+        counts = Counter(used)
+        assert accelerators.marked("Die Daten", label, counts) == expected
+        assert sum(counts.values()) == len(used) + 1
+    assert accelerators.marked("Über Daten", label, Counter("ü")) == "Über _Daten"
 
 
 def shown(text: str, *phrases: str) -> list[str]:
