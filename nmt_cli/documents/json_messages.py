@@ -124,7 +124,7 @@ def _parsed(source: str) -> _Value:
             if mark:
                 stack.append(value)
                 expected = "first key" if mark == "{" else "first value"
-            if len(stack) > MOST_LEVELS:
+            if len(stack) - 1 > MOST_LEVELS:
                 raise wrong(source, start, "JSON file of messages", f"more than {MOST_LEVELS} nested values")
         else:
             offset = start

@@ -69,7 +69,8 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     roots = [folder for folder in folders if "/" not in folder]
     if len(roots) != 1:
         raise ValueError(f"it has {len(roots)} folders with {METADATA}, not one")
-    members = {info.filename.removeprefix(f"{roots[0]}/"): info for info in infos}
+    root = f"{roots[0]}/"
+    members = {info.filename.removeprefix(root): info for info in infos if info.filename.startswith(root)}
     members = {name: members[name] for name in MEMBERS if name in members}
     for name, info in members.items():
         most = MAX_EXPANSION * size if name == WEIGHTS else artefact.MAX_JSON_BYTES

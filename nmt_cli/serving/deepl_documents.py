@@ -65,7 +65,7 @@ class Jobs:
 
     def add(self, request: Request, job: Job) -> None:
         """Begin to translate a document; 429 if too many wait or their files are too large."""
-        self._remove_old(len(job.data))
+        self._remove_old(job)
         waiting = sum(each.waits for each in self._jobs.values())
         size = sum(len(each.data) for each in self._jobs.values())
         if waiting >= MAX_WAITING or size + len(job.data) > MAX_BYTES:
@@ -111,13 +111,13 @@ class Jobs:
                 job.status, job.data = "error", b""
             job.ended = time.monotonic()
 
-    def _remove_old(self, needed: int = 0) -> None:
-        """Remove documents that have expired, and the oldest translations while they take too much room."""
+    def _remove_old(self, *added: Job) -> None:
+        """Remove documents that have expired, and the oldest translations while they leave no room for `added`."""
         ended = sorted((job for job in self._jobs.values() if not job.waits), key=lambda job: job.ended)
-        size = sum(len(job.data) for job in self._jobs.values()) + needed
+        size = sum(len(job.data) for job in [*self._jobs.values(), *added])
         for job in ended:
             expired = time.monotonic() - job.ended > KEEP_SECONDS
-            if expired or size > MAX_BYTES or len(self._jobs) >= MAX_KEPT:
+            if expired or size > MAX_BYTES or len(self._jobs) + len(added) > MAX_KEPT:
                 del self._jobs[job.id]
                 size -= len(job.data)
 

@@ -88,7 +88,7 @@ class OnDemand:
         except (NmtError, OSError, ValueError, RuntimeError, MemoryError) as error:
             self._failed = time.monotonic()
             reason = from_os_error(error) if isinstance(error, OSError) else error
-            warn(f"{self.model.path} cannot be loaded: {reason or 'there is too little memory'}")
+            warn(f"{self.model.path} cannot be loaded: {str(reason) or 'there is too little memory'}")
         finally:
             self._loading = None
         if self.translator and not self.users:  # the requests that needed it have ended meanwhile

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.corpus import bitext
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.recipe import loading, schema
 
@@ -86,3 +87,15 @@ def python(*words: object, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run another Python that imports from here and from the package."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'helpers'}", **env}
     return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True, text=True, timeout=100)
+
+
+def bitext_section(*entries: dict[str, Any], **more: Any) -> schema.Corpus:
+    """Return the corpus section, English to German, of these entries of corpus.sources."""
+    return corpus({"name": "own", "src": "en", "tgt": "de", "sources": list(entries), **more})
+
+
+def bitext_rows(path: Path, data: bytes, **entry: Any) -> list[tuple[bytes | None, bytes | None, float | None]]:
+    """Write a file and return the source, the target and the score of each pair that an entry of it gives."""
+    path.write_bytes(data)
+    chunks = list(bitext.read_source(bitext_section({"files": [str(path)], **entry}), 0, {}))
+    return [row for chunk in chunks for row in zip(chunk.src, chunk.tgt, chunk.scores, strict=True)]

@@ -2,10 +2,14 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from tiny_model import WORDS, make_model
 
+from nmt_cli.corpus import readers
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.system.errors import DataError, MissingError
 from nmt_cli.training import shortlist as learning
@@ -131,3 +135,48 @@ def test_texts_of_different_lengths_and_missing_ones_are_refused(
         (tmp_path / name).write_text("\n\n")
     with pytest.raises(DataError, match="no pair of lines"):
         learn_shortlist(model, tmp_path / "a", tmp_path / "b", 1, 1)
+
+
+def test_the_best_translations_and_the_most_frequent_tokens_are_listed() -> None:
+    """Of a vocabulary for each side. Equal ones are taken in the order of their ids."""
+    target: Any = SimpleNamespace(vocabulary_size=12)
+    tokenizer: Any = SimpleNamespace(vocabulary_size=6, target=target)
+    pairs: Any = [([3], [9, 9, 4]), ([3, 4], [9, 5]), ([4], [5, 7]), ([5], [8])]
+    pairs = [(np.array(src, np.int32), np.array(tgt, np.int32)) for src, tgt in pairs]
+    found = learning.learn(pairs, tokenizer, best=2, frequent=2)
+    assert found.frequent.tolist() == sorted({EOS, 9, 5})
+    lists = [found.targets[start:end].tolist() for start, end in zip([0, *found.ends], found.ends, strict=False)]
+    assert lists == [[], [], [], [9, 4], [5, 7], [8]]
+    assert learning.learn(pairs, tokenizer, best=1, frequent=99).frequent.tolist() == [EOS, 4, 5, 7, 8, 9]
+    tokenizer.vocabulary_size, tokenizer.target = 12, tokenizer
+    shared = learning.learn(pairs, tokenizer, best=1, frequent=0)
+    lists = [shared.targets[start:end].tolist() for start, end in zip([0, *shared.ends], shared.ends, strict=False)]
+    assert (shared.frequent.tolist(), lists[:6]) == ([EOS], [[], [1], [2], [3, 9], [4, 5], [5, 8]])
+
+
+def test_the_line_of_an_error_is_counted_over_all_chunks(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (learning, readers):
+        monkeypatch.setattr(module, "CHUNK", 2)
+    (tmp_path / "src").write_bytes(b"der Hund\n" * 6)
+    (tmp_path / "tgt").write_bytes(b"der Hund\n" * 4 + b"\xff\n\n")
+    with pytest.raises(DataError, match=r"tgt, line 5 is not UTF-8"):
+        learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1)
+
+
+def test_pairs_up_to_the_longest_are_used(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those with an empty side or an overlong line are not. The message counts them."""
+    monkeypatch.setattr(learning, "MOST_TOKENS", 3)
+    tokenizer = open_model(model).tokenizer
+    word = next(word for word in WORDS if len(tokenizer.encode([word])[0]) == 1)
+    lines = [word, "", f"{word} {word} {word}", f"{word} {word} {word} {word}", word]
+    (tmp_path / "src").write_text("".join(f"{line}\n" for line in lines))
+    (tmp_path / "tgt").write_text(f"{word}\n" * 4 + "\n")
+    assert learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1) == 0
+    assert "shortlist.bin: 2 pairs; 2 frequent tokens, " in capsys.readouterr().err
+    monkeypatch.setattr(learning, "MAX_LINKS", 4)
+    assert learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1) == 0
+    assert "shortlist.bin: 1 pair, of 2; " in capsys.readouterr().err

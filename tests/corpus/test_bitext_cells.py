@@ -1,0 +1,140 @@
+"""Cells of tables: short rows, long cells, line ends, scores, and the line that an error names."""
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+from texts import bitext_rows, bitext_section
+
+from nmt_cli.corpus import bitext, bitext_tables, readers
+from nmt_cli.system.errors import DataError, MissingError, UsageError
+
+SCORED = {"columns": ["1", "2"], "score": "3"}
+
+
+def test_rows_with_too_few_columns_have_an_empty_side(tmp_path: Path) -> None:
+    """Also if only the score is missing."""
+    for columns in ({"columns": ["1", "3"]}, {"columns": ["3", "1"]}, SCORED):
+        found = bitext_rows(tmp_path / "a.tsv", b"a\tA\na\tA\t1\n", **columns)
+        assert [row[:2] for row in found[:1]] == [(b"a\tA", b"")]
+        assert found[1][1] != b""
+        found = bitext_rows(tmp_path / "a.csv", b"a,A\na,A,1\n", **columns)
+        assert [row[:2] for row in found[:1]] == [(b"a,A", b"")]
+        assert found[1][1] != b""
+
+
+def test_tables_may_have_windows_line_ends(tmp_path: Path) -> None:
+    for name, between in (("a.tsv", b"\t"), ("a.csv", b",")):
+        data = b"\r\n".join(between.join(row) for row in ((b"en", b"de"), (b"a", b"A"), (b"b", b"B"))) + b"\r\n"
+        assert bitext_rows(tmp_path / name, data, columns=["en", "de"]) == [(b"a", b"A", None), (b"b", b"B", None)]
+        assert bitext_rows(tmp_path / name, data)[0] == (b"en", b"de", None), "numbered columns have no header"
+
+
+def test_scores_are_read_from_every_format(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table({"s": [0.5, 2], "de": ["A", "B"], "en": ["a", "b"]}), buffer)
+    named = {"columns": ["en", "de"], "score": "s"}
+    lines = b'{"en": "a", "de": "A", "s": 0.5}\n\n{"s": "2", "de": "B", "en": "b"}\n'
+    expected = [(b"a", b"A", 0.5), (b"b", b"B", 2)]
+    assert bitext_rows(tmp_path / "a.parquet", buffer.getvalue(), **named) == expected
+    assert bitext_rows(tmp_path / "a.jsonl", lines, score="s") == expected
+    assert bitext_rows(tmp_path / "a.tsv", b"a\tA\t0.5\r\nb\tB\t2\r\n", **SCORED) == expected
+    assert bitext_rows(tmp_path / "a.csv", b" s,en ,de\n0.5,a,A\n2,b,B\n", **named) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "line", "shown"),
+    [
+        ("a.tsv", b"a\tA\t1\nb\tB\tx\r\n", 2, "'x'"),
+        ("a.csv", b'"a\nb",A,1\nc,C,\n', 3, "''"),
+        ("a.jsonl", b'{"1": "a", "2": "A", "3": 1}\n\n{"1": "b", "2": "B", "3": null}\n', 3, "'None'"),
+    ],
+)
+def test_a_wrong_score_is_an_error_with_its_line(tmp_path: Path, name: str, data: bytes, line: int, shown: str) -> None:
+    with pytest.raises(DataError, match=rf"{name}, line {line}: the score is {shown}, not a number"):
+        bitext_rows(tmp_path / name, data, **SCORED)
+
+
+def test_columns_and_score_are_all_names_or_all_numbers(tmp_path: Path) -> None:
+    for columns, score in ((["1", "2"], "score"), (["en", "de"], "3"), (["1", "2"], "0"), (["1", "00"], None)):
+        with pytest.raises(UsageError, match=r"columns and score are all names, or all numbers from 1$"):
+            bitext_rows(tmp_path / "a.csv", b"en,de,score\na,A,1\n", columns=columns, score=score)
+
+
+def test_a_cell_becomes_one_line(tmp_path: Path) -> None:
+    assert bitext_rows(tmp_path / "a.csv", b'"a\n b  c","A ""x"""\nd,D\n') == [
+        (b"a b c", b'A "x"', None),
+        (b"d", b"D", None),
+    ]
+    assert bitext_rows(tmp_path / "a.jsonl", b'{"en": "a\\n\\tb", "de": "A"}') == [(b"a b", b"A", None)]
+
+
+def test_cells_that_are_not_utf8_are_left_to_cleaning(tmp_path: Path) -> None:
+    for name, data in (("a.csv", b"a,\xffb\n"), ("a.jsonl", b'{"en": "a", "de": "\\ud800b"}'), ("a.tsv", b"a\t\xffb")):
+        [(src, tgt, _)] = bitext_rows(tmp_path / name, data)
+        assert src == b"a"
+        with pytest.raises(UnicodeDecodeError):
+            (tgt or b"").decode()
+
+
+def test_a_long_cell_is_read_up_to_the_limit_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert bitext_rows(tmp_path / "a.csv", b"%s,A\n" % (b"x" * 200_000))[0][0] == b"x" * 200_000
+    monkeypatch.setattr(bitext_tables, "MAX_LINE_BYTES", 5)
+    for cell, kept in (("abcde", b"abcde"), ("ääa", "ääa".encode()), ("abcdef", None), ("äää", None)):
+        assert bitext_rows(tmp_path / "a.csv", f"{cell},A\n".encode()) == [(kept, b"A", None)]
+        assert bitext_rows(tmp_path / "a.jsonl", f'{{"de": "{cell}", "en": ""}}'.encode()) == [(b"", kept, None)]
+
+
+def test_an_overlong_line_is_one_dropped_pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 30)
+    found = bitext_rows(tmp_path / "a.tsv", b"%s\tA\nb\tB\tx\n" % (b"x" * 40), columns=["1", "2"])
+    assert found == [(None, None, None), (b"b", b"B", None)]
+    with pytest.raises(DataError, match=r"line 2: the score is 'x'"):
+        bitext_rows(tmp_path / "a.tsv", b"%s\tA\nb\tB\tx\n" % (b"x" * 40), **SCORED)
+    line = b'{"en": "b", "de": "B"}'
+    data = b'{"en": "%s", "de": "A"}\n%s\n' % (b"x" * 40, line)
+    assert bitext_rows(tmp_path / "a.jsonl", data) == [(None, None, None), (b"b", b"B", None)]
+
+
+def test_members_are_found_by_name_or_path(tmp_path: Path) -> None:
+    columns = {"columns": ["a.b", "c.d.e"]}
+    line = b'{"a.b": "name", "a": {"b": "path"}, "c": {"d": {"e": "deep"}}}'
+    assert bitext_rows(tmp_path / "a.jsonl", line, **columns) == [(b"name", b"deep", None)]
+    for data in (b'["a"]', b'{"a.b": "x", "c": {"d": "e"}}', b'{"a.b": "x", "c": 1}'):
+        with pytest.raises(DataError, match=r"line 1: no member "):
+            bitext_rows(tmp_path / "a.jsonl", data, **columns)
+
+
+def archive(**members: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, text in members.items():
+            file.writestr(name.replace("_", "."), text)
+    return buffer.getvalue()
+
+
+def test_an_archive_is_read_from_the_first_members_of_both_languages(tmp_path: Path) -> None:
+    data = archive(alone_en="no\n", README="no", de="no\n", x_de="A\nB\n", x_en="a\nb\n", y_en="no\n", y_de="no\n")
+    assert bitext_rows(tmp_path / "a.zip", data) == [(b"a", b"A", None), (b"b", b"B", None)]
+    with pytest.raises(DataError, match=r"a\.zip: one side ends before line 3 of the other"):
+        bitext_rows(tmp_path / "a.zip", archive(x_en="a\nb\n", x_de="A\nB\nC\n"))
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.zip", "a.tsv"])
+def test_files_that_are_missing_or_packed_twice(tmp_path: Path, name: str) -> None:
+    def read(path: Path) -> None:
+        list(bitext.read_source(bitext_section({"files": [str(path)]}), 0, {}))
+
+    with pytest.raises(MissingError, match=rf"{name} is not there\. Check the path"):
+        read(tmp_path / name)
+    (tmp_path / name).mkdir()
+    with pytest.raises(MissingError, match=rf"{name} is not a file\. Check the path"):
+        read(tmp_path / name)
+    if name != "a.tsv":
+        (tmp_path / f"{name}.xz").write_bytes(b"")
+        with pytest.raises(UsageError, match=rf"{name}\.xz: unpack it first, (parquet|opus) is compressed already"):
+            read(tmp_path / f"{name}.xz")

@@ -1,0 +1,94 @@
+"""Units of TMX and XLIFF: inline codes, finished states, proposals, sizes."""
+
+from pathlib import Path
+
+import pytest
+from texts import bitext_rows
+
+from nmt_cli.corpus import bitext_xml
+
+FINAL, TRANSLATED = ' state="final"', ' state="translated"'
+TMX_UNIT = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv></tu>'
+
+
+def tmx(tmp_path: Path, *units: tuple[str, str]) -> list[tuple[bytes | None, bytes | None]]:
+    body = "".join(TMX_UNIT.format(*unit) for unit in units)
+    return [row[:2] for row in bitext_rows(tmp_path / "a.tmx", f"<tmx><body>{body}</body></tmx>".encode())]
+
+
+def xliff(tmp_path: Path, body: str, **entry: object) -> list[tuple[bytes | None, bytes | None]]:
+    return [row[:2] for row in bitext_rows(tmp_path / "a.xlf", body.encode(), **entry)]
+
+
+@pytest.mark.parametrize("code", ["bpt", "ept", "ph", "it", "ut"])
+def test_text_in_codes_is_left_out_however_they_are_nested(tmp_path: Path, code: str) -> None:
+    other = "hi" if code == "ph" else "ph"
+    text = f"a <{code}>no<{other}>no</{other}>no</{code}>b <hi>c<{code}/></hi> d"
+    assert tmx(tmp_path, (text, "A"), ("e", "E")) == [(b"a b c d", b"A"), (b"e", b"E")]
+    if code != "ut":
+        unit = f'<trans-unit id="1"><source>{text.replace("hi", "g")}</source><target>A</target></trans-unit>'
+        data = f'<xliff><file source-language="en" target-language="de">{unit}</file></xliff>'
+        assert xliff(tmp_path, data) == [(b"a b c d", b"A")]
+
+
+def test_a_segment_over_the_limit_in_bytes_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bitext_xml, "MAX_LINE_BYTES", 6)
+    units = [("äää", "abcdef"), ("ääää", "b"), ("a     b     c", "c"), ("d", "abcdefg"), ("e", "E")]
+    assert tmx(tmp_path, *units) == [
+        ("äää".encode(), b"abcdef"),
+        (None, b"b"),
+        (None, b"c"),
+        (b"d", None),
+        (b"e", b"E"),
+    ]
+
+
+def test_files_are_read_in_pieces_whatever_their_boundaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    units = [(f"ä {i}", f"ö {i}") for i in range(30)]
+    for piece in (1, 50, 1000):
+        monkeypatch.setattr(bitext_xml, "PIECE", piece)
+        assert tmx(tmp_path, *units) == [(src.encode(), tgt.encode()) for src, tgt in units]
+
+
+def test_a_unit_has_a_bounded_number_of_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bitext_xml, "MOST_SEGMENTS", 2)
+    other = '<tuv xml:lang="{}"><seg>x</seg></tuv>'
+    body = TMX_UNIT.format("a", "A").replace("<tu>", f"<tu>{other.format('fr')}{other.format('es')}")
+    data = f"<tmx>{body}{TMX_UNIT.format('b', 'B')}</tmx>"
+    assert bitext_rows(tmp_path / "a.tmx", data.encode()) == [(b"b", b"B", None)]
+
+
+def test_elements_may_be_nested_a_hundred_deep_and_have_prefixes(tmp_path: Path) -> None:
+    segment = "<hi>" * 95 + "a" + "</hi>" * 95  # in tmx, body, tu, tuv and seg
+    assert tmx(tmp_path, (segment, "A")) == [(b"a", b"A")]
+    data = f"<tmx><body>{TMX_UNIT.format('a <ph>no</ph>b', 'A')}</body></tmx>".replace("</", "</t:")
+    data = data.replace("<", "<t:").replace("<t:/t:", "</t:").replace("<t:tmx", '<t:tmx xmlns:t="u"', 1)
+    assert bitext_rows(tmp_path / "a.tmx", data.encode()) == [(b"a b", b"A", None)]
+
+
+def test_states_of_finished_segments(tmp_path: Path) -> None:
+    unit = "<trans-unit{}><source>{}</source><target{}>T</target></trans-unit>"
+    states = [
+        ("", "a", ' state="signed-off"'), ("", "b", ' state="final"'), (' approved="yes"', "c", ' state="new"'),
+        (' approved="no"', "d", ""), ("", "e", ' state="translated"'),
+    ]  # fmt: skip
+    body = "".join(unit.format(*each) for each in states)
+    data = f'<xliff><file source-language="en" target-language="de">{body}</file></xliff>'
+    assert [src for src, _ in xliff(tmp_path, data)] == [b"a", b"b", b"c", b"d", b"e"]
+    assert [src for src, _ in xliff(tmp_path, data, finished=True)] == [b"a", b"b", b"c"]
+
+
+def test_units_of_version_2_have_segments_with_states(tmp_path: Path) -> None:
+    segment = "<segment{}><source>{}</source><target>T</target></segment>"
+    no = "<source>no</source><target>no</target>"
+    unit = (
+        f'<unit><mtc:matches xmlns:mtc="m"><mtc:match>{no}</mtc:match></mtc:matches>'
+        f"{segment.format(FINAL, 'a')}<ignorable>{no}</ignorable>"
+        f"{segment.format(TRANSLATED, 'b')}{segment.format('', 'c')}</unit>"
+    )
+    data = f'<xliff version="2.0" srcLang="EN_gb" trgLang="de"><file id="1">{unit}</file></xliff>'
+    assert [src for src, _ in xliff(tmp_path, data)] == [b"a", b"b", b"c"]
+    assert [src for src, _ in xliff(tmp_path, data, finished=True)] == [b"a"]
+    assert xliff(tmp_path, data, src="en-GB") == xliff(tmp_path, data)
+    assert xliff(tmp_path, data, src="en-US") == []
+    assert xliff(tmp_path, data.replace(' trgLang="de"', "")) == [], "no target language"

@@ -1,0 +1,134 @@
+"""Several entries of corpus.sources, several files of an entry, and the corpus section that a command line selects."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import texts
+from texts import bitext_section
+
+from nmt_cli.corpus import bitext, store
+from nmt_cli.corpus.readers import Chunk
+from nmt_cli.corpus.sources import choose, source_of
+from nmt_cli.corpus.tokenizer import Tokenizer
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import MissingError, UsageError
+
+
+def files_of(tmp_path: Path) -> dict[str, str]:
+    """Write the files of these names, each with a pair of its own, and return their paths."""
+    lines = {"a.tsv": "a\tA\n", "b.tsv": "b\tB\n", "c.en": "c\n", "c.de": "C\n", "d.tsv.en": "d\n", "d.tsv.de": "D\n"}
+    return {name: str(texts.write(tmp_path / name, [line[:-1]])) for name, line in lines.items()}
+
+
+def test_all_files_of_an_entry_are_read(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    hashes: dict[Path, str] = {}
+    entries = [{"files": [files["a.tsv"], files["b.tsv"]]}, {"files": [files["c.en"], files["c.de"]]}]
+    chunks = [[*bitext.read_source(bitext_section(*entries), index, hashes)] for index in range(2)]
+    assert [(chunk.src, chunk.tgt, chunk.source) for chunk in chunks[0]] == [([b"a"], [b"A"], 0), ([b"b"], [b"B"], 0)]
+    assert [(chunk.src, chunk.tgt, chunk.source) for chunk in chunks[1]] == [([b"c"], [b"C"], 1)]
+    assert hashes == {
+        Path(files[name]): artefact.sha256(Path(files[name])) for name in ("a.tsv", "b.tsv", "c.en", "c.de")
+    }
+
+
+def test_an_entry_that_is_listed_again_is_repeated(tmp_path: Path) -> None:
+    """Its pairs do not count as duplicates; those of other files do."""
+    files = files_of(tmp_path)
+    one, two = [files["a.tsv"]], [files["c.en"], files["c.de"]]
+    corpus = bitext_section(*({"files": each} for each in (one, two, one, two, one, [files["b.tsv"]])))
+    found = [(chunk.repetition, chunk.source) for i in range(6) for chunk in bitext.read_source(corpus, i, {})]
+    assert found == [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (0, 5)]
+
+
+def test_a_format_is_that_of_the_entry_or_of_the_suffix(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    plain = bitext_section(
+        {"files": [files["d.tsv.en"], files["d.tsv.de"]]}, {"files": [files["a.tsv"]] * 2, "format": "text"}
+    )
+    [chunk] = bitext.read_source(plain, 0, {})
+    assert (chunk.src, chunk.tgt) == ([b"d"], [b"D"])
+    for name, both in (("a.TSV", True), ("a.xlf.gz", True), ("a.TMX.zst", True), ("a.en", False), ("tsv", False)):
+        assert bitext.is_bitext(Path(name)) == both
+    with pytest.raises(UsageError, match=r"plain text needs two files, source and target, not a\.en, b\.en, c\.en$"):
+        list(bitext.read_source(bitext_section({"files": ["a.en", "b.en", "c.en"]}), 0, {}))
+
+
+def split(corpus: Any, name: str) -> list[tuple[bytes | None, bytes | None]]:
+    chunks: list[Chunk] = list(source_of(corpus).open(Path(), Path()).splits[name].chunks)
+    return [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)]
+
+
+def test_each_set_has_the_entries_of_its_own_after_its_files(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    entries = [{"files": [files["a.tsv"]], "split": "test", "tag": "x"}, {"files": [files["b.tsv"]], "split": "dev"}]
+    entries += [{"files": [files["c.en"], files["c.de"]], "tag": "y"}]
+    dev = {"dev_src": files["d.tsv.en"], "dev_tgt": files["d.tsv.de"]}
+    corpus = bitext_section(*entries, **dev)
+    assert split(corpus, "test") == [(b">>x<< a", b"A")]
+    assert split(corpus, "dev") == [(b"d", b"D"), (b"b", b"B")]
+    assert split(corpus, "train") == [(b"c", b"C")], "cleaning adds the tag"
+    text = source_of(corpus).open(tmp_path, tmp_path)
+    assert [text.splits[name].name for name in ("train", "test")] == [
+        f"{files['c.en']}, {files['c.de']}",
+        files["a.tsv"],
+    ]
+    assert {str(path) for path in text.files} == {files[name] for name in files if name != "none"}
+
+
+def test_lines_of_held_out_files_begin_with_the_language(tmp_path: Path) -> None:
+    """Also after a byte order mark, which stays away from it."""
+    files = files_of(tmp_path)
+    Path(files["d.tsv.en"]).write_bytes(b"\xef\xbb\xbfd\n")
+    entries = [{"files": [files["a.tsv"]]}, {"files": [files["b.tsv"]], "tgt": "fr"}]
+    corpus = bitext_section(*entries, dev_src=files["d.tsv.en"], dev_tgt=files["d.tsv.de"])
+    assert split(corpus, "dev") == [(b">>de<< d", b"D")]
+
+
+def test_a_plain_text_entry_has_its_language_and_its_tag(tmp_path: Path) -> None:
+    some = texts.pairs(130)
+    for name, side in (("en", 0), ("de", 1)):
+        texts.write(tmp_path / f"all.{name}", [pair[side] for pair in some])
+    two = [str(tmp_path / "all.en"), str(tmp_path / "all.de")]
+    entries: list[dict[str, Any]] = [{"files": two, "tag": "tm"}, {"files": two, "tgt": "fr"}]
+    out = texts.run(bitext_section(*entries, tokenizer={"vocabulary_size": 400}), tmp_path / "data")
+    corpus = store.open_corpus(out)
+    tokenizer = Tokenizer(corpus.tokenizer_file)
+    first = tokenizer.tokens([int(corpus.src.ids[corpus.src.offsets[i]]) for i in range(len(corpus.src))])
+    second = tokenizer.tokens([int(corpus.src.ids[corpus.src.offsets[i] + 1]) for i in range(len(corpus.src))])
+    assert first == ["\u2581>>de<<"] * 130 + ["\u2581>>fr<<"] * 130
+    assert [token == "\u2581>>tm<<" for token in second] == [True] * 130 + [False] * 130
+
+
+def test_one_file_of_both_languages_is_prepared() -> None:
+    typed = {"src": ["en"], "tgt": ["cs"], "limit": 9}
+    for name, stem in (("in/news.v1.tsv.gz", "news"), ("a.TMX", "a")):
+        section = choose(name, typed, None, ["corpus.seed=4"])
+        assert (section.name, section.src, section.tgt, section.limit, section.seed) == (stem, "en", "cs", 9, 4)
+        assert ([entry.files for entry in section.sources], section.train_src) == ([[name]], [])
+        assert choose(name, typed, Path("data/mine.v2"), []).name == "mine.v2"
+        with pytest.raises(UsageError, match=rf"^{name} needs its languages: --src en --tgt de$"):
+            choose(name, {}, None, [])
+
+
+def test_sources_conflict_with_named_corpora() -> None:
+    for name in ("toy-en-de", "hub:a/b"):
+        with pytest.raises(UsageError, match=rf"corpus {name} has its own text: give your files another corpus\.name"):
+            source_of(bitext_section({"files": ["a.tsv"]}, name=name))
+    with pytest.raises(UsageError, match=r"Did you mean multi30k-en-de\? Known: "):
+        source_of(choose("multi30k-en-d", {}, None, []))
+
+
+def test_sizes_and_pairs_of_all_entries_are_added(tmp_path: Path) -> None:
+    files = files_of(tmp_path)
+    (tmp_path / "p.parquet").write_bytes(bytes(100))
+    size = source_of(
+        bitext_section({"files": [files["a.tsv"], files["b.tsv"]]}, {"files": [str(tmp_path / "p.parquet")]})
+    ).size()
+    assert size.text_bytes == 4 + 4 + 300
+    entries = [{"files": [files["a.tsv"], files["b.tsv"]]}, {"files": [files["c.en"], files["c.de"]]}]
+    assert source_of(bitext_section(*entries)).count_pairs() == 3
+    Path(files["c.de"]).unlink()
+    with pytest.raises(MissingError, match=r"c\.de is not there\. Check the path"):
+        source_of(bitext_section(*entries)).count_pairs()

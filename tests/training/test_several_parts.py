@@ -1,0 +1,105 @@
+"""Mixes of parts: empty ones, temperature, random order; and augmented text of many epochs and blocks."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_mixing import corpus, mixing, training
+from texts import own, pairs, run
+
+from nmt_cli.corpus import augmentation
+from nmt_cli.corpus.augmentation import Augmentation, augment_block
+from nmt_cli.corpus.store import Corpus, open_corpus
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import StorageError, UsageError
+from nmt_cli.training import epoch_texts
+from nmt_cli.training.epoch_texts import AugmentedCorpus, EpochTexts
+from nmt_cli.training.mixing import Mixing
+
+
+def test_a_part_without_text_has_no_share() -> None:
+    """As that of an entry whose pairs were all dropped."""
+    mixed = mixing([(100, 4), (0, 4), (100, 4)], weights=[1, 5, 1])
+    assert mixed.stages[0].shares == (0.5, 0, 0.5)
+    assert sorted(mixed.order(0)) == [*range(200)]
+    assert mixing([(0, 4), (50, 4)], temperature=5).stages[0].shares == (0, 1)
+    with pytest.raises(UsageError, match=r"training\.weights leaves no text"):
+        mixing([(0, 4), (50, 4)], weights=[1, 0])
+
+
+def test_temperature_is_for_stages_without_weights() -> None:
+    stages = [{"from_step": 5}, {"from_step": 9, "weights": [1, 3]}]
+    mixed = mixing([(100, 4), (25, 4)], weights=[3, 1], temperature=2, stages=stages)
+    assert np.allclose([stage.shares for stage in mixed.stages], [[0.75, 0.25], [2 / 3, 1 / 3], [0.25, 0.75]])
+
+
+@pytest.mark.parametrize("weights", [[], [1, 1]])
+def test_sentences_of_all_parts_are_in_random_order(weights: list[float]) -> None:
+    mixed = mixing([(100, 4), (100, 4)], weights=weights)
+    half = mixed.order(0)[:100]
+    assert 30 < (half < 100).sum() < 70
+    others = [mixed.order(1), Mixing(corpus([(100, 4)] * 2), 10, 2, training(weights=weights)).order(0)]
+    assert all(other.tolist() != mixed.order(0).tolist() for other in others), "of another epoch and seed"
+
+
+def test_weights_of_a_stage_are_checked_at_the_start() -> None:
+    with pytest.raises(UsageError, match=r"has 1 numbers, but the corpus has 2 parts"):
+        mixing([(10, 4), (10, 4)], stages=[{"from_step": 5, "weights": [1]}])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    directory = tmp_path_factory.mktemp("parts")
+    return open_corpus(run(own(directory / "in", pairs(100)), directory / "data"))
+
+
+def texts_of(prepared: Corpus, directory: Path, writes: bool = True, **shares: float) -> EpochTexts:
+    how = Augmentation(
+        prepared.directory, prepared.identity, schema.Augment(**(shares or {"joined": 0.5})), ("en", "de"), 1
+    )
+    return EpochTexts(prepared, how, directory, writes)
+
+
+def test_only_few_epochs_are_on_the_disk(prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is written in blocks. The one before may still be open; the last one is followed by none."""
+    for module in (augmentation, epoch_texts):
+        monkeypatch.setattr(module, "BLOCK", 50)
+    directory = tmp_path / "run" / "augmented" / "x"
+    with texts_of(prepared, directory) as texts:
+        texts.first, texts.last = 2, 6
+        before: Any = None
+        for epoch in range(2, 7):
+            text, again = texts.open(epoch), texts.open(epoch)
+            assert again is text
+            assert epoch == 2 or texts.open(epoch - 1) is before, "it stays open"
+            before = text
+            blocks = [augment_block(texts.how, (epoch, block)) for block in range(2)]
+            for number, side in enumerate((text.src, text.tgt)):
+                assert side.ids.tolist() == [i for block in blocks for i in block[number][0].tolist()]
+            texts._thread.submit(int).result()  # the next epoch is written
+            kept = {path.name for path in directory.iterdir() if path.is_dir()}
+            assert kept == {f"epoch-{i}" for i in range(max(2, epoch - 1), min(epoch + 2, 7))}
+        assert texts.open(7) is prepared
+    assert not (tmp_path / "run").exists(), "empty directories above it are removed"
+
+
+def test_a_disk_that_is_too_small_is_left_as_it_was(
+    prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "run" / "augmented" / "x"
+    monkeypatch.setattr(artefact, "free_megabytes", lambda _: 7)
+    monkeypatch.setattr(EpochTexts, "_megabytes", lambda _: 2)
+    with pytest.raises(StorageError, match=r"x needs 8 MB for augmented text and has 7 MB free"):
+        texts_of(prepared, directory).__enter__()
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(artefact, "free_megabytes", lambda _: 8)
+    with texts_of(prepared, directory):
+        pass
+
+
+def test_joined_lines_leave_fewer_of_them(prepared: Corpus, tmp_path: Path) -> None:
+    for shares, fewest in (({"joined": 0.5}, 33), ({"upper": 0.5}, 100)):
+        values: Any = vars(prepared)
+        assert AugmentedCorpus(**values, texts=texts_of(prepared, tmp_path, **shares)).fewest_lines == fewest
