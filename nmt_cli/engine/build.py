@@ -22,7 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
-SOURCES = HERE / "engine.c", HERE / "dispatch.c", HERE / "build.py"
+SOURCES = HERE / "engine.c", HERE / "neon.c", HERE / "dispatch.c", HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
 TARGET = "NMT_ENGINE_TARGET"  # processor to build a wheel for, such as aarch64; default: this one
 COMPILER = "ziglang>=0.15,<0.18"
@@ -37,7 +37,7 @@ LEVELS: dict[str, dict[str, str]] = {
         "avx2": "x86_64_v3",
         "base": "x86_64",
     },
-    "aarch64": {"base": "baseline"},
+    "aarch64": {"i8mm": "generic+dotprod+i8mm", "dotprod": "generic+dotprod", "base": "generic"},
 }
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-strict-aliasing", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wno-psabi"]
