@@ -67,6 +67,7 @@ OWNERS = {
     "sacremoses": {"corpus.moses"},
     "regex": {"scoring.paper_bleu", "documents.kept"},
     "accelerate": {"training"},
+    "psutil": {"system.operating_system"},
     "datasets": {"corpus.hub"},
     "pyarrow": {"corpus.hub", "corpus.opening", "corpus.bitext_tables"},
     "huggingface_hub": {"corpus.hub", "interop"},
