@@ -69,6 +69,7 @@ OWNERS = {
     "regex": {"scoring.paper_bleu", "documents.kept"},
     "accelerate": {"training"},
     "fsspec": {"sharding.bucket"},
+    "psutil": {"system.operating_system"},
     "datasets": {"corpus.hub"},
     "datatrove": {"translation.datatrove_step"},
     "pyarrow": {"corpus.hub", "corpus.opening", "corpus.bitext_tables"},

@@ -30,12 +30,18 @@ def test_every_extra_that_an_install_command_names_exists() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_one_command_builds_the_release(tmp_path: Path) -> None:
-    """An sdist and two wheels, each with the engine of its processor."""
+    """An sdist and three wheels, each with the engine of its system and processor."""
     subprocess.run([ROOT / ".ci/release", tmp_path / "dist"], check=True, capture_output=True)
     version = nmt_cli.__version__
-    machines = {"x86_64": b"\x3e\x00", "aarch64": b"\xb7\x00"}  # e_machine of ELF
-    wheels = {machine: f"nmt_cli-{version}-py3-none-manylinux_2_17_{machine}.whl" for machine in machines}
+    parts = {  # bytes of a header that name the processor, and levels
+        "manylinux_2_17_x86_64": (slice(18, 20), b"\x3e\x00", b"amx avx512 avxvnni avx2 base"),
+        "manylinux_2_17_aarch64": (slice(18, 20), b"\xb7\x00", b"i8mm dotprod base"),
+        "macosx_11_0_arm64": (slice(0, 8), b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01", b"i8mm dotprod base"),
+    }
+    wheels = {system: f"nmt_cli-{version}-py3-none-{system}.whl" for system in parts}
     assert {path.name for path in (tmp_path / "dist").iterdir()} == {f"nmt_cli-{version}.tar.gz", *wheels.values()}
-    for machine, wheel in wheels.items():
-        with zipfile.ZipFile(tmp_path / "dist" / wheel) as archive:
-            assert archive.read("nmt_cli/engine/libengine.so")[18:20] == machines[machine]
+    for system, (place, processor, levels) in parts.items():
+        with zipfile.ZipFile(tmp_path / "dist" / wheels[system]) as archive:
+            library = archive.read("nmt_cli/engine/libengine.so")
+        assert library[place] == processor
+        assert b"\0" + levels + b"\0" in library

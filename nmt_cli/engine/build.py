@@ -1,8 +1,8 @@
 """Compile engine.c into libengine.so, as hatchling's build hook or by hand with other flags.
 
 The compiler is zig, which pip installs only for the build (93 MB). It includes the headers and libraries of every
-target, so the build needs no compiler or headers from the system, and the library runs with glibc 2.17 or newer. This
-file imports only the standard library, because hatchling loads it by its path.
+target, so the build needs no compiler or headers from the system. The library runs on Linux with glibc 2.17 or newer,
+and on macOS 11 or newer. This file imports only the standard library, because hatchling loads it by its path.
 
 By hand: `pip install ziglang && python nmt_cli/engine/build.py`; see `--help`.
 """
@@ -22,11 +22,12 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
-SOURCES = HERE / "engine.c", HERE / "dispatch.c", HERE / "build.py"
+SOURCES = HERE / "engine.c", HERE / "neon.c", HERE / "dispatch.c", HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
-TARGET = "NMT_ENGINE_TARGET"  # processor to build a wheel for, such as aarch64; default: this one
+TARGET = "NMT_ENGINE_TARGET"  # to build a wheel for: a processor, for Linux, or such as aarch64-macos; default: this
 COMPILER = "ziglang>=0.15,<0.18"
 GLIBC = "2.17"  # the oldest that zig supports on aarch64
+MACOS = "11.0"  # the first for Apple's own processors
 
 # Per processor: instruction set levels, fastest first, with the CPU features that zig compiles for.
 LEVELS: dict[str, dict[str, str]] = {
@@ -37,8 +38,10 @@ LEVELS: dict[str, dict[str, str]] = {
         "avx2": "x86_64_v3",
         "base": "x86_64",
     },
-    "aarch64": {"base": "baseline"},
+    "aarch64": {"i8mm": "generic+dotprod+i8mm", "dotprod": "generic+dotprod", "base": "generic"},
 }
+# macOS saves AVX-512 registers only for processes that have used them, which dispatch.c cannot see. No Mac has AMX.
+MACOS_LEVELS = {"i8mm", "dotprod", "avx2", "base"}
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-strict-aliasing", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wno-psabi"]
 
@@ -49,17 +52,33 @@ class CannotBuildError(Exception):
 
 def own_target() -> str:
     """Return zig's name for this system, or raise CannotBuildError if the engine does not support it."""
-    machine = platform.machine()
-    if sys.platform != "linux" or machine not in LEVELS or platform.libc_ver()[0] != "glibc":
-        raise CannotBuildError(f"it needs Linux with glibc on {' or '.join(LEVELS)}, not {sys.platform} {machine}")
-    return target_of(machine)
+    glibc = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+    machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    if machine not in LEVELS or not (glibc or sys.platform == "darwin"):
+        systems = f"macOS or Linux with glibc on {' or '.join(LEVELS)}"
+        raise CannotBuildError(f"it needs {systems}, not {sys.platform} {machine}")
+    return target_of(machine if glibc else f"{machine}-macos")
 
 
-def target_of(machine: str) -> str:
-    """Return zig's name for Linux with glibc on a processor, such as aarch64-linux-gnu.2.17."""
-    if machine not in LEVELS:
-        raise CannotBuildError(f"it supports {' and '.join(LEVELS)}, not {machine}")
-    return f"{machine}-linux-gnu.{GLIBC}"
+def target_of(name: str) -> str:
+    """Return zig's name for a processor, with Linux and glibc, or for a name such as aarch64-macos."""
+    machine, _, system = name.partition("-")
+    if machine not in LEVELS or system not in ("", "macos"):
+        raise CannotBuildError(f"it supports {' and '.join(LEVELS)}, with -macos for macOS, not {name}")
+    return f"{machine}-macos.{MACOS}" if system else f"{machine}-linux-gnu.{GLIBC}"
+
+
+def levels_of(target: str) -> list[str]:
+    """Return the levels of a target, fastest first."""
+    return [level for level in LEVELS[target.split("-")[0]] if "-macos" not in target or level in MACOS_LEVELS]
+
+
+def wheel_tag(target: str) -> str:
+    """Return the tag of wheels for a target."""
+    machine = target.split("-")[0]
+    if "-macos" in target:
+        return f"py3-none-macosx_{MACOS.replace('.', '_')}_{machine.replace('aarch64', 'arm64')}"
+    return f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{machine}"
 
 
 def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
@@ -69,7 +88,7 @@ def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
 
 def is_current(output: Path, stamp: str | None = None) -> bool:
     """Return whether the library was compiled from the current sources, by default for all levels of this system."""
-    stamp = stamp or _stamp(own_target(), list(LEVELS[platform.machine()]), [])
+    stamp = stamp or _stamp(own_target(), levels_of(own_target()), [])
     return output.exists() and stamp.encode() in output.read_bytes()
 
 
@@ -92,13 +111,16 @@ def build(
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]
-    levels = levels or list(cpus)
+    levels = levels or levels_of(target)
     stamp = _stamp(target, levels, flags)
     if is_current(output, stamp):
         return False
     if not find_spec("ziglang"):
         raise CannotBuildError(f"the package {COMPILER.partition('>')[0]} is not installed")
     width = ["-mprefer-vector-width=512"] if target.startswith("x86_64") else []
+    link = ["-shared", "-s", "-lm"]
+    if "-macos" in target:
+        link.append("-Wl,-install_name,@rpath/libengine.so")  # instead of a temporary path
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, *FLAGS, *WARNINGS, *width, *flags]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         environment = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder, **os.environ}
@@ -110,7 +132,7 @@ def build(
         list(pool.map(_run, commands, [environment] * len(commands)))
         new = output.with_name(f".{output.name}-{os.getpid()}")  # a process may have the old one open
         try:
-            _run([*zig, "-shared", "-s", *(command[-1] for command in commands), "-lm", "-o", str(new)], environment)
+            _run([*zig, *(command[-1] for command in commands), *link, "-o", str(new)], environment)
             new.replace(output)
         finally:
             new.unlink(missing_ok=True)
@@ -127,23 +149,25 @@ def get_build_hook() -> type[Any]:
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             """Compile the library into the source tree, where tests and editable installs load it, or into a wheel."""
-            machine = os.environ.get(TARGET) or platform.machine()
-            cross = machine != platform.machine()
-            library = HERE / f".libengine-{machine}.so" if cross else LIBRARY
+            wanted = os.environ.get(TARGET, "")
             obstacle = self._obstacle()
+            cross, library = False, LIBRARY
             try:
                 if obstacle is None:
-                    build(library, target_of(machine))
+                    target = target_of(wanted) if wanted else own_target()
+                    cross = target != own_target()
+                    library = HERE / f".libengine-{wanted}.so" if cross else LIBRARY
+                    build(library, target)
             except (CannotBuildError, OSError) as error:
                 obstacle = str(error)
             if obstacle is not None:
-                if cross:
-                    raise CannotBuildError(f"{TARGET}={machine}: {obstacle}")
+                if wanted:
+                    raise CannotBuildError(f"{TARGET}={wanted}: {obstacle}")
                 LIBRARY.unlink(missing_ok=True)
                 self.app.display_warning(f"nmt is built without its engine, translation on a CPU is slower: {obstacle}")
             elif version != "editable":
                 build_data["force_include"][str(library)] = "nmt_cli/engine/libengine.so"
-                build_data["tag"] = f"py3-none-manylinux_{GLIBC.replace('.', '_')}_{machine}"
+                build_data["tag"] = wheel_tag(target)
                 build_data["pure_python"] = False
 
         def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nmt_cli.system.errors import UsageError, printable
 
 PATH = Path(__file__).with_name("libengine.so")
-LEVELS = "amx", "avx512", "avxvnni", "avx2", "base"
+LEVELS = "amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "base"
 OFF = "off"
 
 # Result type (None for void) and argument types of functions in engine.c, by their names without the level.

@@ -3,19 +3,20 @@
 import json
 import platform
 from importlib import metadata
-from pathlib import Path
 
 import torch
 
 from nmt_cli import __version__
 from nmt_cli.engine import library
+from nmt_cli.system.operating_system import cpu_features, cpu_model
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.translation.backends import MAX_THREADS
 from nmt_cli.translation.engine_backend import best_precision
 
 PACKAGES = "torch numpy sentencepiece accelerate datasets huggingface-hub sacrebleu transformers ctranslate2"
-FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8"  # CPU features that change a default
+# CPU features that change a default.
+FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8 asimddp i8mm"
 
 
 def env(as_json: bool) -> str:
@@ -24,14 +25,13 @@ def env(as_json: bool) -> str:
     cores = usable_cores()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     dtype = str(choose_dtype("auto", device)).removeprefix("torch.")
-    cpu = Path("/proc/cpuinfo").read_text()
-    model = cpu.partition("model name\t: ")[2].partition("\n")[0] or platform.machine()
+    features = cpu_features()
     installed = {package.name.replace("_", "-"): package.version for package in metadata.distributions()}
     rows = {
         **{"nmt": __version__, "python": platform.python_version(), "system": platform.platform()},
         **{name: installed.get(name, "not installed") for name in PACKAGES.split()},
-        "cpu": f"{model}, {cores} cores to use",
-        "cpu features": " ".join(flag for flag in FLAGS.split() if flag in cpu.split()),
+        "cpu": f"{cpu_model()}, {cores} cores to use",
+        "cpu features": " ".join(flag for flag in FLAGS.split() if flag in features),
         "engine": library.describe(),
         "cuda": str(torch.version.cuda),
         "gpus": "; ".join(f"{gpu.name}, {gpu.total_memory >> 20} MiB" for gpu in gpus),

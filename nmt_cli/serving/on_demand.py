@@ -2,19 +2,17 @@
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import math
-import mmap
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from pathlib import Path
 
 from anyio import CapacityLimiter, to_thread
 
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.system.console import say, warn
 from nmt_cli.system.errors import NmtError, from_os_error
+from nmt_cli.system.operating_system import resident_bytes, trim_malloc
 from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
@@ -22,16 +20,10 @@ LOADS = 2  # models loaded at once
 RETRY_SECONDS = 60  # after a failure, before a model is loaded again; requests fail at once until then
 
 
-def resident_bytes() -> int:
-    """Return the memory that this process takes."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
-
-
 def _free() -> None:
     """Return the memory of objects that are no longer used to the system."""
     gc.collect()  # a translator's queue and its threads refer to each other
-    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # malloc_trim(3); other C libraries lack it
-        trim(0)
+    trim_malloc()
 
 
 class OnDemand:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import errno
 import gc
 import logging
@@ -32,6 +31,7 @@ from nmt_cli.serving.service import Limits, Service
 from nmt_cli.system import signals
 from nmt_cli.system.console import say, warn
 from nmt_cli.system.errors import BusyError, NmtError, UsageError
+from nmt_cli.system.operating_system import set_malloc_options
 from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
@@ -192,9 +192,7 @@ class _Server(uvicorn.Server):
 
 def _return_memory() -> None:
     """Make glibc return freed memory to the system; by default it keeps it, in an arena per thread."""
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # mallopt(3); other C libraries lack it
-        for option, value in MALLOC.items():
-            mallopt(option, value)
+    set_malloc_options(MALLOC)
 
 
 def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:

@@ -5,7 +5,6 @@ The server kills it at a request's deadline. It ends when its standard input clo
 
 import json
 import os
-import resource
 import signal
 import sys
 from base64 import b64decode, b64encode
@@ -16,6 +15,7 @@ from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving.texts import TextFormat, assemble, assemble_file, file_units, units_of
 from nmt_cli.system.child_processes import end_with_parent
 from nmt_cli.system.errors import DataError
+from nmt_cli.system.operating_system import limit_memory
 
 NICE = 5  # lower priority than search and the event loop
 MAX_MEMORY = 1 << 30
@@ -26,9 +26,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the server finishes its requests first
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(os.getppid())
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    limit = MAX_MEMORY if hard == resource.RLIM_INFINITY else min(MAX_MEMORY, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    limit_memory(MAX_MEMORY)
     for line in sys.stdin.buffer:
         sys.stdout.write(json.dumps(_answer(json.loads(line))) + "\n")
         sys.stdout.flush()

@@ -1,14 +1,14 @@
 """Child processes: their parent handles signals while they start, and they end when it ends."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import threading
 import time
 from collections.abc import Collection, Iterator
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+from nmt_cli.system.operating_system import kill_with_parent_thread
+
 WATCH_SECONDS = 0.2
 
 
@@ -25,13 +25,12 @@ def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
 def end_with_parent(parent: int, *, thread_lasts: bool = True) -> None:
     """Kill this process when process `parent`, which started it, ends in any way, SIGKILL included.
 
-    The kernel does that at once, but it watches the thread that started this process. If that thread may end before
-    the parent does (`thread_lasts=False`), a thread of this process watches the parent instead.
+    Linux does that at once, but it watches the thread that started this process. If that thread may end before the
+    parent does (`thread_lasts=False`), and on macOS, a thread of this process watches the parent instead.
     """
-    if not thread_lasts:
+    if not (thread_lasts and kill_with_parent_thread()):
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -17,6 +17,10 @@ def set_quiet(quiet: bool) -> None:
     _quiet = quiet
 
 
+def is_quiet() -> bool:
+    return _quiet
+
+
 def say(*lines: str) -> None:
     """Print log lines, unless quiet. Control characters are escaped."""
     if not _quiet and sys.stderr is not None:

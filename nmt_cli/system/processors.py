@@ -1,18 +1,21 @@
 """The cores and the memory that this process may use, given its CPU affinity and the limits of its container.
 
-Containers set limits through cgroups, version 1 or 2 (man 7 cgroups). The limits of parent groups apply too.
+Containers set limits through cgroups, version 1 or 2 (man 7 cgroups). The limits of parent groups apply too. macOS has
+no such limits.
 """
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from nmt_cli.system.operating_system import allowed_cores
+
 ROOT = Path("/")
 
 
 def usable_cores() -> int:
     """Return the number of usable cores. Fractional quotas round down, to at least one core."""
-    cores = len(os.sched_getaffinity(0))
+    cores = allowed_cores()
     for group in _groups("cpu"):
         v1 = [*_numbers(group / "cpu.cfs_quota_us"), *_numbers(group / "cpu.cfs_period_us")]
         for limit in (_numbers(group / "cpu.max"), v1):

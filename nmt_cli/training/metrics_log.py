@@ -3,13 +3,13 @@
 import json
 import math
 import os
-import resource
 from pathlib import Path
 from typing import Any
 
 from nmt_cli.recipe import schema
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
+from nmt_cli.system.operating_system import peak_bytes
 
 # Noise is smaller: two runs of Multi30k differ by 3 % of the perplexity and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
@@ -50,7 +50,7 @@ def peak_memory_mb() -> int:
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_reserved() // 1_000_000  # includes the memory pool of CUDA graphs
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 // 1_000_000
+    return peak_bytes() // 1_000_000
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:

@@ -1,13 +1,16 @@
-"""Training in several processes of one machine: choose their number, fork them, and end them together."""
+"""Training in several processes of one machine: choose their number, start them, and end them together."""
 
 import contextlib
 import multiprocessing
 import os
 import signal
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkProcess
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,8 +19,9 @@ import torch
 
 from nmt_cli.recipe import schema
 from nmt_cli.system.child_processes import end_with_parent, signals_blocked
-from nmt_cli.system.console import set_quiet
+from nmt_cli.system.console import is_quiet, set_quiet
 from nmt_cli.system.errors import StorageError, UsageError
+from nmt_cli.system.operating_system import LOOPBACK, START_METHOD, shared_file
 from nmt_cli.system.processors import usable_cores, usable_memory
 from nmt_cli.training.accelerator import INIT_METHOD
 from nmt_cli.training.stopping import SIGNALS
@@ -61,48 +65,64 @@ def _refuse_unconnected_machines() -> None:
 
 
 def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
-    """Call `work` in this process, or in several forks of it; return the result of the first process.
+    """Call `work` in this process, or in several child processes; return the result of the first process.
 
-    Raise the first error of any process, and StorageError if one was killed.
+    Raise the first error of any process, and StorageError if one was killed. Unless processes are forks, `work` must be
+    picklable.
     """
     _refuse_unconnected_machines()
     if torch.get_num_threads() > usable_cores():  # threads above a container's limit only wait for each other
         torch.set_num_threads(usable_cores())
     count = local_processes(settings)
-    return work() if count == 1 else _in_forks(count, work)
+    return work() if count == 1 else _in_children(count, work)
 
 
-def _in_forks(count: int, work: Callable[[], int]) -> int:
-    context = multiprocessing.get_context("fork")
+@dataclass(frozen=True)
+class _Job:
+    """What the processes of one training share."""
+
+    parent: int
+    count: int
+    rendezvous: Path  # file where the processes meet
+    sender: Connection  # for the result or an error
+    threads: int  # of torch in each process
+    quiet: bool
+    work: Callable[[], int]
+
+
+def _in_children(count: int, work: Callable[[], int]) -> int:
+    context = multiprocessing.get_context(START_METHOD)
+    if START_METHOD == "spawn":
+        resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks signals
     receiver, sender = context.Pipe(duplex=False)
-    rendezvous = os.memfd_create("nmt")
-    forks = list[ForkProcess]()
+    children = list[BaseProcess]()
     handlers = dict[int, Any]()
 
     def forward(number: int, _frame: FrameType | None) -> None:
-        for fork in forks:
+        for child in children:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(fork.pid, number)  # type: ignore[arg-type]  # it has been started
+                os.kill(child.pid, number)  # type: ignore[arg-type]  # it has been started
 
-    try:
-        with signals_blocked(SIGNALS):  # until every process handles them
-            for rank in range(count):
-                arguments = (rank, os.getpid(), count, rendezvous, sender, work)
-                fork = context.Process(target=_fork, args=arguments, daemon=True)
-                fork.start()
-                forks.append(fork)
-            for number in SIGNALS:
-                handlers[number] = signal.signal(number, forward)
-        code, result = _wait_for_first(forks, receiver)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for fork in reversed(forks):
-            if fork is forks[0]:
-                fork.join(LAST_SECONDS)  # it may be writing a checkpoint
-            fork.kill()
-            fork.join()
-        os.close(rendezvous)
+    with shared_file() as rendezvous:
+        threads = max(1, torch.get_num_threads() // count)
+        job = _Job(os.getpid(), count, rendezvous, sender, threads, is_quiet(), work)
+        try:
+            with signals_blocked(SIGNALS):  # until every process handles them
+                for rank in range(count):
+                    child = context.Process(target=_run, args=(rank, job), daemon=True)
+                    child.start()
+                    children.append(child)
+                for number in SIGNALS:
+                    handlers[number] = signal.signal(number, forward)
+            code, result = _wait_for_first(children, receiver)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            for child in reversed(children):
+                if child is children[0]:
+                    child.join(LAST_SECONDS)  # it may be writing a checkpoint
+                child.kill()
+                child.join()
     if isinstance(result, Exception):
         raise result
     if code < 0 and -code not in SIGNALS:
@@ -110,45 +130,44 @@ def _in_forks(count: int, work: Callable[[], int]) -> int:
     return SIGNALS.get(-code, code) if code else int(result)
 
 
-def _wait_for_first(forks: list[ForkProcess], receiver: Connection) -> tuple[int, Any]:
-    """Wait until the first fork ends, any fork fails, or one sends a result.
+def _wait_for_first(children: Sequence[BaseProcess], receiver: Connection) -> tuple[int, Any]:
+    """Wait until the first process ends, any process fails, or one sends a result.
 
     Return the exit code of the failed one and the result; a missing one is 0.
     """
-    codes = [fork.exitcode for fork in forks]
+    codes = [child.exitcode for child in children]
     while codes[0] is None and not any(codes) and not receiver.poll():
-        running = [fork.sentinel for fork, code in zip(forks, codes, strict=True) if code is None]
+        running = [child.sentinel for child, code in zip(children, codes, strict=True) if code is None]
         wait([receiver, *running], POLL_SECONDS)
-        codes = [fork.exitcode for fork in forks]
+        codes = [child.exitcode for child in children]
     if code := next(filter(None, codes), 0):
         return code, 0
     return 0, receiver.recv() if receiver.poll() else 0
 
 
-def _fork(rank: int, parent: int, count: int, rendezvous: int, sender: Connection, work: Callable[[], int]) -> None:
-    """Run `work` as process `rank` of `count`, and send its error, or from the first process its result.
+def _run(rank: int, job: _Job) -> None:
+    """Do the work as process `rank`, and send its error, or from the first process its result.
 
     Only the first process prints progress.
     """
-    end_with_parent(parent)
+    end_with_parent(job.parent)
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # until Stop handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of an earlier training in this command
-    threads = max(1, torch.get_num_threads() // count)
-    torch.set_num_threads(threads)
-    job = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "OMP_NUM_THREADS": threads}
-    network = {"GLOO_SOCKET_IFNAME": "lo", INIT_METHOD: f"file:///proc/self/fd/{rendezvous}"}
-    os.environ.update({name: str(value) for name, value in (job | network).items()})
-    if rank:
-        set_quiet(True)
+    torch.set_num_threads(job.threads)
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": job.count, "LOCAL_WORLD_SIZE": job.count}
+    network = {"GLOO_SOCKET_IFNAME": LOOPBACK, INIT_METHOD: f"file://{job.rendezvous}"}
+    variables = ranks | network | {"OMP_NUM_THREADS": job.threads}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    set_quiet(job.quiet or rank > 0)
     try:
-        result = work()
+        result = job.work()
         if not rank:
-            sender.send(result)
+            job.sender.send(result)
     except SystemExit:
         if not rank:  # the first process raises the error that the others exit for
             raise
     except Exception as error:
         error.add_note(traceback.format_exc()[-2000:])
-        sender.send(error)
+        job.sender.send(error)

@@ -1,13 +1,11 @@
 """Devices, dtypes, memory, CUDA graphs, and copies to the host."""
 
 import contextlib
-import ctypes
 import functools
 import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
+from nmt_cli.system.operating_system import cpu_features, set_malloc_options
 
 BACKEND = "inductor"  # of torch.compile
 ALIGNMENT = 16  # bytes, of arrays in one buffer
@@ -37,18 +36,10 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        has_bf16 = "AVX512" in torch.backends.cpu.get_cpu_capability() and _cpu_has("avx512_bf16", "amx_bf16")
+        has_bf16 = "AVX512" in torch.backends.cpu.get_cpu_capability() and cpu_features() & {"avx512_bf16", "amx_bf16"}
     if precision == "bf16" and not has_bf16:
         raise UsageError("precision is bf16, which this hardware does not support. Set it to auto or fp32")
     return torch.bfloat16 if has_bf16 and precision != "fp32" else torch.float32
-
-
-def _cpu_has(*flags: str) -> bool:
-    try:
-        words = Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
-    return any(flag in words for flag in flags)
 
 
 @functools.cache
@@ -87,10 +78,8 @@ def reuse_memory() -> None:
     It affects the whole process, so only commands and their forks call it.
     """
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # malloc.h
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(m_arena_max, 1)  # else other threads could not reuse memory freed by the one that prepares batches
-        mallopt(m_mmap_max, 0)
-        mallopt(m_trim_threshold, 2**31 - 1)
+    # One arena: else other threads could not reuse memory freed by the one that prepares batches.
+    set_malloc_options({m_arena_max: 1, m_mmap_max: 0, m_trim_threshold: 2**31 - 1})
 
 
 class Staged:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import platform
 import re
+import struct
 import subprocess
 import sys
 import zipfile
@@ -131,8 +132,8 @@ def test_the_engine_is_opened_without_numpy_and_torch(own_library: Path) -> None
 
 
 def test_levels_have_the_same_names_and_order_in_c_and_python() -> None:
-    assert list(build.LEVELS["x86_64"]) == list(library.LEVELS)
-    assert set(build.LEVELS["aarch64"]) <= set(library.LEVELS)
+    for levels in build.LEVELS.values():
+        assert list(levels) == [level for level in library.LEVELS if level in levels]
 
 
 def glibc_of(file: Path) -> tuple[int, int]:
@@ -172,8 +173,64 @@ def test_the_engine_compiles_for_arm(tmp_path: Path) -> None:
     assert build.build(made, "aarch64-linux-gnu.2.17")
     assert made.read_bytes()[:20].endswith(b"\xb7\x00")  # ELF's e_machine of AArch64
     assert glibc_of(made) <= (2, 17)
+    assert {f"run_{level}".encode() for level in build.LEVELS["aarch64"]} <= set(made.read_bytes().split(b"\0"))
     if platform.machine() != "aarch64":
         assert library.describe(made).startswith("none: it cannot be loaded: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "cpu", "levels", "tag"),
+    [
+        ("aarch64-macos", 0x0100000C, "i8mm dotprod base", "macosx_11_0_arm64"),
+        ("x86_64-macos", 0x01000007, "avx2 base", "macosx_11_0_x86_64"),
+    ],
+)
+def test_the_engine_compiles_for_macos(tmp_path: Path, name: str, cpu: int, levels: str, tag: str) -> None:
+    """As a dynamic library, with the levels that a Mac may have and no path of the build in it."""
+    pytest.importorskip("ziglang")
+    made, target = tmp_path / "mac.so", build.target_of(name)
+    assert build.build(made, target)
+    content = made.read_bytes()
+    magic, found, _, kind = struct.unpack("<4I", content[:16])  # mach-o/loader.h
+    assert (magic, found, kind) == (0xFEEDFACF, cpu, 6)
+    assert f"\0{levels}\0".encode() in content
+    assert {f"_run_{level}".encode() for level in levels.split()} <= set(content.split(b"\0"))
+    assert str(tmp_path).encode() not in content
+    assert build.wheel_tag(target) == f"py3-none-{tag}"
+
+
+def test_only_supported_systems_are_built_for() -> None:
+    assert build.target_of("aarch64") == "aarch64-linux-gnu.2.17"
+    for name in ("riscv64", "aarch64-windows", "macos", ""):
+        with pytest.raises(build.CannotBuildError, match="it supports x86_64 and aarch64, with -macos for macOS, not"):
+            build.target_of(name)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "libc", "target"),
+    [
+        ("linux", "x86_64", "glibc", "x86_64-linux-gnu.2.17"),
+        ("linux", "aarch64", "glibc", "aarch64-linux-gnu.2.17"),
+        ("darwin", "arm64", "", "aarch64-macos.11.0"),
+        ("darwin", "x86_64", "", "x86_64-macos.11.0"),
+        ("linux", "x86_64", "", None),
+        ("linux", "riscv64", "glibc", None),
+        ("win32", "x86_64", "", None),
+    ],
+)
+def test_this_system_is_recognized(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str, libc: str, target: str | None
+) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "libc_ver", lambda: (libc, ""))
+    if target:
+        assert build.own_target() == target
+    else:
+        with pytest.raises(
+            build.CannotBuildError, match="it needs macOS or Linux with glibc on x86_64 or aarch64, not"
+        ):
+            build.own_target()
 
 
 def wheel_of(tmp_path: Path, **environment: str) -> tuple[Path, str]:
@@ -206,7 +263,7 @@ def test_an_sdist_builds_a_wheel_that_needs_no_compiler(tmp_path: Path) -> None:
     assert wheel.name.endswith(f"-py3-none-manylinux_2_17_{platform.machine()}.whl")
     inside = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("nmt_cli/engine/")}
     assert {"libengine.so", "library.py"} <= inside
-    assert not inside & {"build.py", "engine.c", "dispatch.c"}
+    assert not inside & {"build.py", "engine.c", "neon.c", "dispatch.c"}
     python = tmp_path / "tools" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", wheel], check=True)
     code = "from nmt_cli.engine import library; print(library.describe())"

@@ -239,7 +239,8 @@ def test_models_that_are_put_away_give_their_memory_back(tmp_path: Path) -> None
 import asyncio, math, sys
 from pathlib import Path
 from nmt_cli.interop.model_kinds import find_models
-from nmt_cli.serving.on_demand import Loader, resident_bytes
+from nmt_cli.serving.on_demand import Loader
+from nmt_cli.system.operating_system import resident_bytes
 from nmt_cli.serving.pool import load
 loader = Loader(lambda model: load(model.open(), "fp32", 1)[0].translator, idle=math.inf)
 model = loader.add(find_models(Path(sys.argv[1]))[0])

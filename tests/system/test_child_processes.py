@@ -9,11 +9,16 @@ import psutil
 import pytest
 from other_processes import ended
 
+from nmt_cli.system import child_processes
 from nmt_cli.system.child_processes import end_with_parent
 
 
-@pytest.mark.parametrize("thread_lasts", [True, False])
-def test_a_child_ends_with_its_parent_and_not_with_a_thread_that_may_end(thread_lasts: bool) -> None:
+@pytest.mark.parametrize(("thread_lasts", "macos"), [(True, False), (False, False), (True, True)])
+def test_a_child_ends_with_its_parent_and_not_with_a_thread_that_may_end(
+    monkeypatch: pytest.MonkeyPatch, thread_lasts: bool, macos: bool
+) -> None:
+    if macos:
+        monkeypatch.setattr(child_processes, "kill_with_parent_thread", lambda: False)
     receiver, sender = os.pipe()
     parent = os.fork()
     if not parent:

@@ -1,0 +1,81 @@
+// Compare the products of one level with plain C of the same arithmetic: `engine_products SHAPES`. Prints the levels that
+// this CPU can run, and the number of products that have the same bits; ends with 1 at the first that has not.
+#include "engine.c"
+
+#include <stdio.h>
+
+const char *runnable(void);
+
+static uint32_t state = 1;
+
+static int64_t between(int64_t from, int64_t to) {
+    state = state * 1664525u + 1013904223u;
+    return from + (int64_t)((uint64_t)(state >> 8) * (uint64_t)(to - from + 1) >> 24);
+}
+
+static float number(void) { return (float)between(-(1 << 20), 1 << 20) / (float)(1 << between(10, 20)); }
+
+// One result: y = sum of x[i] * w[i], of quantized numbers if `eight_bits`. `zero`: byte of an input of 0.
+static float plain(const float *x, const float *w, int64_t size, float bias, int eight_bits, int positive) {
+    float sum = bias, x_top = 0, w_top = 1e-12f;
+    for (int64_t i = 0; i < size; i++) {
+        sum = x[i] * w[i] + sum;
+        if (fabsf(x[i]) > x_top) x_top = fabsf(x[i]);
+        if (fabsf(w[i]) > w_top) w_top = fabsf(w[i]);
+    }
+    if (!eight_bits) return sum;
+    const float steps = positive ? 255 : 127, zero = positive ? 0 : 128, inverse = x_top > 1e-30f ? steps / x_top : 0;
+    const float scale = w_top / 127;
+    int64_t products = 0;
+    for (int64_t i = 0; i < size; i++) {
+        const float byte = x[i] * inverse + (zero + 0.5f);
+        products += (int64_t)(floorf(byte < 255 ? byte : 255) - zero) * (int64_t)rintf(w[i] / scale);
+    }
+    return (float)products * (scale * (x_top / steps)) + bias;
+}
+
+static int compare(void) {
+    const int eight_bits = between(0, 3) > 0, positive = between(0, 1), rows = between(0, 3) ? between(1, 20) : between(1, 80);
+    const int64_t inputs = between(0, 2) ? between(1, 200) : between(1, 1100), outputs = between(1, 150);
+    const int64_t width = round_up(inputs, LANES);
+    const Model m = {.eight_bits = eight_bits};
+    int failed = 0;
+    float *w = allocate(inputs * outputs * 4), *bias = allocate(outputs * 4), *x = allocate(rows * width * 4);
+    for (int64_t i = 0; i < inputs * outputs; i++) w[i] = between(0, 9) ? number() : 0;
+    for (int64_t i = 0; i < outputs; i++) bias[i] = number();
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < inputs; i++) x[r * width + i] = positive ? fabsf(number()) : number();
+    const Axis in = {1, inputs, width}, out = {1, outputs, outputs};
+    Linear l = pack_linear(&m, &failed, w, bias, in, &out, 1, 0);
+    l.activation = between(0, 1) ? RELU : NONE, l.positive = positive;
+    set_start(&l);
+    Search s = {.row_scale = allocate((rows + PANEL) * 4), .quantized = allocate((rows + PANEL) * width)};
+    s.interleaved = allocate(rows * width * 4);
+    float *results = allocate(rows * l.stride * 4);
+    apply(&s, &m, &l, x, results, rows);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t o = 0; o < outputs; o++) {
+            const float y = plain(x + r * width, w + o * inputs, inputs, bias[o], eight_bits, positive);
+            const float expected = l.activation == RELU && y < 0 ? 0 : y, found = results[r * l.stride + o];
+            if (memcmp(&expected, &found, 4)) {
+                printf("%s, %d rows, %lld inputs, output %lld of %lld, positive %d: %a, not %a\n",
+                       eight_bits ? "int8" : "fp32", rows, (long long)inputs, (long long)o, (long long)outputs,
+                       positive, found, expected);
+                return 0;
+            }
+        }
+    void *all[] = {w, bias, x, l.weights, l.start, l.scale, l.bias, s.row_scale, s.quantized, s.interleaved, results};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) release(all[i]);
+    return 1;
+}
+
+int main(int count, char **arguments) {
+    const int shapes = count > 1 ? atoi(arguments[1]) : 1;
+    printf("%s\n", runnable());
+    begin_tiles();
+    for (int i = 0; i < shapes; i++)
+        if (!compare()) return 1;
+    end_tiles();
+    printf("%d products\n", shapes);
+    return 0;
+}
