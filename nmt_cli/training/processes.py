@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
@@ -91,8 +92,9 @@ class _Job:
 
 
 def _in_children(count: int, work: Callable[[], int]) -> int:
-    context = multiprocessing.get_context(START_METHOD)
+    context: ForkContext | SpawnContext = multiprocessing.get_context("fork")
     if START_METHOD == "spawn":
+        context = multiprocessing.get_context("spawn")
         resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks signals
     receiver, sender = context.Pipe(duplex=False)
     children = list[BaseProcess]()
@@ -109,7 +111,7 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
         try:
             with signals_blocked(SIGNALS):  # until every process handles them
                 for rank in range(count):
-                    child = context.Process(target=_run, args=(rank, job), daemon=True)
+                    child: BaseProcess = context.Process(target=_run, args=(rank, job), daemon=True)
                     child.start()
                     children.append(child)
                 for number in SIGNALS:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import tempfile
 from pathlib import Path
 
 import torch
@@ -48,8 +49,9 @@ def make_model(parent: Path, *changes: str, seed: int = 1) -> Path:
 
 
 def memory_file(data: bytes = b"") -> int:
-    """Return the descriptor of a file in memory, positioned at its start."""
-    descriptor = os.memfd_create("test")
+    """Return the descriptor of a file without a name, positioned at its start."""
+    with tempfile.TemporaryFile() as file:
+        descriptor = os.dup(file.fileno())
     os.write(descriptor, data)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
