@@ -1,6 +1,7 @@
 """Object stores through fsspec: s3://, gs://, hf:// and others."""
 
 import contextlib
+import errno
 import re
 import tempfile
 from collections.abc import Iterator
@@ -40,7 +41,10 @@ class Bucket:
 
     def open(self, name: str) -> IO[bytes]:
         with remote(self.place):
-            stream: IO[bytes] = self._files.open(self._path(name), "rb")
+            try:
+                stream: IO[bytes] = self._files.open(self._path(name), "rb")
+            except FileNotFoundError:
+                raise FileNotFoundError(errno.ENOENT, "not there", f"{self.place}/{name}") from None
             return stream
 
     def claim(self, name: str, data: bytes) -> bool:
@@ -107,10 +111,10 @@ def remote(place: str) -> Iterator[None]:
     """Turn the errors of a store's own library into StorageErrors, and name the place in those of Python."""
     try:
         yield
-    except OSError as error:
-        error.filename = error.filename or place
-        raise
     except (NmtError, NotImplementedError):
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            error.filename = error.filename or place
+            raise
         raise StorageError(f"{place}: {type(error).__name__}: {error}. Check the address and the network") from error

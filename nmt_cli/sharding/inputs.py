@@ -2,18 +2,20 @@
 
 import contextlib
 import glob
+import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from nmt_cli.corpus.opening import COMPRESSIONS, decompressing
 from nmt_cli.corpus.readers import check_plain
 from nmt_cli.sharding.bucket import file_system, is_url, remote
 from nmt_cli.system.errors import MissingError, UsageError
 
+REMOTE_BUFFER = 1 << 20  # bytes
 WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -47,10 +49,11 @@ def find(words: Sequence[str]) -> list[Input]:
 
 def _local(word: str) -> Iterator[Input]:
     path = Path(word)
+    if path.is_file():
+        yield Input(path.name, word, path.stat().st_size)
+        return
     if path.is_dir():
         files, root = [str(each) for each in path.rglob("*")], path
-    elif path.is_file():
-        files, root = [word], path.parent
     else:
         files = glob.glob(word, recursive=True) if WILDCARD.search(word) else []  # noqa: PTH207  # absolute patterns
         root = Path(_fixed(word))
@@ -99,13 +102,12 @@ def _hidden(path: Path) -> bool:
 def opened(file: Input) -> Iterator[IO[bytes]]:
     """Open an input, decompressed by its suffix; DataError if it is damaged or of another kind."""
     with remote(file.place), _raw(file.place) as raw, decompressing(raw, file.place) as stream:
-        if hasattr(stream, "peek"):
-            check_plain(stream.peek(4)[:4], file.place)
+        check_plain(stream.peek(4)[:4], file.place)
         yield stream
 
 
-def _raw(place: str) -> Any:
+def _raw(place: str) -> io.BufferedReader:
     if not is_url(place):
         return Path(place).open("rb")  # the caller closes it
     files, path = file_system(place)
-    return files.open(path, "rb")
+    return io.BufferedReader(files.open(path, "rb"), REMOTE_BUFFER)

@@ -85,6 +85,7 @@ class Reader(contextlib.AbstractContextManager["Reader"]):
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
+        self._file = -1
 
     def read(self, unit: Unit) -> Content:
         """Return a unit's lines, long ones cut; DataError if the file is shorter than it was when it was counted."""

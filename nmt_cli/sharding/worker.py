@@ -47,9 +47,9 @@ class Worker:
         """Do units until none is left that has neither a result nor a failure. The first error of the disk or of the
         output ends the worker."""
         lanes = [threading.Thread(target=self._lane, daemon=True, name=f"unit {lane}") for lane in range(LANES)]
-        for lane in lanes:
-            lane.start()
         try:
+            for lane in lanes:
+                lane.start()
             open_lanes = LANES
             while open_lanes:
                 event = self._events.get()
@@ -68,7 +68,8 @@ class Worker:
             self._stopping = True
             self._stop()
             for lane in lanes:
-                lane.join(STOP_SECONDS)
+                if lane.ident:
+                    lane.join(STOP_SECONDS)
             raise
         finally:
             if not any(lane.is_alive() for lane in lanes):

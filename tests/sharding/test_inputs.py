@@ -47,6 +47,10 @@ def test_a_word_that_names_no_file_is_refused(place: Path, word: str) -> None:
         inputs.find([word if "://" in word else str(place / word)])
 
 
+def test_a_hidden_file_is_found_by_its_name(place: Path) -> None:
+    assert [each.name for each in inputs.find([str(place / ".hidden")])] == [".hidden"]
+
+
 def test_a_name_with_wildcards_may_be_a_file(tmp_path: Path) -> None:
     (tmp_path / "a[1].txt").touch()
     (tmp_path / "a1.txt").touch()

@@ -68,13 +68,14 @@ def test_zstandard_is_read(tmp_path: Path) -> None:
         assert b"".join(reader.read(unit).data for unit in units.numbered([units.count(files[0], 64)])) == TEXT
 
 
-def test_a_long_line_is_cut_but_its_hash_is_of_all_of_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_a_long_line_is_cut_but_its_hash_is_of_all_of_it(tmp_path: Path, scheme: str) -> None:
     """Lines are cut as `nmt translate` cuts them; memory does not grow with them."""
     hashes = set()
     for end in (b"1", b"2"):
         long = b"x" * (units.MAX_UNIT_BYTES + 2 * MAX_LINE_BYTES) + end
         (tmp_path / "t.txt").write_bytes(b"a\n" + long + b"\nb\n")
-        files = inputs.find([str(tmp_path / "t.txt")])
+        files = inputs.find([f"{scheme}{tmp_path}/t.txt"])
         found = units.numbered([units.count(files[0], 10)])
         assert [(unit.first, unit.lines) for unit in found] == [(1, 2), (3, 1)]
         with Reader(files) as reader:
