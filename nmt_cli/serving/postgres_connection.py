@@ -26,7 +26,7 @@ BUSY = "40P01", "53300", "55P03", "57014", "57P03"
 class PostgresConnection:
     """A connection that is opened again after the server was restarted or the network failed."""
 
-    types: Mapping[str, str] = {  # noqa: RUF012
+    types: Mapping[str, str] = {
         "identity": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
         "integer": "BIGINT",
         "bytes": "BYTEA",

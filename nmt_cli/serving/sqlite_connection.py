@@ -15,7 +15,7 @@ BUSY_SECONDS = 5  # how long to wait for another process that writes
 
 
 class SqliteConnection:
-    types: Mapping[str, str] = {  # noqa: RUF012
+    types: Mapping[str, str] = {
         "identity": "INTEGER PRIMARY KEY",
         "integer": "INTEGER",
         "bytes": "BLOB",

@@ -16,7 +16,9 @@ ESCAPED = "p%40ss%2Fword%25"
 
 
 def programs() -> Path | None:
-    """Return the directory of initdb and postgres; None if they are not installed."""
+    """Return the directory of initdb and postgres; None if they, or openssl for TLS, are not installed."""
+    if not shutil.which("openssl"):
+        return None
     found = shutil.which("initdb")
     places = [Path(found).resolve().parent] if found else []
     places += sorted((path for pattern in PLACES for path in Path("/").glob(pattern[1:])), reverse=True)
@@ -41,11 +43,11 @@ class PostgresServer:
         password.write_text(PASSWORD)
         self._run("initdb", "-D", "data", "-U", "nmt", "-A", "scram-sha-256", "--pwfile=password", "--no-sync")
         password.unlink()
-        self._run_openssl()
+        self._make_certificate()
         self._count = 0
         self.start()
 
-    def _run_openssl(self) -> None:
+    def _make_certificate(self) -> None:
         """Make a certificate for 127.0.0.1, which signs itself."""
         subject = "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"
         files = "-keyout", "data/server.key", "-out", "data/server.crt"
