@@ -88,7 +88,12 @@ class OnDemand:
         await self._loader.make_room()
 
     async def put_away(self) -> None:
-        """Free the memory of the translator, which no request holds."""
+        """Free the memory of the translator, unless a request holds it.
+
+        The event loop may have begun a request since this call was scheduled.
+        """
+        if self.users:
+            return
         translator, self.translator = self.translator, None
         if translator:
             await to_thread.run_sync(translator.close)

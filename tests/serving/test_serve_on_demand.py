@@ -218,6 +218,28 @@ def test_a_model_is_not_idle_during_a_long_request(directory: Path) -> None:
         asyncio.run(hold_twice())
 
 
+@pytest.mark.parametrize("turns", range(4))
+def test_a_request_may_begin_at_any_turn_of_the_event_loop(turns: int, directory: Path) -> None:
+    """Also between the end of the idle time and the turn in which the model would be put away."""
+    lab = Lab(directory, idle=0)
+    model = lab.by_pair["en", "de"]
+
+    async def hold_twice() -> None:
+        async with model.held():
+            pass
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with model.held():
+            held = model.loaded
+            await asyncio.sleep(0.05)
+            assert model.translator is held
+        while lab.loaded:
+            await asyncio.sleep(0.01)
+
+    with lab.pool:
+        asyncio.run(asyncio.wait_for(hold_twice(), 60))
+
+
 def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
     """One model fits; every answer is right."""
     lab = Lab(directory, memory=1, resident=lambda: len(lab.loaded), idle=0.05)
