@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,28 @@ def test_subwords_split_down_to_their_last_parts(twice: Corpus) -> None:
     assert all((table[line, 0] < 0).all() for line in whole)
     assert sum(map(len, whole)) > 2 * sum(map(len, lines))
     assert [line.tolist() for line in split_lines(lines, table, 0, rng)] == [line.tolist() for line in lines]
+
+
+def test_a_subword_splits_into_the_parts_that_were_merged_first() -> None:
+    """The part that was merged later decides. Special tokens and those that are no merge never split."""
+    scores = {"<pad>": 0.0, "</s>": 0.0, "a": -1.0, "c": -2.0, "ab": -20.0, "bc": -10.0, "abc": -30.0, "cab": -40.0}
+    tokens = [*scores]
+
+    def parts(**changed: float) -> tuple[str, ...]:
+        own = scores | changed
+        tokenizer: Any = SimpleNamespace(
+            vocabulary_size=len(own), tokens=lambda _: tokens, score=lambda i: own[tokens[i]]
+        )
+        table = split_table(tokenizer)
+        found = {token: tuple(tokens[i] for i in row if i >= 0) for token, row in zip(tokens, table, strict=True)}
+        assert found.pop("cab") == ("c", "ab")
+        abc = found.pop("abc")
+        assert not any(found.values())
+        return abc
+
+    assert parts() == ("a", "bc")
+    assert parts(ab=-10.0, bc=-20.0) == ("ab", "c")
+    assert parts(ab=-3.0, bc=-2.5, c=-50.0) == ("a", "bc")
 
 
 def test_pairs_of_different_languages_are_never_joined(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def relations(*targets: str) -> str:
     return f"<Relationships>{found}</Relationships>"
 
 
-def workbook(cells: dict[str, str], tables: dict[str, str], links: dict[str, str], strings: int = 8) -> bytes:
+def workbook(cells: dict[str, str], tables: dict[str, str], links: dict[str, str], strings: int = 10) -> bytes:
     """Return a workbook of the sheets a and b, whose shared strings are "text 0", "text 1" and so on."""
     texts = "".join(f"<si><t>text {number}</t></si>" for number in range(strings))
     members = {"xl/sharedStrings.xml": f"<sst {X}>{texts}</sst>"}
@@ -49,16 +49,25 @@ def numbers(data: bytes) -> list[int]:
 def test_headers_of_all_tables_in_all_sheets_stay() -> None:
     """Their texts, wherever else these stand; cells beside and below them are translated."""
     cells = {
-        "a": cell("B2", 0) + cell("C2", 1) + cell("D2", 2) + cell("B3", 3) + cell("A2", 4) + cell("B9", 5),
-        "b": cell("AA7", 6) + cell("AB7", 7) + cell("B2", 3),
+        "a": cell("B2", 0)
+        + cell("C2", 1)
+        + cell("D2", 2)
+        + cell("B3", 3)
+        + cell("A2", 4)
+        + cell("B9", 5)
+        + cell("F2", 8),
+        "b": cell("AA7", 6) + cell("AB7", 7) + cell("B2", 3) + cell("K7", 9),
     }
-    tables = {"one": "B2:C5", "two": "$B$9:$B$12", "three": "AA7:AA9"}
-    links = {"a": relations("../tables/one.xml", "/xl/tables/two.xml"), "b": relations("../tables/three.xml")}
-    assert numbers(workbook(cells, tables, links)) == [2, 3, 4, 7]
-    assert numbers(workbook(cells, tables, {"b": links["b"]})) == [0, 1, 2, 3, 4, 5, 7]
-    assert numbers(workbook(cells, tables, {"a": relations("../tables/none.xml", "../../../x")})) == [*range(8)]
+    tables = {"one": "B2:C5", "two": "$B$9:$B$12", "three": "AA7:AA9", "four": "F2:G3"}
+    links = {
+        "a": relations("../tables/one.xml", "/xl/tables/two.xml", "../tables/four.xml"),
+        "b": relations("../tables/three.xml"),
+    }
+    assert numbers(workbook(cells, tables, links)) == [2, 3, 4, 7, 9]
+    assert numbers(workbook(cells, tables, {"b": links["b"]})) == [0, 1, 2, 3, 4, 5, 7, 8, 9]
+    assert numbers(workbook(cells, tables, {"a": relations("../tables/none.xml", "../../../x")})) == [*range(10)]
     assert numbers(workbook({"a": '<c t="s"><v>4</v></c>' + cell("Z9", 5)}, {"one": "A1:A2"}, {"a": links["a"]})) == [
-        0, 1, 2, 3, 5, 6, 7,
+        0, 1, 2, 3, 5, 6, 7, 8, 9,
     ]  # fmt: skip
     plain = '<c r="B2"><v>3</v></c>'  # a number, which is no index
     assert 3 in numbers(workbook({"a": plain}, tables, {"a": links["a"]}))
@@ -123,6 +132,7 @@ def test_cells_and_styles_of_open_documents() -> None:
     assert texts_of_file("odt", data)[:3] == ["ab ab ab ab", "string", "string"]
     out = member(translated_file("odt", data, capitals), "content.xml")
     assert [f'<text:span text:style-name="S{i}">' in out for i in (1, 2, 3)] == [False, True, True]
+    assert "<text:span>" not in out
     assert ">date<" in out
 
 

@@ -1,5 +1,6 @@
 """Members and metadata of Argos packages, and shortlists over two vocabularies."""
 
+import errno
 import json
 import struct
 import zipfile
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nmt_cli.interop import argos_package
+from nmt_cli.interop import argos_package, model_kinds
 from nmt_cli.interop.argos_package import metadata_of, unpack
 from nmt_cli.interop.formats import content_key, firefox_pair, is_argos_package
 from nmt_cli.interop.marian_lexicon import MAGIC, read_lexicon
@@ -144,3 +145,19 @@ def test_a_shortlist_over_two_vocabularies(tmp_path: Path) -> None:
     shared = read_lexicon(tmp_path / "lex.bin", [target, target])
     assert shared.ends.tolist() == [0, 1, 3, 6, 7]
     assert shared.targets.tolist() == [1, 4, 2, 2, 3, 3, 4]
+
+
+def test_a_model_that_cannot_be_read_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EACCES, "Permission denied", str(path / "model.json"))
+
+    (tmp_path / "a").mkdir()
+    monkeypatch.setattr(model_kinds, "kind_of", fail)
+    assert find_models(tmp_path) == []
+    [line] = capsys.readouterr().err.splitlines()
+    assert (
+        f"{tmp_path / 'a'} is skipped: cannot create or open ({tmp_path / 'a'}/model.json): Permission denied" in line
+    )
+    assert "Errno" not in line
