@@ -29,7 +29,7 @@ _TRADITIONAL = {"hant", "tw", "hk", "mo"}  # the script of Chinese, and countrie
 
 def name_of(code: str) -> str:
     """Return the English name of a language, or the code itself if it is unknown."""
-    return _VARIANTS.get(folded(code)) or NAMES.get(base_of(code), code)
+    return _VARIANTS.get(folded(code)) or NAMES.get(base_of(folded(code)), code)
 
 
 def folded(code: str) -> str:
@@ -38,15 +38,18 @@ def folded(code: str) -> str:
 
 
 def base_of(code: str) -> str:
-    """Return the two-letter language code without script and country: pt for pt-BR, de for deu_Latn and DE."""
-    first = folded(code).split("-")[0]
+    """Return the two-letter language code without script and country: pt for pt-BR, de for deu_Latn and DE.
+
+    Argos' own codes stay: they are suffixes of other files, too.
+    """
+    first = code.replace("_", "-").split("-")[0].lower()
     return _SHORT.get(first, first)
 
 
 def is_same(code: str, other: str) -> bool:
     """Whether two codes name the same language and script in any country, as en-GB and EN-US do."""
-    parts = f"{folded(code)}-{folded(other)}".split("-")
-    scripts = {part for part in parts if len(part) == 4}
+    code, other = folded(code), folded(other)
+    scripts = {part for part in f"{code}-{other}".split("-") if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2
 
 
@@ -55,10 +58,11 @@ def match(code: str, known: list[str]) -> str | None:
 
     Of codes of Chinese, the first of the same script, if there is one.
     """
+    code = folded(code)
     for each in known:
-        if folded(each) == folded(code):
+        if folded(each) == code:
             return each
-    same = [each for each in known if base_of(each) == base_of(code)]
+    same = [each for each in known if base_of(folded(each)) == base_of(code)]
     if base_of(code) == "zh":
         same.sort(key=lambda each: is_traditional(each) != is_traditional(code))
     return same[0] if same else None

@@ -217,6 +217,7 @@ def test_codes_of_libretranslate_and_scripts_of_chinese(code: str, meant: str) -
     assert match(code, ["zh-Hant", "pt", "zh-Hans", "pt-BR"]) == meant
     assert match("zh", ["de", "zh-Hant"]) == "zh-Hant"
     assert languages.name_of("pb") == "Portuguese (Brazil)"
+    assert languages.base_of("pb") == "pb"  # no suffix of a language's files
     assert {languages.name_of(each) for each in ("zt", "zh-Hans", "zh")} == {
         "Chinese (traditional)",
         "Chinese (simplified)",
