@@ -79,6 +79,7 @@ OWNERS = {
     "uvicorn": {"serving.connections", "serving.server"},
     "prometheus_client": {"serving.metrics"},
     "py3langid": {"serving.detect"},
+    "eldc": {"corpus.language_id"},
     # Translation on a CPU needs neither. Samples are drawn by NumPy; to type checkers torch is no secret.
     "numpy": {
         "corpus",

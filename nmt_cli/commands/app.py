@@ -98,6 +98,7 @@ def prepare(
     set_: Set = None,
     overwrite: Annotated[bool, option("Replace an existing corpus", "--overwrite")] = False,
     strict: Annotated[bool, option("Fail on suspicious text instead of warning", "--strict")] = False,
+    stats: Annotated[bool, option("Show what each filter would drop, and write nothing", "--stats")] = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -118,6 +119,10 @@ def prepare(
         strict=strict,
         translate=teacher.translate,
     )
+    if stats:
+        from nmt_cli.corpus.filter_stats import show
+
+        return show(settings, out, options)
     command.prepare(settings if dry_run else _as_text(settings, out), out, options)
 
 

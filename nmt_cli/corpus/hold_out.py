@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.corpus import cleaning, moses, near_duplicates
+from nmt_cli.corpus import cleaning, filters, moses, near_duplicates
 from nmt_cli.corpus.readers import Chunk, read_files
 from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.corpus.user_files import general_files, held_out_files, split_chunks, train_files
@@ -36,6 +36,8 @@ def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, s
         src, tgt = (cleaning.repair(line.decode(), corpus.cleaning) for line in raw if line is not None)
     except ValueError:  # not UTF-8, or too long
         return None
+    if filters.turns(src, tgt, corpus):
+        src, tgt = tgt, src
     return None if cleaning.unusable(src, tgt, corpus) else (src, tgt)
 
 
@@ -98,10 +100,12 @@ def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Ite
     """
     start = 0
     for chunk in chunks:
-        prefix = corpus.prefix(chunk.source)
+        prefix, section = corpus.prefix(chunk.source), corpus.of_source(chunk.source)
         first, end = np.searchsorted(lines, (start, start + len(chunk.src)))
         for line in lines[first:end] - start:
             src, tgt = (str(side[line], "utf-8-sig").removesuffix("\r") for side in chunk[:2])
+            if filters.turns(*(cleaning.repair(side, corpus.cleaning) for side in (src, tgt)), section):
+                src, tgt = tgt, src
             yield prefix + src, tgt
         start += len(chunk.src)
 

@@ -17,12 +17,19 @@ zu zul Zulu
 """
 _ROWS = [row.split(" ", 2) for line in _TABLE.strip().split("\n") for row in line.split(";")]
 NAMES = {code: name for code, _, name in _ROWS}
+# Languages that are easily mistaken for one another
+_NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
 _SHORT = {three: two for two, three, _ in _ROWS}
 
 
 def name_of(code: str) -> str:
     """Return the English name of a language, or the code itself if it is unknown."""
     return NAMES.get(base_of(code), code)
+
+
+def near(code: str) -> set[str]:
+    """Return the codes of a language, given by its short code, and of those that are easily mistaken for it."""
+    return next((group for group in _NEAR if code in group), {code})
 
 
 def base_of(code: str) -> str:

@@ -10,6 +10,8 @@ import numpy as np
 
 from nmt_cli.corpus import (
     cleaning,
+    cleaning_report,
+    filters,
     hold_out,
     moses,
     near_duplicates,
@@ -23,6 +25,7 @@ from nmt_cli.corpus import (
 from nmt_cli.corpus.raw_text import RawText, Source
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe.section import TRAINED
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, OutputError, StorageError, from_os_error
@@ -51,6 +54,7 @@ class PrepareOptions:
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     """Prepare `corpus` in `out`, or verify the one already there; return `out`. An error leaves no partial corpus."""
     source = sources.source_of(corpus, options.mirror)
+    filters.check(corpus)
     if options.dry_run:
         _dry_run(source, out, options)
         return out
@@ -108,9 +112,12 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
 
 def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
     """Return the settings of a corpus that `prepare` uses."""
-    settings = schema.without(corpus.model_dump(), schema.TRAINED, "corpus.")
+    settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
     for entry in [*settings["sources"], *settings["synthetic"]]:
         del entry["weight"]
+    for entry in settings["sources"]:
+        if entry["filters"] is None:
+            del entry["filters"]  # as in corpora of older versions
     return settings
 
 
@@ -143,7 +150,7 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
         parts = part_names(corpus)
         train = with_parts(real, synthetic_files, corpus)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
-        warnings = _warn(stats, text, options.strict)
+        warnings = _warn(stats, text, parts, options.strict)
         if len(repeated):
             if reused:
                 tokenizer.copy(reused[0], model)
@@ -157,7 +164,9 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
     for split, counts in near.items():
         console.say(near_duplicates.sentence(split, counts))
 
-    report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats), "twins": near}
+    report = {"read": stats.read, "kept": pairs, "warnings": warnings, **cleaning_report.dropped(stats), "twins": near}
+    if len(parts) > 1:
+        report["parts"] = cleaning_report.parts(stats, parts, left)
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = _manifest(source, text, pairs, tokens, model)
     manifest["parts"] = [{"name": name, "pairs": int(pairs)} for name, pairs in zip(parts, left, strict=True)]
@@ -271,12 +280,12 @@ def _write_held_out(directory: Path, held_out: dict[str, list[tuple[str, str]]])
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def _warn(stats: cleaning.CleaningStats, text: RawText, strict: bool) -> list[str]:
+def _warn(stats: cleaning.CleaningStats, text: RawText, parts: list[str], strict: bool) -> list[str]:
     """Print and return warnings about wrong files.
 
     Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
     """
-    warnings = stats.warnings()
+    warnings = stats.warnings() + stats.swapped_sides(parts)
     if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
         name = text.splits["train"].name[:150]
         raise DataError(f"{name}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
@@ -295,20 +304,6 @@ def _remaining_pairs(stats: cleaning.CleaningStats, text: RawText) -> int:
         reasons = reasons or f"{text.splits['train'].name} is empty"
         raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
     return pairs
-
-
-def _report(stats: cleaning.CleaningStats) -> dict[str, dict[str, Any]]:
-    """Show the dropped pairs as a table, and return them by reason for cleaning.json."""
-    reasons, rows = {}, []
-    for reason in cleaning.DROPPED:
-        count, examples = stats.dropped[reason], stats.examples.get(reason, [])
-        percent = count * (100 / stats.read)
-        reasons[reason] = {"pairs": count, "percent": round(percent, 3), "examples": examples}
-        if count:
-            rows.append((reason, f"{count:,}", f"{percent:.2f} %", " | ".join(examples[0])[:70]))
-    if rows:
-        console.table(f"cleaning: {stats.read:,} pairs read", ("dropped", "count", "share", "example"), rows)
-    return reasons
 
 
 def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int], model: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ stages clean these pairs like all others.
 
 import itertools
 import math
-import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from nmt_cli.corpus.cleaning import (
     CleaningStats,
     repair,
 )
+from nmt_cli.corpus.filters import LOOP
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, say
@@ -33,7 +33,6 @@ Pairs = list[tuple[str, str]]
 # Translates lines with the model in a directory: (model, lines, beam, sampling) -> translations in order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
-LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")  # up to six words, four times or more in a row
 SMOOTHING = 10  # characters added to both lengths, because the ratio of short lines varies
 MOST_DEVIATIONS = 5.0  # of the log length ratio from its median
 LEAST_SPREAD = 0.1  # smallest spread of log length ratios that is assumed

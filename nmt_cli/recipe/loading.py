@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from nmt_cli import __version__
 from nmt_cli.recipe import files, limits, yaml_file
 from nmt_cli.recipe.named import NAMED_CORPORA
-from nmt_cli.recipe.schema import POLICIES, Corpus, Expect, Policy, Recipe
+from nmt_cli.recipe.schema import POLICIES, Corpus, Expect, Recipe
+from nmt_cli.recipe.section import Policy
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
