@@ -24,7 +24,7 @@ REASONS = {  # with the setting of each
 # `nmt prepare --stats` shows the effect of filters that are off for these settings.
 ADVISED = Filters(language=True, swapped="drop", numbers=True, repeats=True, min_letters=0.5, max_capitals=0.5)
 
-LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")  # up to six words, four times or more in a row
+_LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")
 _DIGIT = re.compile(r"\d")
 SAMPLE = 100  # pairs of a chunk whose sides are compared with the languages of the corpus
 LEAST_LETTERS = 10  # of lines whose capitals are counted
@@ -40,12 +40,18 @@ def faults(src: str, tgt: str, corpus: schema.Corpus) -> Iterator[str]:
         yield CAPITALS
     if filters.numbers and numbers_differ(src, tgt):
         yield NUMBERS
-    if filters.repeats and (LOOP.search(src) or LOOP.search(tgt)):
+    if filters.repeats and (loops(src) or loops(tgt)):
         yield REPEATS
     if filters.swapped == "drop" and are_swapped(src, tgt, corpus):
         yield SWAPPED
     if filters.language and (language_id.is_foreign(src, corpus.src) or language_id.is_foreign(tgt, corpus.tgt)):
         yield LANGUAGE
+
+
+def loops(line: str) -> bool:
+    """Whether a line has one to six words four times in a row."""
+    words = line.split(" ")
+    return len(words) - len(set(words)) >= 3 and _LOOP.search(line) is not None
 
 
 def turns(src: str, tgt: str, corpus: schema.Corpus) -> bool:

@@ -23,7 +23,7 @@ from nmt_cli.corpus.cleaning import (
     CleaningStats,
     repair,
 )
-from nmt_cli.corpus.filters import LOOP
+from nmt_cli.corpus.filters import loops
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, say
@@ -175,7 +175,7 @@ def write_pairs(
         for text, translation in _pairs(real, translations):
             if not translation:
                 _drop(stats, entry, EMPTY, text, translation)
-            elif LOOP.search(translation) and not LOOP.search(text):
+            elif loops(translation) and not loops(text):
                 _drop(stats, entry, LOOPING, text, translation)
             elif abs(_log_ratio(text, translation) - median) > MOST_DEVIATIONS * spread:
                 _drop(stats, entry, OUTLYING, text, translation)

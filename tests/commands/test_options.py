@@ -33,6 +33,8 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
      "corpus.prepare.prepare", [loading.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
                                 PrepareOptions(mirror=m, workers=4, overwrite=True, dry_run=True, strict=True)]),
+    ("prepare toy-en-de --stats --mirror m --workers 4", "corpus.filter_stats.show",
+     [TOY.corpus, Path("data/toy-en-de"), PrepareOptions(mirror=m, workers=4)]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
      [STEPS, d, r, "x"]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),

@@ -151,12 +151,12 @@ def test_empty_looping_and_outlying_translations_are_dropped_and_counted(corpus_
     Words.changes = {lines[3]: "", lines[5]: "eins zwei " * 4, lines[7]: "eins", lines[9]: "acht " * 3 + "neun " * 40}
     settings = corpus_of(real_pairs=False, files=[str(tmp_path / "mono.en")])
     out = prepare(settings, tmp_path / "data", OPTIONS)
-    assert dropped(out) == {"empty side": 1, filters.LOOPING: 2, synthetic.OUTLYING: 1}
+    assert dropped(out) == {"empty side": 1, synthetic.LOOPING: 2, synthetic.OUTLYING: 1}
     kept = [line for i, line in enumerate(lines) if i not in (3, 5, 7, 9)]
     assert [src for src, _ in pairs_of(out)] == kept
     about = json.loads((out / "cleaning.json").read_text())
     assert (about["read"], about["kept"]) == (len(lines), len(kept))
-    assert about["dropped"][filters.LOOPING]["examples"][0] == [lines[5], Words.changes[lines[5]].strip()]
+    assert about["dropped"][synthetic.LOOPING]["examples"][0] == [lines[5], Words.changes[lines[5]].strip()]
 
 
 def test_translations_are_cached_and_resumed(corpus_of: Any, tmp_path: Path, monkeypatch: Any) -> None:
@@ -274,11 +274,11 @@ def written(tmp_path: Path, pairs: list[tuple[str, str]], **entry: Any) -> tuple
 
 def test_a_loop_is_up_to_six_words_four_times_unless_the_source_loops(tmp_path: Path) -> None:
     for line, loops in LOOPS:
-        assert bool(filters.LOOP.search(line.strip())) == loops, line
+        assert filters.loops(line.strip()) == loops, line
     pairs = [(f"plain {i} " + "z" * len(line), line.strip()) for i, (line, _) in enumerate(LOOPS)]
     kept, stats = written(tmp_path, [*pairs, ("b b b b", "c c c c")])
     assert kept == [*(pair for pair, (_, loops) in zip(pairs, LOOPS, strict=True) if not loops), ("b b b b", "c c c c")]
-    assert (stats.read, stats.dropped) == (4, {filters.LOOPING: 4})
+    assert (stats.read, stats.dropped) == (4, {synthetic.LOOPING: 4})
 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
