@@ -1,5 +1,6 @@
 """The command `nmt prepare`: turn raw text into training ids. The corpus appears in one rename, when complete."""
 
+import itertools
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from nmt_cli.corpus import (
     synthetic,
     tokenizer,
 )
+from nmt_cli.corpus.hold_out import HeldOutPair
 from nmt_cli.corpus.raw_text import RawText, Source
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
@@ -136,7 +138,7 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
         tokenizer.Tokenizer(reused[0])  # fail early if it cannot be used
     text.files.extend(reused)
     held_out = _hold_out(text, corpus, options)
-    held_out_pairs = [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt in pairs]
+    held_out_pairs = [(tokenizer.without_first_tokens(src), tgt) for s in held_out.values() for src, tgt, *_ in s]
     text.files.extend(synthetic.files_of(corpus))
     synthetic_files, synthetic_drops = synthetic.make(
         corpus, work / "input", out.parent / "synthetic", held_out_pairs,
@@ -169,6 +171,8 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
         report["parts"] = cleaning_report.parts(stats, parts, left)
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = _manifest(source, text, pairs, tokens, model)
+    if languages := _languages(held_out):
+        manifest["languages"] = languages
     manifest["parts"] = [{"name": name, "pairs": int(pairs)} for name, pairs in zip(parts, left, strict=True)]
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
         for file in sorted(directory.iterdir()):
@@ -222,24 +226,29 @@ def _reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
     return tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
 
 
-def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> dict[str, list[tuple[str, str]]]:
+def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> dict[str, list[HeldOutPair]]:
     """Return the pairs of each held-out set, whether it is named or `hold_out` takes it from the training text."""
-    held_out = {split: held_out_set(text, split) for split in text.splits if split != "train"}
+    held_out = {split: held_out_set(text, split, corpus) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
         return held_out | hold_out.held_out_pairs(corpus, pool.map)
 
 
-def held_out_set(text: RawText, split: str) -> list[tuple[str, str]]:
+def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
     """Return the pairs of a named held-out set: not cleaned, but without a leading BOM and the CR of line ends."""
-    pairs, source = list[tuple[str, str]](), text.splits[split]
-    for raw in (raw for chunk in checked_chunks(text, split) for raw in zip(chunk.src, chunk.tgt, strict=True)):
+    pairs, source = list[HeldOutPair](), text.splits[split]
+    raw_pairs = (
+        (*raw, corpus.of_source(chunk.source))
+        for chunk in checked_chunks(text, split)
+        for raw in zip(chunk.src, chunk.tgt, strict=True)
+    )
+    for *raw, section in raw_pairs:
         try:
             lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
             src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
         except ValueError:
             number = len(pairs) + 1
             raise DataError(f"{source.name}: line {number:,} is not UTF-8, or too long. Correct it") from None
-        pairs.append((src, tgt))
+        pairs.append(HeldOutPair(src, tgt, section.src, section.tgt))
     if not pairs:
         raise DataError(f"{source.name} is empty. Name a file with text")
     return pairs
@@ -274,9 +283,19 @@ def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
         rows += len(chunk.src)
 
 
-def _write_held_out(directory: Path, held_out: dict[str, list[tuple[str, str]]]) -> None:
+def _languages(held_out: dict[str, list[HeldOutPair]]) -> dict[str, list[tuple[str, str, int]]]:
+    """Return the languages of each set of several pairs, as runs of lines for the manifest."""
+    runs = dict[str, list[tuple[str, str, int]]]()
     for split, pairs in held_out.items():
-        for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
+        groups = itertools.groupby(pairs, lambda pair: (pair.src_language, pair.tgt_language))
+        runs[split] = [(*languages, sum(1 for _ in group)) for languages, group in groups]
+    return {split: found for split, found in runs.items() if len({run[:2] for run in found}) > 1}
+
+
+def _write_held_out(directory: Path, held_out: dict[str, list[HeldOutPair]]) -> None:
+    for split, pairs in held_out.items():
+        sides = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+        for side, lines in zip(("src", "tgt"), sides, strict=True):
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
