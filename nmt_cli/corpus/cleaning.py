@@ -190,6 +190,8 @@ def clean_chunk(
     """Return the remaining source and target text, the hashes of these pairs, and counts of the dropped ones."""
     stats, hashes = CleaningStats(len(chunk.src)), list[bytes]()
     prefix, section = corpus.prefix(chunk.source), corpus.of_source(chunk.source)
+    if chunk.languages:
+        prefix, section = "", corpus.model_copy(update=dict(zip(("src", "tgt"), chunk.languages, strict=True)))
     sides: tuple[list[str], list[str]] = ([], [])
     for index in range(len(chunk.src)):
         src, tgt, reason = read_pair(corpus, chunk, index)
@@ -209,7 +211,7 @@ def clean_chunk(
             hashes.append(pair_hash(prefix + src, tgt, chunk.repetition))
     stats.kept[chunk.part] = len(hashes)
     stats.by_part.update({(chunk.part, reason): count for reason, count in stats.dropped.items()})
-    stats.sides.update((chunk.part, swapped) for swapped in filters.sample_of_sides(*sides, len(prefix), section))
+    stats.sides.update((chunk.part, swapped) for swapped in filters.sample_of_sides(*sides, section))
     if shifted(*sides):
         stats.first_line[SHIFTED] = 1
     src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in sides)

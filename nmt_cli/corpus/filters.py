@@ -3,9 +3,10 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from nmt_cli.corpus import language_id
+from nmt_cli.corpus.tokenizer import without_first_tokens
 from nmt_cli.recipe import schema
 from nmt_cli.recipe.cleaning import Filters
 from nmt_cli.system.errors import UsageError
@@ -59,16 +60,15 @@ def turns(src: str, tgt: str, corpus: schema.Corpus) -> bool:
     return corpus.filters.swapped == "turn" and are_swapped(src, tgt, corpus)
 
 
-def sample_of_sides(src: Sequence[str], tgt: Sequence[str], prefix: int, corpus: schema.Corpus) -> Iterator[bool]:
+def sample_of_sides(src: Sequence[str], tgt: Sequence[str], corpus: schema.Corpus) -> Iterator[bool]:
     """Yield for evenly spread pairs whether their sides are swapped, if the likeliest languages of both tell.
 
-    `prefix` is the length of the tokens before each source line. Without eldc, or if it does not know both languages,
-    this yields nothing.
+    Without eldc, or if it does not know both languages, this yields nothing.
     """
     if not language_id.tells_apart(corpus.src, corpus.tgt):
         return
     for i in range(0, len(src), max(1, len(src) // SAMPLE)):
-        line = src[i][prefix:]
+        line = without_first_tokens(src[i])
         if are_swapped(line, tgt[i], corpus):
             yield True
         elif language_id.is_in(line, corpus.src) and language_id.is_in(tgt[i], corpus.tgt):
@@ -112,7 +112,7 @@ def numbers_differ(src: str, tgt: str) -> bool:
 
 def check(corpus: schema.Corpus) -> None:
     """Raise UsageError if a filter of the recipe needs eldc, and it is not installed or does not know a language."""
-    for section in sections(corpus):
+    for section in corpus.trained:
         filters, languages = section.filters, (section.src, section.tgt)
         if not filters.language and filters.swapped == "keep":
             continue
@@ -124,9 +124,3 @@ def check(corpus: schema.Corpus) -> None:
             )
         if filters.swapped != "keep" and not language_id.tells_apart(*languages):
             raise UsageError(f"corpus.filters.swapped: {' and '.join(languages)} cannot be told apart. Set it to keep")
-
-
-def sections(corpus: schema.Corpus) -> Iterable[schema.Corpus]:
-    """Return the section of each text of a corpus, with its own languages and filters."""
-    own = [corpus] if corpus.train_src or corpus.synthetic or not corpus.sources else []
-    return [*own, *(corpus.of_source(i) for i, entry in enumerate(corpus.sources) if entry.split == "train")]

@@ -117,9 +117,10 @@ def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
     settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
     for entry in [*settings["sources"], *settings["synthetic"]]:
         del entry["weight"]
-    for entry in settings["sources"]:
-        if entry["filters"] is None:
-            del entry["filters"]  # as in corpora of older versions
+    later = [(settings["sources"], "filters"), (settings["synthetic"], "src"), (settings["synthetic"], "tgt")]
+    for entry, name in ((entry, name) for entries, name in later for entry in entries):
+        if entry[name] is None:
+            del entry[name]  # corpora of older versions do not have the setting
     return settings
 
 
@@ -198,9 +199,10 @@ def with_parts(
     for chunk in real:
         yield chunk if chunk.source is None else chunk._replace(part=first + trained.index(chunk.source))
     before = len(part_names(corpus)) - len(corpus.synthetic)
-    for number, files in enumerate(synthetic_files, before):
+    for number, (files, entry) in enumerate(zip(synthetic_files, corpus.synthetic, strict=False), before):
+        section = corpus.of_synthetic(entry)
         for chunk in readers.read_files([files], {}):
-            yield chunk._replace(part=number)
+            yield chunk._replace(part=number, languages=(section.src, section.tgt))
 
 
 def _make_room(source: Source, out: Path, work: Path) -> None:

@@ -34,6 +34,8 @@ class Tokenizer(Section):  # the joint SentencePiece BPE model
 class Synthetic(Section):  # real text in one language, which a model translates into the other
     side: Literal["src", "tgt"] = Field("src", description="the side of the real text")
     files: list[str] = Field([], description="files of real text; none: that side of the training pairs")
+    src: str | None = Field(None, description="source language code of the pairs; null: corpus.src")
+    tgt: str | None = Field(None, description="target language code of the pairs; null: corpus.tgt")
     model: str | None = Field(None, description="model directory that translates it; null: training.teacher")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
     beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size of the model's search")
@@ -132,7 +134,8 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     def targets(self) -> list[str]:
         """The target languages. If there are several, each source line begins with the token of its own."""
         codes = [source.tgt or self.tgt for source in self.sources]
-        return list(dict.fromkeys([*([self.tgt] if self.train_src or not codes else []), *codes]))
+        synthetic = [entry.tgt for entry in self.synthetic if entry.tgt]
+        return list(dict.fromkeys([*([self.tgt] if self.train_src or not codes else []), *codes, *synthetic]))
 
     @property
     def target_tokens(self) -> list[str]:
@@ -142,7 +145,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     @property
     def languages(self) -> list[str]:
         """All languages of the text."""
-        sections = [self, *map(self.of_source, range(len(self.sources)))]
+        sections = [self, *map(self.of_source, range(len(self.sources))), *map(self.of_synthetic, self.synthetic)]
         return list(dict.fromkeys(code for section in sections for code in (section.src, section.tgt)))
 
     @property
@@ -158,6 +161,17 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
         entry = self.sources[index]
         filters = entry.filters or self.filters
         return self.model_copy(update={"src": entry.src or self.src, "tgt": entry.tgt or self.tgt, "filters": filters})
+
+    def of_synthetic(self, entry: Synthetic) -> "Corpus":
+        """Return this section with the languages of an entry of `synthetic`."""
+        return self.model_copy(update={"src": entry.src or self.src, "tgt": entry.tgt or self.tgt})
+
+    @property
+    def trained(self) -> list["Corpus"]:
+        """This section for each training text, with its own languages and filters."""
+        own = [self] if self.train_src or not self.sources else []
+        sources = [self.of_source(i) for i, entry in enumerate(self.sources) if entry.split == "train"]
+        return [*(own + sources if self.real_pairs else []), *map(self.of_synthetic, self.synthetic)]
 
     def prefix(self, index: int | None) -> str:
         """Return the tokens, each with a space, before the source lines of an entry of `sources`."""

@@ -61,7 +61,8 @@ Filters: language=False swapped=keep numbers=False repeats=False min_letters=0,g
 Tokenizer: vocabulary_size=8000,ge300,le1000000 file=None
 Augment: no_stop=0,ge0,le1 typos=0,ge0,le1 upper=0,ge0,le1 title=0,ge0,le1 noise=0,ge0,le1 joined=0,ge0,le1
   bpe_dropout=0,ge0,le1
-Synthetic: side=src files=[] model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000 sampling=False weight=None
+Synthetic: side=src files=[] src=None tgt=None model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000
+  sampling=False weight=None
 TextSource: files=[] format=None split=train src=None tgt=None columns=[] score=None min_score=None finished=False
   tag=,pattern^[a-z0-9]*$ weight=None filters=None
 Stage: from_step=1,ge1 weights=[]
