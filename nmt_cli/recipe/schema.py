@@ -1,4 +1,4 @@
-"""The settings of a recipe: type, range, default, meaning and policy of each.
+"""The settings of a recipe: type, range, default, meaning and policy of each. cleaning.py has those of cleaning.
 
 Values get the type of their setting, never one guessed by YAML: the language "no" stays text.
 """
