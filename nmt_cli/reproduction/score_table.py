@@ -43,15 +43,15 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
             if split != "general":  # so that the counts shown are those of the test set
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
+        for by_pair in zip(*(report.pairs for report in reports), strict=True):
+            for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):
+                label = f"{split} {by_pair[0].pair} {scores_of_pair[0].name}"
+                rows.append([label, "", *(each.shown() for each in scores_of_pair)])
     sources, references = run.corpus.lines("test")
     translations = hypotheses.get("test", [])
     if generated and run.settings.corpus.src == "en":
         right, total = pronoun_accuracy(sources, translations, references)
         rows.append(["correct pronouns (pairs of nouns unseen in training)", "", f"{right} of {total}"])
-        for by_pair in zip(*(report.pairs for report in reports), strict=True):
-            for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):
-                label = f"{split} {by_pair[0].pair} {scores_of_pair[0].name}"
-                rows.append([label, "", *(each.shown() for each in scores_of_pair)])
     say("5/5 score", *(f"{name}: {text}" for name, text in signatures.items()))
     if not sources:
         say("There is no test set, so no test score. Name one by corpus.test_src and test_tgt, or set corpus.hold_out")
