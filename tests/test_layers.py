@@ -84,6 +84,7 @@ OWNERS = {
     "prometheus_client": {"serving.metrics"},
     "py3langid": {"serving.detect"},
     "pg8000": {"serving.postgres_connection"},
+    "eldc": {"corpus.language_id"},
     # Translation on a CPU needs neither. Samples are drawn by NumPy; to type checkers torch is no secret.
     "numpy": {
         "corpus",

@@ -99,6 +99,7 @@ def prepare(
     set_: Set = None,
     overwrite: Annotated[bool, option("Replace an existing corpus", "--overwrite")] = False,
     strict: Annotated[bool, option("Fail on suspicious text instead of warning", "--strict")] = False,
+    stats: Annotated[bool, option("Show what each filter would drop, and write nothing", "--stats")] = False,
     dry_run: DryRun = False,
     shard: Annotated[
         str | None, shard_option("Be worker I of N: only translate a share of corpus.synthetic", kind="I/N|auto")
@@ -123,6 +124,10 @@ def prepare(
         translate=teacher.translate,
         translate_units=teacher.translate_units,
     )
+    if stats:
+        from nmt_cli.corpus.filter_stats import show
+
+        return show(settings, out, options)
     if shard is not None and not dry_run:
         from nmt_cli.sharding.shard import parse
 

@@ -108,7 +108,8 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
     except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise DataError(f"{path} cannot be read as parquet: {str(error)[:100]}. Check it and its columns") from None
+        reason = " ".join(str(error).split())[:100]
+        raise DataError(f"{path} cannot be read as parquet: {reason}. Check it and its columns") from None
 
 
 def read_opus(path: Path, src: str, tgt: str) -> Iterator[Row]:

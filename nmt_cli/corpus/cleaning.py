@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from nmt_cli.corpus import filters
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import normalize, without_first_tokens
 from nmt_cli.recipe import schema
@@ -36,11 +37,14 @@ NEAR_DUPLICATE = "near-twin of dev or test"
 LOOPING = "synthetic side loops"
 OUTLYING = "synthetic side of outlying length"
 DROPPED = (
-    *(LONG_LINE, LOW_SCORE, NOT_UTF8, EMPTY, COPY, SCRIPT, HELD_OUT),
+    *(LONG_LINE, LOW_SCORE, NOT_UTF8, EMPTY, COPY, SCRIPT, *filters.REASONS, HELD_OUT),
     *(DUPLICATE, TOO_LONG, RATIO, NEAR_DUPLICATE, LOOPING, OUTLYING),
 )
 SHIFTED = "sides shifted"
+TURNED = "swapped sides, turned"  # not dropped
 EXAMPLES = 3  # kept for each reason
+LEAST_SWAPPED = 5  # pairs of the sample, and its share, that make a warning
+SHARE_SWAPPED = 0.05
 
 # Only entities with a semicolon: html.unescape alone also rewrites "&copy" in "?a=1&copy=2".
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -70,9 +74,16 @@ class CleaningStats:
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> line number from 1
     kept: Counter[int] = field(default_factory=Counter, compare=False)  # pairs by part of the corpus
+    by_part: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)  # `dropped`, and those below
+    sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # of a sample: part, swapped
+    turned: int = 0
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
         self.dropped[reason] += 1
+        self.show(reason, src, tgt)
+
+    def show(self, reason: str, src: str, tgt: str) -> None:
+        """Keep a pair as an example of a reason if there are few of them."""
         examples = self.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             examples.append((src[:200], tgt[:200]))
@@ -83,6 +94,9 @@ class CleaningStats:
             self.first_line.setdefault(problem, self.read + line)
         self.read += other.read
         self.kept += other.kept
+        self.by_part += other.by_part
+        self.sides += other.sides
+        self.turned += other.turned
         self.dropped += other.dropped
         for reason, new in other.examples.items():
             self.examples[reason] = [*self.examples.get(reason, []), *new][:EXAMPLES]
@@ -95,6 +109,16 @@ class CleaningStats:
         if first := self.first_line.get(SHIFTED):
             lines.append(f"from about line {first:,} on, one side looks shifted against the other")
         return lines
+
+    def swapped_sides(self, names: Iterable[str]) -> list[str]:
+        """Return a warning for each part of the corpus in which many pairs have swapped sides. `names` are theirs."""
+        found = []
+        for part, name in enumerate(names):
+            swapped, straight = (self.sides[part, value] for value in (True, False))
+            if swapped >= LEAST_SWAPPED and swapped > SHARE_SWAPPED * (swapped + straight):
+                share = f"{swapped / (swapped + straight):.0%} of the pairs of {name}"
+                found.append(f"{share} seem to have swapped sides. Exchange the files, or set corpus.filters.swapped")
+        return found
 
 
 def repair(line: str, settings: schema.Cleaning) -> str:
@@ -134,7 +158,7 @@ def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
         return COPY
     if corpus.cleaning.check_script and (foreign(src, corpus.src) or foreign(tgt, corpus.tgt)):
         return SCRIPT
-    return None
+    return next(filters.faults(src, tgt, corpus), None)
 
 
 def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
@@ -143,28 +167,41 @@ def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
     return lowest is not None and not (chunk.scores[index] or 0) >= lowest  # NaN is below, too
 
 
+def read_pair(corpus: schema.Corpus, chunk: Chunk, index: int) -> tuple[str, str, str | None]:
+    """Return a repaired pair, or the beginning of its sides and the reason why it cannot be read."""
+    raw = chunk.src[index], chunk.tgt[index]
+    if raw[0] is None or raw[1] is None:
+        src, tgt = ("(too long)" if line is None else "" for line in raw)
+        return src, tgt, LONG_LINE
+    if not has_low_score(corpus, chunk, index):
+        try:
+            return repair(raw[0].decode(), corpus.cleaning), repair(raw[1].decode(), corpus.cleaning), None
+        except UnicodeDecodeError:
+            reason = NOT_UTF8
+    else:
+        reason = LOW_SCORE
+    src, tgt = (line[:200].decode(errors="backslashreplace") for line in (raw[0], raw[1]))
+    return src, tgt, reason
+
+
 def clean_chunk(
     corpus: schema.Corpus, held_out: frozenset[bytes], chunk: Chunk
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
     """Return the remaining source and target text, the hashes of these pairs, and counts of the dropped ones."""
     stats, hashes = CleaningStats(len(chunk.src)), list[bytes]()
     prefix, section = corpus.prefix(chunk.source), corpus.of_source(chunk.source)
+    if chunk.languages:
+        prefix, section = "", corpus.model_copy(update=dict(zip(("src", "tgt"), chunk.languages, strict=True)))
     sides: tuple[list[str], list[str]] = ([], [])
-    for number, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True), 1):
-        if raw[0] is None or raw[1] is None:
-            stats.drop(LONG_LINE, *("(too long)" if line is None else "" for line in raw))
-            continue
-        if has_low_score(corpus, chunk, number - 1):
-            stats.drop(LOW_SCORE, *(line[:200].decode(errors="backslashreplace") for line in (raw[0], raw[1])))
-            continue
-        try:
-            src, tgt = raw[0].decode(), raw[1].decode()
-        except UnicodeDecodeError:
-            stats.drop(NOT_UTF8, *(line[:200].decode(errors="backslashreplace") for line in (raw[0], raw[1])))
-            stats.first_line.setdefault(NOT_UTF8, number)
-            continue
-        src, tgt = repair(src, corpus.cleaning), repair(tgt, corpus.cleaning)
-        if reason := unusable(src, tgt, section):
+    for index in range(len(chunk.src)):
+        src, tgt, reason = read_pair(corpus, chunk, index)
+        if reason == NOT_UTF8:
+            stats.first_line.setdefault(NOT_UTF8, index + 1)
+        if not reason and filters.turns(src, tgt, section):
+            stats.turned += 1
+            stats.show(TURNED, src, tgt)
+            src, tgt = tgt, src
+        if reason := reason or unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
         elif pair_hash(without_first_tokens(src), tgt) in held_out:  # with any tag, or none
             stats.drop(HELD_OUT, src, tgt)
@@ -173,6 +210,8 @@ def clean_chunk(
             sides[1].append(tgt)
             hashes.append(pair_hash(prefix + src, tgt, chunk.repetition))
     stats.kept[chunk.part] = len(hashes)
+    stats.by_part.update({(chunk.part, reason): count for reason, count in stats.dropped.items()})
+    stats.sides.update((chunk.part, swapped) for swapped in filters.sample_of_sides(*sides, section))
     if shifted(*sides):
         stats.first_line[SHIFTED] = 1
     src_text, tgt_text = ("".join(f"{line}\n" for line in lines).encode() for lines in sides)

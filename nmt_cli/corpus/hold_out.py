@@ -8,12 +8,12 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.corpus import cleaning, moses, near_duplicates
+from nmt_cli.corpus import cleaning, filters, moses, near_duplicates
 from nmt_cli.corpus.readers import Chunk, read_files
 from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.corpus.user_files import general_files, held_out_files, split_chunks, train_files
@@ -30,12 +30,23 @@ FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
 LARGEST = 10  # most pairs in a held-out group (or 1/20 of the set, if that is more): similar pairs tell little
 
 
+class HeldOutPair(NamedTuple):
+    """A pair of a held-out set with its languages. Its source begins with the tokens that the model needs."""
+
+    src: str
+    tgt: str
+    src_language: str
+    tgt_language: str
+
+
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:
     """Return a raw pair after cleaning, or None if cleaning drops it."""
     try:
         src, tgt = (cleaning.repair(line.decode(), corpus.cleaning) for line in raw if line is not None)
     except ValueError:  # not UTF-8, or too long
         return None
+    if filters.turns(src, tgt, corpus):
+        src, tgt = tgt, src
     return None if cleaning.unusable(src, tgt, corpus) else (src, tgt)
 
 
@@ -91,22 +102,24 @@ def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArr
                 break
 
 
-def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Iterator[tuple[str, str]]:
+def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Iterator[HeldOutPair]:
     """Yield the pairs with these line numbers, without a leading BOM and the CR of line ends.
 
     Their sources begin with the tokens that the model needs.
     """
     start = 0
     for chunk in chunks:
-        prefix = corpus.prefix(chunk.source)
+        prefix, section = corpus.prefix(chunk.source), corpus.of_source(chunk.source)
         first, end = np.searchsorted(lines, (start, start + len(chunk.src)))
         for line in lines[first:end] - start:
             src, tgt = (str(side[line], "utf-8-sig").removesuffix("\r") for side in chunk[:2])
-            yield prefix + src, tgt
+            if filters.turns(*(cleaning.repair(side, corpus.cleaning) for side in (src, tgt)), section):
+                src, tgt = tgt, src
+            yield HeldOutPair(prefix + src, tgt, section.src, section.tgt)
         start += len(chunk.src)
 
 
-def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tuple[str, str]]]:
+def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[HeldOutPair]]:
     """Return, for each set that the recipe does not name, the pairs that `hold_out` takes.
 
     dev and test are taken from the user's text, general from the general text. Pairs that cleaning drops do not count,
@@ -139,7 +152,7 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[tup
     src, tgt = np.concatenate(sides).T
     group, text_of = groups(src, tgt), np.repeat(range(len(texts)), [len(part) for part in lines])
     sizes, taken = np.bincount(group, minlength=len(group)), np.zeros(len(group), bool)
-    held_out = dict[str, list[tuple[str, str]]]()
+    held_out = dict[str, list[HeldOutPair]]()
     for split in missing:
         text, phase = FROM[split]
         wanted = min(corpus.hold_out, len(lines[text]) // SHARE)

@@ -17,6 +17,8 @@ zu zul Zulu
 """
 _ROWS = [row.split(" ", 2) for line in _TABLE.strip().split("\n") for row in line.split(";")]
 NAMES = {code: name for code, _, name in _ROWS}
+# Languages that are easily mistaken for one another
+_NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
 _SHORT = {three: two for two, three, _ in _ROWS}
 _VARIANTS = {
     "pt-br": "Portuguese (Brazil)",
@@ -35,6 +37,11 @@ def name_of(code: str) -> str:
 def folded(code: str) -> str:
     """Return a code in lower case with hyphens: pt-br for pt_BR, and for Argos' pb."""
     return ARGOS_CODES.get(code.lower(), code).replace("_", "-").lower()
+
+
+def near(code: str) -> set[str]:
+    """Return the codes of a language, given by its short code, and of those that are easily mistaken for it."""
+    return next((group for group in _NEAR if code in group), {code})
 
 
 def base_of(code: str) -> str:

@@ -1,5 +1,6 @@
 """The command `nmt prepare`: turn raw text into training ids. The corpus appears in one rename, when complete."""
 
+import itertools
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -10,6 +11,8 @@ import numpy as np
 
 from nmt_cli.corpus import (
     cleaning,
+    cleaning_report,
+    filters,
     hold_out,
     moses,
     near_duplicates,
@@ -20,9 +23,11 @@ from nmt_cli.corpus import (
     synthetic,
     tokenizer,
 )
+from nmt_cli.corpus.hold_out import HeldOutPair
 from nmt_cli.corpus.raw_text import RawText, Source
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe.section import TRAINED
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, OutputError, StorageError, UsageError, from_os_error
@@ -52,6 +57,7 @@ class PrepareOptions:
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     """Prepare `corpus` in `out`, or verify the one already there; return `out`. An error leaves no partial corpus."""
     source = sources.source_of(corpus, options.mirror)
+    filters.check(corpus)
     if options.dry_run:
         _dry_run(source, out, options)
         return out
@@ -136,9 +142,13 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
 
 def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
     """Return the settings of a corpus that `prepare` uses."""
-    settings = schema.without(corpus.model_dump(), schema.TRAINED, "corpus.")
+    settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
     for entry in [*settings["sources"], *settings["synthetic"]]:
         del entry["weight"]
+    later = [(settings["sources"], "filters"), (settings["synthetic"], "src"), (settings["synthetic"], "tgt")]
+    for entry, name in ((entry, name) for entries, name in later for entry in entries):
+        if entry[name] is None:
+            del entry[name]  # corpora of older versions do not have the setting
     return settings
 
 
@@ -157,7 +167,7 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
         tokenizer.Tokenizer(reused[0])  # fail early if it cannot be used
     text.files.extend(reused)
     held_out = _hold_out(text, corpus, options)
-    held_out_pairs = [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt in pairs]
+    held_out_pairs = [(tokenizer.without_first_tokens(src), tgt) for s in held_out.values() for src, tgt, *_ in s]
     text.files.extend(synthetic.files_of(corpus))
     synthetic_files, synthetic_drops = synthetic.make(
         corpus, work / "input", out.parent / "synthetic", held_out_pairs,
@@ -171,7 +181,7 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
         parts = part_names(corpus)
         train = with_parts(real, synthetic_files, corpus)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
-        warnings = _warn(stats, text, options.strict)
+        warnings = _warn(stats, text, parts, options.strict)
         if len(repeated):
             if reused:
                 tokenizer.copy(reused[0], model)
@@ -185,9 +195,13 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
     for split, counts in near.items():
         console.say(near_duplicates.sentence(split, counts))
 
-    report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats), "twins": near}
+    report = {"read": stats.read, "kept": pairs, "warnings": warnings, **cleaning_report.dropped(stats), "twins": near}
+    if len(parts) > 1:
+        report["parts"] = cleaning_report.parts(stats, parts, left)
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
     manifest = _manifest(source, text, pairs, tokens, model)
+    if languages := _languages(held_out):
+        manifest["languages"] = languages
     manifest["parts"] = [{"name": name, "pairs": int(pairs)} for name, pairs in zip(parts, left, strict=True)]
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
         for file in sorted(directory.iterdir()):
@@ -213,9 +227,10 @@ def with_parts(
     for chunk in real:
         yield chunk if chunk.source is None else chunk._replace(part=first + trained.index(chunk.source))
     before = len(part_names(corpus)) - len(corpus.synthetic)
-    for number, files in enumerate(synthetic_files, before):
+    for number, (files, entry) in enumerate(zip(synthetic_files, corpus.synthetic, strict=False), before):
+        section = corpus.of_synthetic(entry)
         for chunk in readers.read_files([files], {}):
-            yield chunk._replace(part=number)
+            yield chunk._replace(part=number, languages=(section.src, section.tgt))
 
 
 def _make_room(source: Source, out: Path, work: Path) -> None:
@@ -241,24 +256,29 @@ def _reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
     return tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
 
 
-def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> dict[str, list[tuple[str, str]]]:
+def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> dict[str, list[HeldOutPair]]:
     """Return the pairs of each held-out set, whether it is named or `hold_out` takes it from the training text."""
-    held_out = {split: held_out_set(text, split) for split in text.splits if split != "train"}
+    held_out = {split: held_out_set(text, split, corpus) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
         return held_out | hold_out.held_out_pairs(corpus, pool.map)
 
 
-def held_out_set(text: RawText, split: str) -> list[tuple[str, str]]:
+def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
     """Return the pairs of a named held-out set: not cleaned, but without a leading BOM and the CR of line ends."""
-    pairs, source = list[tuple[str, str]](), text.splits[split]
-    for raw in (raw for chunk in checked_chunks(text, split) for raw in zip(chunk.src, chunk.tgt, strict=True)):
+    pairs, source = list[HeldOutPair](), text.splits[split]
+    raw_pairs = (
+        (*raw, corpus.of_source(chunk.source))
+        for chunk in checked_chunks(text, split)
+        for raw in zip(chunk.src, chunk.tgt, strict=True)
+    )
+    for *raw, section in raw_pairs:
         try:
             lines = [str(line, "utf-8" if pairs else "utf-8-sig") for line in raw if line is not None]
             src, tgt = (line.removesuffix("\r").replace("\n", " ") for line in lines)
         except ValueError:
             number = len(pairs) + 1
             raise DataError(f"{source.name}: line {number:,} is not UTF-8, or too long. Correct it") from None
-        pairs.append((src, tgt))
+        pairs.append(HeldOutPair(src, tgt, section.src, section.tgt))
     if not pairs:
         raise DataError(f"{source.name} is empty. Name a file with text")
     return pairs
@@ -293,18 +313,28 @@ def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
         rows += len(chunk.src)
 
 
-def _write_held_out(directory: Path, held_out: dict[str, list[tuple[str, str]]]) -> None:
+def _languages(held_out: dict[str, list[HeldOutPair]]) -> dict[str, list[tuple[str, str, int]]]:
+    """Return the languages of each set of several pairs, as runs of lines for the manifest."""
+    runs = dict[str, list[tuple[str, str, int]]]()
     for split, pairs in held_out.items():
-        for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
+        groups = itertools.groupby(pairs, lambda pair: (pair.src_language, pair.tgt_language))
+        runs[split] = [(*languages, sum(1 for _ in group)) for languages, group in groups]
+    return {split: found for split, found in runs.items() if len({run[:2] for run in found}) > 1}
+
+
+def _write_held_out(directory: Path, held_out: dict[str, list[HeldOutPair]]) -> None:
+    for split, pairs in held_out.items():
+        sides = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+        for side, lines in zip(("src", "tgt"), sides, strict=True):
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def _warn(stats: cleaning.CleaningStats, text: RawText, strict: bool) -> list[str]:
+def _warn(stats: cleaning.CleaningStats, text: RawText, parts: list[str], strict: bool) -> list[str]:
     """Print and return warnings about wrong files.
 
     Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
     """
-    warnings = stats.warnings()
+    warnings = stats.warnings() + stats.swapped_sides(parts)
     if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
         name = text.splits["train"].name[:150]
         raise DataError(f"{name}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
@@ -323,20 +353,6 @@ def _remaining_pairs(stats: cleaning.CleaningStats, text: RawText) -> int:
         reasons = reasons or f"{text.splits['train'].name} is empty"
         raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
     return pairs
-
-
-def _report(stats: cleaning.CleaningStats) -> dict[str, dict[str, Any]]:
-    """Show the dropped pairs as a table, and return them by reason for cleaning.json."""
-    reasons, rows = {}, []
-    for reason in cleaning.DROPPED:
-        count, examples = stats.dropped[reason], stats.examples.get(reason, [])
-        percent = count * (100 / stats.read)
-        reasons[reason] = {"pairs": count, "percent": round(percent, 3), "examples": examples}
-        if count:
-            rows.append((reason, f"{count:,}", f"{percent:.2f} %", " | ".join(examples[0])[:70]))
-    if rows:
-        console.table(f"cleaning: {stats.read:,} pairs read", ("dropped", "count", "share", "example"), rows)
-    return reasons
 
 
 def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int], model: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ class Chunk(NamedTuple):
     source: int | None = None  # index in corpus.sources
     part: int = 0  # number of the part in the manifest
     scores: Sequence[float | None] = ()  # of the pairs, where that source has a column of scores
+    languages: tuple[str, str] | None = None  # of synthetic text, whose source lines begin with their tokens
 
 
 def check_plain(data: bytes, name: str) -> None:

@@ -55,6 +55,15 @@ class Side:
         return self.ids[positions].astype(np.int64), lengths
 
 
+def lines_by_pair(manifest: dict[str, Any], split: str) -> dict[tuple[str, str], list[int]]:
+    """Return the lines (from 0) of a held-out set in each pair of languages; {} if all are in one pair."""
+    found, start = dict[tuple[str, str], list[int]](), 0
+    for src, tgt, count in manifest.get("languages", {}).get(split, []):
+        found.setdefault((src, tgt), []).extend(range(start, start + count))
+        start += count
+    return found if len(found) > 1 else {}
+
+
 @dataclass(frozen=True)
 class Corpus:
     """An open prepared corpus."""
@@ -93,6 +102,10 @@ class Corpus:
     def fewest_lines(self) -> int:
         """The number of lines that are not empty in every epoch."""
         return len(self.src)
+
+    def lines_by_pair(self, split: str) -> dict[tuple[str, str], list[int]]:
+        """Return the lines (from 0) of a held-out set in each pair of languages; {} if all are in one pair."""
+        return lines_by_pair(self.manifest, split)
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
         """Return the raw source and target lines of "dev", "test" or "general"; empty lists if there is no such set."""

@@ -7,8 +7,6 @@ stages clean these pairs like all others. Many machines may translate the lines 
 
 import itertools
 import math
-import re
-import shutil
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from nmt_cli.corpus.cleaning import (
     CleaningStats,
     repair,
 )
+from nmt_cli.corpus.filters import loops
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, say
@@ -38,7 +37,6 @@ Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
 TranslateUnits = Callable[[Path, Path, int, bool, tuple[int, int] | None], None]
 TEXT, TRANSLATIONS = "text", "translations"  # in a directory of the cache
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
-LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")  # up to six words, four times or more in a row
 SMOOTHING = 10  # characters added to both lengths, because the ratio of short lines varies
 MOST_DEVIATIONS = 5.0  # of the log length ratio from its median
 LEAST_SPREAD = 0.1  # smallest spread of log length ratios that is assumed
@@ -65,16 +63,18 @@ def make(
     """
     files, stats = list[readers.FilePair](), CleaningStats()
     for number, entry in enumerate(corpus.synthetic):
-        check_languages(entry, corpus)
+        section = corpus.of_synthetic(entry)
+        check_languages(entry, section)
         real = work / f"real-{number}"
         select_lines(entry, corpus, held_out, train, real, stats)
-        directory = _cache_directory(entry, real, cache)
+        target = _target_token(entry, section)
+        directory = _cache_directory(entry, real, cache, target)
         if (directory / TEXT).is_file() and translate_units:
             with artefact.locked(directory, "the cache of translations"):
                 translate_units(_model(entry), directory, entry.beam, entry.sampling, None)
-        translations = _translated(entry, real, directory, translate)
+        translations = _translated(entry, real, directory, translate, target)
         sides = work / f"synthetic-{number}.src", work / f"synthetic-{number}.tgt"
-        write_pairs(entry, real, translations, sides, stats)
+        write_pairs(entry, real, translations, sides, stats, section.tgt if corpus.target_tokens else "")
         files.append((str(sides[0]), str(sides[1])))
     return files, stats
 
@@ -85,17 +85,20 @@ def translate_share(
 ) -> None:  # fmt: skip
     """Translate a worker's share of the lines of corpus.synthetic. `make` takes the units from the cache."""
     for number, entry in enumerate(corpus.synthetic):
-        check_languages(entry, corpus)
+        section = corpus.of_synthetic(entry)
+        check_languages(entry, section)
         real = work / f"real-{number}"
         select_lines(entry, corpus, held_out, train, real, CleaningStats())
-        directory = _cache_directory(entry, real, cache)
+        target = _target_token(entry, section)
+        directory = _cache_directory(entry, real, cache, target)
         if (directory / TRANSLATIONS).is_file():
             say(f"the translations by {_model(entry)} are in {directory} already")
             continue
         if not (directory / TEXT).is_file():
             artefact.make_directory(directory)
             part = artefact.temporary(directory / TEXT)
-            shutil.move(real, part)
+            with real.open(encoding="utf-8", newline="\n") as lines, part.open("x", encoding="utf-8") as text:
+                text.writelines(f"{line}\n" for line in _with_target(target, lines))
             artefact.sync(part)
             part.replace(directory / TEXT)
         translate_units(_model(entry), directory, entry.beam, entry.sampling, worker)
@@ -111,15 +114,22 @@ def _model(entry: schema.Synthetic) -> Path:
 
 
 def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
-    """Raise DataError if the model of an entry translates between the wrong languages."""
+    """Raise DataError if the model of an entry does not translate between the languages of the corpus section."""
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
+    pairs = [(text.src, text.tgt) for text in model.trained]
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
     unknown = ("src", "tgt")  # an imported model without language codes
-    if (model.src, model.tgt) not in (wanted, unknown):
-        have, need = f"{model.src} to {model.tgt}", f"{wanted[0]} to {wanted[1]}"
+    if not {wanted, unknown} & {*pairs}:
+        have, need = (", ".join(f"{src} to {tgt}" for src, tgt in some) for some in (dict.fromkeys(pairs), [wanted]))
         raise DataError(
             f"{entry.model} translates {have}; for corpus.synthetic with side {entry.side} it must be {need}"
         )
+
+
+def _target_token(entry: schema.Synthetic, section: schema.Corpus) -> str:
+    """Return the token before the lines that the model of an entry translates; "" if it has one target language."""
+    model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
+    return token(section.tgt if entry.side == "src" else section.src) if model.target_tokens else ""
 
 
 def select_lines(
@@ -133,7 +143,9 @@ def select_lines(
         if corpus.moses:
             lines = map(moses.converter(getattr(corpus, entry.side)), lines)
     else:
-        lines = itertools.chain.from_iterable(getattr(chunk, entry.side) for chunk in train())
+        section = corpus.of_synthetic(entry)
+        texts = (chunk for chunk in train() if _has_languages(corpus.of_source(chunk.source), section))
+        lines = itertools.chain.from_iterable(getattr(chunk, entry.side) for chunk in texts)
     known = {repair(pair[entry.side == "tgt"], corpus.cleaning) for pair in held_out}
     seen = set[int]()
     with to.open("w", encoding="utf-8") as file:
@@ -157,18 +169,31 @@ def select_lines(
                 file.write(f"{line}\n")
 
 
+def _has_languages(text: schema.Corpus, section: schema.Corpus) -> bool:
+    return (text.src, text.tgt) == (section.src, section.tgt)
+
+
 def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str, translation: str) -> None:
     stats.read += 1
     stats.drop(reason, *((real, translation) if entry.side == "src" else (translation, real)))
 
 
-def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path) -> Path:
-    """Return the directory for the translations of a file, which depends on the model, the options and the text."""
+def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path, target: str) -> Path:
+    """Return the directory for the translations of a file, which depends on the model, the options and the text.
+
+    `target` is the token before each line for a model with several target languages.
+    """
     options = {"beam": entry.beam, "sampling": entry.sampling, "text": artefact.sha256(real)}
+    options |= {"target": target} if target else {}
     return cache / artefact.digest({**options, "model": artefact.sha256(_model(entry) / artefact.MANIFEST)})[:32]
 
 
-def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate: Translate | None) -> Path:
+def _with_target(target: str, lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines without their ends, each after the token of the target language."""
+    return (f"{target} {line[:-1]}".lstrip() for line in lines)
+
+
+def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate: Translate | None, target: str) -> Path:
     """Return a file with a translation for each line of `real`, from its directory of the cache or translated now."""
     model, total = _model(entry), sum(1 for _ in real.open("rb"))
     whole, part = directory / TRANSLATIONS, directory / f"{TRANSLATIONS}.part"
@@ -184,7 +209,7 @@ def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate:
             file.truncate(data.rfind(b"\n") + 1)  # a kill may have cut the last line
         done = data.count(b"\n")
         with real.open(encoding="utf-8", newline="\n") as text, part.open("a", encoding="utf-8") as file:
-            rest = (line[:-1] for line in itertools.islice(text, done, None))
+            rest = _with_target(target, itertools.islice(text, done, None))
             with Progress(f"translating by {model}", total, "lines") as progress:
                 progress.advance(done)
                 translations = translate(model, rest, entry.beam, entry.sampling) if done < total else ()
@@ -199,25 +224,29 @@ def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate:
 
 
 def write_pairs(
-    entry: schema.Synthetic, real: Path, translations: Path, sides: tuple[Path, Path], stats: CleaningStats
-) -> None:
-    """Write the pairs to the two files of `sides`. Drop empty, looping and unusually long or short translations."""
+    entry: schema.Synthetic, real: Path, translations: Path, sides: tuple[Path, Path], stats: CleaningStats,
+    target: str = "",
+) -> None:  # fmt: skip
+    """Write the pairs to the two files of `sides`. Drop empty, looping and unusually long or short translations.
+
+    Each source begins with the tokens of `target`, where it is named, and of the tag.
+    """
     ratios = [_log_ratio(*pair) for pair in _pairs(real, translations) if pair[1]]
     median = statistics.median(ratios) if ratios else 0.0
     deviations = [abs(ratio - median) for ratio in ratios]
     spread = max(LEAST_SPREAD, 1.4826 * statistics.median(deviations)) if ratios else LEAST_SPREAD
-    tag = f"{token(entry.tag)} " if entry.tag else ""
+    tokens = "".join(f"{token(name)} " for name in (target, entry.tag) if name)
     with sides[0].open("w", encoding="utf-8") as src, sides[1].open("w", encoding="utf-8") as tgt:
         for text, translation in _pairs(real, translations):
             if not translation:
                 _drop(stats, entry, EMPTY, text, translation)
-            elif LOOP.search(translation) and not LOOP.search(text):
+            elif loops(translation) and not loops(text):
                 _drop(stats, entry, LOOPING, text, translation)
             elif abs(_log_ratio(text, translation) - median) > MOST_DEVIATIONS * spread:
                 _drop(stats, entry, OUTLYING, text, translation)
             else:
                 source, target = (text, translation) if entry.side == "src" else (translation, text)
-                src.write(f"{tag}{source}\n")
+                src.write(f"{tokens}{source}\n")
                 tgt.write(f"{target}\n")
 
 

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterator
 
-from nmt_cli.recipe.schema import Recipe, Section
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import Section
 
 
 def explain(section: Section, indent: str = "") -> Iterator[str]:

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from nmt_cli import __version__
 from nmt_cli.recipe import files, limits, yaml_file
 from nmt_cli.recipe.named import NAMED_CORPORA
-from nmt_cli.recipe.schema import POLICIES, Corpus, Expect, Policy, Recipe
+from nmt_cli.recipe.schema import POLICIES, Corpus, Expect, Recipe
+from nmt_cli.recipe.section import Policy
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
@@ -93,8 +94,8 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
         yield "corpus.sources has an entry without files. Name them"
     if any(entry.min_score is not None and entry.score is None for entry in sources):
         yield "corpus.sources: min_score requires score, the column of scores"
-    if len(corpus.targets) > 1 and corpus.synthetic:
-        yield "corpus.synthetic requires one target language, but corpus.sources has several"
+    if len(corpus.targets) > 1 and not all(entry.src and entry.tgt for entry in corpus.synthetic):
+        yield "corpus.synthetic needs the languages src and tgt, because corpus.sources has several targets"
     first_steps = [stage.from_step for stage in recipe.training.stages]
     if first_steps != sorted(set(first_steps)):
         yield "training.stages must ascend in from_step"

@@ -1,14 +1,14 @@
-"""The settings of a recipe: type, range, default, meaning and policy of each.
+"""The settings of a recipe: type, range, default, meaning and policy of each. cleaning.py has those of cleaning.
 
 Values get the type of their setting, never one guessed by YAML: the language "no" stays text.
 """
 
-import enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import Field
 
+from nmt_cli.recipe.cleaning import Cleaning, Filters
 from nmt_cli.recipe.limits import (
     ALPHA,
     BEAM,
@@ -21,56 +21,9 @@ from nmt_cli.recipe.limits import (
     WIDTH,
 )
 from nmt_cli.recipe.named import NAMED_CORPORA
+from nmt_cli.recipe.section import LOCAL, MAY_CHANGE, NO_POLICY, OPERATION, TRAINED, UNPUBLISHED, Policy, Section, Share
 
-Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, le=1e9)]
-
-
-class Policy(enum.Flag):
-    """The comparisons of recipes that ignore a setting. The policy of a section applies to all its settings."""
-
-    MAY_CHANGE = enum.auto()  # a resumed run may change the setting: it does not affect the trained weights
-    UNPUBLISHED = enum.auto()  # the paper does not report the setting
-    LOCAL = enum.auto()  # the machines of a run may have different values, such as paths
-    TRAINED = enum.auto()  # of the corpus, but for training alone: `prepare` ignores it, and no machine may differ
-
-
-NO_POLICY = Policy(0)
-MAY_CHANGE, UNPUBLISHED, LOCAL, TRAINED = Policy
-OPERATION = MAY_CHANGE | UNPUBLISHED  # how a run is computed and shown
-
-
-class Section(BaseModel):
-    """A group of settings. `section.model_copy(update={...})` changes some, without checking them."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
-        hint: Any = cls.model_fields[str(info.field_name)].annotation
-        is_list, is_section = get_origin(hint) is list, isinstance(hint, type) and issubclass(hint, Section)
-        if value is None or (isinstance(value, str) and value.lower() in ("", "~", "null", "none")):
-            if type(None) in get_args(hint):
-                return None
-            if is_list:
-                return []
-            return {} if is_section else value
-        return [value] if is_list and not isinstance(value, list) else value
-
-
-class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur in dev or test are always dropped
-    unescape: bool = Field(True, description="undo HTML entities once (&amp; -> &)")
-    max_tokens: Annotated[int | None, UNPUBLISHED] = Field(
-        250, ge=1, description="maximum length of either side in subwords; longer pairs are dropped"
-    )
-    max_ratio: Annotated[float | None, UNPUBLISHED] = Field(
-        9.0, ge=1, description="maximum ratio of the two lengths in subwords (9: Moses)"
-    )
-    drop_copies: bool = Field(True, description="drop pairs whose source equals their target")
-    drop_duplicates: bool = Field(True, description="drop repeated pairs; a file listed twice still counts twice")
-    drop_near_twins: bool = Field(False, description="drop pairs with a side that nearly equals a held-out line")
-    check_script: bool = Field(True, description="drop pairs with a side mostly in a foreign script")
 
 
 class Tokenizer(Section):  # the joint SentencePiece BPE model
@@ -81,6 +34,8 @@ class Tokenizer(Section):  # the joint SentencePiece BPE model
 class Synthetic(Section):  # real text in one language, which a model translates into the other
     side: Literal["src", "tgt"] = Field("src", description="the side of the real text")
     files: list[str] = Field([], description="files of real text; none: that side of the training pairs")
+    src: str | None = Field(None, description="source language code of the pairs; null: corpus.src")
+    tgt: str | None = Field(None, description="target language code of the pairs; null: corpus.tgt")
     model: str | None = Field(None, description="model directory that translates it; null: training.teacher")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
     beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size of the model's search")
@@ -106,6 +61,7 @@ class TextSource(Section):  # parallel text in one or several files, which may b
     finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
     weight: Weight | None = Field(None, description="share of the tokens drawn, as in training.weights; null: 1")
+    filters: Filters | None = Field(None, description="filters of this text alone; null: corpus.filters")
 
 
 class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
@@ -165,6 +121,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     )
     tokenizer: Tokenizer = Tokenizer()
     cleaning: Cleaning = Cleaning()
+    filters: Filters = Filters()
     augment: Annotated[Augment, TRAINED] = Augment()
 
     @property
@@ -177,7 +134,8 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     def targets(self) -> list[str]:
         """The target languages. If there are several, each source line begins with the token of its own."""
         codes = [source.tgt or self.tgt for source in self.sources]
-        return list(dict.fromkeys([*([self.tgt] if self.train_src or not codes else []), *codes]))
+        synthetic = [entry.tgt for entry in self.synthetic if entry.tgt]
+        return list(dict.fromkeys([*([self.tgt] if self.train_src or not codes else []), *codes, *synthetic]))
 
     @property
     def target_tokens(self) -> list[str]:
@@ -187,7 +145,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     @property
     def languages(self) -> list[str]:
         """All languages of the text."""
-        sections = [self, *map(self.of_source, range(len(self.sources)))]
+        sections = [self, *map(self.of_source, range(len(self.sources))), *map(self.of_synthetic, self.synthetic)]
         return list(dict.fromkeys(code for section in sections for code in (section.src, section.tgt)))
 
     @property
@@ -197,11 +155,23 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
         return list(dict.fromkeys([*self.target_tokens, *filter(None, tags)]))
 
     def of_source(self, index: int | None) -> "Corpus":
-        """Return this section with the languages of an entry of `sources`."""
+        """Return this section with the languages and filters of an entry of `sources`."""
         if index is None:
             return self
         entry = self.sources[index]
+        filters = entry.filters or self.filters
+        return self.model_copy(update={"src": entry.src or self.src, "tgt": entry.tgt or self.tgt, "filters": filters})
+
+    def of_synthetic(self, entry: Synthetic) -> "Corpus":
+        """Return this section with the languages of an entry of `synthetic`."""
         return self.model_copy(update={"src": entry.src or self.src, "tgt": entry.tgt or self.tgt})
+
+    @property
+    def trained(self) -> list["Corpus"]:
+        """This section for each training text, with its own languages and filters."""
+        own = [self] if self.train_src or not self.sources else []
+        sources = [self.of_source(i) for i, entry in enumerate(self.sources) if entry.split == "train"]
+        return [*(own + sources if self.real_pairs else []), *map(self.of_synthetic, self.synthetic)]
 
     def prefix(self, index: int | None) -> str:
         """Return the tokens, each with a space, before the source lines of an entry of `sources`."""

@@ -1,7 +1,8 @@
 """Which of the paper's models a recipe repeats, by the package's own recipes, and where it departs from them."""
 
 from nmt_cli.recipe import files, loading
-from nmt_cli.recipe.schema import UNPUBLISHED, Recipe
+from nmt_cli.recipe.schema import Recipe
+from nmt_cli.recipe.section import UNPUBLISHED
 
 
 def matters(change: str) -> bool:

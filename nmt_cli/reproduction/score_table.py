@@ -43,6 +43,10 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
             if split != "general":  # so that the counts shown are those of the test set
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
+        for by_pair in zip(*(report.pairs for report in reports), strict=True):
+            for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):
+                label = f"{split} {by_pair[0].pair} {scores_of_pair[0].name}"
+                rows.append([label, "", *(each.shown() for each in scores_of_pair)])
     sources, references = run.corpus.lines("test")
     translations = hypotheses.get("test", [])
     if generated and run.settings.corpus.src == "en":

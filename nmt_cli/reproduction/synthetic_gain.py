@@ -31,7 +31,8 @@ def compare_models(run: RunFiles, baseline: RunFiles, score: Scorer) -> None:
     candidates = [_Candidate("with", run, run.directory / "model")]
     candidates.append(_Candidate("without", baseline, baseline.directory / "model"))
     synthetic = run.settings.corpus.synthetic[0]
-    if synthetic.side == "src":  # the model that made the text translates in the same direction
+    one_pair = not run.corpus.lines_by_pair("test")
+    if synthetic.side == "src" and one_pair:  # the model that made the text translates in the same direction
         candidates.insert(0, _teacher(run, Path(str(synthetic.model))))
     sources = run.corpus.lines("test")[0]
     beam = run.settings.decoding.beam

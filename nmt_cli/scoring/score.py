@@ -10,7 +10,7 @@ from typing import Any
 
 from sacrebleu import BLEU, CHRF
 
-from nmt_cli.corpus import near_duplicates
+from nmt_cli.corpus import near_duplicates, store
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import normalize
@@ -20,7 +20,15 @@ from nmt_cli.scoring.downloads import fetch
 from nmt_cli.scoring.languages import is_language, tokenizer_of
 from nmt_cli.scoring.metrics import METRICS, Score, score_comet, score_lines
 from nmt_cli.scoring.robustness import Translate, score_damaged
-from nmt_cli.scoring.score_report import InputText, NearDuplicates, Report, ScoredSegment, TermCounts, json_fields
+from nmt_cli.scoring.score_report import (
+    InputText,
+    NearDuplicates,
+    PairScores,
+    Report,
+    ScoredSegment,
+    TermCounts,
+    json_fields,
+)
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError, meant
@@ -188,7 +196,8 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     hypotheses_lines = report.hypotheses.lines
     references = [text.lines for text in report.references]
     segments = list[list[float]]()
-    default = ("bleu", "chrf") if report.tokenized else DEFAULTS.get(language, ("bleu", "chrf"))
+    by_pair = _lines_by_pair(options)
+    default = ("bleu", "chrf") if report.tokenized or by_pair else DEFAULTS.get(language, ("bleu", "chrf"))
     for metric in dict.fromkeys(options.metrics or default):
         if metric == "comet":
             systems = [lines for lines in (hypotheses_lines, baseline) if lines is not None]
@@ -203,10 +212,33 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
             )  # fmt: skip
         report.scores.append(score)
         report.comparisons += [comparison] if comparison else []
+    report.pairs += [_score_pair(report, options, *pair) for pair in by_pair.items()]
     if options.robust and callable(hypotheses):
         report.robust += _robust(report, options, hypotheses)
     finish(report, options, lambda i: {"comet": segments[i][0]} if segments else {})
     return report
+
+
+def _lines_by_pair(options: ScoreOptions) -> dict[tuple[str, str], list[int]]:
+    if options.corpus is None:
+        return {}
+    return store.lines_by_pair(artefact.read_json(options.corpus / artefact.MANIFEST), options.split)
+
+
+def _score_pair(report: Report, options: ScoreOptions, pair: tuple[str, str], lines: list[int]) -> PairScores:
+    """Score the lines of one language pair, with the tokenizer of its target language."""
+    language = pair[1]
+    tokenize = options.tokenize or ("none" if report.tokenized else tokenizer_of(language))
+    hypotheses = [report.hypotheses.lines[line] for line in lines]
+    references = [[text.lines[line] for line in lines] for text in report.references]
+    scores = [
+        score_lines(
+            metric, hypotheses, references,
+            language=language, tokenize=tokenize, lowercase=report.lowercase, intervals=report.intervals,
+        )[0]
+        for metric in dict.fromkeys(options.metrics or ("bleu", "chrf")) if metric in METRICS and metric != "comet"
+    ]  # fmt: skip
+    return PairScores("-".join(pair), len(lines), scores)
 
 
 def _robust(report: Report, options: ScoreOptions, translate: Translate) -> list[dict[str, Any]]:

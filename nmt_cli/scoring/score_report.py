@@ -79,14 +79,23 @@ class TermCounts:
         return f"terms met: {share} ({self.met:,} of {self.terms:,}, in {counted(self.with_terms, 'line')})"
 
 
-def json_fields(value: InputText | Score | ScoredSegment | TermCounts) -> dict[str, Any]:
+@dataclass(frozen=True)
+class PairScores:
+    """The scores of the lines in one language pair, such as en-de."""
+
+    pair: str
+    lines: int
+    scores: list[Score]
+
+
+def json_fields(value: InputText | Score | ScoredSegment | TermCounts | PairScores) -> dict[str, Any]:
     """Return the fields for JSON: the number of lines instead of the lines, details merged in, None left out."""
     values: dict[str, Any] = {}
     for key, item in vars(value).items():
         if key == "details":
             values |= item
         elif item is not None and key != "verbose":
-            values[key] = len(item) if key == "lines" else item
+            values[key] = len(item) if key == "lines" and isinstance(item, list) else item
     return values
 
 
@@ -97,6 +106,7 @@ class Report:
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
     robust: list[dict[str, Any]] = field(default_factory=list)  # scores of the source as people type it
+    pairs: list[PairScores] = field(default_factory=list)  # if the corpus has several language pairs
     empty: int = 0
     copies: int | None = None  # hypotheses equal to their source; None without a source
     language: str | None
@@ -169,7 +179,8 @@ class Report:
         return {name: (len(part), self._bleu(part, self.intervals and len(part) > 1)) for name, part in shown.items()}
 
     def json(self) -> str:
-        hidden = ("details", "intervals", "segments", *([] if self.robust else ["robust"]))
+        empty = [name for name in ("robust", "pairs") if not getattr(self, name)]
+        hidden = ("details", "intervals", "segments", *empty)
         values = {JSON_NAMES.get(name, name): value for name, value in vars(self).items() if name not in hidden}
         values["versions"] = {"nmt": __version__, "sacrebleu": sacrebleu.__version__}
         values |= dict(zip(("wins", "losses"), self.wins_and_losses(), strict=True)) if self.baseline else {}
@@ -206,6 +217,11 @@ class Report:
         note = f"Segments by chrF2: {wins:,} better, {losses:,} worse, {equal:,} equal."
         return rows, f"{note} ±: 95% interval, 1,000 bootstrap samples; randomization: 10,000 trials."
 
+    def _by_pair(self) -> list[list[str]]:
+        """Return the table of the scores by language pair, header first."""
+        rows = [["pair", "lines", *(score.name for score in self.pairs[0].scores)]]
+        return rows + [[p.pair, f"{p.lines:,}", *(score.shown() for score in p.scores)] for p in self.pairs]
+
     def text(self) -> str:
         width = 2 + max(len(score.name) for score in self.scores)
         shown = 2 + max(len(score.shown()) for score in self.scores)
@@ -217,6 +233,8 @@ class Report:
         if self.baseline:
             rows, note = self._comparison()
             blocks.append([f"Against {self.baseline.name}", *_aligned(rows), note])
+        if self.pairs:
+            blocks.append(["By language pair", *_aligned(self._by_pair())])
         if self.robust:
             rows = robustness.table(self.robust)
             blocks.append(["The source as people type it", *_aligned(rows), *textwrap.wrap(robustness.NOTE, 100)])
@@ -247,6 +265,9 @@ class Report:
         if self.baseline:
             rows, note = self._comparison()
             blocks += [f"**Against {_cell(self.baseline.name)}**", _table(rows, "|:--" + "|--:" * 5 + "|"), note]
+        if self.pairs:
+            rows = self._by_pair()
+            blocks += ["**By language pair**", _table(rows, "|:--" + "|--:" * (len(rows[0]) - 1) + "|")]
         if self.robust:
             rows = robustness.table(self.robust)
             rule = "|:--" + "|--:" * (len(rows[0]) - 1) + "|"

@@ -10,12 +10,10 @@ from array import array
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from nmt_cli.corpus.languages import NAMES, base_of
+from nmt_cli.corpus.languages import NAMES, base_of, near
 
 MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
 SURE = 90  # percent, above which a detected language decides even if no model reads it
-# Languages that are easily mistaken for one another
-NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
 BLOCK = 1024  # states compared at once
 
 
@@ -36,9 +34,9 @@ class Detector:
         None if py3langid is not installed or knows no source language. It never returns a language of the models that
         it does not know. Loading takes a second and 25 MB, so it waits for the first request that needs it.
         """
-        near = set().union(*map(_near, self._codes))
+        easily_mistaken = set().union(*map(near, self._codes))
         try:
-            everything = load_classifier(NAMES.keys() - near | self._codes.keys())
+            everything = load_classifier(NAMES.keys() - easily_mistaken | self._codes.keys())
         except ModuleNotFoundError:
             return None
         known = {*everything.labels}
@@ -63,7 +61,7 @@ class Detector:
         among_all = everything.rank(text)
         ranked = ours.rank(text)
         best = among_all[0][0]
-        probability = sum(value for code, value in among_all if code in _near(best))
+        probability = sum(value for code, value in among_all if code in near(best))
         found = list[tuple[str, int]]()
         if best not in self._codes:
             probabilities = dict(among_all)
@@ -139,7 +137,3 @@ class Transitions:
                 return 0
             state = self._fallbacks[state]
         return self._targets[at]
-
-
-def _near(code: str) -> set[str]:
-    return next((group for group in NEAR if code in group), {code})

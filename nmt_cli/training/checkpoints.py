@@ -11,6 +11,7 @@ from torch import Tensor
 from nmt_cli.corpus import tokenizer
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe.section import MAY_CHANGE
 from nmt_cli.storage import artefact, records
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, DivergedError, NmtError, StorageError
@@ -205,7 +206,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
         if not stored.exists():
             raise DataError(f"{stored} is missing beside a model or checkpoints. Put it back, or use another --run")
         changes = loading.differences(loading.load_stored(stored).model_dump(), settings.model_dump())
-        fixed = [line for line in changes if not loading.has_policy(line, schema.MAY_CHANGE)]
+        fixed = [line for line in changes if not loading.has_policy(line, MAY_CHANGE)]
         if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")
         if fixed:

@@ -5,13 +5,14 @@ from typing import Any
 
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe.section import LOCAL
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
 
 def decisive(settings: schema.Recipe) -> dict[str, Any]:
     """Return the settings that must be the same on all machines; paths may differ."""
-    return schema.without(settings.model_dump(), schema.LOCAL)
+    return schema.without(settings.model_dump(), LOCAL)
 
 
 def open_same_corpus(

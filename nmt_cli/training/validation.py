@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ class DevSet:
 
     def __init__(self, corpus: Corpus, settings: schema.Recipe, split: str = "dev") -> None:
         self.lines, self.references = corpus.lines(split)
+        self.lines_by_pair = corpus.lines_by_pair(split)
         self.seen_tokens = corpus.seen_tokens
         self.tokenizer = Tokenizer(corpus.tokenizer_file)
         longest = settings.model.max_length
@@ -32,6 +34,12 @@ class DevSet:
         self.pairs = [pair for pair in pairs if max(map(len, pair)) <= longest]
         if not self.pairs:
             raise DataError(f"all dev pairs of {corpus.directory} are longer than {longest} tokens. Use another set")
+
+    def translated(self, count: int) -> list[int]:
+        """Return the lines that a validation translates: the first ones, as many of each language pair."""
+        each = max(1, count // len(self.lines_by_pair)) if self.lines_by_pair and count else count
+        groups = self.lines_by_pair.values() or [range(len(self.lines))]
+        return [line for group in groups for line in group[:each]]
 
 
 def validate(
@@ -45,20 +53,29 @@ def validate(
 ) -> dict[str, Any]:
     """Return the loss per target token, BLEU of the first `validate_bleu` lines (None for 0 lines), and ten samples.
 
+    If the set has several language pairs, the lines are the first of each, and each pair has its own BLEU.
     Process `rank` of `world` computes every `world`th line, and all return the same. If a signal interrupts one
     process, all raise Interrupted.
     """
-    count, share = min(settings.training.validate_bleu, len(dev.lines)), None
+    translated, share = dev.translated(settings.training.validate_bleu), None
     with contextlib.suppress(Interrupted), stop.interruptible() if stop else contextlib.nullcontext():
         share = compute_share(model, dtype, dev, settings, slice(rank, None, world))
     shares = gather_objects(share, world)
     if any(share is None for share in shares):
         raise Interrupted
     loss = sum(share for share, _ in shares) / sum(len(tgt) for _, tgt in dev.pairs)
-    lines = [shares[i % world][1][i // world] for i in range(count)]
-    tgt, moses = settings.corpus.tgt, settings.corpus.moses
-    bleu = corpus_bleu(lines, dev.references[:count], language=tgt, tokenized=moses)[0] if count else None
-    return {"dev_nll": loss, "dev_perplexity": math.exp(min(loss, 700)), "dev_bleu": bleu, "samples": lines[:10]}
+    hypotheses = {line: shares[i % world][1][i // world] for i, line in enumerate(translated)}
+
+    def bleu(lines: Iterable[int], language: str) -> float | None:
+        chosen = [line for line in lines if line in hypotheses]
+        sides = [hypotheses[line] for line in chosen], [dev.references[line] for line in chosen]
+        return corpus_bleu(*sides, language=language, tokenized=settings.corpus.moses)[0] if chosen else None
+
+    scores = {"dev_nll": loss, "dev_perplexity": math.exp(min(loss, 700))}
+    scores |= {"dev_bleu": bleu(translated, settings.corpus.tgt)}
+    for (src, tgt), lines in dev.lines_by_pair.items():
+        scores[f"dev_bleu_{src}-{tgt}"] = bleu(lines, tgt)
+    return {**scores, "samples": [hypotheses[line] for line in translated[:10]]}
 
 
 def compute_share(
@@ -66,7 +83,7 @@ def compute_share(
 ) -> tuple[float, list[str]]:
     """Return the summed loss of one process' pairs, and the translations of its lines."""
     total = 0.0
-    sources = dev.lines[: settings.training.validate_bleu][own]
+    sources = [dev.lines[line] for line in dev.translated(settings.training.validate_bleu)[own]]
     with torch.inference_mode():
         for _, batch in pair_batches(dev.pairs[own], model.embedding.weight.device, model.settings.source_eos):
             _, nll = smoothed_loss(*model.output_terms(model(batch, dtype)), batch.tgt_out_N, 0.0)

@@ -38,6 +38,8 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("prepare --src a --tgt b --dev-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
      "--tokenizer t --limit 5 --out o --shard 2/3", "corpus.prepare.translate_share",
      [loading.from_plain({"corpus": CORPUS}, "").corpus, o, PrepareOptions(), (2, 3)]),
+    ("prepare toy-en-de --stats --mirror m --workers 4", "corpus.filter_stats.show",
+     [TOY.corpus, Path("data/toy-en-de"), PrepareOptions(mirror=m, workers=4)]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
      [STEPS, d, r, "x"]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -131,6 +132,38 @@ def test_a_truncated_file_is_an_error_that_names_it(tmp_path: Path, name: str) -
     data = make()
     with pytest.raises(DataError, match=rf"{name}"):
         read(tmp_path / name, data[: len(data) // 2 - 1], **entry)
+
+
+def damaged(data: bytes, draw: random.Random) -> bytes:
+    """Return a file with a part cut, moved, repeated, replaced by random bytes or by zeros, or in another encoding."""
+    low, high = sorted(draw.sample(range(len(data)), 2))
+    middle = (low + high) // 2
+    part = data[low:high]
+    return draw.choice(
+        [
+            data[:low] + data[high:],
+            data[:low] + data[middle:high] + data[low:middle] + data[high:],
+            data[:high] + data[low:],
+            data[:low] + draw.randbytes(len(part)) + data[high:],
+            data[:low] + bytes(len(part)) + data[high:],
+            data[:low] + part.decode(errors="ignore").encode("utf-16") + data[high:],
+            data[:low] + b"\xff" + data[low + 1 :],
+            data[:low] + b"<tu>" * 10_000 + data[low:],
+        ]
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_damaged_file_of_any_format_is_an_error_in_one_line_or_other_pairs(tmp_path: Path, name: str) -> None:
+    make, entry = FORMATS[name]
+    data, draw, errors = make(), random.Random(name), list[str]()
+    for _ in range(60):
+        try:
+            read(tmp_path / name, damaged(data, draw), **entry)
+        except DataError as error:
+            errors.append(str(error))
+    assert all(str(tmp_path / name) in error and "\n" not in error and len(error) < 400 for error in errors)
+    assert errors or name in ("text.tsv", "bom.tsv", "numbers")
 
 
 def test_inline_codes_of_tmx_are_dropped_and_other_languages_ignored(tmp_path: Path) -> None:

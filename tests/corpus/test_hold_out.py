@@ -206,7 +206,7 @@ def test_lines_are_read_unchanged_from_any_chunk() -> None:
     expected = [(" a &amp; ", "A"), ("b", " B\t"), ("c\r", "C"), ("", "D"), ("ü", "Ü\u2028 ")]
     for lines in ([0, 1, 2, 3, 4], [0, 4], [1, 2], [3], []):
         found = hold_out.pairs_at(schema.Corpus(), chunks, np.array(lines, int))
-        assert list(found) == [expected[line] for line in lines]
+        assert list(found) == [(*expected[line], "en", "de") for line in lines]
 
 
 def test_no_file_is_read_if_nothing_is_to_be_held_out() -> None:

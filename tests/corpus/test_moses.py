@@ -67,7 +67,7 @@ def test_training_text_and_held_out_sets_are_tokenized_once(tmp_path: Path) -> N
     assert len(test) == 3
     assert set(test) <= {(f"en en<{src}> äö", f"de de<{tgt}> äö") for src, tgt in pairs}
     assert len(corpus.src) == 57
-    assert hold_out.held_out_pairs(section, map) == {"test": test}
+    assert hold_out.held_out_pairs(section, map) == {"test": [(*pair, section.src, section.tgt) for pair in test]}
 
 
 def test_files_of_synthetic_text_are_tokenized_by_the_language_of_their_side(tmp_path: Path) -> None:

@@ -288,7 +288,8 @@ def test_a_named_set_is_not_cleaned() -> None:
     chunks = [readers.Chunk([*src[:2]], [*tgt[:2]]), readers.Chunk([*src[2:]], [*tgt[2:]])]
 
     def read(*chunks: readers.Chunk, rows: int | None = None) -> list[tuple[str, str]]:
-        return prepare.held_out_set(RawText("here", {"dev": Split("SET", chunks, rows)}, [], "Do it"), "dev")
+        text = RawText("here", {"dev": Split("SET", chunks, rows)}, [], "Do it")
+        return [(src, tgt) for src, tgt, *_ in prepare.held_out_set(text, "dev", schema.Corpus())]
 
     pairs = [(" a", "A"), ("\ufeffb", "B\u2028"), ("c d", "C"), ("", ""), (" e  \r", "E&amp;")]
     assert read(*chunks) == read(*chunks, rows=5) == pairs

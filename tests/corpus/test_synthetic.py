@@ -15,7 +15,7 @@ from lab import ENGLISH, GERMAN
 from tiny_model import make_model
 
 from nmt_cli.commands import teacher
-from nmt_cli.corpus import readers, synthetic
+from nmt_cli.corpus import filters, readers, synthetic
 from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.prepare import PrepareOptions, prepare, translate_share
 from nmt_cli.corpus.store import open_corpus
@@ -124,6 +124,64 @@ def test_back_translations_are_tagged_and_added(corpus_of: Any, tmp_path: Path, 
     tokenizer = Tokenizer(out / "tokenizer.model")
     assert tokenizer.tokens(tokenizer.encode([f"{synthetic.token('bt')} one"])[0])[0] == "▁>>bt<<"
     assert dropped(out) == {"in dev or test": 1, "empty side": 1, "duplicate pair": 1}
+
+
+def test_each_entry_has_its_languages_if_the_corpus_has_several_targets(tmp_path: Path) -> None:
+    """A model with several targets gets its target token; pairs begin with theirs, then with the tag."""
+    words = {code: [f"{code}{word}" for word in ENGLISH] for code in ("de", "fr")}
+    text = [" ".join(ENGLISH[i // k % 10] for k in (1, 10, 3, 7)) for i in range(60)]
+
+    def to(code: str, line: str) -> str:
+        return " ".join(words[code][ENGLISH.index(word)] for word in line.split())
+
+    for code, lines in (("de", text[:40]), ("fr", text[40:])):
+        (tmp_path / f"{code}.tsv").write_text("".join(f"{line}\t{to(code, line)}\n" for line in lines))
+    (tmp_path / "mono.fr").write_text(f"{to('fr', text[0])}\n")
+    both = [{"files": [str(tmp_path / f"{code}.tsv")], "tgt": code} for code in ("de", "fr")]
+    many = make_model(tmp_path / "many", "corpus.sources=[]")
+    recipe = loading.load_stored(many / "recipe.yaml")
+    stored = loading.from_plain(recipe.model_dump() | {"corpus": {"name": "x", "src": "en", "sources": both}}, "x")
+    restamp(many, {"recipe.yaml": loading.to_yaml(stored)})
+    back = make_model(tmp_path / "back", "corpus.src=fr", "corpus.tgt=en")
+    entries = [
+        {"model": str(many), "src": "en", "tgt": "de"},
+        {
+            "model": str(back),
+            "side": "tgt",
+            "src": "en",
+            "tgt": "fr",
+            "tag": "bt",
+            "files": [str(tmp_path / "mono.fr")],
+        },
+    ]
+    values = {"name": "own", "sources": both, "tokenizer": {"vocabulary_size": 300}, "cleaning": {"max_ratio": None}}
+    section = loading.from_plain({"corpus": {**values, "synthetic": entries}}, "test").corpus
+    Words.changes = {f">>de<< {line}": f"lehrer {to('de', line)}" for line in text[:40]}
+    Words.changes |= {to("fr", text[0]): text[0]}
+    pairs = pairs_of(prepare(section, tmp_path / "data", OPTIONS))
+    assert Words.calls[:2] == [(many, 4, False), f">>de<< {text[0]}"]
+    assert Words.calls[41:] == [(back, 4, False), to("fr", text[0])]
+    assert [src.partition(" ")[0] for src, _ in pairs] == [">>de<<"] * 40 + [">>fr<<"] * 20 + [">>de<<"] * 40 + [
+        ">>fr<<"
+    ]
+    assert pairs[60] == (f">>de<< {text[0]}", f"lehrer {to('de', text[0])}")
+    assert pairs[100] == (f">>fr<< >>bt<< {text[0]}", to("fr", text[0]))
+    for change, message in (
+        ({"tgt": None}, "corpus.synthetic needs the languages src and tgt"),
+        ({"tgt": "es"}, "translates en to de, en to fr; for corpus.synthetic with side src it must be en to es"),
+    ):
+        wrong = {**values, "synthetic": [{**entries[0], **change}]}
+        with pytest.raises((UsageError, DataError), match=message):
+            prepare(texts.corpus(wrong), tmp_path / "other", OPTIONS)
+
+
+def restamp(model: Path, files: dict[str, bytes]) -> None:
+    """Replace files of a model and their hashes in its manifest."""
+    manifest = artefact.read_json(model / artefact.MANIFEST)
+    for name, data in files.items():
+        (model / name).write_bytes(data)
+        manifest["files"][name] = {"bytes": len(data), "sha256": artefact.sha256(model / name)}
+    (model / artefact.MANIFEST).write_bytes(artefact.json_bytes(manifest))
 
 
 def test_overlong_and_invalid_lines_are_counted(corpus_of: Any, tmp_path: Path) -> None:
@@ -275,7 +333,7 @@ def written(tmp_path: Path, pairs: list[tuple[str, str]], **entry: Any) -> tuple
 
 def test_a_loop_is_up_to_six_words_four_times_unless_the_source_loops(tmp_path: Path) -> None:
     for line, loops in LOOPS:
-        assert bool(synthetic.LOOP.search(line.strip())) == loops, line
+        assert filters.loops(line.strip()) == loops, line
     pairs = [(f"plain {i} " + "z" * len(line), line.strip()) for i, (line, _) in enumerate(LOOPS)]
     kept, stats = written(tmp_path, [*pairs, ("b b b b", "c c c c")])
     assert kept == [*(pair for pair, (_, loops) in zip(pairs, LOOPS, strict=True) if not loops), ("b b b b", "c c c c")]

@@ -57,12 +57,14 @@ Corpus: name=toy-en-de config=None format=text src=en tgt=de train_src=[] train_
   seed=1,ge0,lt9223372036854775808
 Cleaning: unescape=True max_tokens=250,ge1 max_ratio=9.0,ge1 drop_copies=True drop_duplicates=True
   drop_near_twins=False check_script=True
+Filters: language=False swapped=keep numbers=False repeats=False min_letters=0,ge0,le1 max_capitals=1,ge0,le1
 Tokenizer: vocabulary_size=8000,ge300,le1000000 file=None
 Augment: no_stop=0,ge0,le1 typos=0,ge0,le1 upper=0,ge0,le1 title=0,ge0,le1 noise=0,ge0,le1 joined=0,ge0,le1
   bpe_dropout=0,ge0,le1
-Synthetic: side=src files=[] model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000 sampling=False weight=None
+Synthetic: side=src files=[] src=None tgt=None model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000
+  sampling=False weight=None
 TextSource: files=[] format=None split=train src=None tgt=None columns=[] score=None min_score=None finished=False
-  tag=,pattern^[a-z0-9]*$ weight=None
+  tag=,pattern^[a-z0-9]*$ weight=None filters=None
 Stage: from_step=1,ge1 weights=[]
 Model: num_layers=6,ge1,le1000 encoder_layers=None,ge1,le1000 decoder_layers=None,ge1,le1000
   d_model=512,ge2,le65536 d_ff=2048,ge1,le1048576 num_heads=8,ge1,le1024 d_k=64,ge1,le65536 d_v=64,ge1,le65536
@@ -89,7 +91,9 @@ def test_defaults_and_ranges_never_change() -> None:
         bounds = [f"{kind}{getattr(x, kind)}" for kind in kinds for x in field.metadata if hasattr(x, kind)]
         return ",".join([str(field.default), *bounds])
 
-    sections = [section for section in schema.Section.__subclasses__() if section.__module__ == schema.__name__]
+    sections = [
+        section for section in schema.Section.__subclasses__() if section.__module__.startswith("nmt_cli.recipe.")
+    ]
     found = {section.__name__: section.model_fields.items() for section in sections}
     words = [f"{section}:" for section in found]
     for fields in found.values():

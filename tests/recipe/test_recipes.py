@@ -143,7 +143,7 @@ def test_recipes_are_listed_shown_and_copied(
 # Each recipe's differences from the defaults. Its expected and measured figures hold for these settings.
 OWN_SETTINGS = """
 # backtranslate corpus: name=multi30k-en-de
-  synthetic=[{'side':'tgt','files':['mono.de'],'model':'runs/reverse/model','tag':'bt','beam':4,'sampling':False,'weight':None}]
+  synthetic=[{'side':'tgt','files':['mono.de'],'src':None,'tgt':None,'model':'runs/reverse/model','tag':'bt','beam':4,'sampling':False,'weight':None}]
   rows=29000 limit=14500 model: num_layers=3 d_model=256 d_ff=1024 num_heads=4 dropout=0.3 max_length=512 training:
   steps=3000 tokens_per_step=4096 micro_batches=2 warmup_steps=800 cooldown_steps=1500 validate_every=300
   validate_bleu=1014 checkpoint_every=60 teacher=runs/reverse/model expect: parameters=7568384
@@ -193,7 +193,7 @@ OWN_SETTINGS = """
   dropout=0.2 training: steps=50000 warmup_steps=16000 rate_factor=5.0 validate_bleu=0 decoding: beam=21 alpha=0.3
   extra_length=300 split=False expect: parameters=100335616 paper_f1=91.3
 # student corpus: name=multi30k-en-de
-  synthetic=[{'side':'src','files':[],'model':'runs/multi30k/model','tag':'','beam':8,'sampling':False,'weight':None}]
+  synthetic=[{'side':'src','files':[],'src':None,'tgt':None,'model':'runs/multi30k/model','tag':'','beam':8,'sampling':False,'weight':None}]
   rows=29000
   model: num_layers=3 encoder_layers=6 decoder_layers=2 d_model=128 d_ff=512 num_heads=4 d_k=32 d_v=32 norm=pre
   max_length=512 training: steps=2400 tokens_per_step=4096 micro_batches=2 warmup_steps=200 rate_factor=0.5

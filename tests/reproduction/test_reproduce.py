@@ -343,7 +343,8 @@ def test_scores_are_shown_beside_published_ones_and_those_before_fine_tuning(
             how = {"signature": f"{metric} of", "verbose": f"{value:g}"}
             return SimpleNamespace(metric=metric, name=f"({metric})", score=value, shown=lambda: shown, **how)
 
-        return SimpleNamespace(scores=[one(name) for name in names], warnings=[f"a warning at {value:g}"])
+        pairs = [SimpleNamespace(pair="en-fr", scores=[one("ter")])] if options.split == "dev" else []
+        return SimpleNamespace(scores=[one(name) for name in names], pairs=pairs, warnings=[f"a warning at {value:g}"])
 
     def translate(run: Any, place: Path) -> dict[str, list[str]]:
         assert (run.directory, run.model, place) == (files.directory / "start", {"its": "manifest"}, start)
@@ -361,6 +362,7 @@ def test_scores_are_shown_beside_published_ones_and_those_before_fine_tuning(
         [f"{place} ({name})", *filter(None, [mark]), f"{before[place]}/{name}", f"{after[place]}/{name}"]
         for place, name, mark in expected
     ]
+    assert re.search(r"dev en-fr \(ter\) +31\.0/ter +30\.0/ter\n", said)
     warned = [line.removeprefix("nmt: warning: ") for line in said.split("\n") if "nmt: warning" in line]
     assert [line.partition(": the model")[0] for line in warned] == [
         "dev (bleu) fell from 31.00 to 30.00",

@@ -53,6 +53,29 @@ def test_dev_bleu_uses_the_tokens_of_the_target_language(lab: Lab) -> None:
     assert record["dev_bleu"] == scores[0] != scores[1]
 
 
+def test_each_language_pair_has_its_own_dev_bleu(lab: Lab) -> None:
+    """As many lines of each pair are translated, and scored with the tokens of their target language."""
+    settings = lab.recipe("training.validate_bleu=5")
+    dev = validation.DevSet(open_corpus(lab.corpus), settings)
+    dev.lines_by_pair = {("en", "zh"): [1, 2, 3], ("zh", "en"): [0, *range(4, 20)]}
+    dev.references = ["x", "我们昨天看了一场电影。", "他喜欢喝茶。", "y", "A small dog runs.", *dev.references[5:]]
+    translations = {1: "我们昨天看了两场电影。", 2: "他喜欢喝茶。", 0: "x", 4: "A small cat runs."}
+    given = list[str]()
+
+    def translate(sources: list[str]) -> list[SimpleNamespace]:
+        given.extend(sources)
+        return [SimpleNamespace(text=text) for text in translations.values()]
+
+    translator = SimpleNamespace(translate=translate)
+    lab.patch.setattr(validation.Translator, "of", lambda *_: contextlib.nullcontext(translator))
+    record = validation.validate(load_model(lab.reference / "model").model, torch.float32, dev, settings)
+    assert given == [dev.lines[i] for i in translations]
+    for pair, lines in (("en-zh", [1, 2]), ("zh-en", [0, 4])):
+        sides = [translations[i] for i in lines], [dev.references[i] for i in lines]
+        assert record[f"dev_bleu_{pair}"] == corpus_bleu(*sides, language=pair[3:])[0] > 0
+    assert record["samples"] == list(translations.values())
+
+
 def test_a_validation_uses_all_fitting_pairs_and_keeps_ten_samples(lab: Lab) -> None:
     """A loss too large for a finite perplexity gives e^700."""
     corpus, settings, given = open_corpus(lab.corpus), lab.recipe("training.validate_bleu=12"), list[Any]()

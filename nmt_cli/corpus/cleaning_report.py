@@ -1,0 +1,40 @@
+"""The counts of dropped pairs as tables, and as parts of cleaning.json."""
+
+from collections import Counter
+from typing import Any
+
+from nmt_cli.corpus.cleaning import DROPPED, TURNED, CleaningStats
+from nmt_cli.system import console
+
+
+def dropped(stats: CleaningStats) -> dict[str, Any]:
+    """Show the dropped pairs as a table, and return them by reason for cleaning.json, and the turned ones if any."""
+    reasons, rows = dict[str, dict[str, Any]](), []
+    for reason in DROPPED:
+        count, examples = stats.dropped[reason], stats.examples.get(reason, [])
+        percent = count * (100 / stats.read)
+        reasons[reason] = {"pairs": count, "percent": round(percent, 3), "examples": examples}
+        if count:
+            rows.append((reason, f"{count:,}", f"{percent:.2f} %", " | ".join(examples[0])[:70]))
+    if rows:
+        console.table(f"cleaning: {stats.read:,} pairs read", ("dropped", "count", "share", "example"), rows)
+    if not stats.turned:
+        return {"dropped": reasons}
+    console.say(f"turned {console.counted(stats.turned, 'pair')} with swapped sides")
+    return {"dropped": reasons, "turned": {"pairs": stats.turned, "examples": stats.examples[TURNED]}}
+
+
+def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, Any]]:
+    """Show the pairs of each part of the corpus as a table, and return them for cleaning.json.
+
+    `left` holds the number of remaining pairs of each part. It also lacks those that are dropped for their tokens.
+    """
+    found, rows = list[dict[str, Any]](), []
+    for part, name in enumerate(names):
+        dropped = {reason: stats.by_part[part, reason] for reason in DROPPED if stats.by_part[part, reason]}
+        read, kept = stats.kept[part] + sum(dropped.values()), int(left[part])
+        found.append({"name": name, "read": read, "kept": kept, "dropped": dropped})
+        most = ", ".join(f"{count:,} {reason}" for reason, count in Counter(dropped).most_common(3))
+        rows.append((name[-50:], f"{read:,}", f"{kept:,}", most))
+    console.table("parts of the corpus", ("part", "read", "kept", "dropped for its text"), rows)
+    return found

@@ -1,0 +1,126 @@
+"""Filters of pairs that a recipe may switch on (corpus.filters). Each looks at one pair, after its repair."""
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from nmt_cli.corpus import language_id
+from nmt_cli.corpus.tokenizer import without_first_tokens
+from nmt_cli.recipe import schema
+from nmt_cli.recipe.cleaning import Filters
+from nmt_cli.system.errors import UsageError
+
+# Reasons, as stored in cleaning.json.
+FEW_LETTERS = "few letters"
+CAPITALS = "many capitals"
+NUMBERS = "different numbers"
+REPEATS = "repeated words"
+SWAPPED = "swapped sides"
+LANGUAGE = "another language"
+REASONS = {  # with the setting of each
+    FEW_LETTERS: "min_letters", CAPITALS: "max_capitals", NUMBERS: "numbers",
+    REPEATS: "repeats", SWAPPED: "swapped", LANGUAGE: "language",
+}  # fmt: skip
+# `nmt prepare --stats` shows the effect of filters that are off for these settings.
+ADVISED = Filters(language=True, swapped="drop", numbers=True, repeats=True, min_letters=0.5, max_capitals=0.5)
+
+_LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")
+_DIGIT = re.compile(r"\d")
+SAMPLE = 100  # pairs of a chunk whose sides are compared with the languages of the corpus
+LEAST_LETTERS = 10  # of lines whose capitals are counted
+INSTALL = 'Install it: pip install "nmt-cli[filters]"'
+
+
+def faults(src: str, tgt: str, corpus: schema.Corpus) -> Iterator[str]:
+    """Yield the reason of each filter that drops a repaired pair."""
+    filters = corpus.filters
+    if filters.min_letters and any(has_few_letters(line, filters.min_letters) for line in (src, tgt)):
+        yield FEW_LETTERS
+    if filters.max_capitals < 1 and any(has_many_capitals(line, filters.max_capitals) for line in (src, tgt)):
+        yield CAPITALS
+    if filters.numbers and numbers_differ(src, tgt):
+        yield NUMBERS
+    if filters.repeats and (loops(src) or loops(tgt)):
+        yield REPEATS
+    if filters.swapped == "drop" and are_swapped(src, tgt, corpus):
+        yield SWAPPED
+    if filters.language and (language_id.is_foreign(src, corpus.src) or language_id.is_foreign(tgt, corpus.tgt)):
+        yield LANGUAGE
+
+
+def loops(line: str) -> bool:
+    """Whether a line has one to six words four times in a row."""
+    words = line.split(" ")
+    return len(words) - len(set(words)) >= 3 and _LOOP.search(line) is not None
+
+
+def turns(src: str, tgt: str, corpus: schema.Corpus) -> bool:
+    """Whether the filters turn this pair, which then has the languages of the corpus."""
+    return corpus.filters.swapped == "turn" and are_swapped(src, tgt, corpus)
+
+
+def sample_of_sides(src: Sequence[str], tgt: Sequence[str], corpus: schema.Corpus) -> Iterator[bool]:
+    """Yield for evenly spread pairs whether their sides are swapped, if the likeliest languages of both tell.
+
+    Without eldc, or if it does not know both languages, this yields nothing.
+    """
+    if not language_id.tells_apart(corpus.src, corpus.tgt):
+        return
+    for i in range(0, len(src), max(1, len(src) // SAMPLE)):
+        line = without_first_tokens(src[i])
+        if are_swapped(line, tgt[i], corpus):
+            yield True
+        elif language_id.is_in(line, corpus.src) and language_id.is_in(tgt[i], corpus.tgt):
+            yield False
+
+
+def are_swapped(src: str, tgt: str, corpus: schema.Corpus) -> bool:
+    """Whether the likeliest language of each side is that of the other side."""
+    return language_id.is_in(src, corpus.tgt) and language_id.is_in(tgt, corpus.src)
+
+
+def has_few_letters(line: str, least: float) -> bool:
+    """Whether the share of letters, and of the marks on them, is less than `least`. Spaces do not count."""
+    characters = line.replace(" ", "")
+    needed, letters = least * len(characters), sum(map(str.isalpha, characters))
+    if letters >= needed:
+        return False
+    marks = sum(unicodedata.category(char)[0] == "M" for char in characters)  # such as vowels of Indic scripts
+    return letters + marks < needed
+
+
+def has_many_capitals(line: str, most: float) -> bool:
+    """Whether a line of ten or more cased letters has a larger share of capitals."""
+    capitals = sum(map(str.isupper, line))
+    if capitals <= most * LEAST_LETTERS:
+        return False
+    cased = capitals + sum(map(str.islower, line))
+    return cased >= LEAST_LETTERS and capitals > most * cased
+
+
+def numbers_differ(src: str, tgt: str) -> bool:
+    """Whether each side has a digit that the other lacks.
+
+    The order of digits and the marks between them do not count, and a number may be spelled out on one side.
+    """
+    if not (_DIGIT.search(src) and _DIGIT.search(tgt)):
+        return False
+    digits = [Counter(unicodedata.digit(char) for char in line if char.isdigit()) for line in (src, tgt)]
+    return bool(digits[0] - digits[1]) and bool(digits[1] - digits[0])
+
+
+def check(corpus: schema.Corpus) -> None:
+    """Raise UsageError if a filter of the recipe needs eldc, and it is not installed or does not know a language."""
+    for section in corpus.trained:
+        filters, languages = section.filters, (section.src, section.tgt)
+        if not filters.language and filters.swapped == "keep":
+            continue
+        if not language_id.is_installed():
+            raise UsageError(f"corpus.filters.language and swapped need eldc. {INSTALL}")
+        if filters.language and (unknown := [code for code in languages if not language_id.knows(code)]):
+            raise UsageError(
+                f"corpus.filters.language does not know {unknown[0][:20]!r}. Correct the code, or set it to no"
+            )
+        if filters.swapped != "keep" and not language_id.tells_apart(*languages):
+            raise UsageError(f"corpus.filters.swapped: {' and '.join(languages)} cannot be told apart. Set it to keep")
