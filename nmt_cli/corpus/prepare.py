@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from nmt_cli.system.processors import usable_cores
 
 DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids, and hashes that find duplicates
 BYTES_PER_PAIR = 250  # of news text, both sides
+HeldOut = dict[str, list[tuple[str, str]]]  # pairs of each held-out set
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
             raise OutputError(f"{work} is in the way, and nmt did not make it. Move it away")
         # If nmt was killed just after the commit, `out` is complete but `work` still exists. In that case, go on:
         # `work` is removed below.
-        if out.exists() and not work.exists() and _finished(source, out, options):
+        if out.exists() and not work.exists() and finished(source, out, options):
             console.say(f"{out} is already prepared and complete")
             return out
         with artefact.locked(work, "the corpus being prepared in"):
             try:
                 # Check again: another process may have finished meanwhile.
-                if not out.exists() or not _finished(source, out, options):
+                if not out.exists() or not finished(source, out, options):
                     _prepare(source, out, work, options)
             finally:
                 artefact.remove_tree(work)
@@ -77,7 +79,7 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     return out
 
 
-def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
+def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     """Return whether `out` holds this very corpus. If False, `out` may be replaced.
 
     Raises OutputError or DataError if `out` must not be replaced.
@@ -92,10 +94,10 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
         raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
     corpus = source.corpus
     # A setting that an older version of nmt did not store had its default value.
-    before = loading.merge(_prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
-    differences = loading.differences(before, _prepared_settings(corpus))
+    before = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
+    differences = loading.differences(before, prepared_settings(corpus))
     hashes = {file["sha256"] for file in manifest["sources"]}
-    reused = _reused_tokenizer(corpus)
+    reused = reused_tokenizer(corpus)
     files = source.local_files() + reused + synthetic.files_of(corpus)
     differences += [f"{file.name} is a different file" for file in files if artefact.sha256(file) not in hashes]
     if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
@@ -106,7 +108,7 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     return True
 
 
-def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
+def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
     """Return the settings of a corpus that `prepare` uses."""
     settings = schema.without(corpus.model_dump(), schema.TRAINED, "corpus.")
     for entry in [*settings["sources"], *settings["synthetic"]]:
@@ -117,54 +119,104 @@ def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
 def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> None:
     """Hold out pairs, add synthetic ones, clean, train the tokenizer, encode, and commit the corpus to `out`."""
     corpus = source.corpus
-    _make_room(source, out, work)
+    make_room(source, out, work)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
+    text = open_text(source, out, work)
+    held_out = hold_out_pairs(text, corpus, options)
+    synthetic_files, synthetic_drops = make_synthetic(source, out, work, held_out, options)
+    write_held_out(directory, held_out)
 
-    def open_text() -> RawText:
-        return _converted(source.open(out.parent / "downloads", work / "input"), corpus)
-
-    text = open_text()
-    reused = _reused_tokenizer(corpus)
-    if reused:
-        tokenizer.Tokenizer(reused[0])  # fail early if it cannot be used
-    text.files.extend(reused)
-    held_out = _hold_out(text, corpus, options)
-    held_out_pairs = [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt in pairs]
-    text.files.extend(synthetic.files_of(corpus))
-    synthetic_files, synthetic_drops = synthetic.make(
-        corpus, work / "input", out.parent / "synthetic", held_out_pairs,
-        lambda: training_chunks(open_text(), corpus.limit), options.translate,
-    )  # fmt: skip
-    _write_held_out(directory, held_out)
-
-    hashes = cleaning.held_out_hashes(held_out_pairs, corpus.cleaning)
+    hashes = cleaning.held_out_hashes(plain_pairs(held_out), corpus.cleaning)
     with stages.Pool(options.processes) as pool:
-        real = training_chunks(text, corpus.limit) if corpus.real_pairs else iter(())
-        parts = part_names(corpus)
-        train = with_parts(real, synthetic_files, corpus)
+        train = training_text(text, synthetic_files, corpus)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
-        warnings = _warn(stats, text, options.strict)
+        warnings = warn(stats, text, options.strict)
+        left, tokens, near = np.zeros(0, np.int64), dict[str, int](), dict[str, dict[str, Any]]()
         if len(repeated):
-            if reused:
+            if reused := reused_tokenizer(corpus):
                 tokenizer.copy(reused[0], model)
             else:
-                artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
-            sizes = np.array([stats.kept[part] for part in range(len(parts))])
+                sample = partial(stages.sample, work / "cleaned", repeated, corpus.seed)
+                artefact.write_file(model, stages.train_tokenizer(sample, len(repeated), corpus, pool))
+            sizes = part_sizes(stats, corpus)
             tokens, left, drops, near = stages.encode(work / "cleaned", repeated, sizes, model, corpus, pool)
             stats.add(drops)
     stats.add(synthetic_drops)
-    pairs = _remaining_pairs(stats, text)
-    for split, counts in near.items():
-        console.say(near_duplicates.sentence(split, counts))
+    commit(source, text, out, directory, Prepared(stats, warnings, left, tokens, near), options)
 
-    report = {"read": stats.read, "kept": pairs, "warnings": warnings, "dropped": _report(stats), "twins": near}
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a preparation reports about its corpus."""
+
+    stats: cleaning.CleaningStats
+    warnings: list[str]
+    left: store.Lengths  # pairs of each part of the corpus
+    tokens: dict[str, int]  # of each side
+    near: dict[str, dict[str, Any]]  # near-duplicates by split
+
+
+def commit(
+    source: Source, text: RawText, out: Path, directory: Path, prepared: Prepared, options: PrepareOptions
+) -> None:
+    """Report the dropped pairs, and move the files of `directory` into the corpus `out`."""
+    stats = prepared.stats
+    pairs = remaining_pairs(stats, text)
+    for split, counts in prepared.near.items():
+        console.say(near_duplicates.sentence(split, counts))
+    report = {
+        "read": stats.read,
+        "kept": pairs,
+        "warnings": prepared.warnings,
+        "dropped": _report(stats),
+        "twins": prepared.near,
+    }
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
-    manifest = _manifest(source, text, pairs, tokens, model)
-    manifest["parts"] = [{"name": name, "pairs": int(pairs)} for name, pairs in zip(parts, left, strict=True)]
+    manifest = _manifest(source, text, pairs, prepared.tokens, directory / "tokenizer.model")
+    names = part_names(source.corpus)
+    manifest["parts"] = [{"name": name, "pairs": int(count)} for name, count in zip(names, prepared.left, strict=True)]
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
         for file in sorted(directory.iterdir()):
             file.rename(stage / file.name)
     console.say(f"{out}: {console.counted(pairs, 'training pair')}")
+
+
+def open_text(source: Source, out: Path, work: Path) -> RawText:
+    """Open the text of a corpus and name all files that determine the corpus."""
+    corpus = source.corpus
+    text = _converted(source.open(out.parent / "downloads", work / "input"), corpus)
+    reused = reused_tokenizer(corpus)
+    if reused:
+        tokenizer.Tokenizer(reused[0])  # fail early if it cannot be used
+    text.files.extend([*reused, *synthetic.files_of(corpus)])
+    return text
+
+
+def training_text(text: RawText, synthetic_files: list[readers.FilePair], corpus: schema.Corpus) -> Iterator[Chunk]:
+    """Yield all pairs to clean: the real ones, then the synthetic ones."""
+    real = training_chunks(text, corpus.limit) if corpus.real_pairs else iter(())
+    return with_parts(real, synthetic_files, corpus)
+
+
+def plain_pairs(held_out: HeldOut) -> list[tuple[str, str]]:
+    """Return the pairs of all held-out sets without the tokens before their sources."""
+    return [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt in pairs]
+
+
+def make_synthetic(
+    source: Source, out: Path, work: Path, held_out: HeldOut, options: PrepareOptions
+) -> tuple[list[readers.FilePair], cleaning.CleaningStats]:
+    """Return the files of each entry of corpus.synthetic, and counts of the dropped lines."""
+    corpus = source.corpus
+    return synthetic.make(
+        corpus, work / "input", out.parent / "synthetic", plain_pairs(held_out),
+        lambda: training_chunks(open_text(source, out, work), corpus.limit), options.translate,
+    )  # fmt: skip
+
+
+def part_sizes(stats: cleaning.CleaningStats, corpus: schema.Corpus) -> store.Lengths:
+    """Return the number of cleaned pairs of each part of the corpus."""
+    return np.array([stats.kept[part] for part in range(len(part_names(corpus)))])
 
 
 def part_names(corpus: schema.Corpus) -> list[str]:
@@ -190,7 +242,7 @@ def with_parts(
             yield chunk._replace(part=number)
 
 
-def _make_room(source: Source, out: Path, work: Path) -> None:
+def make_room(source: Source, out: Path, work: Path) -> None:
     """Check the free disk space and create empty work directories."""
     needed, free = _disk_megabytes(source) or 0, artefact.free_megabytes(out)
     if free < needed:
@@ -208,12 +260,12 @@ def _converted(text: RawText, corpus: schema.Corpus) -> RawText:
     return text
 
 
-def _reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
+def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
     """Return the files of the tokenizer that the recipe names, or []."""
     return tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
 
 
-def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> dict[str, list[tuple[str, str]]]:
+def hold_out_pairs(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> HeldOut:
     """Return the pairs of each held-out set, whether it is named or `hold_out` takes it from the training text."""
     held_out = {split: held_out_set(text, split) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
@@ -265,13 +317,13 @@ def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
         rows += len(chunk.src)
 
 
-def _write_held_out(directory: Path, held_out: dict[str, list[tuple[str, str]]]) -> None:
+def write_held_out(directory: Path, held_out: HeldOut) -> None:
     for split, pairs in held_out.items():
         for side, lines in zip(("src", "tgt"), zip(*pairs, strict=True), strict=True):
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def _warn(stats: cleaning.CleaningStats, text: RawText, strict: bool) -> list[str]:
+def warn(stats: cleaning.CleaningStats, text: RawText, strict: bool) -> list[str]:
     """Print and return warnings about wrong files.
 
     Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
@@ -287,7 +339,7 @@ def _warn(stats: cleaning.CleaningStats, text: RawText, strict: bool) -> list[st
     return warnings
 
 
-def _remaining_pairs(stats: cleaning.CleaningStats, text: RawText) -> int:
+def remaining_pairs(stats: cleaning.CleaningStats, text: RawText) -> int:
     """Return the number of pairs that were not dropped. Raise DataError if there are none."""
     pairs = stats.read - stats.dropped.total()
     if not pairs:
@@ -318,7 +370,7 @@ def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int],
         "src": corpus.src,
         "tgt": corpus.tgt,
         "generated": source.generated,
-        "recipe": _prepared_settings(corpus),
+        "recipe": prepared_settings(corpus),
         "origin": text.origin,
         "sources": [
             {"name": file.name, "bytes": file.stat().st_size, "sha256": text.hashes.get(file) or artefact.sha256(file)}

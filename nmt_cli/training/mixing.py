@@ -107,12 +107,14 @@ class Mixing:
 
 def shuffled(random: np.random.Generator, count: int) -> Numbers:
     """Return the numbers below `count` in random order, in 4 bytes each if they fit."""
-    numbers: Numbers = np.empty(count, np.uint32 if count <= 1 << 32 else np.int64)
+    kind = np.uint32 if count <= 1 << 32 else np.int64
+    numbers: Numbers
     if count <= LARGE:
-        numbers[:] = np.arange(count)
+        numbers = np.arange(count, dtype=kind)
         random.shuffle(numbers)
         return numbers
     # Each number goes to a random bucket, and each bucket, which fits into the processor's cache, is shuffled.
+    numbers = np.empty(count, kind)
     buckets = random.integers(0, BUCKETS, count, np.uint8)
     blocks = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
     sizes = np.array([np.bincount(buckets[block], minlength=BUCKETS) for block in blocks])
