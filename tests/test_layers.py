@@ -18,6 +18,7 @@ ROOMS: dict[str, set[str]] = {
     "storage": {"system", "recipe"},
     "corpus": {"system", "recipe", "storage"},
     "engine": {"system"},
+    "sharding": {"system"},
     "transformer": {"system", "recipe", "storage", "corpus", "engine"},
     "translation": {"system", "recipe", "storage", "corpus", "engine", "transformer"},
     "documents": {"system", "corpus", "translation"},
@@ -40,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     "serving": {"system", "corpus", "translation", "documents"},
     "commands": {
         *("system", "recipe", "storage", "corpus", "translation", "documents", "scoring", "training"),
-        *("parsing", "interop", "reporting", "reproduction", "serving"),
+        *("parsing", "interop", "reporting", "reproduction", "serving", "sharding"),
     },
     "__main__": {"commands", "system"},
 }

@@ -46,6 +46,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import MissingError, UsageError
 
+MACHINES = "Many machines"
 app = typer.Typer(
     help="Train, evaluate and run the Transformer of “Attention Is All You Need”, from raw text to translations.",
     epilog="Start with: nmt reproduce recipes/toy.yaml",
@@ -98,6 +99,11 @@ def prepare(
     set_: Set = None,
     overwrite: Annotated[bool, option("Replace an existing corpus", "--overwrite")] = False,
     strict: Annotated[bool, option("Fail on suspicious text instead of warning", "--strict")] = False,
+    shard: Annotated[
+        str | None,
+        option("Be worker I of N: prepare a share of the corpus in the same DIR", panel=MACHINES, kind="I/N|auto"),
+    ] = None,
+    wait: Annotated[bool, option("Wait for the work of other shards", "--wait", panel=MACHINES)] = False,
     dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
@@ -105,6 +111,11 @@ def prepare(
     from nmt_cli.commands import teacher
     from nmt_cli.corpus import prepare as command
     from nmt_cli.corpus.sources import choose
+    from nmt_cli.sharding.shard import parse
+
+    if wait and not shard:
+        raise UsageError("--wait requires --shard")
+    worker = parse(shard) if shard else None
 
     files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
     given = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
@@ -118,7 +129,14 @@ def prepare(
         strict=strict,
         translate=teacher.translate,
     )
-    command.prepare(settings if dry_run else _as_text(settings, out), out, options)
+    if dry_run:
+        command.prepare(settings, out, options)
+    elif worker:
+        from nmt_cli.corpus.shards import prepare_shard
+
+        prepare_shard(_as_text(settings, out), out, options, worker.index, worker.count, wait)
+    else:
+        command.prepare(_as_text(settings, out), out, options)
 
 
 @command()

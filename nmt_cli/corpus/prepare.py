@@ -15,6 +15,7 @@ from nmt_cli.corpus import (
     moses,
     near_duplicates,
     readers,
+    size_estimate,
     sources,
     stages,
     store,
@@ -29,8 +30,6 @@ from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, OutputError, StorageError, from_os_error
 from nmt_cli.system.processors import usable_cores
 
-DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids, and hashes that find duplicates
-BYTES_PER_PAIR = 250  # of news text, both sides
 HeldOut = dict[str, list[tuple[str, str]]]  # pairs of each held-out set
 
 
@@ -54,7 +53,7 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     """Prepare `corpus` in `out`, or verify the one already there; return `out`. An error leaves no partial corpus."""
     source = sources.source_of(corpus, options.mirror)
     if options.dry_run:
-        _dry_run(source, out, options)
+        size_estimate.show(source, out, options.processes)
         return out
     work = artefact.beside(out, ".", ".preparing")
     try:
@@ -119,7 +118,8 @@ def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
 def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> None:
     """Hold out pairs, add synthetic ones, clean, train the tokenizer, encode, and commit the corpus to `out`."""
     corpus = source.corpus
-    make_room(source, out, work)
+    check_room(source, out)
+    make_directories(work)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
     text = open_text(source, out, work)
     held_out = hold_out_pairs(text, corpus, options)
@@ -242,11 +242,15 @@ def with_parts(
             yield chunk._replace(part=number)
 
 
-def make_room(source: Source, out: Path, work: Path) -> None:
-    """Check the free disk space and create empty work directories."""
-    needed, free = _disk_megabytes(source) or 0, artefact.free_megabytes(out)
+def check_room(source: Source, out: Path) -> None:
+    """Raise StorageError if there is less free disk space than a preparation needs."""
+    needed, free = size_estimate.disk_megabytes(source) or 0, artefact.free_megabytes(out)
     if free < needed:
         raise StorageError(f"{out} needs about {needed:,} MB of disk, but {free:,} MB are free. Choose another --out")
+
+
+def make_directories(work: Path) -> None:
+    """Create empty work directories."""
     for name in ("input", "cleaned", "corpus"):
         shutil.rmtree(work / name, ignore_errors=True)
         (work / name).mkdir()
@@ -381,36 +385,3 @@ def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int],
         "vocabulary_size": loaded.target.vocabulary_size,
         "tokens": tokens,
     }
-
-
-def _disk_megabytes(source: Source) -> int | None:
-    text_bytes, limit = source.size().text_bytes, source.corpus.limit
-    return text_bytes and int(DISK_PER_TEXT_BYTE * min(text_bytes, (limit or text_bytes) * BYTES_PER_PAIR) / 1e6) + 1
-
-
-def _dry_run(source: Source, out: Path, options: PrepareOptions) -> None:
-    """Show the expected size, time and memory of a preparation."""
-    corpus, size, counted = source.corpus, source.size(), source.count_pairs()
-    pairs = counted or size.pairs or (size.text_bytes and size.text_bytes // BYTES_PER_PAIR) or corpus.limit
-    pairs = pairs and min(pairs, corpus.limit or pairs)
-    # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text. The second
-    # term is for training the tokenizer.
-    seconds = pairs and pairs / (4000 * options.processes) + 60 * min(1.0, pairs / 1e6)
-    memory = max(1300, 150 + 100 * options.processes)  # of tokenizer training or of the workers, whichever is more
-
-    def show(count: float | None, unit: str = " MB") -> str:
-        return "unknown" if count is None else f"{count:,.0f}{unit}"
-
-    rows = [
-        ("from", source.origin),
-        ("download", show(size.download_bytes and size.download_bytes / 1e6)),
-        ("training pairs" if counted else "training pairs, about", show(pairs, "")),
-        (f"disk while preparing, in {out.parent}", show(_disk_megabytes(source))),
-        ("free there", show(artefact.free_megabytes(out))),
-        (f"memory, {options.processes} workers", show(memory)),
-        ("time without the download, about", console.duration(seconds) if seconds else "unknown"),
-    ]
-    if source.fills_cache:
-        arrow = show(size.text_bytes and size.text_bytes / 1e6)
-        rows.insert(2, ("Arrow files in the hub's cache", arrow))
-    console.table(f"nmt prepare {corpus.name} would need", ("", ""), rows)

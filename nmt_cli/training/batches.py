@@ -45,7 +45,7 @@ class StepBatch:
 
 
 def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
-    """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums. `total` is the sum of all blocks."""
+    """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums. All costs sum to `total`."""
     targets = total * np.arange(1, parts) / parts
     bounds = [0]
     start = before = 0  # costs of earlier blocks, and their sum
