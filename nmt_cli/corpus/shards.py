@@ -27,6 +27,11 @@ from nmt_cli.system import console
 from nmt_cli.system.errors import BusyError, OutputError, UsageError, from_os_error
 
 POLL_SECONDS = 5.0
+WORK = {  # of each step that shards divide
+    "cleaned": "parts are not cleaned",
+    "repeated": "buckets of hashes are not compared",
+    "encoded": "parts are not encoded",
+}
 MOST_NAMED = 8  # shards in a message
 
 
@@ -91,21 +96,21 @@ class _Shard:
         held_out = self._held_out(text)
         self._clean(text, held_out)
         total = int(self._text_entries()["parts"])
-        self._wait_for(lambda: self._waiting("cleaned", total, "part"))
+        self._wait_for(lambda: self._waiting("cleaned", total))
         cleaned, stats = self._cleaned()
         warnings = prepare.warn(stats, text, self.options.strict)
         if not cleaned.pairs:
             stats.add(parts.stats_of(self._text_entries()["synthetic"]))
             prepare.remaining_pairs(stats, text)  # raises the error
         self._find_repeated(cleaned)
-        self._wait_for(lambda: self._waiting("repeated", cleaned.buckets, "bucket of hashes"))
+        self._wait_for(lambda: self._waiting("repeated", cleaned.buckets))
         self._train_tokenizer(cleaned)
         self._wait_for(self._waiting_for_tokenizer)
         self._encode(cleaned, prepare.part_sizes(stats, self.corpus))
         if self.index > 1:
             console.say(f"shard {self.index} of {self.count} has done its work. Shard 1 joins the parts in {self.out}")
             return
-        self._wait_for(lambda: self._waiting("encoded", cleaned.parts, "part"))
+        self._wait_for(lambda: self._waiting("encoded", cleaned.parts))
         self._join(text, cleaned, stats, warnings)
 
     def _is_mine(self, number: int) -> bool:
@@ -115,13 +120,13 @@ class _Shard:
         present = parts.numbers_in(self.directory / step)
         return [number for number in range(total) if number not in present]
 
-    def _waiting(self, step: str, total: int, noun: str) -> str:
-        """Return which parts or buckets have not taken a step; "" if all have."""
+    def _waiting(self, step: str, total: int) -> str:
+        """Return how many parts or buckets have not taken a step, and the shards to run; "" if all have taken it."""
         missing = self._missing(step, total)
         shards = sorted({number % self.count + 1 for number in missing})
         listed = ", ".join(f"{shard}/{self.count}" for shard in shards[:MOST_NAMED])
         listed += " and others" if len(shards) > MOST_NAMED else ""
-        return missing and f"{len(missing)} of {console.counted(total, noun)} are not {step} yet: run --shard {listed}"
+        return f"{len(missing)} of {total} {WORK[step]} yet: run --shard {listed}" if missing else ""
 
     def _waiting_for_tokenizer(self) -> str:
         present = artefact.present(self.directory / "tokenizer")

@@ -7,8 +7,8 @@ in DIR. Run from the repository root:
 """
 
 import argparse
-import resource
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -38,9 +38,16 @@ def write_side(directory: Path, name: str, pairs: int) -> None:
 
 
 def own_megabytes() -> int:
-    """Return the peak of memory that is not a file's: the sum of both is ru_maxrss."""
+    """Return the memory of this process without the pages of files."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["RssAnon"].split()[0]) // 1024
+
+
+def watch(peak: list[int]) -> None:
+    """Keep the peak of the memory of this process in `peak`."""
+    while True:
+        peak[0] = max(peak[0], own_megabytes())
+        time.sleep(0.05)
 
 
 def main() -> None:
@@ -52,6 +59,8 @@ def main() -> None:
         directory = Path(temporary)
         for name in ("src", "tgt"):
             write_side(directory, name, options.pairs)
+        peak = [0]
+        threading.Thread(target=watch, args=(peak,), daemon=True).start()
         began, cpu = time.perf_counter(), time.process_time()
         sides = [store.open_side(directory, name, VOCABULARY) for name in ("src", "tgt")]
         corpus = store.Corpus(directory, {}, sides[0], sides[1])
@@ -63,8 +72,7 @@ def main() -> None:
         for step in range(1, 101):
             plan.micro_batches_of(step * plan.steps_per_epoch // 101)
         print(f"another step: {(time.perf_counter() - began) * 10:.1f} ms; 99.9 % have {corpus.seen_tokens} tokens")
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        print(f"memory: {own_megabytes():,} MiB held; peak {peak:,} MiB with pages of files, which are shared")
+        print(f"memory without pages of files: {own_megabytes():,} MiB held, peak {peak[0]:,} MiB")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """`nmt prepare --shard`: several shards prepare the corpus of one process, byte for byte."""
 
+import contextlib
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,15 +46,15 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def run(corpus: schema.Corpus, out: Path, index: int, count: int, **more: Any) -> None:
-    prepare_shard(corpus, out, PrepareOptions(workers=1), index, count, **more)
+    prepare_shard(corpus, out, PrepareOptions(workers=1, **more), index, count)
 
 
-def rounds(corpus: schema.Corpus, out: Path, counts: Iterator[int]) -> int:
+def rounds(corpus: schema.Corpus, out: Path, counts: Iterator[int], **more: Any) -> int:
     """Run all shards, again and again, until the corpus is there. Return the number of rounds."""
     for number, count in enumerate(counts, 1):
         for index in range(1, count + 1):
             try:
-                run(corpus, out, index, count)
+                run(corpus, out, index, count, **more)
             except BusyError as error:
                 assert "run --shard " in str(error)
         if out.exists():
@@ -113,3 +115,93 @@ def test_an_existing_tokenizer_is_used(tmp_path: Path) -> None:
     whole = contents(texts.run(corpus, tmp_path / "whole"))
     rounds(corpus, tmp_path / "out", iter([2] * 4))
     assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_there_may_be_more_shards_than_parts(tmp_path: Path, count: int) -> None:
+    """The toy corpus is one chunk, so one part."""
+    corpus = texts.corpus({"name": "toy-en-de", "limit": 1500, "tokenizer": {"vocabulary_size": "500"}})
+    whole = contents(texts.run(corpus, tmp_path / "whole"))
+    rounds(corpus, tmp_path / "out", iter([count] * 4))
+    assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="needs Multi30k")
+def test_multi30k_is_the_same_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "CHUNK", 500)
+    monkeypatch.setattr(parts, "PART_PAIRS", 1000)
+    monkeypatch.setattr(stages, "HASHES_AT_ONCE", 2000)
+    section = {"name": "multi30k-en-de", "limit": 8000, "tokenizer": {"vocabulary_size": "1000"}}
+    mirror, corpus = Path(os.environ["NMT_CORPORA"]) / "multi30k", texts.corpus(section)
+    whole = contents(texts.run(corpus, tmp_path / "whole", mirror=mirror))
+    for count in (4, 16):
+        rounds(corpus, tmp_path / "out", iter([count] * 4), mirror=mirror)
+        assert contents(tmp_path / "out") == whole
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_a_finished_corpus_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = section(tmp_path)
+    run(corpus, tmp_path / "out", 1, 1)
+    before = (tmp_path / "out").stat().st_ino
+    run(corpus, tmp_path / "out", 2, 3)
+    assert (tmp_path / "out").stat().st_ino == before
+    assert "out is prepared and complete" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="--overwrite does not go with --shard"):
+        prepare_shard(corpus, tmp_path / "out", PrepareOptions(overwrite=True), 1, 2)
+
+
+def test_the_shards_to_run_are_named(tmp_path: Path) -> None:
+    corpus, out = section(tmp_path), tmp_path / "out"
+    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet: run --shard 1/4, 3/4, 4/4, then this"):
+        run(corpus, out, 2, 4)
+    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet: run --shard 1/16, .*, 11/16 and others"):
+        run(corpus, out, 2, 16)
+    for index in (1, 3):
+        with pytest.raises(BusyError, match="not cleaned yet"):
+            run(corpus, out, index, 4)
+    with pytest.raises(BusyError, match="3 of 4 buckets of hashes are not compared yet"):
+        run(corpus, out, 4, 4)
+
+
+def test_all_shards_must_have_the_same_options_and_text(tmp_path: Path) -> None:
+    corpus, out = section(tmp_path), tmp_path / "out"
+    with pytest.raises(BusyError):
+        run(corpus, out, 1, 4)
+    other = section(tmp_path, cleaning={"max_tokens": 99})
+    with pytest.raises(OutputError, match=r"out\.parts has parts of another preparation \(.*max_tokens: 250 -> 99"):
+        run(other, out, 2, 4)
+    texts.own(tmp_path / "in", PAIRS[:-1])
+    with pytest.raises(OutputError, match="another preparation"):  # the file has another size
+        run(corpus, out, 2, 4)
+    changed = [*PAIRS[:-1], tuple(line.swapcase() for line in PAIRS[-1])]
+    texts.own(tmp_path / "in", changed)
+    with pytest.raises(OutputError, match=r"train\.en differs from what another shard has read"):
+        run(corpus, out, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        ("cleaned/0000002", "src"), ("cleaned/0000002", "manifest.json"), ("encoded/0000002", "tgt.ids"),
+        ("held-out", "dev.src"), ("tokenizer", "tokenizer.model"), ("text", "manifest.json"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_damaged_part_is_named(tmp_path: Path, step: str, name: str, cut: bool) -> None:
+    corpus, out = section(tmp_path), tmp_path / "out"
+    for index in (1, 2) if step.startswith("cleaned") else (1, 2, 1):
+        with pytest.raises(BusyError):
+            run(corpus, out, index, 2)
+    directory = tmp_path / "out.parts" / step
+    data = (directory / name).read_bytes()
+    middle = data.index(b'"entries"') + 20 if name == "manifest.json" else len(data) // 2
+    (directory / name).write_bytes(data[:middle] + (b"" if cut else bytes([data[middle] ^ 1]) + data[middle + 1 :]))
+    with pytest.raises(DataError, match=r"is damaged: .*\. Remove \S+ and run all shards again") as caught:
+        for index in (2, 1):
+            with contextlib.suppress(BusyError):
+                run(corpus, out, index, 2)
+    assert str(directory) in str(caught.value)
+    artefact.remove_tree(directory)
+    rounds(corpus, out, iter([2] * 4))
+    assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))
