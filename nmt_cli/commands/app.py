@@ -132,9 +132,9 @@ def prepare(
     if dry_run:
         command.prepare(settings, out, options)
     elif worker:
-        from nmt_cli.corpus.shards import prepare_shard
+        from nmt_cli.corpus.shards import Share, prepare_shard
 
-        prepare_shard(_as_text(settings, out), out, options, worker.index, worker.count, wait)
+        prepare_shard(_as_text(settings, out), out, options, Share(worker.index, worker.count, wait))
     else:
         command.prepare(_as_text(settings, out), out, options)
 

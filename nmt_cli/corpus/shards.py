@@ -11,7 +11,7 @@ import operator
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from nmt_cli import __version__
 from nmt_cli.corpus import cleaning, near_duplicates, parts, prepare, sources, stages, store, synthetic, tokenizer
 from nmt_cli.corpus.parts import Cleaned, numbered
 from nmt_cli.corpus.prepare import PrepareOptions
-from nmt_cli.corpus.raw_text import RawText
+from nmt_cli.corpus.raw_text import RawText, Source
 from nmt_cli.corpus.readers import Chunk, read_lines
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
@@ -35,26 +35,31 @@ WORK = {  # of each step that shards divide
 MOST_NAMED = 8  # shards in a message
 
 
-def prepare_shard(
-    corpus: schema.Corpus, out: Path, options: PrepareOptions, index: int, count: int, wait: bool = False
-) -> Path:
-    """Do the work of shard `index` (from 1) of `count` for the corpus in `out`. The last step of shard 1 commits it.
+class Share(NamedTuple):
+    """The share of one worker."""
 
-    If a step needs work of other shards that is not done, raise BusyError, or with `wait`, wait for it.
-    """
+    index: int  # of this shard, from 1
+    count: int  # of all shards
+    wait: bool = False  # for the work of other shards; otherwise BusyError names them
+
+
+def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, share: Share) -> Path:
+    """Do a share of the work for the corpus in `out`, and return `out`. The last step of shard 1 commits it."""
     if options.overwrite:
         raise UsageError(f"--overwrite does not go with --shard. Remove {out} first")
     source = sources.source_of(corpus, options.mirror)
     directory = artefact.beside(out, "", ".parts")
-    work = artefact.beside(out, ".", f".preparing-{index}")
+    work = directory / f"work-{share.index}"
     try:
         artefact.restore(out)
-        if work.exists() and not artefact.was_locked(work):
-            raise OutputError(f"{work} is in the way, and nmt did not make it. Move it away")
+        if directory.exists() and not artefact.was_locked(directory):
+            raise OutputError(f"{directory} is in the way, and nmt did not make it. Move it away")
+        artefact.make_directory(directory)
+        (directory / artefact.LOCK).touch()  # a mark that nmt made it
         with artefact.locked(work, "the work of this shard in"), stages.Pool(options.processes) as pool:
             try:
                 if not out.exists() or not prepare.finished(source, out, options):
-                    _Shard(source, out, options, directory, work, pool, index, count, wait).run()
+                    _Shard(source, out, options, share, work, pool).run()
             except _CompletedError:
                 prepare.finished(source, out, options)
             finally:
@@ -80,12 +85,10 @@ class _Shard:
     """One shard at work."""
 
     def __init__(
-        self, source: Any, out: Path, options: PrepareOptions, directory: Path, work: Path, pool: stages.Pool,
-        index: int, count: int, wait: bool,
-    ) -> None:  # fmt: skip
+        self, source: Source, out: Path, options: PrepareOptions, share: Share, work: Path, pool: stages.Pool
+    ) -> None:
         self.source, self.corpus, self.out, self.options = source, source.corpus, out, options
-        self.directory, self.work, self.pool = directory, work, pool
-        self.index, self.count, self.wait = index, count, wait
+        self.share, self.work, self.directory, self.pool = share, work, work.parent, pool
         self.reused = prepare.reused_tokenizer(self.corpus)
 
     def run(self) -> None:
@@ -107,14 +110,19 @@ class _Shard:
         self._train_tokenizer(cleaned)
         self._wait_for(self._waiting_for_tokenizer)
         self._encode(cleaned, prepare.part_sizes(stats, self.corpus))
-        if self.index > 1:
-            console.say(f"shard {self.index} of {self.count} has done its work. Shard 1 joins the parts in {self.out}")
+        if self.share.index > 1:
+            console.say(
+                f"shard {self._name(self.share.index)} has done its work. Shard 1 joins the parts in {self.out}"
+            )
             return
         self._wait_for(lambda: self._waiting("encoded", cleaned.parts))
         self._join(text, cleaned, stats, warnings)
 
+    def _name(self, index: int) -> str:
+        return f"{index}/{self.share.count}"
+
     def _is_mine(self, number: int) -> bool:
-        return number % self.count == self.index - 1
+        return number % self.share.count == self.share.index - 1
 
     def _missing(self, step: str, total: int) -> list[int]:
         present = parts.numbers_in(self.directory / step)
@@ -123,14 +131,14 @@ class _Shard:
     def _waiting(self, step: str, total: int) -> str:
         """Return how many parts or buckets have not taken a step, and the shards to run; "" if all have taken it."""
         missing = self._missing(step, total)
-        shards = sorted({number % self.count + 1 for number in missing})
-        listed = ", ".join(f"{shard}/{self.count}" for shard in shards[:MOST_NAMED])
+        shards = sorted({number % self.share.count + 1 for number in missing})
+        listed = ", ".join(map(self._name, shards[:MOST_NAMED]))
         listed += " and others" if len(shards) > MOST_NAMED else ""
         return f"{len(missing)} of {total} {WORK[step]} yet: run --shard {listed}" if missing else ""
 
     def _waiting_for_tokenizer(self) -> str:
         present = artefact.present(self.directory / "tokenizer")
-        return "" if present else f"the tokenizer is not trained yet: run --shard 1/{self.count}"
+        return "" if present else f"the tokenizer is not trained yet: run --shard {self._name(1)}"
 
     def _wait_for(self, waiting: Callable[[], str]) -> None:
         """Return when the other shards have finished a step; BusyError unless this one waits."""
@@ -138,7 +146,7 @@ class _Shard:
         while reason := waiting():
             if artefact.present(self.out):
                 raise _CompletedError
-            if not self.wait:
+            if not self.share.wait:
                 raise BusyError(f"{reason}, then this command again, or add --wait")
             if reason != told:
                 console.say(f"waiting: {reason}")
@@ -247,7 +255,7 @@ class _Shard:
 
     def _train_tokenizer(self, cleaned: Cleaned) -> None:
         """Train the tokenizer if this is shard 1. Add the held-out text, which encoding needs in its directory."""
-        if self.index > 1 or artefact.present(self.directory / "tokenizer"):
+        if self.share.index > 1 or artefact.present(self.directory / "tokenizer"):
             return
         files = {file.name: file.read_bytes() for file in (self.directory / "held-out").glob("*.???")}
         if self.reused:

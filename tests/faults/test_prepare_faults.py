@@ -277,7 +277,7 @@ def forked(section: Any, out: Path, index: int, count: int, before: Callable[[],
     os.close(2)
     try:
         before()
-        shards.prepare_shard(section, out, PrepareOptions(workers=1), index, count, wait=True)
+        shards.prepare_shard(section, out, PrepareOptions(workers=1), shards.Share(index, count, wait=True))
         os._exit(0)
     finally:
         os._exit(3)
@@ -308,7 +308,7 @@ def test_a_shard_killed_at_any_disk_operation_continues(tmp_path: Path) -> None:
 def test_shards_that_run_together_wait_for_each_other_and_survive_kills(tmp_path: Path) -> None:
     section = texts.own(tmp_path / "in", PAIRS + PAIRS[:99], tokenizer={"vocabulary_size": 300})
     whole = store.open_corpus(texts.run(section, tmp_path / "whole")).identity
-    out, running = tmp_path / "out", {index: 0 for index in (1, 2, 3)}
+    out, running = tmp_path / "out", dict.fromkeys((1, 2, 3), 0)
     delays = random.Random(1)
     for _ in range(9):
         for index in running:
@@ -329,8 +329,8 @@ def test_two_processes_with_one_shard_exclude_each_other(tmp_path: Path) -> None
     section = texts.own(tmp_path / "in", PAIRS)
     pid = forked(section, tmp_path / "out", 2, 3)
     wait_for(lambda: (tmp_path / "out.parts" / "text").exists())
-    with pytest.raises(BusyError, match="the work of this shard in .* is in use by host"):
-        shards.prepare_shard(section, tmp_path / "out", PrepareOptions(workers=1), 2, 3)
+    with pytest.raises(BusyError, match="work-2 is in use by host"):
+        shards.prepare_shard(section, tmp_path / "out", PrepareOptions(workers=1), shards.Share(2, 3))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -349,12 +349,12 @@ def test_a_full_disk_of_a_shard_is_reported_and_nothing_is_lost(
         write(path, data)
 
     monkeypatch.setattr(artefact, "write_file", full)
-    failures = 0
+    failures = list[str]()
     while not out.exists():
         try:
-            shards.prepare_shard(section, out, PrepareOptions(workers=1), 1, 1)
+            shards.prepare_shard(section, out, PrepareOptions(workers=1), shards.Share(1, 1))
         except StorageError as error:
-            failures += 1
-            assert "free some space" in str(error)
-    assert failures > 2
+            failures.append(str(error))
+    assert len(failures) > 2
+    assert all("free some space" in failure for failure in failures)
     assert store.open_corpus(out, content=True).identity == whole
