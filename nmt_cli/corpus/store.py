@@ -24,7 +24,7 @@ from nmt_cli.system.errors import DataError, MissingError
 StoredIds = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
 KIND = "corpus"
-BLOCK = 1 << 24  # sentences whose lengths are in memory at once: 128 MB of each side
+BLOCK = 1 << 18  # sentences whose lengths are in memory at once: 2 MB of each side, which fit into a cache
 HELD_OUT = ("dev", "test", "general")  # names of the sets that are not trained on
 
 

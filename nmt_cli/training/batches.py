@@ -170,8 +170,10 @@ class BatchPlan:
         """
         numbers, lengths = np.empty(0, np.int64), np.empty(0, np.int64)
         for number, sides in enumerate(self._length_blocks(self.corpus)):
-            numbers = np.append(numbers, number * BLOCK + np.arange(len(sides[0])))
-            lengths = np.append(lengths, np.maximum(*sides))
+            longer = np.maximum(*sides)
+            long = np.flatnonzero(longer > (lengths[-1] if len(lengths) == tokens else 0))
+            numbers = np.append(numbers, number * BLOCK + long)
+            lengths = np.append(lengths, longer[long])
             longest = np.argsort(-lengths)[:tokens]
             numbers, lengths = numbers[longest], lengths[longest]
         count = max(1, np.searchsorted(lengths.cumsum(), tokens, "right"))
