@@ -134,7 +134,7 @@ def prepare(
     elif worker:
         from nmt_cli.corpus.shards import Share, prepare_shard
 
-        prepare_shard(_as_text(settings, out), out, options, Share(worker.index, worker.count, wait))
+        prepare_shard(_as_text(settings, out), out, options, Share(worker.number, worker.workers, wait))
     else:
         command.prepare(_as_text(settings, out), out, options)
 

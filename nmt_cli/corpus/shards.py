@@ -10,8 +10,9 @@ import itertools
 import operator
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,8 @@ WORK = {  # of each step that shards divide
 MOST_NAMED = 8  # shards in a message
 
 
-class Share(NamedTuple):
+@dataclass(frozen=True)
+class Share:
     """The share of one worker."""
 
     index: int  # of this shard, from 1

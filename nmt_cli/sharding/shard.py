@@ -30,20 +30,20 @@ ADVICE = "Give the worker's number and the number of workers, such as --shard 1/
 
 
 class Shard(NamedTuple):
-    """Worker `index` of `count` workers, counted from 1. It decides only where a worker begins."""
+    """Worker `number` of so many workers, counted from 1. It decides only where a worker begins."""
 
-    index: int
-    count: int
+    number: int
+    workers: int
 
     def __str__(self) -> str:
-        return f"{self.index}/{self.count}"
+        return f"{self.number}/{self.workers}"
 
     def start(self, total: int) -> int:
         """Return the number of the first of `total` units in this worker's share."""
-        return (self.index - 1) * total // self.count
+        return (self.number - 1) * total // self.workers
 
     def end(self, total: int) -> int:
-        return self.index * total // self.count
+        return self.number * total // self.workers
 
 
 def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
@@ -54,8 +54,8 @@ def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
     """
     if found := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         shard = Shard(int(found[1]), int(found[2]))
-        if not 1 <= shard.index <= shard.count:
-            raise UsageError(f"--shard {text}: the worker's number must be from 1 to {shard.count}")
+        if not 1 <= shard.number <= shard.workers:
+            raise UsageError(f"--shard {text}: the worker's number must be from 1 to {shard.workers}")
         return shard
     if not (found := re.fullmatch(r"auto(?:/([0-9]{1,9}))?", text)) or found[1] == "0":
         raise UsageError(f"--shard must be I/N, auto or auto/N, not {text[:40]!r}. {ADVICE}")
@@ -71,7 +71,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
         tasks = count or numbers.get(array[2], 0)
         if not tasks:
             raise UsageError(f"{array[0]} is set, but not the number of tasks. Give it: --shard auto/N")
-        # The remainder numbers any N tasks in a row, whatever the number of the first one.
+        # The remainder numbers any N tasks in a row, from any first number on.
         task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
     elif ranks > 1 or count:
         ranks = count or ranks

@@ -21,7 +21,7 @@ from nmt_cli.system.processors import usable_memory
 from nmt_cli.training.mixing import Mixing, Numbers
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
-Costs = npt.NDArray[np.uint16] | npt.NDArray[np.int64]  # tokens of both sides of a pair
+Costs = npt.NDArray[Any]  # tokens of both sides of a pair, in uint16 or int64
 SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
 MIN_PADDING = 16  # least sentences of PAD in a padded batch, so that none exceeds LONGEST_PADDING tokens
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)

@@ -7,6 +7,7 @@ comes once before any comes again, even if a pass takes many epochs, or an epoch
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +16,9 @@ from nmt_cli.corpus.store import BLOCK, Corpus, Lengths
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError
 
-Numbers = npt.NDArray[np.uint32] | npt.NDArray[np.int64]  # of sentences
+Numbers = npt.NDArray[Any]  # of sentences, in uint32 or int64
 LARGE = 1 << 28  # numbers; a plain shuffle of more waits for memory at each step
-BUCKETS = 256
+BUCKETS = 1024
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def shuffled(random: np.random.Generator, count: int) -> Numbers:
         return numbers
     # Each number goes to a random bucket, and each bucket, which fits into the processor's cache, is shuffled.
     numbers = np.empty(count, kind)
-    buckets = random.integers(0, BUCKETS, count, np.uint8)
+    buckets = random.integers(0, BUCKETS, count, np.uint16)
     blocks = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
     sizes = np.array([np.bincount(buckets[block], minlength=BUCKETS) for block in blocks])
     ends = np.cumsum(sizes.sum(0))
