@@ -128,7 +128,8 @@ class BatchPlan:
         last, order, bounds = self._last
         if last != number:
             text = self.corpus.in_epoch(number)
-            costs, order = self._costs(text), self.mixing.order(number)
+            order = self.mixing.order(number)  # first: it needs the most memory
+            costs = self._costs(text)
             if text is not self.corpus:
                 order = order[costs[order] > 0]  # joined lines leave empty ones
             if len(order) < self.steps_per_epoch:
