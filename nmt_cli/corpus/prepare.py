@@ -147,7 +147,7 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a preparation reports about its corpus."""
+    """The figures that a preparation reports about its corpus."""
 
     stats: cleaning.CleaningStats
     warnings: list[str]

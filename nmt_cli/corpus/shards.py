@@ -157,10 +157,12 @@ class _Shard:
 
     def _agree(self) -> None:
         """Store the settings, or compare them with those of the shards before; OutputError if they differ."""
-        files = [*self.source.local_files(), *self.reused, *synthetic.files_of(self.corpus)]
+        others = synthetic.files_of(self.corpus)
+        models = [*self.reused, *(file for file in others if file.name == artefact.MANIFEST)]
         job = {
             "settings": prepare.prepared_settings(self.corpus),
-            "inputs": {str(file): file.stat().st_size for file in files},
+            "inputs": {str(file): file.stat().st_size for file in [*self.source.local_files(), *others]},
+            "models": {str(file): artefact.sha256(file) for file in models},
             "part_pairs": parts.PART_PAIRS,
             "version": __version__,
         }

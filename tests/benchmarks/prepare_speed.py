@@ -43,7 +43,7 @@ def multiply(corpora: Path, folder: Path, pairs: int) -> int:
 
 
 def clean_free(corpus: Any, held_out: Any, chunk: Any) -> Any:
-    """Return what a worker returns that drops no pair, without its work."""
+    """Return the result of a worker that drops no pair, without its work."""
     pairs = len(chunk.src)
     stats = cleaning.CleaningStats(pairs)
     stats.kept[0] = pairs
@@ -52,7 +52,7 @@ def clean_free(corpus: Any, held_out: Any, chunk: Any) -> Any:
 
 
 def encode_free(model: Path, corpus: Any, chunk: Any) -> Any:
-    """Return what a worker returns that drops no pair, without its work."""
+    """Return the result of a worker that drops no pair, without its work."""
     pairs = len(chunk[2])
     lengths = np.full(pairs, TOKENS)
     ids = np.full(pairs * TOKENS, 7, np.int32)

@@ -169,6 +169,7 @@ def test_all_shards_must_have_the_same_options_and_text(tmp_path: Path) -> None:
     other = section(tmp_path, cleaning={"max_tokens": 99})
     with pytest.raises(OutputError, match=r"out\.parts has parts of another preparation \(.*max_tokens: 250 -> 99"):
         run(other, out, 2, 4)
+    assert not (tmp_path / "out.parts" / "cleaned" / "0000001").exists()
     texts.own(tmp_path / "in", PAIRS[:-1])
     with pytest.raises(OutputError, match="another preparation"):  # the file has another size
         run(corpus, out, 2, 4)
