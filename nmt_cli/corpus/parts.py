@@ -48,10 +48,11 @@ def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None
             raise
 
 
-def entries_of(directory: Path, *, content: bool = False) -> dict[str, Any]:
+def entries_of(directory: Path, *, content: bool = False, later: Path | None = None) -> dict[str, Any]:
     """Return the entries of a committed directory; DataError if they or the sizes of its files have changed.
 
-    With `content`, every byte of the files is compared with its hash.
+    With `content`, every byte of the files is compared with its hash. `later` was made from its files, perhaps after
+    they were damaged.
     """
     try:
         manifest = artefact.verify(directory, KIND, content=content)
@@ -59,7 +60,8 @@ def entries_of(directory: Path, *, content: bool = False) -> dict[str, Any]:
         if artefact.digest(entries) != manifest.get("digest"):
             raise DataError(f"{directory / artefact.MANIFEST} is damaged: its entries are not those that were written")
     except (DataError, MissingError) as error:
-        raise DataError(f"{error}. Remove {directory} and run all shards again") from None
+        damaged = f"{directory} and {later}" if later else directory
+        raise DataError(f"{error}. Remove {damaged}, and run all shards again") from None
     return entries
 
 
@@ -140,8 +142,10 @@ class Cleaned:
 
     @functools.cached_property
     def _repeated(self) -> list[Positions]:
-        directory = self.directory / "repeated"
-        return [_mapped(numbered(directory, bucket) / "positions", "<u8") for bucket in range(self.buckets)]
+        directories = [numbered(self.directory / "repeated", bucket) for bucket in range(self.buckets)]
+        for directory in directories:
+            entries_of(directory, content=True)
+        return [_mapped(directory / "positions", "<u8") for directory in directories]
 
     @property
     def distinct(self) -> int:
@@ -160,7 +164,7 @@ class Cleaned:
     def chunks(self, part: int) -> Iterator[stages.TextChunk]:
         """Yield the text of a part. DataError if it is damaged."""
         directory, repeated = numbered(self.directory / "cleaned", part), self.repeats(part)
-        entries_of(directory, content=True)
+        entries_of(directory, content=True, later=self.directory / "repeated")
         src, tgt = ((directory / side).read_bytes().decode().split("\n") for side in ("src", "tgt"))
         for first in range(0, len(repeated), CHUNK):
             end = min(first + CHUNK, len(repeated))
