@@ -102,14 +102,20 @@ def prepare(
     stats: Annotated[bool, option("Show what each filter would drop, and write nothing", "--stats")] = False,
     dry_run: DryRun = False,
     shard: Annotated[
-        str | None, shard_option("Be worker I of N: only translate a share of corpus.synthetic", kind="I/N|auto")
+        str | None, shard_option("Be worker I of N: prepare a share of the corpus in the same DIR", kind="I/N|auto")
     ] = None,
+    wait: Annotated[bool, shard_option("Wait for the work of other shards", "--wait")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Prepare a corpus: download, clean, learn subwords, encode."""
     from nmt_cli.commands import teacher
     from nmt_cli.corpus import prepare as command
     from nmt_cli.corpus.sources import choose
+    from nmt_cli.sharding.shard import parse
+
+    if wait and not shard:
+        raise UsageError("--wait requires --shard")
+    worker = parse(shard) if shard else None
 
     files = {"src": src, "tgt": tgt, "dev_src": dev_src, "dev_tgt": dev_tgt, "test_src": test_src, "test_tgt": test_tgt}
     given = {**files, "config": config, "tokenizer": tokenizer, "limit": limit}
@@ -127,12 +133,15 @@ def prepare(
     if stats:
         from nmt_cli.corpus.filter_stats import show
 
-        return show(settings, out, options)
-    if shard is not None and not dry_run:
-        from nmt_cli.sharding.shard import parse
+        show(settings, out, options)
+    elif dry_run:
+        command.prepare(settings, out, options)
+    elif worker:
+        from nmt_cli.corpus.shards import Share, prepare_shard
 
-        return command.translate_share(settings, out, options, parse(shard))
-    command.prepare(settings if dry_run else _as_text(settings, out), out, options)
+        prepare_shard(_as_text(settings, out), out, options, Share(*worker, wait))
+    else:
+        command.prepare(_as_text(settings, out), out, options)
 
 
 @command()

@@ -4,6 +4,7 @@ import itertools
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nmt_cli.corpus import (
     moses,
     near_duplicates,
     readers,
+    size_estimate,
     sources,
     stages,
     store,
@@ -30,11 +32,11 @@ from nmt_cli.recipe import loading, schema
 from nmt_cli.recipe.section import TRAINED
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
-from nmt_cli.system.errors import DataError, OutputError, StorageError, UsageError, from_os_error
+from nmt_cli.system.errors import DataError, OutputError, StorageError, from_os_error
 from nmt_cli.system.processors import usable_cores
 
-DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids, and hashes that find duplicates
-BYTES_PER_PAIR = 250  # of news text, both sides
+HeldOut = dict[str, list[HeldOutPair]]  # pairs of each held-out set
+Languages = dict[str, list[tuple[str, str, int]]]  # by held-out set: source and target language of so many lines
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     source = sources.source_of(corpus, options.mirror)
     filters.check(corpus)
     if options.dry_run:
-        _dry_run(source, out, options)
+        size_estimate.show(source, out, options.processes)
         return out
     work = artefact.beside(out, ".", ".preparing")
     try:
@@ -68,13 +70,13 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
             raise OutputError(f"{work} is in the way, and nmt did not make it. Move it away")
         # If nmt was killed just after the commit, `out` is complete but `work` still exists. In that case, go on:
         # `work` is removed below.
-        if out.exists() and not work.exists() and _finished(source, out, options):
+        if out.exists() and not work.exists() and finished(source, out, options):
             console.say(f"{out} is already prepared and complete")
             return out
         with artefact.locked(work, "the corpus being prepared in"):
             try:
                 # Check again: another process may have finished meanwhile.
-                if not out.exists() or not _finished(source, out, options):
+                if not out.exists() or not finished(source, out, options):
                     _prepare(source, out, work, options)
             finally:
                 artefact.remove_tree(work)
@@ -84,34 +86,7 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     return out
 
 
-def translate_share(corpus: schema.Corpus, out: Path, options: PrepareOptions, worker: tuple[int, int]) -> None:
-    """Translate a worker's share of the text of corpus.synthetic. `prepare` then finds the units beside `out`.
-
-    Any number of workers (number, workers) may do this at once. UsageError for a corpus without synthetic text.
-    """
-    if not corpus.synthetic or not options.translate_units:
-        raise UsageError("--shard translates the text of corpus.synthetic, and this corpus has none. Leave it out")
-    artefact.make_directory(out.parent)
-    work = artefact.temporary(out)
-    try:
-        work.mkdir()
-        source = sources.source_of(corpus, options.mirror)
-
-        def open_text() -> RawText:
-            return _converted(source.open(out.parent / "downloads", work / "input"), corpus)
-
-        (work / "input").mkdir()
-        held_out = _hold_out(open_text(), corpus, options)
-        pairs = [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt in pairs]
-        synthetic.translate_share(
-            corpus, work, out.parent / "synthetic", pairs, lambda: training_chunks(open_text(), corpus.limit),
-            options.translate_units, worker,
-        )  # fmt: skip
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
+def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     """Return whether `out` holds this very corpus. If False, `out` may be replaced.
 
     Raises OutputError or DataError if `out` must not be replaced.
@@ -126,10 +101,10 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
         raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
     corpus = source.corpus
     # A setting that an older version of nmt did not store had its default value.
-    before = loading.merge(_prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
-    differences = loading.differences(before, _prepared_settings(corpus))
+    before = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
+    differences = loading.differences(before, prepared_settings(corpus))
     hashes = {file["sha256"] for file in manifest["sources"]}
-    reused = _reused_tokenizer(corpus)
+    reused = reused_tokenizer(corpus)
     files = source.local_files() + reused + synthetic.files_of(corpus)
     differences += [f"{file.name} is a different file" for file in files if artefact.sha256(file) not in hashes]
     if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
@@ -140,7 +115,7 @@ def _finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     return True
 
 
-def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
+def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
     """Return the settings of a corpus that `prepare` uses."""
     settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
     for entry in [*settings["sources"], *settings["synthetic"]]:
@@ -155,58 +130,124 @@ def _prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
 def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> None:
     """Hold out pairs, add synthetic ones, clean, train the tokenizer, encode, and commit the corpus to `out`."""
     corpus = source.corpus
-    _make_room(source, out, work)
+    check_room(source, out)
+    make_directories(work)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
+    text = open_text(source, out, work)
+    held_out = hold_out_pairs(text, corpus, options)
+    synthetic_files, synthetic_drops = make_synthetic(source, out, work, held_out, options)
+    write_held_out(directory, held_out)
 
-    def open_text() -> RawText:
-        return _converted(source.open(out.parent / "downloads", work / "input"), corpus)
-
-    text = open_text()
-    reused = _reused_tokenizer(corpus)
-    if reused:
-        tokenizer.Tokenizer(reused[0])  # fail early if it cannot be used
-    text.files.extend(reused)
-    held_out = _hold_out(text, corpus, options)
-    held_out_pairs = [(tokenizer.without_first_tokens(src), tgt) for s in held_out.values() for src, tgt, *_ in s]
-    text.files.extend(synthetic.files_of(corpus))
-    synthetic_files, synthetic_drops = synthetic.make(
-        corpus, work / "input", out.parent / "synthetic", held_out_pairs,
-        lambda: training_chunks(open_text(), corpus.limit), options.translate, options.translate_units,
-    )  # fmt: skip
-    _write_held_out(directory, held_out)
-
-    hashes = cleaning.held_out_hashes(held_out_pairs, corpus.cleaning)
+    hashes = cleaning.held_out_hashes(plain_pairs(held_out), corpus.cleaning)
     with stages.Pool(options.processes) as pool:
-        real = training_chunks(text, corpus.limit) if corpus.real_pairs else iter(())
-        parts = part_names(corpus)
-        train = with_parts(real, synthetic_files, corpus)
+        train = training_text(text, synthetic_files, corpus)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
-        warnings = _warn(stats, text, parts, options.strict)
+        warnings = warn(stats, text, corpus, options.strict)
+        left, tokens, near = np.zeros(0, np.int64), dict[str, int](), dict[str, dict[str, Any]]()
         if len(repeated):
-            if reused:
+            if reused := reused_tokenizer(corpus):
                 tokenizer.copy(reused[0], model)
             else:
-                artefact.write_file(model, stages.train_tokenizer(work / "cleaned", repeated, corpus, pool))
-            sizes = np.array([stats.kept[part] for part in range(len(parts))])
+                sample = partial(stages.sample, work / "cleaned", repeated, corpus.seed)
+                artefact.write_file(model, stages.train_tokenizer(sample, len(repeated), corpus, pool))
+            sizes = part_sizes(stats, corpus)
             tokens, left, drops, near = stages.encode(work / "cleaned", repeated, sizes, model, corpus, pool)
             stats.add(drops)
     stats.add(synthetic_drops)
-    pairs = _remaining_pairs(stats, text)
-    for split, counts in near.items():
-        console.say(near_duplicates.sentence(split, counts))
+    commit(source, text, out, directory, Prepared(stats, warnings, left, tokens, near, languages_of(held_out)), options)
 
-    report = {"read": stats.read, "kept": pairs, "warnings": warnings, **cleaning_report.dropped(stats), "twins": near}
-    if len(parts) > 1:
-        report["parts"] = cleaning_report.parts(stats, parts, left)
+
+@dataclass(frozen=True)
+class Prepared:
+    """The figures that a preparation reports about its corpus."""
+
+    stats: cleaning.CleaningStats
+    warnings: list[str]
+    left: store.Lengths  # pairs of each part of the corpus
+    tokens: dict[str, int]  # of each side
+    near: dict[str, dict[str, Any]]  # near-duplicates by split
+    languages: Languages  # of the held-out sets
+
+
+def commit(
+    source: Source, text: RawText, out: Path, directory: Path, prepared: Prepared, options: PrepareOptions
+) -> None:
+    """Report the dropped pairs, and move the files of `directory` into the corpus `out`."""
+    stats, names = prepared.stats, part_names(source.corpus)
+    pairs = remaining_pairs(stats, text)
+    for split, counts in prepared.near.items():
+        console.say(near_duplicates.sentence(split, counts))
+    report = {
+        "read": stats.read,
+        "kept": pairs,
+        "warnings": prepared.warnings,
+        **cleaning_report.dropped(stats),
+        "twins": prepared.near,
+    }
+    if len(names) > 1:
+        report["parts"] = cleaning_report.parts(stats, names, prepared.left)
     artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
-    manifest = _manifest(source, text, pairs, tokens, model)
-    if languages := _languages(held_out):
-        manifest["languages"] = languages
-    manifest["parts"] = [{"name": name, "pairs": int(pairs)} for name, pairs in zip(parts, left, strict=True)]
+    manifest = _manifest(source, text, pairs, prepared.tokens, directory / "tokenizer.model")
+    if several := {split: runs for split, runs in prepared.languages.items() if len({run[:2] for run in runs}) > 1}:
+        manifest["languages"] = several
+    manifest["parts"] = [{"name": name, "pairs": int(count)} for name, count in zip(names, prepared.left, strict=True)]
     with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
         for file in sorted(directory.iterdir()):
             file.rename(stage / file.name)
     console.say(f"{out}: {console.counted(pairs, 'training pair')}")
+
+
+def open_text(source: Source, out: Path, work: Path) -> RawText:
+    """Open the text of a corpus and name all files that determine the corpus."""
+    corpus = source.corpus
+    text = _converted(source.open(out.parent / "downloads", work / "input"), corpus)
+    reused = reused_tokenizer(corpus)
+    if reused:
+        tokenizer.Tokenizer(reused[0])  # fail early if it cannot be used
+    text.files.extend([*reused, *synthetic.files_of(corpus)])
+    return text
+
+
+def training_text(text: RawText, synthetic_files: list[readers.FilePair], corpus: schema.Corpus) -> Iterator[Chunk]:
+    """Yield all pairs to clean: the real ones, then the synthetic ones."""
+    real = training_chunks(text, corpus.limit) if corpus.real_pairs else iter(())
+    return with_parts(real, synthetic_files, corpus)
+
+
+def plain_pairs(held_out: HeldOut) -> list[tuple[str, str]]:
+    """Return the pairs of all held-out sets without the tokens before their sources."""
+    return [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt, *_ in pairs]
+
+
+def make_synthetic(
+    source: Source, out: Path, work: Path, held_out: HeldOut, options: PrepareOptions
+) -> tuple[list[readers.FilePair], cleaning.CleaningStats]:
+    """Return the files of each entry of corpus.synthetic, and counts of the dropped lines."""
+    corpus = source.corpus
+    return synthetic.make(
+        corpus, work / "input", out.parent / "synthetic", plain_pairs(held_out),
+        lambda: training_chunks(open_text(source, out, work), corpus.limit), options.translate, options.translate_units,
+    )  # fmt: skip
+
+
+def translate_share(
+    source: Source, out: Path, work: Path, held_out: HeldOut, options: PrepareOptions, worker: tuple[int, int]
+) -> list[Path]:
+    """Translate a share of the text of corpus.synthetic, as the worker (number, workers) of many.
+
+    Return the files that will hold the translations once all workers have done their shares.
+    """
+    if not options.translate_units:
+        return []
+    return synthetic.translate_share(
+        source.corpus, work / "input", out.parent / "synthetic", plain_pairs(held_out),
+        lambda: training_chunks(open_text(source, out, work), source.corpus.limit), options.translate_units, worker,
+    )  # fmt: skip
+
+
+def part_sizes(stats: cleaning.CleaningStats, corpus: schema.Corpus) -> store.Lengths:
+    """Return the number of cleaned pairs of each part of the corpus."""
+    return np.array([stats.kept[part] for part in range(len(part_names(corpus)))])
 
 
 def part_names(corpus: schema.Corpus) -> list[str]:
@@ -233,11 +274,15 @@ def with_parts(
             yield chunk._replace(part=number, languages=(section.src, section.tgt))
 
 
-def _make_room(source: Source, out: Path, work: Path) -> None:
-    """Check the free disk space and create empty work directories."""
-    needed, free = _disk_megabytes(source) or 0, artefact.free_megabytes(out)
+def check_room(source: Source, out: Path) -> None:
+    """Raise StorageError if there is less free disk space than a preparation needs."""
+    needed, free = size_estimate.disk_megabytes(source) or 0, artefact.free_megabytes(out)
     if free < needed:
         raise StorageError(f"{out} needs about {needed:,} MB of disk, but {free:,} MB are free. Choose another --out")
+
+
+def make_directories(work: Path) -> None:
+    """Create empty work directories."""
     for name in ("input", "cleaned", "corpus"):
         shutil.rmtree(work / name, ignore_errors=True)
         (work / name).mkdir()
@@ -251,12 +296,12 @@ def _converted(text: RawText, corpus: schema.Corpus) -> RawText:
     return text
 
 
-def _reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
+def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
     """Return the files of the tokenizer that the recipe names, or []."""
     return tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
 
 
-def _hold_out(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> dict[str, list[HeldOutPair]]:
+def hold_out_pairs(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> HeldOut:
     """Return the pairs of each held-out set, whether it is named or `hold_out` takes it from the training text."""
     held_out = {split: held_out_set(text, split, corpus) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
@@ -313,28 +358,28 @@ def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
         rows += len(chunk.src)
 
 
-def _languages(held_out: dict[str, list[HeldOutPair]]) -> dict[str, list[tuple[str, str, int]]]:
-    """Return the languages of each set of several pairs, as runs of lines for the manifest."""
+def languages_of(held_out: HeldOut) -> Languages:
+    """Return the languages of each held-out set, as runs of lines."""
     runs = dict[str, list[tuple[str, str, int]]]()
     for split, pairs in held_out.items():
         groups = itertools.groupby(pairs, lambda pair: (pair.src_language, pair.tgt_language))
         runs[split] = [(*languages, sum(1 for _ in group)) for languages, group in groups]
-    return {split: found for split, found in runs.items() if len({run[:2] for run in found}) > 1}
+    return runs
 
 
-def _write_held_out(directory: Path, held_out: dict[str, list[HeldOutPair]]) -> None:
+def write_held_out(directory: Path, held_out: HeldOut) -> None:
     for split, pairs in held_out.items():
         sides = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
         for side, lines in zip(("src", "tgt"), sides, strict=True):
             (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
 
 
-def _warn(stats: cleaning.CleaningStats, text: RawText, parts: list[str], strict: bool) -> list[str]:
+def warn(stats: cleaning.CleaningStats, text: RawText, corpus: schema.Corpus, strict: bool) -> list[str]:
     """Print and return warnings about wrong files.
 
     Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
     """
-    warnings = stats.warnings() + stats.swapped_sides(parts)
+    warnings = stats.warnings() + stats.swapped_sides(part_names(corpus))
     if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
         name = text.splits["train"].name[:150]
         raise DataError(f"{name}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
@@ -345,7 +390,7 @@ def _warn(stats: cleaning.CleaningStats, text: RawText, parts: list[str], strict
     return warnings
 
 
-def _remaining_pairs(stats: cleaning.CleaningStats, text: RawText) -> int:
+def remaining_pairs(stats: cleaning.CleaningStats, text: RawText) -> int:
     """Return the number of pairs that were not dropped. Raise DataError if there are none."""
     pairs = stats.read - stats.dropped.total()
     if not pairs:
@@ -362,7 +407,7 @@ def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int],
         "src": corpus.src,
         "tgt": corpus.tgt,
         "generated": source.generated,
-        "recipe": _prepared_settings(corpus),
+        "recipe": prepared_settings(corpus),
         "origin": text.origin,
         "sources": [
             {"name": file.name, "bytes": file.stat().st_size, "sha256": text.hashes.get(file) or artefact.sha256(file)}
@@ -373,36 +418,3 @@ def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int],
         "vocabulary_size": loaded.target.vocabulary_size,
         "tokens": tokens,
     }
-
-
-def _disk_megabytes(source: Source) -> int | None:
-    text_bytes, limit = source.size().text_bytes, source.corpus.limit
-    return text_bytes and int(DISK_PER_TEXT_BYTE * min(text_bytes, (limit or text_bytes) * BYTES_PER_PAIR) / 1e6) + 1
-
-
-def _dry_run(source: Source, out: Path, options: PrepareOptions) -> None:
-    """Show the expected size, time and memory of a preparation."""
-    corpus, size, counted = source.corpus, source.size(), source.count_pairs()
-    pairs = counted or size.pairs or (size.text_bytes and size.text_bytes // BYTES_PER_PAIR) or corpus.limit
-    pairs = pairs and min(pairs, corpus.limit or pairs)
-    # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text. The second
-    # term is for training the tokenizer.
-    seconds = pairs and pairs / (4000 * options.processes) + 60 * min(1.0, pairs / 1e6)
-    memory = max(1300, 150 + 100 * options.processes)  # of tokenizer training or of the workers, whichever is more
-
-    def show(count: float | None, unit: str = " MB") -> str:
-        return "unknown" if count is None else f"{count:,.0f}{unit}"
-
-    rows = [
-        ("from", source.origin),
-        ("download", show(size.download_bytes and size.download_bytes / 1e6)),
-        ("training pairs" if counted else "training pairs, about", show(pairs, "")),
-        (f"disk while preparing, in {out.parent}", show(_disk_megabytes(source))),
-        ("free there", show(artefact.free_megabytes(out))),
-        (f"memory, {options.processes} workers", show(memory)),
-        ("time without the download, about", console.duration(seconds) if seconds else "unknown"),
-    ]
-    if source.fills_cache:
-        arrow = show(size.text_bytes and size.text_bytes / 1e6)
-        rows.insert(2, ("Arrow files in the hub's cache", arrow))
-    console.table(f"nmt prepare {corpus.name} would need", ("", ""), rows)

@@ -168,26 +168,33 @@ def _chunks(directory: Path, repeated: Repeated) -> Iterator[TextChunk]:
 
 def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
     """Yield both sides of about SAMPLE_PAIRS random pairs that repeat no earlier one, or of all if they are fewer."""
+    yield from sampled(_chunks(directory, repeated), int((~repeated).sum()), seed)
+
+
+def sampled(chunks: Iterable[TextChunk], distinct: int, seed: int) -> Iterator[str]:
+    """Yield what `sample` does, given all chunks of the text and the number of pairs that repeat no earlier one."""
     rng = np.random.default_rng(seed)
-    share = SAMPLE_PAIRS / max(1, int((~repeated).sum()))
-    for src, tgt, repeats in _chunks(directory, repeated):
+    share = SAMPLE_PAIRS / max(1, distinct)
+    for src, tgt, repeats in chunks:
         for i in np.flatnonzero((rng.random(len(repeats)) < share) & ~repeats):
             yield from (src[i], tgt[i])
 
 
-def _train(directory: Path, repeated: Repeated, corpus: schema.Corpus, collect: Callable[..., Any] = iter) -> bytes:
-    lines = collect(sample(directory, repeated, corpus.seed))
+Sample = Callable[[], Iterable[str]]
+
+
+def _train(corpus: schema.Corpus, collect: Callable[[Iterable[str]], Iterable[str]], lines: Sample) -> bytes:
     tags = list(map(synthetic.token, corpus.tags))
-    return tokenizer.train(lines, corpus.tokenizer.vocabulary_size, corpus.languages, tags)
+    return tokenizer.train(collect(lines()), corpus.tokenizer.vocabulary_size, corpus.languages, tags)
 
 
-def train_tokenizer(directory: Path, repeated: Repeated, corpus: schema.Corpus, pool: Pool) -> bytes:
-    """Train a tokenizer on the cleaned text and return its file."""
+def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool) -> bytes:
+    """Train a tokenizer on a sample of the cleaned text, which has so many `pairs`. Return its file."""
     # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece reports an error of its own. So
     # long training runs in a worker, and short training reads a list.
-    if len(repeated) > LONG_TRAINING:
-        return next(pool.calls(functools.partial(_train, directory, repeated), [corpus]))
-    return _train(directory, repeated, corpus, list)
+    if pairs > LONG_TRAINING:
+        return next(pool.calls(functools.partial(_train, corpus, iter), [lines]))
+    return _train(corpus, list, lines)
 
 
 # Each worker loads the tokenizer and the held-out text once.
@@ -228,6 +235,24 @@ def encode_chunk(
     return flat, [side[remaining] + 1 for side in lengths], remaining, stats, flags
 
 
+def load_afresh(model: Path, corpus: schema.Corpus) -> tuple[dict[str, int], near_duplicates.Flags]:
+    """Load the tokenizer and the held-out text; return the vocabulary size of each side, and a flag per held-out line.
+
+    An earlier call may have cached other files of these names.
+    """
+    load_tokenizer.cache_clear()
+    load_held_out.cache_clear()
+    held_out = load_held_out(model.parent, corpus.cleaning.unescape, corpus.tgt)
+    sizes = {"src": load_tokenizer(model).vocabulary_size, "tgt": load_tokenizer(model).target.vocabulary_size}
+    return sizes, np.zeros(held_out.count, np.uint8)
+
+
+def pairs_of_parts(positions: Lengths, ends: Lengths) -> Lengths:
+    """Return how many of these positions in the cleaned text lie in each part of the corpus, given where parts end."""
+    counts: Lengths = np.bincount(np.searchsorted(ends, positions, "right"), minlength=len(ends))
+    return counts
+
+
 def encode(
     text: Path, repeated: Repeated, parts: Lengths, model: Path, corpus: schema.Corpus, pool: Pool
 ) -> tuple[dict[str, int], Lengths, CleaningStats, dict[str, dict[str, Any]]]:
@@ -236,19 +261,16 @@ def encode(
     `parts` holds the number of pairs in each part of the text. Return the number of tokens of each side, the pairs of
     each part that remain, the dropped pairs, and a summary of near-duplicates by split.
     """
-    load_tokenizer.cache_clear()  # an earlier call may have cached another file of this name
-    load_held_out.cache_clear()
-    held_out = load_held_out(model.parent, corpus.cleaning.unescape, corpus.tgt)
-    flags = np.zeros(held_out.count, np.uint8)
+    sides, flags = load_afresh(model, corpus)
     ends = np.cumsum(parts)
-    stats, sides = CleaningStats(), {"src": load_tokenizer(model), "tgt": load_tokenizer(model).target}
+    stats = CleaningStats()
     with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
-        each = [store.SideWriter(model.parent, name, side.vocabulary_size) for name, side in sides.items()]
+        each = [store.SideWriter(model.parent, name, size) for name, size in sides.items()]
         writers = dict(zip(sides, map(stack.enter_context, each), strict=True))
         work = functools.partial(encode_chunk, model, corpus)
         start, left = 0, np.zeros(len(parts), np.int64)
         for ids, lengths, remaining, drops, found in pool.map(work, _chunks(text, repeated)):
-            left += np.bincount(np.searchsorted(ends, start + remaining, "right"), minlength=len(parts))
+            left += pairs_of_parts(start + remaining, ends)
             start += len(remaining) + drops.dropped.total()
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)

@@ -9,6 +9,7 @@ cleaning.json                         dropped pairs by reason; held-out lines wi
 
 import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from nmt_cli.system.errors import DataError, MissingError
 StoredIds = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
 KIND = "corpus"
+BLOCK = 1 << 18  # sentences whose lengths are in memory at once: 2 MB of each side, which fit into a cache
 HELD_OUT = ("dev", "test", "general")  # names of the sets that are not trained on
 
 
@@ -47,6 +49,11 @@ class Side:
             return np.diff(self.offsets)
         lengths: Lengths = self.offsets[sentences + 1] - self.offsets[sentences]
         return lengths
+
+    def length_blocks(self) -> Iterator[Lengths]:
+        """Yield the lengths of all sentences in blocks, so that memory does not grow with the corpus."""
+        for first in range(0, len(self), BLOCK):
+            yield np.diff(self.offsets[first : first + BLOCK + 1])
 
     def gather(self, sentences: Lengths) -> tuple[npt.NDArray[np.int64], Lengths]:
         """Return the concatenated ids of `sentences`, and their lengths."""
@@ -86,7 +93,14 @@ class Corpus:
     @property
     def seen_tokens(self) -> int:
         """The 99.9th percentile of the source lengths, in tokens."""
-        return math.ceil(np.quantile(self.src.lengths(), 0.999))
+        longest = max(int(block.max()) for block in self.src.length_blocks())
+        counts = np.zeros(longest + 1, np.int64)
+        for block in self.src.length_blocks():
+            counts += np.bincount(block, minlength=longest + 1)
+        position = 0.999 * (len(self.src) - 1)  # among the sorted lengths
+        before = math.floor(position)
+        nearest = np.searchsorted(np.cumsum(counts), [before, min(before + 1, len(self.src) - 1)], "right")
+        return math.ceil(np.quantile(nearest, position - before))
 
     def in_epoch(self, number: int) -> "Corpus":
         """Return the text that epoch `number` (from 0) trains on. Its lines are numbered as here; some may be empty."""
@@ -163,6 +177,7 @@ def open_side(directory: Path, name: str, vocabulary_size: int) -> Side:
 def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:
     """Return the side if its offsets cover its ids without empty sentences, and ids are below `vocabulary_size`."""
     covered = side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
-    if not covered or side.lengths().min() < 1 or (vocabulary_size is not None and side.ids.max() >= vocabulary_size):
+    shortest = min((block.min() for block in side.length_blocks()), default=0)
+    if not covered or shortest < 1 or (vocabulary_size is not None and side.ids.max() >= vocabulary_size):
         raise DataError(f"{file} is damaged: its ids do not fit its offsets, or the vocabulary. Prepare it again")
     return side

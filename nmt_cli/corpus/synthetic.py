@@ -82,8 +82,12 @@ def make(
 def translate_share(
     corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
     translate_units: TranslateUnits, worker: tuple[int, int],
-) -> None:  # fmt: skip
-    """Translate a worker's share of the lines of corpus.synthetic. `make` takes the units from the cache."""
+) -> list[Path]:  # fmt: skip
+    """Translate a worker's share of the lines of corpus.synthetic. `make` takes the units from the cache.
+
+    Return the file of each entry that holds the translations once `make` has joined them.
+    """
+    files = list[Path]()
     for number, entry in enumerate(corpus.synthetic):
         section = corpus.of_synthetic(entry)
         check_languages(entry, section)
@@ -91,7 +95,8 @@ def translate_share(
         select_lines(entry, corpus, held_out, train, real, CleaningStats())
         target = _target_token(entry, section)
         directory = _cache_directory(entry, real, cache, target)
-        if (directory / TRANSLATIONS).is_file():
+        files.append(directory / TRANSLATIONS)
+        if files[-1].is_file():
             say(f"the translations by {_model(entry)} are in {directory} already")
             continue
         if not (directory / TEXT).is_file():
@@ -102,6 +107,7 @@ def translate_share(
             artefact.sync(part)
             part.replace(directory / TEXT)
         translate_units(_model(entry), directory, entry.beam, entry.sampling, worker)
+    return files
 
 
 def _model(entry: schema.Synthetic) -> Path:

@@ -6,20 +6,22 @@ step. Processes and memory only decide who computes which sentences, and how man
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from nmt_cli.corpus.store import Corpus, Lengths
+from nmt_cli.corpus.store import BLOCK, Corpus, Lengths
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError
 from nmt_cli.system.processors import usable_memory
-from nmt_cli.training.mixing import Mixing
+from nmt_cli.training.mixing import Mixing, Numbers
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
+Costs = npt.NDArray[Any]  # tokens of both sides of a pair, in uint16 or int64
 SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
 MIN_PADDING = 16  # least sentences of PAD in a padded batch, so that none exceeds LONGEST_PADDING tokens
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
@@ -42,11 +44,18 @@ class StepBatch:
                 batch.buffer.record_stream(stream)
 
 
-def cut_evenly(costs: Lengths, parts: int) -> list[int]:
-    """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums."""
-    sums = np.cumsum(costs)
-    targets = sums[-1] * np.arange(1, parts) / parts
-    return [0, *(np.searchsorted(sums, targets) + 1).clip(max=len(costs)).tolist(), len(costs)]
+def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
+    """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums. All costs sum to `total`."""
+    targets = total * np.arange(1, parts) / parts
+    bounds = [0]
+    start = before = 0  # costs of earlier blocks, and their sum
+    for block in blocks:
+        sums = before + np.cumsum(block, dtype=np.int64)
+        reached = targets[len(bounds) - 1 : np.searchsorted(targets, sums[-1], "right")]
+        bounds += (start + 1 + np.searchsorted(sums, reached)).tolist()
+        start += len(block)
+        before = int(sums[-1])
+    return [*bounds, start]
 
 
 def without_empty_parts(bounds: list[int]) -> list[int]:
@@ -76,17 +85,42 @@ class BatchPlan:
     ) -> None:  # fmt: skip
         self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
         self.source_eos = source_eos
-        self.src_lengths, self.tgt_lengths = self._lengths(corpus)
-        self.longer_lengths = np.maximum(self.src_lengths, self.tgt_lengths)
+        self.longest = self._longest(corpus)  # tokens of the longest sentence of either side
         self.steps_per_epoch = count_steps(corpus, tokens_per_step)
         self.mixing = mixing or Mixing(corpus, self.steps_per_epoch, seed)
-        self._last: tuple[int, Lengths, list[int]] = -1, np.empty(0, np.int64), [0]
+        self._last: tuple[int, Numbers, list[int]] = -1, np.empty(0, np.int64), [0]
+
+    @property
+    def src_lengths(self) -> Lengths:
+        return self._lengths(self.corpus)[0]
+
+    @property
+    def tgt_lengths(self) -> Lengths:
+        return self._lengths(self.corpus)[1]
 
     def _lengths(self, text: Corpus, sentences: Lengths | None = None) -> tuple[Lengths, Lengths]:
         src, tgt = text.src.lengths(sentences), text.tgt.lengths(sentences)
-        return src if self.source_eos else src - (src > 1), tgt
+        return self._without_eos(src), tgt
 
-    def _epoch(self, number: int) -> tuple[Lengths, list[int]]:
+    def _without_eos(self, src: Lengths) -> Lengths:
+        return src if self.source_eos else src - (src > 1)
+
+    def _length_blocks(self, text: Corpus) -> Iterator[tuple[Lengths, Lengths]]:
+        for src, tgt in zip(text.src.length_blocks(), text.tgt.length_blocks(), strict=True):
+            yield self._without_eos(src), tgt
+
+    def _longest(self, text: Corpus) -> int:
+        return max(int(max(src.max(), tgt.max())) for src, tgt in self._length_blocks(text))
+
+    def _costs(self, text: Corpus) -> Costs:
+        """Return the tokens of each pair, in 2 bytes each if they fit."""
+        longest = self.longest if text is self.corpus else self._longest(text)
+        costs: Costs = np.empty(len(text.src), np.uint16 if 2 * longest < 1 << 16 else np.int64)
+        for number, (src, tgt) in enumerate(self._length_blocks(text)):
+            costs[number * BLOCK : (number + 1) * BLOCK] = src + tgt
+        return costs
+
+    def _epoch(self, number: int) -> tuple[Numbers, list[int]]:
         """Return an epoch's order and the bounds of its steps.
 
         The last epoch is kept. It is replaced in one assignment, since two threads may ask for different epochs.
@@ -94,15 +128,20 @@ class BatchPlan:
         last, order, bounds = self._last
         if last != number:
             text = self.corpus.in_epoch(number)
-            src, tgt = self._lengths(text)
-            costs = src + tgt
-            order = self.mixing.order(number)
+            order = self.mixing.order(number)  # first: it needs the most memory
+            costs = self._costs(text)
             if text is not self.corpus:
                 order = order[costs[order] > 0]  # joined lines leave empty ones
             if len(order) < self.steps_per_epoch:
                 advice = "Raise training.tokens_per_step, or give short text more weight"
                 raise UsageError(f"training.weights draws fewer sentences than there are steps in an epoch. {advice}")
-            bounds = without_empty_parts(cut_evenly(costs[order], self.steps_per_epoch))
+            # Memory has room for one array of the costs, not for another one in order.
+            blocks = [order[first : first + BLOCK] for first in range(0, len(order), BLOCK)]
+            if self.mixing.is_weighted(number):
+                total = sum(int(costs[block].sum(dtype=np.int64)) for block in blocks)
+            else:
+                total = int(costs.sum(dtype=np.int64))
+            bounds = without_empty_parts(cut_evenly((costs[block] for block in blocks), total, self.steps_per_epoch))
             self._last = number, order, bounds
         return order, bounds
 
@@ -113,11 +152,12 @@ class BatchPlan:
         """Return the sentences of each micro-batch of step `index` (from 0); the last ones may be empty."""
         epoch, step = self.mixing.locate(index)
         order, bounds = self._epoch(epoch)
-        chosen = order[bounds[step] : bounds[step + 1]]
+        chosen = order[bounds[step] : bounds[step + 1]].astype(np.int64)
         src, tgt = self._lengths(self._text(index), chosen)
         by_length = np.lexsort((chosen, src + tgt, np.maximum(src, tgt)))
         chosen, costs = chosen[by_length], (src + tgt)[by_length]
-        return [chosen[a:b] for a, b in itertools.pairwise(cut_evenly(costs, self.micro_batches))]
+        bounds = cut_evenly([costs], int(costs.sum()), self.micro_batches)
+        return [chosen[a:b] for a, b in itertools.pairwise(bounds)]
 
     def tokens(self, sentences: Lengths, index: int) -> tuple[int, int]:
         """Return the numbers of source and target tokens of these sentences in step `index`."""
@@ -129,9 +169,16 @@ class BatchPlan:
 
         No epoch has longer ones.
         """
-        longest = np.argsort(-self.longer_lengths)[:tokens]
-        count = max(1, np.searchsorted(self.longer_lengths[longest].cumsum(), tokens, "right"))
-        return self._pack(self.corpus, longest[:count], 0, device, padded=False)
+        numbers, lengths = np.empty(0, np.int64), np.empty(0, np.int64)
+        for number, sides in enumerate(self._length_blocks(self.corpus)):
+            longer = np.maximum(*sides)
+            long = np.flatnonzero(longer > (lengths[-1] if len(lengths) == tokens else 0))
+            numbers = np.append(numbers, number * BLOCK + long)
+            lengths = np.append(lengths, longer[long])
+            longest = np.argsort(-lengths)[:tokens]
+            numbers, lengths = numbers[longest], lengths[longest]
+        count = max(1, np.searchsorted(lengths.cumsum(), tokens, "right"))
+        return self._pack(self.corpus, numbers[:count], 0, device, padded=False)
 
     def batch(
         self, sentences: Lengths, index: int, device: torch.device | str = "cpu", *, padded: bool = False

@@ -4,14 +4,21 @@ The mix of an epoch depends on the corpus, the recipe and the seed alone. Each p
 comes once before any comes again, even if a pass takes many epochs, or an epoch many passes.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from nmt_cli.corpus.store import Corpus, Lengths
+from nmt_cli.corpus.store import BLOCK, Corpus, Lengths
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError
+
+Numbers = npt.NDArray[Any]  # of sentences, in uint32 or int64
+LARGE = 1 << 28  # numbers; a plain shuffle of more waits for memory at each step
+BUCKETS = 1024
 
 
 @dataclass(frozen=True)
@@ -64,12 +71,16 @@ class Mixing:
         epoch, rest = divmod(step - stage.first_step, self.steps_per_epoch)
         return stage.first_epoch + epoch, rest
 
-    def order(self, epoch: int) -> Lengths:
+    def is_weighted(self, epoch: int) -> bool:
+        """Return whether an epoch draws its sentences by weight. Otherwise it has each of them once."""
+        return bool(self.stages[self._stage_number(epoch)].shares)
+
+    def order(self, epoch: int) -> Numbers:
         """Return the sentences of an epoch in random order."""
-        number = max(i for i, stage in enumerate(self.stages) if stage.first_epoch <= epoch)
+        number = self._stage_number(epoch)
         stage = self.stages[number]
         if not stage.shares:
-            return self._random(epoch).permutation(sum(self.pairs))
+            return shuffled(self._random(epoch), sum(self.pairs))
         within = epoch - stage.first_epoch
         drawn = [self._part(part, share, number, within) for part, share in enumerate(stage.shares) if share]
         return self._random(epoch).permutation(np.concatenate(drawn))
@@ -85,8 +96,36 @@ class Mixing:
         sentences: Lengths = drawn + self.starts[part]
         return sentences
 
+    def _stage_number(self, epoch: int) -> int:
+        return max(i for i, stage in enumerate(self.stages) if stage.first_epoch <= epoch)
+
     def _stage_of_step(self, step: int) -> Stage:
         return max((stage for stage in self.stages if stage.first_step <= step), key=lambda stage: stage.first_step)
 
     def _random(self, *key: int) -> np.random.Generator:
         return np.random.Generator(np.random.Philox([self.seed, *key]))
+
+
+def shuffled(random: np.random.Generator, count: int) -> Numbers:
+    """Return the numbers below `count` in random order, in 4 bytes each if they fit."""
+    kind = np.uint32 if count <= 1 << 32 else np.int64
+    numbers: Numbers
+    if count <= LARGE:
+        numbers = np.arange(count, dtype=kind)
+        random.shuffle(numbers)
+        return numbers
+    # Each number goes to a random bucket, and each bucket, which fits into the processor's cache, is shuffled.
+    numbers = np.empty(count, kind)
+    buckets = random.integers(0, BUCKETS, count, np.uint16)
+    blocks = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
+    sizes = np.array([np.bincount(buckets[block], minlength=BUCKETS) for block in blocks])
+    ends = np.cumsum(sizes.sum(0))
+    places = ends - sizes.sum(0)  # of the next number of each bucket
+    for block, of_block in zip(blocks, sizes, strict=True):
+        by_bucket = np.split(np.argsort(buckets[block], kind="stable"), np.cumsum(of_block)[:-1])
+        for bucket, found in enumerate(by_bucket):
+            numbers[places[bucket] : places[bucket] + len(found)] = found + block.start
+        places += of_block
+    for start, end in itertools.pairwise([0, *ends.tolist()]):
+        random.shuffle(numbers[start:end])
+    return numbers

@@ -53,7 +53,7 @@ class Trainer:
         self.plan = batches.BatchPlan(
             corpus, training.tokens_per_step, parts, training.seed, mixing, settings.model.source_eos
         )
-        longest = int(self.plan.longer_lengths.max())
+        longest = self.plan.longest
         if longest > settings.model.max_length:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
             raise DataError(f"{corpus.directory} has a sentence of {longest} tokens, too long for the model. {advice}")

@@ -1,9 +1,13 @@
-"""Measure the time, memory and disk space of `nmt prepare`.
+"""Measure the time, memory and disk space of `nmt prepare`, and the speed of its parent process alone.
 
 The input repeats real pairs with a number appended, so that no pair is dropped as a duplicate. Run from the repository
 root:
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/prepare_speed.py --pairs 200000 --workers 2
+    NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/prepare_speed.py --pairs 1000000 --parent
+
+With --parent the workers return their input, or constant ids, and the CPU time of the parent is measured: reading and
+hashing the files, handing out pairs, taking back results, and writing.
 """
 
 import argparse
@@ -14,9 +18,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import pyarrow.parquet
+
+from nmt_cli.corpus import cleaning, prepare, stages, tokenizer
+from nmt_cli.corpus.sources import source_of
+from nmt_cli.recipe import loading
+
+TOKENS = 30  # of each side of a pair that a free worker returns
 
 
 def multiply(corpora: Path, folder: Path, pairs: int) -> int:
@@ -30,15 +42,59 @@ def multiply(corpora: Path, folder: Path, pairs: int) -> int:
     return sum((folder / f"a.{language}").stat().st_size for language in ("en", "de"))
 
 
+def clean_free(corpus: Any, held_out: Any, chunk: Any) -> Any:
+    """Return the result of a worker that drops no pair, without its work."""
+    pairs = len(chunk.src)
+    stats = cleaning.CleaningStats(pairs)
+    stats.kept[0] = pairs
+    sides = [b"".join(line + b"\n" for line in side) for side in chunk[:2]]
+    return *sides, bytes(16 * pairs), stats
+
+
+def encode_free(model: Path, corpus: Any, chunk: Any) -> Any:
+    """Return the result of a worker that drops no pair, without its work."""
+    pairs = len(chunk[2])
+    lengths = np.full(pairs, TOKENS)
+    ids = np.full(pairs * TOKENS, 7, np.int32)
+    return [ids, ids], [lengths, lengths], np.arange(pairs), cleaning.CleaningStats(), np.zeros(0, np.uint8)
+
+
+def measure_parent(folder: Path, workers: int) -> None:
+    """Print the pairs per second of the parent's CPU time, in cleaning and in encoding."""
+    section = {"name": "own", "train_src": [str(folder / "a.en")], "train_tgt": [str(folder / "a.de")]}
+    corpus = loading.from_plain({"corpus": section}, "benchmark").corpus
+    stages.clean_chunk, stages.encode_chunk = clean_free, encode_free
+    cleaned, directory = folder / "cleaned", folder / "corpus"
+    cleaned.mkdir()
+    directory.mkdir()
+    lines = [line for name in ("a.en", "a.de") for line in (folder / name).read_text().split("\n")[:5000]]
+    (directory / "tokenizer.model").write_bytes(tokenizer.train(lines, 8000))
+    with stages.Pool(workers) as pool:
+        list(pool.calls(len, ["ready"] * workers))
+        text = source_of(corpus).open(folder, folder)
+        start, wall = time.process_time(), time.perf_counter()
+        repeated, _ = stages.clean(cleaned, prepare.training_chunks(text, None), corpus, frozenset(), pool)
+        pairs, seconds = len(repeated), time.process_time() - start
+        print(f"cleaning: {pairs / seconds:,.0f} pairs/s of CPU, {pairs / (time.perf_counter() - wall):,.0f} elapsed")
+        start, wall = time.process_time(), time.perf_counter()
+        stages.encode(cleaned, repeated, np.array([pairs]), directory / "tokenizer.model", corpus, pool)
+        seconds = time.process_time() - start
+        print(f"encoding: {pairs / seconds:,.0f} pairs/s of CPU, {pairs / (time.perf_counter() - wall):,.0f} elapsed")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=200_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=37_000)
+    parser.add_argument("--parent", action="store_true", help="measure the parent process alone")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         text = multiply(Path(os.environ["NMT_CORPORA"]), folder, options.pairs)
+        if options.parent:
+            measure_parent(folder, options.workers)
+            return
         words = ["prepare", "--src", folder / "a.en", "--tgt", folder / "a.de", "--out", folder / "out"]
         words += ["--workers", options.workers, "--set", f"corpus.tokenizer.vocabulary_size={options.vocabulary}"]
         start = time.perf_counter()

@@ -11,6 +11,7 @@ import pytest
 
 from nmt_cli.commands import app, teacher
 from nmt_cli.corpus import prepare
+from nmt_cli.corpus.shards import Share
 from nmt_cli.documents.kept import Kept
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.recipe import loading
@@ -35,11 +36,11 @@ CASES: list[tuple[str, str, list[Any]]] = [
      "--tokenizer t --limit 5 --out o --mirror m --workers 4 --set corpus.seed=3 --overwrite --strict --dry-run",
      "corpus.prepare.prepare", [loading.from_plain({"corpus": {**CORPUS, "seed": 3}}, "").corpus, o,
                                 PrepareOptions(mirror=m, workers=4, overwrite=True, dry_run=True, strict=True)]),
-    ("prepare --src a --tgt b --dev-src devsrc --valid-tgt devtgt --test-src testsrc --test-tgt testtgt --config c "
-     "--tokenizer t --limit 5 --out o --shard 2/3", "corpus.prepare.translate_share",
-     [loading.from_plain({"corpus": CORPUS}, "").corpus, o, PrepareOptions(), (2, 3)]),
     ("prepare toy-en-de --stats --mirror m --workers 4", "corpus.filter_stats.show",
      [TOY.corpus, Path("data/toy-en-de"), PrepareOptions(mirror=m, workers=4)]),
+    ("prepare --src a --tgt b --out o --shard 2/3 --wait", "corpus.shards.prepare_shard",
+     [loading.from_plain({"corpus": {"name": "o", "src": "src", "tgt": "tgt", "train_src": ["a"], "train_tgt": ["b"]}},
+                         "").corpus, o, PrepareOptions(), Share(2, 3, wait=True)]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
      [STEPS, d, r, "x"]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),

@@ -17,13 +17,14 @@ from tiny_model import make_model
 from nmt_cli.commands import teacher
 from nmt_cli.corpus import filters, readers, synthetic
 from nmt_cli.corpus.cleaning import CleaningStats
-from nmt_cli.corpus.prepare import PrepareOptions, prepare, translate_share
+from nmt_cli.corpus.prepare import PrepareOptions, prepare
+from nmt_cli.corpus.shards import Share, prepare_shard
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.recipe import explain as explained
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError, UsageError
 
 WORDS = dict(zip([*ENGLISH, *GERMAN], [*GERMAN, *ENGLISH], strict=True))
 
@@ -471,8 +472,8 @@ def test_many_machines_translate_for_one_corpus(corpus_of: Any, tmp_path: Path, 
     settings.tokenizer.file = str(models["ende"] / "tokenizer.model")
     options = PrepareOptions(workers=1, translate=teacher.translate, translate_units=teacher.translate_units)
     one = prepare(settings, tmp_path / "one/data", options)
-    for worker in ((2, 2), (3, 3)):
-        translate_share(settings, tmp_path / "many/data", options, worker)
+    with pytest.raises(BusyError, match="the synthetic text is not joined yet: run --shard 1/2, then"):
+        prepare_shard(settings, tmp_path / "many/data", options, Share(2, 2))
     (cache,) = (tmp_path / "many/synthetic").iterdir()
     sidecar, *others = sorted(cache.rglob("units/000/*.json"))
     assert others
@@ -484,11 +485,18 @@ def test_many_machines_translate_for_one_corpus(corpus_of: Any, tmp_path: Path, 
         assert (one / name).read_bytes() == (many / name).read_bytes()
     assert [path.name for path in cache.iterdir() if not path.name.startswith(".")] == ["translations"]
     assert not [path for path in (tmp_path / "many").iterdir() if path.name.startswith(".tmp")]
-    translate_share(settings, tmp_path / "many/data", options, (1, 2))
-    assert not (cache / "text").exists()
 
 
-def test_a_corpus_without_synthetic_text_has_no_shares(corpus_of: Any, tmp_path: Path) -> None:
-    options = PrepareOptions(workers=1, translate_units=teacher.translate_units)
-    with pytest.raises(UsageError, match=r"this corpus has none\. Leave it out"):
-        translate_share(recipe_without(corpus_of()), tmp_path / "data", options, (1, 2))
+def test_shards_translate_and_prepare_one_corpus(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
+    (tmp_path / "mono.en").write_text("".join(f"{ENGLISH[i % 10]} {ENGLISH[i // 10]}\n" for i in range(100)))
+    settings = corpus_of(files=[str(tmp_path / "mono.en")])
+    options = PrepareOptions(workers=1, translate=teacher.translate, translate_units=teacher.translate_units)
+    one = prepare(settings, tmp_path / "one/data", options)
+    many = tmp_path / "many/data"
+    for number in (2, 1, 2, 1, 2, 1):
+        with contextlib.suppress(BusyError):
+            prepare_shard(settings, many, options, Share(number, 2))
+    for name in ("train.src.ids", "train.tgt.ids", "tokenizer.model", "cleaning.json"):
+        assert (one / name).read_bytes() == (many / name).read_bytes()
+    (cache,) = (tmp_path / "many/synthetic").iterdir()
+    assert [path.name for path in cache.iterdir() if not path.name.startswith(".")] == ["translations"]

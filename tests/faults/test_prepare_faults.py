@@ -1,9 +1,11 @@
 """`nmt prepare` with broken files, killed processes, full disks and directories in use."""
 
+import errno
 import gzip
 import itertools
 import multiprocessing
 import os
+import random
 import re
 import resource
 import signal
@@ -17,7 +19,8 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli.corpus import stages, store
+from nmt_cli.corpus import parts, readers, shards, stages, store
+from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, NmtError, OutputError, StorageError
 
@@ -256,3 +259,102 @@ def test_a_daemon_prepares_without_worker_processes(tmp_path: Path, monkeypatch:
 def test_two_preparations_of_one_corpus_exclude_each_other(busy: Busy, tmp_path: Path) -> None:
     with pytest.raises(BusyError, match="is in use by host"):
         texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (readers, parts, stages):
+        monkeypatch.setattr(module, "CHUNK", 40)
+    monkeypatch.setattr(parts, "PART_PAIRS", 80)
+    monkeypatch.setattr(stages, "HASHES_AT_ONCE", 90)
+    monkeypatch.setattr(shards, "POLL_SECONDS", 0.05)
+
+
+def forked(section: Any, out: Path, index: int, count: int, before: Callable[[], Any] = lambda: None) -> int:
+    """Start a process that works as a waiting shard, after calling `before`. Return its ID."""
+    if pid := os.fork():
+        return pid
+    os.close(2)
+    try:
+        before()
+        shards.prepare_shard(section, out, PrepareOptions(workers=1), shards.Share(index, count, wait=True))
+        os._exit(0)
+    finally:
+        os._exit(3)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_shard_killed_at_any_disk_operation_continues(tmp_path: Path) -> None:
+    """Each process exits just before its n-th fsync, rename or unlink, and the next one continues."""
+    section = texts.own(tmp_path / "in", PAIRS[:150] + PAIRS[:9], tokenizer={"vocabulary_size": 300})
+    whole = store.open_corpus(texts.run(section, tmp_path / "whole")).identity
+    out, code, point = tmp_path / "out", 9, 0
+
+    def dying() -> None:
+        left = itertools.count(point - 1, -1)
+        for name in ("fsync", "rename", "replace", "unlink", "rmdir"):
+            setattr(os, name, _dying(getattr(os, name), left))
+
+    while code == 9:
+        point += 1
+        code = os.waitstatus_to_exitcode(os.waitpid(forked(section, out, 1, 1, dying), 0)[1])
+    assert (code, point > 20) == (0, True)
+    assert store.open_corpus(out, content=True).identity == whole
+    texts.run(section, out, overwrite=True)  # removes leftovers of killed processes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "whole"]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_shards_that_run_together_wait_for_each_other_and_survive_kills(tmp_path: Path) -> None:
+    section = texts.own(tmp_path / "in", PAIRS + PAIRS[:99], tokenizer={"vocabulary_size": 300})
+    whole = store.open_corpus(texts.run(section, tmp_path / "whole")).identity
+    out, running = tmp_path / "out", dict.fromkeys((1, 2, 3), 0)
+    delays = random.Random(1)
+    for _ in range(9):
+        for index in running:
+            running[index] = running[index] or forked(section, out, index, 3)
+        time.sleep(delays.uniform(0.05, 0.4))
+        victim = delays.choice(list(running))
+        os.kill(running[victim], signal.SIGKILL)
+        os.waitpid(running[victim], 0)
+        running[victim] = 0
+    for index in running:
+        pid = running[index] or forked(section, out, index, 3)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.open_corpus(out, content=True).identity == whole
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_two_processes_with_one_shard_exclude_each_other(tmp_path: Path) -> None:
+    section = texts.own(tmp_path / "in", PAIRS)
+    pid = forked(section, tmp_path / "out", 2, 3)
+    wait_for(lambda: (tmp_path / "out.parts" / "text").exists())
+    with pytest.raises(BusyError, match="work-2 is in use by host"):
+        shards.prepare_shard(section, tmp_path / "out", PrepareOptions(workers=1), shards.Share(2, 3))
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_full_disk_of_a_shard_is_reported_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section, out = texts.own(tmp_path / "in", PAIRS), tmp_path / "out"
+    whole, write, written = store.open_corpus(texts.run(section, tmp_path / "whole")).identity, artefact.write_file, []
+
+    def full(path: Path, data: bytes) -> None:
+        written.append(path)
+        if len(written) % 23 == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        write(path, data)
+
+    monkeypatch.setattr(artefact, "write_file", full)
+    failures = list[str]()
+    while not out.exists():
+        try:
+            shards.prepare_shard(section, out, PrepareOptions(workers=1), shards.Share(1, 1))
+        except StorageError as error:
+            failures.append(str(error))
+    assert len(failures) > 2
+    assert all("free some space" in failure for failure in failures)
+    assert store.open_corpus(out, content=True).identity == whole

@@ -1,5 +1,7 @@
 """The sentences and the dropout of each step, for every corpus and seed."""
 
+import dataclasses
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nmt_cli.corpus import store
 from nmt_cli.corpus.store import Corpus, Side
-from nmt_cli.recipe import schema
-from nmt_cli.training import batches
+from nmt_cli.recipe import loading, schema
+from nmt_cli.training import batches, mixing
 from nmt_cli.training.batches import BatchPlan, default_memory_tokens, group_micro_batches
+from nmt_cli.training.mixing import Mixing
 from nmt_cli.transformer.model import PAD
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
@@ -41,6 +45,39 @@ def skewed(count: int, seed: int = 0) -> list[tuple[int, int]]:
 def epoch(plan: BatchPlan, number: int) -> list[list[list[int]]]:
     first = number * plan.steps_per_epoch
     return [[m.tolist() for m in plan.micro_batches_of(first + i)] for i in range(plan.steps_per_epoch)]
+
+
+@pytest.mark.parametrize("weights", [[], [1, 3]])
+def test_large_corpora_are_read_in_blocks_for_the_same_plan(
+    monkeypatch: pytest.MonkeyPatch, weights: list[float]
+) -> None:
+    text = dataclasses.replace(corpus_of(skewed(700)), manifest={"parts": [{"pairs": 200}, {"pairs": 500}]})
+    training = loading.from_plain({"training": {"weights": weights}}, "test").training
+
+    def plan() -> list[Any]:
+        made = BatchPlan(text, 90, 2, 1, Mixing(text, batches.count_steps(text, 90), 1, training))
+        longest = made.longest_pairs(300, torch.device("cpu")).src.lengths_B.tolist()
+        return [epoch(made, 0), epoch(made, 1), made.longest, longest, text.seen_tokens]
+
+    whole = plan()
+    assert whole[2] == max(max(pair) for pair in skewed(700))
+    assert whole[4] == math.ceil(np.quantile([src for src, _ in skewed(700)], 0.999))
+    for module in (store, batches):
+        monkeypatch.setattr(module, "BLOCK", 33)
+    assert plan() == whole
+
+
+def test_many_sentences_are_shuffled_in_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each sentence comes once, and its place does not depend on its number."""
+    monkeypatch.setattr(mixing, "LARGE", 9999)
+    monkeypatch.setattr(mixing, "BLOCK", 3000)
+    orders = [mixing.shuffled(np.random.Generator(np.random.Philox([seed])), 10_000) for seed in (1, 1, 2)]
+    assert (orders[0] == orders[1]).all()
+    assert (orders[0] != orders[2]).any()
+    assert (np.sort(orders[0]) == np.arange(10_000)).all()
+    neighbors = np.diff(orders[0].astype(int))
+    assert 3000 < np.abs(neighbors).mean() < 3700, "a third of the numbers lies between two random ones"
+    assert abs(np.corrcoef(orders[0], np.arange(10_000))[0, 1]) < 0.05
 
 
 @settings(max_examples=60, deadline=None)
@@ -104,7 +141,9 @@ def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.M
      ([2, 9, 2], 1, [0, 3]), ([1, 2, 3, 4, 5, 6], 3, [0, 4, 5, 6]), ([9, 1, 1], 3, [0, 1, 1, 3])],
 )  # fmt: skip
 def test_parts_of_nearly_equal_cost(costs: list[int], parts: int, bounds: list[int]) -> None:
-    assert batches.cut_evenly(np.array(costs), parts) == bounds
+    for size in (1, 2, 3, 99):
+        blocks = [np.array(costs[first : first + size], np.uint16) for first in range(0, len(costs), size)]
+        assert batches.cut_evenly(blocks, sum(costs), parts) == bounds
 
 
 def test_a_step_waits_for_its_copy_and_keeps_its_memory_on_the_gpu() -> None:

@@ -115,7 +115,7 @@ def test_the_memory_check_uses_the_longest_sentences_and_changes_nothing(lab: La
     assert all(parameter.grad is None for parameter in run.transformer.parameters())
     (batch,) = seen
     assert 170 < max(len(batch.src_N), len(batch.tgt_out_N)) <= 200
-    assert max(side.integers[1].max() for side in (batch.src, batch.tgt)) == run.plan.longer_lengths.max()
+    assert max(side.integers[1].max() for side in (batch.src, batch.tgt)) == run.plan.longest
     # With much memory: a tenth more than a process' share of a step.
     for world, parts, most in ((1, 4, 440), (2, 4, 220), (8, 8, 55)):
         settings = lab.recipe("training.memory_tokens=9999", f"training.micro_batches={parts}")

@@ -1,0 +1,213 @@
+"""Parts of a corpus that several machines prepare together, in a directory that they share.
+
+A part has the pairs of consecutive chunks of the training text, about PART_PAIRS of them. Each step of the preparation
+writes a directory for each part, and for each bucket of hashes:
+
+job            the settings and the files that all shards must have in common
+held-out       the dev and test pairs
+cleaned/N      cleaned text of part N, and the hashes of its pairs in ascending order
+text           the number of parts; it appears when a shard has read the whole text
+repeated/B     positions of pairs in the whole cleaned text that equal an earlier one, with a hash in bucket B
+tokenizer      the tokenizer, and the held-out text
+encoded/N      token ids of part N
+
+A directory appears by one rename, with a manifest that has the hashes of its files. It is never changed.
+"""
+
+import functools
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nmt_cli.corpus import stages, store
+from nmt_cli.corpus.cleaning import CleaningStats
+from nmt_cli.corpus.readers import CHUNK
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError, MissingError, OutputError
+
+PART_PAIRS = 100_000
+HASH_BYTES = 16
+KIND = "shared part"
+Positions = npt.NDArray[np.uint64]  # of pairs in the whole cleaned text
+
+
+def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None:
+    """Commit a directory with these files. If another shard has committed it meanwhile, its files are the same."""
+    try:
+        sealed = {"entries": entries, "digest": artefact.digest(entries)}
+        with artefact.staged(target, KIND, sealed, own_name=True) as stage:
+            for name, data in files.items():
+                artefact.write_file(stage / name, data)
+    except OutputError:
+        if not artefact.present(target):
+            raise
+
+
+def entries_of(directory: Path, *, content: bool = False, later: Path | None = None) -> dict[str, Any]:
+    """Return the entries of a committed directory; DataError if they or the sizes of its files have changed.
+
+    With `content`, every byte of the files is compared with its hash. `later` was made from its files, perhaps after
+    they were damaged.
+    """
+    try:
+        manifest = artefact.verify(directory, KIND, content=content)
+        entries: dict[str, Any] = manifest.get("entries", {})
+        if artefact.digest(entries) != manifest.get("digest"):
+            raise DataError(f"{directory / artefact.MANIFEST} is damaged: its entries are not those that were written")
+    except (DataError, MissingError) as error:
+        damaged = f"{directory} and {later}" if later else directory
+        raise DataError(f"{error}. Remove {damaged}, and run all shards again") from None
+    return entries
+
+
+def numbers_in(directory: Path) -> set[int]:
+    """Return the numbers of the parts or buckets that a directory holds."""
+    if not directory.is_dir():
+        return set()
+    return {int(path.name) for path in directory.iterdir() if path.name.isdecimal()}
+
+
+def numbered(directory: Path, number: int) -> Path:
+    return directory / f"{number:07}"
+
+
+def plain(stats: CleaningStats) -> dict[str, Any]:
+    """Return counts as JSON values, in the order of their reasons."""
+    kept = {str(part): count for part, count in stats.kept.items()}
+    counts = {"read": stats.read, "dropped": dict(stats.dropped), "kept": kept}
+    by_part = [[*key, count] for key, count in stats.by_part.items()]
+    sides = [[*key, count] for key, count in stats.sides.items()]
+    samples = {"by_part": by_part, "sides": sides, "turned": stats.turned}
+    return {**counts, **samples, "examples": stats.examples, "first_line": stats.first_line}
+
+
+def stats_of(values: dict[str, Any]) -> CleaningStats:
+    """Return the counts that `plain` made JSON values of."""
+    stats = CleaningStats(int(values["read"]), first_line=values["first_line"], turned=int(values["turned"]))
+    stats.dropped.update(values["dropped"])
+    stats.kept.update({int(part): count for part, count in values["kept"].items()})
+    stats.by_part.update({(part, reason): count for part, reason, count in values["by_part"]})
+    stats.sides.update({(part, swapped): count for part, swapped, count in values["sides"]})
+    stats.examples = {reason: [(src, tgt) for src, tgt in pairs] for reason, pairs in values["examples"].items()}
+    return stats
+
+
+def sorted_hashes(hashes: bytes) -> dict[str, bytes]:
+    """Return the file of hashes in ascending order, and the file of their positions in the part."""
+    pairs = np.frombuffer(hashes, "<u8").reshape(-1, 2)
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))  # stable: equal hashes keep their order
+    return {"hashes": pairs[order].tobytes(), "order": order.astype("<u4").tobytes()}
+
+
+def _mapped(file: Path, dtype: str) -> npt.NDArray[Any]:
+    """Return the numbers in a file, which may be empty."""
+    return np.memmap(file, dtype, "r") if file.stat().st_size else np.zeros(0, dtype)
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """The cleaned text of all parts."""
+
+    directory: Path  # of the preparation
+    starts: tuple[int, ...]  # position of the first pair of each part, and the number of all pairs
+    drops_duplicates: bool
+
+    @property
+    def parts(self) -> int:
+        return len(self.starts) - 1
+
+    @property
+    def pairs(self) -> int:
+        return self.starts[-1]
+
+    @property
+    def buckets(self) -> int:
+        """The number of ranges of hashes. The hashes in a range fit into memory together."""
+        return -(-self.pairs // stages.HASHES_AT_ONCE) if self.drops_duplicates else 0
+
+    def find_repeated(self, bucket: int) -> Positions:
+        """Return, in order, the positions of the pairs with a hash in this bucket that equal an earlier pair."""
+        found, positions = [np.zeros((0, 2), "<u8")], [np.zeros(0, np.uint64)]
+        for part in range(self.parts):
+            directory = numbered(self.directory / "cleaned", part)
+            hashes = _mapped(directory / "hashes", "<u8").reshape(-1, 2)
+            first, end = (_before(hashes, number * (1 << 64) // self.buckets) for number in (bucket, bucket + 1))
+            found.append(np.asarray(hashes[first:end]))
+            order = _mapped(directory / "order", "<u4")[first:end]
+            positions.append(order.astype(np.uint64) + np.uint64(self.starts[part]))
+        pairs, places = np.concatenate(found), np.concatenate(positions)
+        order = np.lexsort((places, pairs[:, 1], pairs[:, 0]))
+        same = (pairs[order[1:]] == pairs[order[:-1]]).all(1)
+        return np.sort(places[order[1:][same]])
+
+    @functools.cached_property
+    def _repeated(self) -> list[Positions]:
+        directories = [numbered(self.directory / "repeated", bucket) for bucket in range(self.buckets)]
+        for directory in directories:
+            entries_of(directory, content=True)
+        return [_mapped(directory / "positions", "<u8") for directory in directories]
+
+    @property
+    def distinct(self) -> int:
+        """The number of pairs that equal no earlier one, once all buckets are searched."""
+        return self.pairs - sum(map(len, self._repeated))
+
+    def repeats(self, part: int) -> stages.Repeated:
+        """Return for each pair of a part whether it equals an earlier pair of the text."""
+        start, end = self.starts[part : part + 2]
+        repeated = np.zeros(end - start, bool)
+        for positions in self._repeated:
+            first, last = np.searchsorted(positions, np.array([start, end], np.uint64))
+            repeated[(positions[first:last] - np.uint64(start)).astype(np.int64)] = True
+        return repeated
+
+    def chunks(self, part: int) -> Iterator[stages.TextChunk]:
+        """Yield the text of a part. DataError if it is damaged."""
+        directory, repeated = numbered(self.directory / "cleaned", part), self.repeats(part)
+        entries_of(directory, content=True, later=self.directory / "repeated")
+        src, tgt = ((directory / side).read_bytes().decode().split("\n") for side in ("src", "tgt"))
+        for first in range(0, len(repeated), CHUNK):
+            end = min(first + CHUNK, len(repeated))
+            yield src[first:end], tgt[first:end], repeated[first:end]
+
+    def sample(self, seed: int) -> Iterator[str]:
+        """Yield the lines that the tokenizer is trained on."""
+        chunks = (chunk for part in range(self.parts) for chunk in self.chunks(part))
+        yield from stages.sampled(chunks, self.distinct, seed)
+
+
+def _before(hashes: npt.NDArray[np.uint64], bound: int) -> int:
+    """Return how many of the sorted hashes have a first half below `bound`."""
+    first, end = 0, len(hashes)
+    while first < end:  # numpy's search would read the whole file
+        middle = (first + end) // 2
+        if int(hashes[middle, 0]) < bound:
+            first = middle + 1
+        else:
+            end = middle
+    return first
+
+
+def append_encoded(directory: Path, writers: dict[str, store.SideWriter], types: dict[str, str]) -> dict[str, Any]:
+    """Append the ids of an encoded part to both sides of the corpus; return its entries. DataError if it is damaged."""
+    entries = entries_of(directory, content=True)
+    for name, writer in writers.items():
+        ids = np.frombuffer((directory / f"{name}.ids").read_bytes(), types[name])
+        lengths = np.frombuffer((directory / f"{name}.lengths").read_bytes(), "<u4")
+        writer.append(ids, lengths.astype(np.int64))
+    return entries
+
+
+def encoded_files(results: list[tuple[Any, ...]], sizes: dict[str, int]) -> dict[str, bytes]:
+    """Return the files of an encoded part from the results of its chunks."""
+    files = dict[str, io.BytesIO]()
+    for ids, lengths, *_ in results:
+        for side, (name, size) in enumerate(sizes.items()):
+            files.setdefault(f"{name}.ids", io.BytesIO()).write(ids[side].astype(store.id_type(size)).tobytes())
+            files.setdefault(f"{name}.lengths", io.BytesIO()).write(lengths[side].astype("<u4").tobytes())
+    return {name: file.getvalue() for name, file in files.items()}

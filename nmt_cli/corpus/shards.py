@@ -1,0 +1,361 @@
+"""The command `nmt prepare --shard I/N`: several machines prepare a corpus in a directory that they share.
+
+The corpus is the same, byte for byte, as that of one machine. Each shard cleans and encodes every N-th part, and finds
+repeated pairs in every N-th bucket of hashes; see parts.py. Shard 1 also trains the tokenizer and joins the parts. What
+a killed shard has committed stays, and any shard may run again, with another N.
+"""
+
+import functools
+import itertools
+import operator
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nmt_cli import __version__
+from nmt_cli.corpus import (
+    cleaning,
+    filters,
+    hold_out,
+    near_duplicates,
+    parts,
+    prepare,
+    sources,
+    stages,
+    store,
+    synthetic,
+    tokenizer,
+)
+from nmt_cli.corpus.parts import Cleaned, numbered
+from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.corpus.raw_text import RawText, Source
+from nmt_cli.corpus.readers import Chunk, read_lines
+from nmt_cli.recipe import loading, schema
+from nmt_cli.storage import artefact
+from nmt_cli.system import console
+from nmt_cli.system.errors import BusyError, OutputError, UsageError, from_os_error
+
+POLL_SECONDS = 5.0
+WORK = {  # of each step that shards divide
+    "cleaned": "parts are not cleaned",
+    "repeated": "buckets of hashes are not compared",
+    "encoded": "parts are not encoded",
+}
+MOST_NAMED = 8  # shards in a message
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of one worker."""
+
+    number: int  # of this shard, from 1
+    workers: int  # all shards
+    wait: bool = False  # for the work of other shards; otherwise BusyError names them
+
+
+def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, share: Share) -> Path:
+    """Do a share of the work for the corpus in `out`, and return `out`. The last step of shard 1 commits it."""
+    if options.overwrite:
+        raise UsageError(f"--overwrite does not go with --shard. Remove {out} first")
+    source = sources.source_of(corpus, options.mirror)
+    filters.check(corpus)
+    directory = artefact.beside(out, "", ".parts")
+    work = directory / f"work-{share.number}"
+    try:
+        artefact.restore(out)
+        if directory.exists() and not artefact.was_locked(directory):
+            raise OutputError(f"{directory} is in the way, and nmt did not make it. Move it away")
+        artefact.make_directory(directory)
+        (directory / artefact.LOCK).touch()  # a mark that nmt made it
+        with artefact.locked(work, "the work of this shard in"), stages.Pool(options.processes) as pool:
+            try:
+                if not out.exists() or not prepare.finished(source, out, options):
+                    _Shard(source, out, options, share, work, pool).run()
+            except _CompletedError:
+                prepare.finished(source, out, options)
+            finally:
+                artefact.remove_tree(work)
+        if out.exists():
+            console.say(f"{out} is prepared and complete")
+            artefact.remove_tree(directory)
+    except OSError as error:
+        error.filename = error.filename or str(directory)
+        raise from_os_error(error) from error
+    return out
+
+
+class _CompletedError(Exception):
+    """Another shard has committed the corpus."""
+
+
+def _numbered_result(function: Callable[[Any], Any], job: tuple[int, Any]) -> tuple[int, Any]:
+    return job[0], function(job[1])
+
+
+class _Shard:
+    """One shard at work."""
+
+    def __init__(
+        self, source: Source, out: Path, options: PrepareOptions, share: Share, work: Path, pool: stages.Pool
+    ) -> None:
+        self.source, self.corpus, self.out, self.options = source, source.corpus, out, options
+        self.share, self.work, self.directory, self.pool = share, work, work.parent, pool
+        self.reused = prepare.reused_tokenizer(self.corpus)
+
+    def run(self) -> None:
+        """Take all steps in order. Each continues where an earlier run stopped."""
+        prepare.make_directories(self.work)
+        self._agree()
+        text = prepare.open_text(self.source, self.out, self.work)
+        held_out = self._held_out(text)
+        self._clean(text, held_out)
+        total = int(self._text_entries()["parts"])
+        self._wait_for(lambda: self._waiting("cleaned", total))
+        cleaned, stats = self._cleaned()
+        warnings = prepare.warn(stats, text, self.corpus, self.options.strict)
+        if not cleaned.pairs:
+            stats.add(parts.stats_of(self._text_entries()["synthetic"]))
+            prepare.remaining_pairs(stats, text)  # raises the error
+        self._find_repeated(cleaned)
+        self._wait_for(lambda: self._waiting("repeated", cleaned.buckets))
+        self._train_tokenizer(cleaned)
+        self._wait_for(self._waiting_for_tokenizer)
+        self._encode(cleaned, prepare.part_sizes(stats, self.corpus))
+        if self.share.number > 1:
+            console.say(
+                f"shard {self._name(self.share.number)} has done its work. Shard 1 joins the parts in {self.out}"
+            )
+            return
+        self._wait_for(lambda: self._waiting("encoded", cleaned.parts))
+        self._join(text, held_out, cleaned, stats, warnings)
+
+    def _name(self, index: int) -> str:
+        return f"{index}/{self.share.workers}"
+
+    def _is_mine(self, number: int) -> bool:
+        return number % self.share.workers == self.share.number - 1
+
+    def _missing(self, step: str, total: int) -> list[int]:
+        present = parts.numbers_in(self.directory / step)
+        return [number for number in range(total) if number not in present]
+
+    def _waiting(self, step: str, total: int) -> str:
+        """Return how many parts or buckets have not taken a step, and the shards to run; "" if all have taken it."""
+        missing = self._missing(step, total)
+        shards = sorted({number % self.share.workers + 1 for number in missing})
+        listed = ", ".join(map(self._name, shards[:MOST_NAMED]))
+        listed += " and others" if len(shards) > MOST_NAMED else ""
+        return f"{len(missing)} of {total} {WORK[step]} yet: run --shard {listed}" if missing else ""
+
+    def _waiting_for_tokenizer(self) -> str:
+        present = artefact.present(self.directory / "tokenizer")
+        return "" if present else f"the tokenizer is not trained yet: run --shard {self._name(1)}"
+
+    def _wait_for(self, waiting: Callable[[], str]) -> None:
+        """Return when the other shards have finished a step; BusyError unless this one waits."""
+        told = ""
+        while reason := waiting():
+            if artefact.present(self.out):
+                raise _CompletedError
+            if not self.share.wait:
+                raise BusyError(f"{reason}, then this command again, or add --wait")
+            if reason != told:
+                console.say(f"waiting: {reason}")
+                told = reason
+            time.sleep(POLL_SECONDS)
+
+    def _agree(self) -> None:
+        """Store the settings, or compare them with those of the shards before; OutputError if they differ."""
+        others = synthetic.files_of(self.corpus)
+        models = [*self.reused, *(file for file in others if file.name == artefact.MANIFEST)]
+        job = {
+            "settings": prepare.prepared_settings(self.corpus),
+            "inputs": {str(file): file.stat().st_size for file in [*self.source.local_files(), *others]},
+            "models": {str(file): artefact.sha256(file) for file in models},
+            "part_pairs": parts.PART_PAIRS,
+            "version": __version__,
+        }
+        directory = self.directory / "job"
+        if not artefact.present(directory):
+            prepare.check_room(self.source, self.out)
+            parts.keep(directory, {}, job)
+        if differences := loading.differences(parts.entries_of(directory), job):
+            found = f"{self.directory} has parts of another preparation ({'; '.join(differences)[:500]})"
+            raise OutputError(f"{found}. Give all shards the same options, or remove it to start again")
+
+    def _held_out(self, text: RawText) -> prepare.HeldOut:
+        """Return the dev and test pairs. The first shard that knows them stores them for all."""
+        directory = self.directory / "held-out"
+        if not artefact.present(directory):
+            held_out = prepare.hold_out_pairs(text, self.corpus, self.options)
+            folder = self.work / "held-out"
+            folder.mkdir()
+            prepare.write_held_out(folder, held_out)
+            files = {file.name: file.read_bytes() for file in folder.iterdir()}
+            parts.keep(directory, files, {"languages": prepare.languages_of(held_out)})
+        stored = prepare.HeldOut()
+        for name, runs in parts.entries_of(directory, content=True)["languages"].items():
+            languages = [pair for *pair, lines in runs for _ in range(lines)]
+            sides = [read_lines(directory / f"{name}.{side}") for side in ("src", "tgt")]
+            stored[name] = [
+                hold_out.HeldOutPair(src, tgt, *pair) for src, tgt, pair in zip(*sides, languages, strict=True)
+            ]
+        return stored
+
+    def _text_entries(self) -> dict[str, Any]:
+        return parts.entries_of(self.directory / "text")
+
+    def _clean(self, text: RawText, held_out: prepare.HeldOut) -> None:
+        """Clean the parts of this shard."""
+        present = parts.numbers_in(self.directory / "cleaned")
+        whole = artefact.present(self.directory / "text")
+        if whole and not any(map(self._is_mine, self._missing("cleaned", int(self._text_entries()["parts"])))):
+            return
+        self._translate(held_out)
+        files, drops = prepare.make_synthetic(self.source, self.out, self.work, held_out, self.options)
+        hashes = cleaning.held_out_hashes(prepare.plain_pairs(held_out), self.corpus.cleaning)
+        read = [0]  # parts
+
+        def jobs() -> Iterator[tuple[int, Chunk]]:
+            pairs = parts.PART_PAIRS  # so that the first chunk begins part 0
+            for chunk in prepare.training_text(text, files, self.corpus):
+                if pairs >= parts.PART_PAIRS:
+                    read[0] += 1
+                    pairs = 0
+                pairs += len(chunk.src)
+                number = read[0] - 1
+                if self._is_mine(number) and number not in present:
+                    yield number, chunk
+
+        work = functools.partial(cleaning.clean_chunk, self.corpus, hashes)
+        with console.Progress("cleaning", None, "pairs") as progress:
+            for number, results in self._results(work, jobs()):
+                stats = cleaning.CleaningStats()
+                for *_, counts in results:
+                    stats.add(counts)
+                src, tgt, found = (b"".join(result[i] for result in results) for i in range(3))
+                entries = {"pairs": len(found) // parts.HASH_BYTES, "stats": parts.plain(stats)}
+                files_of_part = {"src": src, "tgt": tgt, **parts.sorted_hashes(found)}
+                parts.keep(numbered(self.directory / "cleaned", number), files_of_part, entries)
+                progress.advance(stats.read)
+        sha256 = {str(file): text.hashes[file] for file in text.files if file in text.hashes}
+        entries = {"parts": read[0], "sha256": sha256, "synthetic": parts.plain(drops)}
+        if not artefact.present(self.directory / "text"):
+            parts.keep(self.directory / "text", {}, entries)
+        self._check_text(entries)
+
+    def _translate(self, held_out: prepare.HeldOut) -> None:
+        """Translate a share of the text of corpus.synthetic. Shard 1 then joins the translations of all shards."""
+        worker = self.share.number, self.share.workers
+        files = prepare.translate_share(self.source, self.out, self.work, held_out, self.options, worker)
+
+        def waiting() -> str:
+            missing = not all(file.is_file() for file in files)
+            return f"the synthetic text is not joined yet: run --shard {self._name(1)}" if missing else ""
+
+        if self.share.number > 1:
+            self._wait_for(waiting)
+
+    def _results(self, work: Callable[[Any], Any], jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
+        """Yield each number with the results of its jobs, which workers compute in order."""
+        answers = self.pool.map(functools.partial(_numbered_result, work), jobs)
+        for number, group in itertools.groupby(answers, key=operator.itemgetter(0)):
+            yield number, [result for _, result in group]
+
+    def _check_text(self, own: dict[str, Any]) -> None:
+        """Raise OutputError if another shard has read other text."""
+        stored = self._text_entries()
+        hashes = stored["sha256"]
+        changed = [file for file, sha256 in own["sha256"].items() if hashes.get(file, sha256) != sha256]
+        if changed or stored["parts"] != own["parts"]:
+            what = changed[0] if changed else "the training text"
+            raise OutputError(f"{what} differs from what another shard has read. Remove {self.directory}, start again")
+
+    def _cleaned(self) -> tuple[Cleaned, cleaning.CleaningStats]:
+        """Return the cleaned text of all parts, and the counts of dropped pairs."""
+        stats, starts = cleaning.CleaningStats(), [0]
+        for number in range(int(self._text_entries()["parts"])):
+            entries = parts.entries_of(numbered(self.directory / "cleaned", number))
+            stats.add(parts.stats_of(entries["stats"]))
+            starts.append(starts[-1] + int(entries["pairs"]))
+        return Cleaned(self.directory, tuple(starts), self.corpus.cleaning.drop_duplicates), stats
+
+    def _find_repeated(self, cleaned: Cleaned) -> None:
+        for bucket in filter(self._is_mine, self._missing("repeated", cleaned.buckets)):
+            positions = cleaned.find_repeated(bucket)
+            parts.keep(numbered(self.directory / "repeated", bucket), {"positions": positions.tobytes()}, {})
+
+    def _train_tokenizer(self, cleaned: Cleaned) -> None:
+        """Train the tokenizer if this is shard 1. Add the held-out text, which encoding needs in its directory."""
+        if self.share.number > 1 or artefact.present(self.directory / "tokenizer"):
+            return
+        files = {file.name: file.read_bytes() for file in (self.directory / "held-out").glob("*.???")}
+        if self.reused:
+            tokenizer.copy(self.reused[0], self.work / "tokenizer.model")
+            copies = tokenizer.files_of(self.work / "tokenizer.model")
+            files |= {file.name: file.read_bytes() for file in copies}
+        else:
+            sample = functools.partial(cleaned.sample, self.corpus.seed)
+            model = stages.train_tokenizer(sample, cleaned.pairs, self.corpus, self.pool)
+            files["tokenizer.model"] = model
+        parts.keep(self.directory / "tokenizer", files, {})
+
+    def _encode(self, cleaned: Cleaned, sizes: store.Lengths) -> None:
+        """Encode the parts of this shard."""
+        model, ends = self.directory / "tokenizer" / "tokenizer.model", np.cumsum(sizes)
+        parts.entries_of(model.parent, content=True)
+        vocabularies, _ = stages.load_afresh(model, self.corpus)
+        mine = list(filter(self._is_mine, self._missing("encoded", cleaned.parts)))
+        jobs = ((part, chunk) for part in mine for chunk in cleaned.chunks(part))
+        work = functools.partial(stages.encode_chunk, model, self.corpus)
+        with console.Progress("encoding", None, "pairs") as progress:
+            for part, results in self._results(work, jobs):
+                start = cleaned.starts[part]
+                stats, left = cleaning.CleaningStats(), np.zeros(len(sizes), np.int64)
+                flags = np.zeros_like(results[0][-1])
+                for _, _, remaining, drops, found in results:
+                    left += stages.pairs_of_parts(start + remaining, ends)
+                    start += len(remaining) + drops.dropped.total()
+                    stats.add(drops)
+                    flags |= found
+                entries = {"left": left.tolist(), "stats": parts.plain(stats)}
+                files = {**parts.encoded_files(results, vocabularies), "flags": flags.tobytes()}
+                parts.keep(numbered(self.directory / "encoded", part), files, entries)
+                progress.advance(start - cleaned.starts[part])
+        for part in mine:
+            if cleaned.starts[part] == cleaned.starts[part + 1]:  # cleaning dropped all its pairs
+                parts.keep(numbered(self.directory / "encoded", part), {}, {})
+
+    def _join(
+        self, text: RawText, held_out: prepare.HeldOut, cleaned: Cleaned, stats: cleaning.CleaningStats,
+        warnings: list[str],
+    ) -> None:  # fmt: skip
+        """Write the corpus from all encoded parts, and remove the parts."""
+        directory = self.work / "corpus"
+        for file in (self.directory / "tokenizer").iterdir():
+            if file.name != artefact.MANIFEST:
+                artefact.write_file(directory / file.name, file.read_bytes())
+        vocabularies, flags = stages.load_afresh(directory / "tokenizer.model", self.corpus)
+        left = np.zeros(len(prepare.part_names(self.corpus)), np.int64)
+        writers = {name: store.SideWriter(directory, name, size) for name, size in vocabularies.items()}
+        types = {name: store.id_type(size) for name, size in vocabularies.items()}
+        with writers["src"], writers["tgt"]:
+            for part in range(cleaned.parts):
+                if cleaned.starts[part] == cleaned.starts[part + 1]:
+                    continue
+                folder = numbered(self.directory / "encoded", part)
+                entries = parts.append_encoded(folder, writers, types)
+                left += entries["left"]
+                stats.add(parts.stats_of(entries["stats"]))
+                flags |= np.frombuffer((folder / "flags").read_bytes(), np.uint8)
+        stats.add(parts.stats_of(self._text_entries()["synthetic"]))
+        near = near_duplicates.summary(directory, flags)
+        tokens = {name: writer.tokens for name, writer in writers.items()}
+        text.hashes.update({Path(file): sha256 for file, sha256 in self._text_entries()["sha256"].items()})
+        prepared = prepare.Prepared(stats, warnings, left, tokens, near, prepare.languages_of(held_out))
+        prepare.commit(self.source, text, self.out, directory, prepared, self.options)
+        artefact.remove_tree(self.directory)

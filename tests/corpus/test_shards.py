@@ -1,0 +1,206 @@
+"""`nmt prepare --shard`: several shards prepare the corpus of one process, byte for byte."""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import texts
+
+from nmt_cli.corpus import cleaning, parts, readers, shards, stages, store
+from nmt_cli.corpus.prepare import PrepareOptions
+from nmt_cli.corpus.shards import Share, prepare_shard
+from nmt_cli.recipe import schema
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import BusyError, DataError, OutputError, UsageError
+
+NEXT = texts.pairs(1000, seed=4)
+# Duplicates within a chunk, within a part and between parts; a dev pair; pairs that cleaning drops early and late.
+PAIRS = [*NEXT[:300], *NEXT[100:160], *NEXT[300:700], *NEXT[50:70], ("", "x"), (b"\xff", "y"), *NEXT[690:1000]]
+PAIRS += [("word " * 400, "wort " * 400), NEXT[0], ("one two three", "x " * 90), *NEXT[995:1000], *NEXT[:3]]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of two chunks of 40 pairs, and buckets of about 300 hashes."""
+    for module in (readers, parts, stages):
+        monkeypatch.setattr(module, "CHUNK", 40)
+    monkeypatch.setattr(parts, "PART_PAIRS", 80)
+    monkeypatch.setattr(stages, "HASHES_AT_ONCE", 300)
+    monkeypatch.setattr(shards, "POLL_SECONDS", 0.01)
+
+
+def section(tmp_path: Path, **more: Any) -> schema.Corpus:
+    dev = {
+        f"dev_{side}": str(texts.write(tmp_path / f"dev.{side}", lines))
+        for side, lines in zip(("src", "tgt"), zip(*NEXT[40:44], strict=True), strict=True)
+    }
+    return texts.own(tmp_path / "in", PAIRS, **{**dev, **more})
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+def run(corpus: schema.Corpus, out: Path, index: int, count: int, **more: Any) -> None:
+    prepare_shard(corpus, out, PrepareOptions(workers=1, **more), Share(index, count))
+
+
+def rounds(corpus: schema.Corpus, out: Path, counts: Iterator[int], **more: Any) -> int:
+    """Run all shards, again and again, until the corpus is there. Return the number of rounds."""
+    for number, count in enumerate(counts, 1):
+        for index in range(1, count + 1):
+            with contextlib.suppress(BusyError):
+                run(corpus, out, index, count, **more)
+        if out.exists():
+            return number
+    raise AssertionError
+
+
+@pytest.mark.parametrize("counts", [[1], [4] * 4, [16] * 4, [3, 2, 5, 4, 1]])
+def test_any_number_of_shards_gives_the_corpus_of_one_process(tmp_path: Path, counts: list[int]) -> None:
+    """The number may change between runs."""
+    corpus = section(tmp_path)
+    whole = contents(texts.run(corpus, tmp_path / "whole"))
+    assert rounds(corpus, tmp_path / "out", iter(counts)) <= len(counts)
+    assert contents(tmp_path / "out") == whole
+    found = artefact.read_json(tmp_path / "out" / "cleaning.json")
+    dropped = {reason: each["pairs"] for reason, each in found["dropped"].items() if each["pairs"]}
+    assert dropped.pop(cleaning.DUPLICATE) == 60 + 20 + 10 + 1 + 5 + 3
+    assert dropped == {
+        cleaning.EMPTY: 1, cleaning.NOT_UTF8: 1, cleaning.TOO_LONG: 1, cleaning.RATIO: 1, cleaning.HELD_OUT: 4,
+    }  # fmt: skip
+    assert "the first is line 782" in found["warnings"][0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dev.src", "dev.tgt", "in", "out", "whole"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"cleaning": {"drop_duplicates": False}},
+        {"cleaning": {"drop_near_twins": True, "max_tokens": 12}},
+        {"hold_out": 20, "dev_src": None, "dev_tgt": None},
+        {"limit": 500},
+        {"dev_src": None, "dev_tgt": None},
+    ],
+)
+def test_settings_have_the_same_effect_in_shards(tmp_path: Path, more: dict[str, Any]) -> None:
+    corpus = section(tmp_path, **more)
+    whole = contents(texts.run(corpus, tmp_path / "whole"))
+    rounds(corpus, tmp_path / "out", iter([3] * 4))
+    assert contents(tmp_path / "out") == whole
+
+
+def test_parts_of_several_sources_are_counted(tmp_path: Path) -> None:
+    """A part may have pairs of two sources, or none that is left."""
+    empty = tmp_path / "empty.tsv"
+    texts.write(empty, ["\t"] * 250)
+    table = texts.write(tmp_path / "a.tsv", [f"{src}\t{tgt}" for src, tgt in NEXT[400:530]])
+    corpus = section(tmp_path, sources=[{"files": [str(empty)]}, {"files": [str(table)], "tag": "tm"}])
+    whole = contents(texts.run(corpus, tmp_path / "whole"))
+    rounds(corpus, tmp_path / "out", iter([4] * 4))
+    assert contents(tmp_path / "out") == whole
+    assert store.open_corpus(tmp_path / "out").parts[1:] == [0, 130]
+
+
+def test_an_existing_tokenizer_is_used(tmp_path: Path) -> None:
+    corpus = section(tmp_path)
+    model = shutil.copy(texts.run(corpus, tmp_path / "first") / "tokenizer.model", tmp_path / "mine.model")
+    corpus = section(tmp_path, tokenizer={"file": str(model)})
+    whole = contents(texts.run(corpus, tmp_path / "whole"))
+    rounds(corpus, tmp_path / "out", iter([2] * 4))
+    assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_there_may_be_more_shards_than_parts(tmp_path: Path, count: int) -> None:
+    """The toy corpus is one chunk, so one part."""
+    corpus = texts.corpus({"name": "toy-en-de", "limit": 1500, "tokenizer": {"vocabulary_size": "500"}})
+    whole = contents(texts.run(corpus, tmp_path / "whole"))
+    rounds(corpus, tmp_path / "out", iter([count] * 4))
+    assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="needs Multi30k")
+def test_multi30k_is_the_same_in_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "CHUNK", 500)
+    monkeypatch.setattr(parts, "PART_PAIRS", 1000)
+    monkeypatch.setattr(stages, "HASHES_AT_ONCE", 2000)
+    section = {"name": "multi30k-en-de", "limit": 8000, "tokenizer": {"vocabulary_size": "1000"}}
+    mirror, corpus = Path(os.environ["NMT_CORPORA"]) / "multi30k", texts.corpus(section)
+    whole = contents(texts.run(corpus, tmp_path / "whole", mirror=mirror))
+    for count in (4, 16):
+        rounds(corpus, tmp_path / "out", iter([count] * 4), mirror=mirror)
+        assert contents(tmp_path / "out") == whole
+        shutil.rmtree(tmp_path / "out")
+
+
+def test_a_finished_corpus_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = section(tmp_path)
+    run(corpus, tmp_path / "out", 1, 1)
+    before = (tmp_path / "out").stat().st_ino
+    run(corpus, tmp_path / "out", 2, 3)
+    assert (tmp_path / "out").stat().st_ino == before
+    assert "out is prepared and complete" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="--overwrite does not go with --shard"):
+        prepare_shard(corpus, tmp_path / "out", PrepareOptions(overwrite=True), Share(1, 2))
+
+
+def test_the_shards_to_run_are_named(tmp_path: Path) -> None:
+    corpus, out = section(tmp_path), tmp_path / "out"
+    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet: run --shard 1/4, 3/4, 4/4, then this"):
+        run(corpus, out, 2, 4)
+    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet: run --shard 1/16, .*, 11/16 and others"):
+        run(corpus, out, 2, 16)
+    for index in (1, 3):
+        with pytest.raises(BusyError, match="not cleaned yet"):
+            run(corpus, out, index, 4)
+    with pytest.raises(BusyError, match="3 of 4 buckets of hashes are not compared yet"):
+        run(corpus, out, 4, 4)
+
+
+def test_all_shards_must_have_the_same_options_and_text(tmp_path: Path) -> None:
+    corpus, out = section(tmp_path), tmp_path / "out"
+    with pytest.raises(BusyError):
+        run(corpus, out, 1, 4)
+    other = section(tmp_path, cleaning={"max_tokens": 99})
+    with pytest.raises(OutputError, match=r"out\.parts has parts of another preparation \(.*max_tokens: 250 -> 99"):
+        run(other, out, 2, 4)
+    assert not (tmp_path / "out.parts" / "cleaned" / "0000001").exists()
+    texts.own(tmp_path / "in", PAIRS[:-1])
+    with pytest.raises(OutputError, match="another preparation"):  # the file has another size
+        run(corpus, out, 2, 4)
+    changed = [*PAIRS[:-1], tuple(line.swapcase() for line in PAIRS[-1])]
+    texts.own(tmp_path / "in", changed)
+    with pytest.raises(OutputError, match=r"train\.en differs from what another shard has read"):
+        run(corpus, out, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        ("cleaned/0000002", "hashes"), ("cleaned/0000002", "manifest.json"), ("encoded/0000002", "tgt.ids"),
+        ("held-out", "dev.src"), ("repeated/0000000", "positions"),
+        ("tokenizer", "tokenizer.model"), ("text", "manifest.json"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("cut", [False, True])
+def test_a_damaged_part_is_named(tmp_path: Path, step: str, name: str, cut: bool) -> None:
+    corpus, out = section(tmp_path), tmp_path / "out"
+    for index in (1, 2) if step.startswith("cleaned") else (1, 2, 1):
+        with pytest.raises(BusyError):
+            run(corpus, out, index, 2)
+    directory = tmp_path / "out.parts" / step
+    data = (directory / name).read_bytes()
+    middle = data.index(b'"entries"') + 20 if name == "manifest.json" else len(data) // 2
+    (directory / name).write_bytes(data[:middle] + (b"" if cut else bytes([data[middle] ^ 1]) + data[middle + 1 :]))
+    with pytest.raises(DataError, match=rf"is damaged: .*\. Remove {directory}( and \S+/repeated)?, and run"):
+        rounds(corpus, out, iter([2, 2]))
+    artefact.remove_tree(directory)
+    if name == "hashes":
+        artefact.remove_tree(tmp_path / "out.parts" / "repeated")
+    rounds(corpus, out, iter([2] * 4))
+    assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))
