@@ -1,10 +1,12 @@
-"""The counts of dropped pairs as tables, and as parts of cleaning.json."""
+"""The counts of dropped pairs as tables, as parts of cleaning.json, and as warnings."""
 
 from collections import Counter
 from typing import Any
 
-from nmt_cli.corpus.cleaning import DROPPED, TURNED, CleaningStats
+from nmt_cli.corpus.cleaning import DROPPED, NOT_UTF8, TURNED, CleaningStats
+from nmt_cli.corpus.raw_text import RawText
 from nmt_cli.system import console
+from nmt_cli.system.errors import DataError
 
 
 def dropped(stats: CleaningStats) -> dict[str, Any]:
@@ -38,3 +40,29 @@ def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, A
         rows.append((name[-50:], f"{read:,}", f"{kept:,}", most))
     console.table("parts of the corpus", ("part", "read", "kept", "dropped for its text"), rows)
     return found
+
+
+def warn(stats: CleaningStats, text: RawText, parts: list[str], strict: bool) -> list[str]:
+    """Print and return warnings about wrong files. `parts` names the parts of the corpus.
+
+    Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
+    """
+    warnings = stats.warnings() + stats.swapped_sides(parts)
+    if stats.dropped[NOT_UTF8] * 100 > stats.read:
+        name = text.splits["train"].name[:150]
+        raise DataError(f"{name}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
+    if strict and warnings:
+        raise DataError(f"{warnings[0]}. Without --strict this is a warning")
+    for warning in warnings:
+        console.warn(warning)
+    return warnings
+
+
+def remaining_pairs(stats: CleaningStats, text: RawText) -> int:
+    """Return the number of pairs that were not dropped. Raise DataError if there are none."""
+    pairs = stats.read - stats.dropped.total()
+    if not pairs:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))
+        reasons = reasons or f"{text.splits['train'].name} is empty"
+        raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
+    return pairs

@@ -8,12 +8,13 @@ import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from nmt_cli.corpus import cleaning, filters, moses, near_duplicates
+from nmt_cli.corpus.held_out import HeldOutPair
 from nmt_cli.corpus.readers import Chunk, read_files
 from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.corpus.user_files import general_files, held_out_files, split_chunks, train_files
@@ -28,15 +29,6 @@ SHARE = 20  # a set is at most 1/20 of its text
 # For each set: the text it is taken from (0: the user's, 1: the general text), and its phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
 LARGEST = 10  # most pairs in a held-out group (or 1/20 of the set, if that is more): similar pairs tell little
-
-
-class HeldOutPair(NamedTuple):
-    """A pair of a held-out set with its languages. Its source begins with the tokens that the model needs."""
-
-    src: str
-    tgt: str
-    src_language: str
-    tgt_language: str
 
 
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:

@@ -1,6 +1,5 @@
 """The command `nmt prepare`: turn raw text into training ids. The corpus appears in one rename, when complete."""
 
-import itertools
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -25,7 +24,8 @@ from nmt_cli.corpus import (
     synthetic,
     tokenizer,
 )
-from nmt_cli.corpus.hold_out import HeldOutPair
+from nmt_cli.corpus import held_out as held_out_sets
+from nmt_cli.corpus.held_out import HeldOut, HeldOutPair
 from nmt_cli.corpus.raw_text import RawText, Source
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
@@ -34,9 +34,6 @@ from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, OutputError, StorageError, from_os_error
 from nmt_cli.system.processors import usable_cores
-
-HeldOut = dict[str, list[HeldOutPair]]  # pairs of each held-out set
-Languages = dict[str, list[tuple[str, str, int]]]  # by held-out set: source and target language of so many lines
 
 
 @dataclass(frozen=True)
@@ -136,13 +133,13 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
     text = open_text(source, out, work)
     held_out = hold_out_pairs(text, corpus, options)
     synthetic_files, synthetic_drops = make_synthetic(source, out, work, held_out, options)
-    write_held_out(directory, held_out)
+    held_out_sets.write(directory, held_out)
 
-    hashes = cleaning.held_out_hashes(plain_pairs(held_out), corpus.cleaning)
+    hashes = cleaning.held_out_hashes(held_out_sets.plain_pairs(held_out), corpus.cleaning)
     with stages.Pool(options.processes) as pool:
         train = training_text(text, synthetic_files, corpus)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
-        warnings = warn(stats, text, corpus, options.strict)
+        warnings = cleaning_report.warn(stats, text, part_names(corpus), options.strict)
         left, tokens, near = np.zeros(0, np.int64), dict[str, int](), dict[str, dict[str, Any]]()
         if len(repeated):
             if reused := reused_tokenizer(corpus):
@@ -154,7 +151,14 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
             tokens, left, drops, near = stages.encode(work / "cleaned", repeated, sizes, model, corpus, pool)
             stats.add(drops)
     stats.add(synthetic_drops)
-    commit(source, text, out, directory, Prepared(stats, warnings, left, tokens, near, languages_of(held_out)), options)
+    commit(
+        source,
+        text,
+        out,
+        directory,
+        Prepared(stats, warnings, left, tokens, near, held_out_sets.languages_of(held_out)),
+        options,
+    )
 
 
 @dataclass(frozen=True)
@@ -166,7 +170,7 @@ class Prepared:
     left: store.Lengths  # pairs of each part of the corpus
     tokens: dict[str, int]  # of each side
     near: dict[str, dict[str, Any]]  # near-duplicates by split
-    languages: Languages  # of the held-out sets
+    languages: held_out_sets.Languages  # of the held-out sets
 
 
 def commit(
@@ -174,7 +178,7 @@ def commit(
 ) -> None:
     """Report the dropped pairs, and move the files of `directory` into the corpus `out`."""
     stats, names = prepared.stats, part_names(source.corpus)
-    pairs = remaining_pairs(stats, text)
+    pairs = cleaning_report.remaining_pairs(stats, text)
     for split, counts in prepared.near.items():
         console.say(near_duplicates.sentence(split, counts))
     report = {
@@ -214,24 +218,24 @@ def training_text(text: RawText, synthetic_files: list[readers.FilePair], corpus
     return with_parts(real, synthetic_files, corpus)
 
 
-def plain_pairs(held_out: HeldOut) -> list[tuple[str, str]]:
-    """Return the pairs of all held-out sets without the tokens before their sources."""
-    return [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt, *_ in pairs]
-
-
 def make_synthetic(
     source: Source, out: Path, work: Path, held_out: HeldOut, options: PrepareOptions
 ) -> tuple[list[readers.FilePair], cleaning.CleaningStats]:
     """Return the files of each entry of corpus.synthetic, and counts of the dropped lines."""
     corpus = source.corpus
     return synthetic.make(
-        corpus, work / "input", out.parent / "synthetic", plain_pairs(held_out),
+        corpus, work / "input", out.parent / "synthetic", held_out_sets.plain_pairs(held_out),
         lambda: training_chunks(open_text(source, out, work), corpus.limit), options.translate, options.translate_units,
     )  # fmt: skip
 
 
 def translate_share(
-    source: Source, out: Path, work: Path, held_out: HeldOut, options: PrepareOptions, worker: tuple[int, int]
+    source: Source,
+    out: Path,
+    work: Path,
+    held_out: HeldOut,
+    options: PrepareOptions,
+    worker: tuple[int, int],
 ) -> list[Path]:
     """Translate a share of the text of corpus.synthetic, as the worker (number, workers) of many.
 
@@ -240,7 +244,7 @@ def translate_share(
     if not options.translate_units:
         return []
     return synthetic.translate_share(
-        source.corpus, work / "input", out.parent / "synthetic", plain_pairs(held_out),
+        source.corpus, work / "input", out.parent / "synthetic", held_out_sets.plain_pairs(held_out),
         lambda: training_chunks(open_text(source, out, work), source.corpus.limit), options.translate_units, worker,
     )  # fmt: skip
 
@@ -356,48 +360,6 @@ def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
             return
         yield chunk
         rows += len(chunk.src)
-
-
-def languages_of(held_out: HeldOut) -> Languages:
-    """Return the languages of each held-out set, as runs of lines."""
-    runs = dict[str, list[tuple[str, str, int]]]()
-    for split, pairs in held_out.items():
-        groups = itertools.groupby(pairs, lambda pair: (pair.src_language, pair.tgt_language))
-        runs[split] = [(*languages, sum(1 for _ in group)) for languages, group in groups]
-    return runs
-
-
-def write_held_out(directory: Path, held_out: HeldOut) -> None:
-    for split, pairs in held_out.items():
-        sides = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
-        for side, lines in zip(("src", "tgt"), sides, strict=True):
-            (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
-
-
-def warn(stats: cleaning.CleaningStats, text: RawText, corpus: schema.Corpus, strict: bool) -> list[str]:
-    """Print and return warnings about wrong files.
-
-    Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
-    """
-    warnings = stats.warnings() + stats.swapped_sides(part_names(corpus))
-    if stats.dropped[cleaning.NOT_UTF8] * 100 > stats.read:
-        name = text.splits["train"].name[:150]
-        raise DataError(f"{name}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
-    if strict and warnings:
-        raise DataError(f"{warnings[0]}. Without --strict this is a warning")
-    for warning in warnings:
-        console.warn(warning)
-    return warnings
-
-
-def remaining_pairs(stats: cleaning.CleaningStats, text: RawText) -> int:
-    """Return the number of pairs that were not dropped. Raise DataError if there are none."""
-    pairs = stats.read - stats.dropped.total()
-    if not pairs:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))
-        reasons = reasons or f"{text.splits['train'].name} is empty"
-        raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
-    return pairs
 
 
 def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int], model: Path) -> dict[str, Any]:

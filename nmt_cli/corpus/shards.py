@@ -19,8 +19,8 @@ import numpy as np
 from nmt_cli import __version__
 from nmt_cli.corpus import (
     cleaning,
+    cleaning_report,
     filters,
-    hold_out,
     near_duplicates,
     parts,
     prepare,
@@ -30,10 +30,12 @@ from nmt_cli.corpus import (
     synthetic,
     tokenizer,
 )
+from nmt_cli.corpus import held_out as held_out_sets
+from nmt_cli.corpus.held_out import HeldOut
 from nmt_cli.corpus.parts import Cleaned, numbered
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.raw_text import RawText, Source
-from nmt_cli.corpus.readers import Chunk, read_lines
+from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
@@ -116,10 +118,10 @@ class _Shard:
         total = int(self._text_entries()["parts"])
         self._wait_for(lambda: self._waiting("cleaned", total))
         cleaned, stats = self._cleaned()
-        warnings = prepare.warn(stats, text, self.corpus, self.options.strict)
+        warnings = cleaning_report.warn(stats, text, prepare.part_names(self.corpus), self.options.strict)
         if not cleaned.pairs:
             stats.add(parts.stats_of(self._text_entries()["synthetic"]))
-            prepare.remaining_pairs(stats, text)  # raises the error
+            cleaning_report.remaining_pairs(stats, text)  # raises the error
         self._find_repeated(cleaned)
         self._wait_for(lambda: self._waiting("repeated", cleaned.buckets))
         self._train_tokenizer(cleaned)
@@ -187,29 +189,22 @@ class _Shard:
             found = f"{self.directory} has parts of another preparation ({'; '.join(differences)[:500]})"
             raise OutputError(f"{found}. Give all shards the same options, or remove it to start again")
 
-    def _held_out(self, text: RawText) -> prepare.HeldOut:
+    def _held_out(self, text: RawText) -> HeldOut:
         """Return the dev and test pairs. The first shard that knows them stores them for all."""
         directory = self.directory / "held-out"
         if not artefact.present(directory):
             held_out = prepare.hold_out_pairs(text, self.corpus, self.options)
             folder = self.work / "held-out"
             folder.mkdir()
-            prepare.write_held_out(folder, held_out)
+            held_out_sets.write(folder, held_out)
             files = {file.name: file.read_bytes() for file in folder.iterdir()}
-            parts.keep(directory, files, {"languages": prepare.languages_of(held_out)})
-        stored = prepare.HeldOut()
-        for name, runs in parts.entries_of(directory, content=True)["languages"].items():
-            languages = [pair for *pair, lines in runs for _ in range(lines)]
-            sides = [read_lines(directory / f"{name}.{side}") for side in ("src", "tgt")]
-            stored[name] = [
-                hold_out.HeldOutPair(src, tgt, *pair) for src, tgt, pair in zip(*sides, languages, strict=True)
-            ]
-        return stored
+            parts.keep(directory, files, {"languages": held_out_sets.languages_of(held_out)})
+        return held_out_sets.read(directory, parts.entries_of(directory, content=True)["languages"])
 
     def _text_entries(self) -> dict[str, Any]:
         return parts.entries_of(self.directory / "text")
 
-    def _clean(self, text: RawText, held_out: prepare.HeldOut) -> None:
+    def _clean(self, text: RawText, held_out: HeldOut) -> None:
         """Clean the parts of this shard."""
         present = parts.numbers_in(self.directory / "cleaned")
         whole = artefact.present(self.directory / "text")
@@ -217,7 +212,7 @@ class _Shard:
             return
         self._translate(held_out)
         files, drops = prepare.make_synthetic(self.source, self.out, self.work, held_out, self.options)
-        hashes = cleaning.held_out_hashes(prepare.plain_pairs(held_out), self.corpus.cleaning)
+        hashes = cleaning.held_out_hashes(held_out_sets.plain_pairs(held_out), self.corpus.cleaning)
         read = [0]  # parts
 
         def jobs() -> Iterator[tuple[int, Chunk]]:
@@ -248,7 +243,7 @@ class _Shard:
             parts.keep(self.directory / "text", {}, entries)
         self._check_text(entries)
 
-    def _translate(self, held_out: prepare.HeldOut) -> None:
+    def _translate(self, held_out: HeldOut) -> None:
         """Translate a share of the text of corpus.synthetic. Shard 1 then joins the translations of all shards."""
         worker = self.share.number, self.share.workers
         files = prepare.translate_share(self.source, self.out, self.work, held_out, self.options, worker)
@@ -331,7 +326,7 @@ class _Shard:
                 parts.keep(numbered(self.directory / "encoded", part), {}, {})
 
     def _join(
-        self, text: RawText, held_out: prepare.HeldOut, cleaned: Cleaned, stats: cleaning.CleaningStats,
+        self, text: RawText, held_out: HeldOut, cleaned: Cleaned, stats: cleaning.CleaningStats,
         warnings: list[str],
     ) -> None:  # fmt: skip
         """Write the corpus from all encoded parts, and remove the parts."""
@@ -356,6 +351,6 @@ class _Shard:
         near = near_duplicates.summary(directory, flags)
         tokens = {name: writer.tokens for name, writer in writers.items()}
         text.hashes.update({Path(file): sha256 for file, sha256 in self._text_entries()["sha256"].items()})
-        prepared = prepare.Prepared(stats, warnings, left, tokens, near, prepare.languages_of(held_out))
+        prepared = prepare.Prepared(stats, warnings, left, tokens, near, held_out_sets.languages_of(held_out))
         prepare.commit(self.source, text, self.out, directory, prepared, self.options)
         artefact.remove_tree(self.directory)

@@ -1,0 +1,53 @@
+"""Held-out sets: dev, test and general text with their languages, in memory and in the files of a corpus."""
+
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nmt_cli.corpus import tokenizer
+from nmt_cli.corpus.readers import read_lines
+
+
+class HeldOutPair(NamedTuple):
+    """A pair of a held-out set with its languages. Its source begins with the tokens that the model needs."""
+
+    src: str
+    tgt: str
+    src_language: str
+    tgt_language: str
+
+
+HeldOut = dict[str, list[HeldOutPair]]  # pairs of each set
+Languages = dict[str, list[tuple[str, str, int]]]  # by set: source and target language of so many lines
+
+
+def plain_pairs(held_out: HeldOut) -> list[tuple[str, str]]:
+    """Return the pairs of all held-out sets without the tokens before their sources."""
+    return [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt, *_ in pairs]
+
+
+def languages_of(held_out: HeldOut) -> Languages:
+    """Return the languages of each held-out set, as runs of lines."""
+    runs = dict[str, list[tuple[str, str, int]]]()
+    for split, pairs in held_out.items():
+        groups = itertools.groupby(pairs, lambda pair: (pair.src_language, pair.tgt_language))
+        runs[split] = [(*languages, sum(1 for _ in group)) for languages, group in groups]
+    return runs
+
+
+def write(directory: Path, held_out: HeldOut) -> None:
+    for split, pairs in held_out.items():
+        sides = [pair.src for pair in pairs], [pair.tgt for pair in pairs]
+        for side, lines in zip(("src", "tgt"), sides, strict=True):
+            (directory / f"{split}.{side}").write_bytes("".join(f"{line}\n" for line in lines).encode())
+
+
+def read(directory: Path, languages: Mapping[str, Any]) -> HeldOut:
+    """Read the sets that `write` wrote. `languages` are those of `languages_of`."""
+    held_out = HeldOut()
+    for name, runs in languages.items():
+        of_lines = [pair for *pair, lines in runs for _ in range(lines)]
+        sides = [read_lines(directory / f"{name}.{side}") for side in ("src", "tgt")]
+        held_out[name] = [HeldOutPair(src, tgt, *pair) for src, tgt, pair in zip(*sides, of_lines, strict=True)]
+    return held_out
