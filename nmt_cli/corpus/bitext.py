@@ -3,7 +3,6 @@
 import codecs
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 from nmt_cli.corpus import bitext_tables, bitext_xml, readers
@@ -19,6 +18,7 @@ SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
     ".parquet": "parquet", ".zip": "opus",
 }  # fmt: skip
+MOST_BYTES = 1 << 26  # of a chunk
 TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
@@ -59,10 +59,21 @@ def _check_options(entry: schema.TextSource) -> None:
 
 
 def _chunks(rows: Iterable[Row], repetition: int, index: int) -> Iterator[Chunk]:
-    rows = iter(rows)
-    while some := list(islice(rows, CHUNK)):
-        src, tgt, scores = map(list, zip(*some, strict=True))
-        yield Chunk(src, tgt, repetition, index, scores=scores)
+    """Yield rows in chunks of CHUNK pairs, or fewer if they are very long."""
+    some, size = list[Row](), 0
+    for row in rows:
+        some.append(row)
+        size += len(row[0] or b"") + len(row[1] or b"")
+        if len(some) == CHUNK or size > MOST_BYTES:
+            yield _chunk(some, repetition, index)
+            some, size = [], 0
+    if some:
+        yield _chunk(some, repetition, index)
+
+
+def _chunk(rows: list[Row], repetition: int, index: int) -> Chunk:
+    src, tgt, scores = map(list, zip(*rows, strict=True))
+    return Chunk(src, tgt, repetition, index, scores=scores)
 
 
 def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[Row]:

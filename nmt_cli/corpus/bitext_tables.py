@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.corpus.readers import CHUNK, MAX_LINE_BYTES, lines_of
+from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
 from nmt_cli.system.errors import DataError
 
 Row = tuple[bytes | None, bytes | None, float | None]  # source, target (None: longer than MAX_LINE_BYTES), score
+ROWS = 100  # of a parquet file in memory: few bytes of a dictionary may be many long rows
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # characters of a CSV field
 
 
@@ -93,7 +94,7 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
     row = 0
     try:
         file = parquet.ParquetFile(path)
-        for batch in file.iter_batches(CHUNK, columns=[name.partition(".")[0] for name in columns.names]):
+        for batch in file.iter_batches(ROWS, columns=[name.partition(".")[0] for name in columns.names]):
             sides = list[list[Any]]()
             for name in columns.names:
                 column: Any = batch

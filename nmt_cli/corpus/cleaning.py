@@ -18,6 +18,7 @@ from nmt_cli.corpus import filters
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import normalize, without_first_tokens
 from nmt_cli.recipe import schema
+from nmt_cli.recipe.cleaning import Cleaning
 from nmt_cli.system.console import counted
 
 # Reasons, as stored in cleaning.json.
@@ -121,7 +122,7 @@ class CleaningStats:
         return found
 
 
-def repair(line: str, settings: schema.Cleaning) -> str:
+def repair(line: str, settings: Cleaning) -> str:
     """Return the normalized line, with HTML entities replaced if the settings ask for it."""
     if settings.unescape and "&" in line:  # replace once: "&amp;lt;" becomes "&lt;"
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
@@ -145,7 +146,7 @@ def foreign(line: str, language: str) -> bool:
     return weight * (letters - others) < letters
 
 
-def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: schema.Cleaning) -> frozenset[bytes]:
+def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: Cleaning) -> frozenset[bytes]:
     """Return the hashes of held-out pairs, cleaned like training text."""
     return frozenset(pair_hash(repair(src, settings), repair(tgt, settings)) for src, tgt in pairs)
 

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from nmt_cli.corpus.cleaning import repair
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import HELD_OUT
-from nmt_cli.recipe import schema
+from nmt_cli.recipe.cleaning import Cleaning
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
 LABELS = "labels"  # target language of recipes/parsing.yaml; its lines are all similar
@@ -133,7 +133,7 @@ def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
     """
     if target == LABELS:
         return HeldOutIndex([], [])
-    cleaning = schema.Cleaning(unescape=unescape)
+    cleaning = Cleaning(unescape=unescape)
     src, tgt = (
         [repair(line, cleaning) for split in HELD_OUT for line in read_lines(directory / f"{split}.{side}")]
         for side in ("src", "tgt")

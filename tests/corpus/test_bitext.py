@@ -288,6 +288,21 @@ def test_a_huge_unit_takes_bounded_memory(tmp_path: Path) -> None:
     assert [(chunk.src, chunk.tgt) for chunk in chunks] == [([None], [b"y"])]
 
 
+def test_many_long_rows_in_few_bytes_take_bounded_memory(tmp_path: Path) -> None:
+    """A dictionary of parquet, or compression, holds thousands of long lines in a few bytes."""
+    import pyarrow
+    from pyarrow import parquet as files
+
+    rows, line = 300, "x" * ((1 << 20) - 10)
+    files.write_table(pyarrow.table({"en": pyarrow.array([line] * rows), "de": ["y"] * rows}), tmp_path / "a.parquet")
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(f"{line}\ty\n".encode() * rows, 1))
+    for name in ("a.parquet", "a.tsv.gz"):
+        assert (tmp_path / name).stat().st_size < 3 << 20
+        sizes = [len(chunk.src) for chunk in bitext.read_source(section(tmp_path / name), 0, {})]
+        assert sum(sizes) == rows
+        assert max(sizes) < 70
+
+
 def decoded(out: Path) -> list[tuple[str, str]]:
     corpus = store.open_corpus(out, content=True)
     tokenizer = Tokenizer(corpus.tokenizer_file)
