@@ -20,8 +20,8 @@ ROWS = 384  # hypotheses computed at once
 ENCODE_TOKENS = 2048  # source tokens encoded at once, between steps
 MAX_SOURCE_TOKENS = 1 << 16  # of segments inside a search: bounds the memory of very long sources
 STEPS = 8  # steps between two looks at the queue
-# Levels of the engine whose instructions compute 8-bit products faster than float32 ones.
-FAST_INT8 = ("amx", "avx512", "avxvnni")
+# Levels of the engine that compute 8-bit products faster than float32 ones.
+FAST_INT8 = ("amx", "avx512", "avxvnni", "avx2", "base")
 NOT_FINITE_CODE, NO_MEMORY_CODE = -1, -2  # returned by engine.c instead of a count
 
 

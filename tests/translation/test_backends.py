@@ -63,12 +63,11 @@ def test_every_level_gives_the_same_translations(
 
 
 def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` is float32 at levels without instructions for 8 bits."""
+    """`auto` takes the faster precision of each level."""
     opened = [open_model(model)]
     for level in levels:
         monkeypatch.setenv("NMT_ENGINE", level)
-        auto = "int8" if level in ("amx", "avx512", "avxvnni") else "fp32"
-        for precision, chosen in (("auto", auto), ("int8", "int8"), ("fp32", "fp32")):
+        for precision, chosen in (("auto", "int8"), ("int8", "int8"), ("fp32", "fp32")):
             backend = backends.choose(opened, precision, 3, 99)
             assert backend.about == f"{chosen}, {level}"
             assert len(backend.searches) == 3
@@ -76,9 +75,10 @@ def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch:
 
 
 def test_8_bits_are_chosen_by_the_level() -> None:
-    """Also for other CPUs than this one."""
-    chosen = {level: engine_backend.best_precision(level) for level in library.LEVELS}
-    assert chosen == {"amx": "int8", "avx512": "int8", "avxvnni": "int8", "avx2": "fp32", "base": "fp32"}
+    """Also for other CPUs than this one. Without the engine, torch computes in float32."""
+    chosen = {level: engine_backend.best_precision(level) for level in (*library.LEVELS, "none: NMT_ENGINE=off")}
+    assert chosen.pop("none: NMT_ENGINE=off") == "fp32"
+    assert set(chosen.values()) == {"int8"}
 
 
 def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
