@@ -22,7 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
-SOURCES = HERE / "engine.c", HERE / "dispatch.c", HERE / "build.py"
+SOURCES = HERE / "engine.c", HERE / "team.c", HERE / "dispatch.c", HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
 TARGET = "NMT_ENGINE_TARGET"  # processor to build a wheel for, such as aarch64; default: this one
 COMPILER = "ziglang>=0.15,<0.18"
@@ -110,7 +110,10 @@ def build(
         list(pool.map(_run, commands, [environment] * len(commands)))
         new = output.with_name(f".{output.name}-{os.getpid()}")  # a process may have the old one open
         try:
-            _run([*zig, "-shared", "-s", *(command[-1] for command in commands), "-lm", "-o", str(new)], environment)
+            _run(
+                [*zig, "-shared", "-s", *(command[-1] for command in commands), "-lm", "-lpthread", "-o", str(new)],
+                environment,
+            )
             new.replace(output)
         finally:
             new.unlink(missing_ok=True)

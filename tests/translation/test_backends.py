@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,21 @@ def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:
     counts = [(None, 2, 2), (None, 1, 1), (None, 64, 16), (5, 2, 5), (20, 64, 20)]
     for workers, cores, threads in counts:
         assert len(backends.choose([open_model(model)], "fp32", workers, cores).searches) == threads
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "count"), [(None, 1, 0), (None, 3, 2), (1, 3, 0), (2, 3, 1), (9, 3, 2), (None, 64, 7)]
+)
+def test_a_helper_for_each_core_but_one(model: Path, workers: int | None, cores: int, count: int) -> None:
+    """And for each thread but one, so that no more threads than cores compute, and at most 7."""
+
+    def helpers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("helper ")}
+
+    before = helpers()
+    backend = backends.choose([open_model(model)], "int8", workers, cores)
+    assert len(helpers() - before) == count
+    assert backend.searches
 
 
 def test_without_the_engine_torch_translates_with_one_warning(
