@@ -5,12 +5,14 @@
 // At most `threads` threads compute at once: a helper for each thread that does not search at the moment.
 #include <pthread.h>
 #include <sched.h>
+#include <time.h>
 
 typedef void Part(const void *job, int64_t part);
 
 struct Team {
     int64_t threads, searching;  // the most threads at once; those inside `enter` and `run`
     uint64_t left;  // parts that nobody has taken: the first, and in the upper 32 bits the end
+    int64_t alone;  // jobs that their owners compute alone, because other processes use the helpers' cores
     int64_t helped;  // parts of all jobs that helpers have computed
     Part *function;
     const void *job;
@@ -21,10 +23,18 @@ struct Team {
 };
 
 enum { SPINS = 4000 };  // looks at `left` before a helper sleeps, about 0.1 ms
+enum { PATIENCE = 100000 };  // nanoseconds
+enum { ALONE = 1000 };  // jobs after a helper was not running
 
 #define GET(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define SET(x, y) __atomic_store_n(&(x), y, __ATOMIC_SEQ_CST)
 #define ADD(x, y) __atomic_add_fetch(&(x), y, __ATOMIC_SEQ_CST)
+
+static int64_t nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
 
 static void pause_briefly(void) {
 #ifdef __x86_64__
@@ -57,7 +67,8 @@ static int has_part(Team *team) {
 // Compute all parts of a job, with helpers if there are any. Returns when all parts are done.
 static void share(Team *team, Part *function, const void *job, int64_t parts) {
     const int64_t helpers = helpers_of(team);
-    if (helpers <= 0 || __atomic_exchange_n(&team->owned, 1, __ATOMIC_SEQ_CST)) {
+    const int alone = helpers > 0 && GET(team->alone) > 0 && ADD(team->alone, -1) >= 0;
+    if (helpers <= 0 || alone || __atomic_exchange_n(&team->owned, 1, __ATOMIC_SEQ_CST)) {
         for (int64_t part = 0; part < parts; part++) function(job, part);
         return;
     }
@@ -70,10 +81,15 @@ static void share(Team *team, Part *function, const void *job, int64_t parts) {
         pthread_mutex_unlock(&team->mutex);
     }
     int64_t own = 0;
+    const int64_t start = nanoseconds();
     for (int64_t part; (part = take_part(team, 0)) >= 0; own++) function(job, part);
-    for (int64_t spins = 0; GET(team->helped) - before < parts - own; spins++)
-        if (spins < SPINS) pause_briefly();
-        else sched_yield();  // the helper's core may run another process
+    const int64_t end = nanoseconds(), limit = end + 2 * (end - start) + PATIENCE;
+    while (GET(team->helped) - before < parts - own)
+        if (nanoseconds() < limit) pause_briefly();
+        else {
+            SET(team->alone, ALONE);
+            sched_yield();
+        }
     SET(team->owned, 0);
 }
 
