@@ -16,7 +16,7 @@ from nmt_cli.translation.queue import Search
 from nmt_cli.translation.segments import Segment
 
 # Sizes that tell the layers of a model apart: all products have another number of inputs or outputs.
-SIZES = {"d_model": 64, "d_ff": 128, "num_heads": 2, "d_k": 20, "d_v": 8}
+SIZES: dict[str, Any] = {"d_model": 64, "d_ff": 128, "num_heads": 2, "d_k": 20, "d_v": 8}
 QUERY_KEY_VALUE, KEY_VALUE = 96, 56  # outputs
 PAIRS = random_pairs(2, 77, [(9, 7)] * 40)
 SHAPES: list[dict[str, Any]] = [
@@ -37,8 +37,8 @@ def int8_linear(bits: int, *, relu: bool, half: bool) -> Callable[..., Tensor]:
         scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-30) / steps
         weight_scale = weight.abs().amax(-1, keepdim=True).clamp(min=1e-12) / 127
         rounded = torch.floor(x / scale + 0.5).clamp(max=steps)
-        sums = rounded @ torch.round(weight / weight_scale).T
-        y = sums * scale * weight_scale.T + (0 if bias is None else bias)
+        sums: Tensor = rounded @ torch.round(weight / weight_scale).T
+        y: Tensor = sums * scale * weight_scale.T + (0 if bias is None else bias)
         first = {QUERY_KEY_VALUE: 40, KEY_VALUE: 0}.get(len(weight), len(weight))  # behind the queries
         if half:
             y[..., first:] = y[..., first:].half().to(y.dtype)
