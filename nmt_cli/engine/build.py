@@ -22,7 +22,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
-SOURCES = HERE / "engine.c", HERE / "neon.c", HERE / "dispatch.c", HERE / "build.py"
+SOURCES = *(HERE / name for name in ("engine.c", "neon.c", "team.c", "dispatch.c")), HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
 TARGET = "NMT_ENGINE_TARGET"  # to build a wheel for: a processor, for Linux, or such as aarch64-macos; default: this
 COMPILER = "ziglang>=0.15,<0.18"
@@ -118,7 +118,7 @@ def build(
     if not find_spec("ziglang"):
         raise CannotBuildError(f"the package {COMPILER.partition('>')[0]} is not installed")
     width = ["-mprefer-vector-width=512"] if target.startswith("x86_64") else []
-    link = ["-shared", "-s", "-lm"]
+    link = ["-shared", "-s", "-lm", "-lpthread"]
     if "-macos" in target:
         link.append("-Wl,-install_name,@rpath/libengine.so")  # instead of a temporary path
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, *FLAGS, *WARNINGS, *width, *flags]

@@ -36,7 +36,11 @@ _INTS = POINTER(c_int32)
 SIGNATURES: library.Signatures = {
     "model_new": (c_void_p, [POINTER(c_int64), POINTER(c_void_p)]),
     "model_free": (None, [c_void_p]),
-    "search_new": (c_void_p, [POINTER(c_void_p), c_int64, c_int64]),
+    "team_new": (c_void_p, [c_int64]),
+    "team_close": (None, [c_void_p]),
+    "help": (None, [c_void_p, c_int64]),
+    "helped": (c_int64, [c_void_p]),
+    "search_new": (c_void_p, [POINTER(c_void_p), c_int64, c_int64, c_void_p]),
     "search_free": (None, [c_void_p]),
     "enter": (c_int64, [c_void_p, POINTER(Request), _INTS, c_int64]),
     "run": (c_int64, [c_void_p, c_int64, _INTS]),

@@ -39,7 +39,7 @@ def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None
         weights = [
             (each.config.architecture, *safetensors_file.read_tensors(each.directory / WEIGHTS)) for each in models
         ]
-        return engine_backend.on_engine(engine, weights, precision, threads)
+        return engine_backend.on_engine(engine, weights, precision, threads, cores)
     if precision == "int8":
         raise UsageError("--precision int8 needs the engine, which is not installed (see nmt env). Leave it out")
     warn("the engine is not installed (see nmt env): torch translates, several times as slowly")

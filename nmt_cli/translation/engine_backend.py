@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import platform
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from ctypes import POINTER, byref, c_double, c_int32, c_void_p
@@ -11,6 +12,7 @@ from typing import Any
 from nmt_cli.engine import library
 from nmt_cli.engine.model import Model, Request
 from nmt_cli.engine.safetensors_file import Tensor
+from nmt_cli.engine.team import Team
 from nmt_cli.system.errors import NOT_FINITE, DivergedError
 from nmt_cli.translation.queue import Backend, WorkerQueue
 from nmt_cli.translation.retry import search_within_memory
@@ -19,9 +21,18 @@ from nmt_cli.translation.segments import Hypothesis, Segment
 ROWS = 384  # hypotheses computed at once
 ENCODE_TOKENS = 2048  # source tokens encoded at once, between steps
 MAX_SOURCE_TOKENS = 1 << 16  # of segments inside a search: bounds the memory of very long sources
+MAX_TEAM = 8  # threads that share the products of a search: with more, parts of products become small
 STEPS = 8  # steps between two looks at the queue
-# Levels of the engine whose instructions compute 8-bit products faster than float32 ones.
-FAST_INT8 = ("amx", "avx512", "avxvnni", "i8mm", "dotprod")
+# Levels of the engine that compute 8-bit products faster than float32 ones. Of the base levels, that of x86 does.
+FAST_INT8 = (
+    "amx",
+    "avx512",
+    "avxvnni",
+    "avx2",
+    "i8mm",
+    "dotprod",
+    *(["base"] if platform.machine() == "x86_64" else []),
+)
 NOT_FINITE_CODE, NO_MEMORY_CODE = -1, -2  # returned by engine.c instead of a count
 
 
@@ -30,23 +41,30 @@ def best_precision(level: str) -> str:
 
 
 def on_engine(
-    engine: library.Library, weights: Sequence[tuple[Any, Mapping[str, Tensor], object]], precision: str, threads: int
+    engine: library.Library,
+    weights: Sequence[tuple[Any, Mapping[str, Tensor], object]],
+    precision: str,
+    threads: int,
+    cores: int = 1,
 ) -> Backend:
     """Return a backend for an ensemble. `weights` has for each model the section `architecture` of its recipe, its
-    tensors, and the owner of the tensors' memory."""
+    tensors, and the owner of the tensors' memory. While fewer threads search than there are threads and cores, helpers
+    share their large products."""
     chosen = best_precision(engine.level) if precision == "auto" else precision
     models = [Model(engine, *each, int8=chosen == "int8") for each in weights]
-    return Backend([partial(search, models)] * threads, f"{chosen}, {engine.level}")
+    size = min(threads, cores, MAX_TEAM)
+    team = Team(engine, size) if size > 1 else None
+    return Backend([partial(search, models, team=team)] * threads, f"{chosen}, {engine.level}")
 
 
-def search(models: Sequence[Model], queue: WorkerQueue) -> None:
+def search(models: Sequence[Model], queue: WorkerQueue, team: Team | None = None) -> None:
     """Search the segments of a queue, of any options, with an ensemble."""
-    search_within_memory(partial(search_with_rows, models), queue, ROWS)
+    search_within_memory(partial(search_with_rows, models, team=team), queue, ROWS)
 
 
-def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int) -> None:
+def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int, team: Team | None = None) -> None:
     """Search with at most `rows` hypotheses at once; a segment with a wider beam is searched alone."""
-    search = EngineSearch(models, rows)
+    search = EngineSearch(models, rows, team)
     while True:
         inside = search.segments.values()
         used_rows = sum(segment.options.beam for segment in inside)
@@ -64,17 +82,18 @@ def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int) -> 
 class EngineSearch:
     """Up to `slots` segments that the engine searches at once with an ensemble of models, for one thread.
 
-    Raises DivergedError where scores are not finite, and MemoryError where memory does not suffice. After either, the
-    search cannot be used any more.
+    Idle helpers of `team` share its large products. Raises DivergedError where scores are not finite, and MemoryError
+    where memory does not suffice. After either, the search cannot be used any more.
     """
 
-    def __init__(self, models: Sequence[Model], slots: int) -> None:
+    def __init__(self, models: Sequence[Model], slots: int, team: Team | None = None) -> None:
         self.models = models  # must live as long as the search, which uses them
+        self.team = team  # likewise
         self.library = models[0].library
         self.longest = min(model.longest for model in models)
         self.segments: dict[int, Segment] = {}  # by slot
         handles = (c_void_p * len(models))(*(model.handle for model in models))
-        self.handle = self.library.search_new(handles, len(models), slots)
+        self.handle = self.library.search_new(handles, len(models), slots, team and team.handle)
         if not self.handle:
             raise MemoryError
         self._free = list(range(slots))[::-1]

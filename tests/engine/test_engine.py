@@ -224,8 +224,8 @@ def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, c
     init, enter, least = EngineSearch.__init__, EngineSearch.enter, 100
     slots = dict[EngineSearch, int]()
 
-    def noted(search: EngineSearch, models: Any, count: int) -> None:
-        init(search, models, count)
+    def noted(search: EngineSearch, models: Any, count: int, team: Any) -> None:
+        init(search, models, count, team)
         slots[search] = count
 
     def limited(search: EngineSearch, segments: Sequence[Segment]) -> None:

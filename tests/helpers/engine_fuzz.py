@@ -1,8 +1,9 @@
 """Search random sentences with random models: `python tests/helpers/engine_fuzz.py LIBRARY SENTENCES SEED`.
 
 Faults show up only in a library that ends the program at undefined behavior and invalid accesses, compiled with
--fsanitize=undefined -fsanitize-trap=undefined -DGUARD_PAGES, as test_engine_build.py does. The script checks only that
-results are possible, and prints their hash, which depends on the source, the level and the seed but not on the flags.
+-fsanitize=undefined -fsanitize-trap=undefined -DGUARD_PAGES -DSHARED=1, as test_engine_build.py does. The script
+checks only that results are possible, and prints their hash, which depends on the source, the level and the seed but
+not on the flags or on helper threads.
 """
 
 import ctypes
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from nmt_cli.engine import library
 from nmt_cli.engine.model import SIGNATURES, Model
 from nmt_cli.engine.safetensors_file import Tensor
+from nmt_cli.engine.team import Team
 from nmt_cli.translation.constraints import Constraints
 from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.options import Sampling, SearchOptions
@@ -31,6 +33,7 @@ PERIOD = 997  # of repeated weights, because drawing all of them would take most
 class Fuzz:
     def __init__(self, engine: library.Library, seed: int) -> None:
         self.engine, self.draw, self.results = engine, random.Random(seed), hashlib.sha256()
+        self.teams = None, Team(engine, 2), Team(engine, 4)
 
     def tensors(self, settings: SimpleNamespace, vocabulary: int) -> tuple[dict[str, Tensor], list[Any], int]:
         """Return weights by name, the memory that holds them, and the size of the source vocabulary."""
@@ -163,7 +166,7 @@ class Fuzz:
             Model(self.engine, settings, tensors, kept, int8=draw.random() < 0.6) for _ in range(draw.choice([1, 1, 2]))
         ]
         slots = draw.randint(1, 9)
-        search = EngineSearch(models, slots)
+        search = EngineSearch(models, slots, draw.choice(self.teams))
         left = count = draw.randint(1, 25)
         while left or search.segments:
             entering = draw.randint(0, min(left, slots - len(search.segments)))

@@ -2,7 +2,9 @@
 
 import copy
 import json
+import platform
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +65,11 @@ def test_every_level_gives_the_same_translations(
 
 
 def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` is float32 at levels without instructions for 8 bits."""
+    """`auto` takes the faster precision of each level."""
     opened = [open_model(model)]
     for level in levels:
         monkeypatch.setenv("NMT_ENGINE", level)
-        auto = "int8" if level in ("amx", "avx512", "avxvnni") else "fp32"
-        for precision, chosen in (("auto", auto), ("int8", "int8"), ("fp32", "fp32")):
+        for precision, chosen in (("auto", "int8"), ("int8", "int8"), ("fp32", "fp32")):
             backend = backends.choose(opened, precision, 3, 99)
             assert backend.about == f"{chosen}, {level}"
             assert len(backend.searches) == 3
@@ -76,10 +77,12 @@ def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch:
 
 
 def test_8_bits_are_chosen_by_the_level() -> None:
-    """Also for other CPUs than this one."""
-    chosen = {level: engine_backend.best_precision(level) for level in library.LEVELS}
-    in_float32 = {"avx2", "base"}
-    assert chosen == {level: "fp32" if level in in_float32 else "int8" for level in library.LEVELS}
+    """Also for other CPUs than this one. Without the engine, torch computes in float32."""
+    chosen = {level: engine_backend.best_precision(level) for level in (*library.LEVELS, "none: NMT_ENGINE=off")}
+    assert chosen.pop("none: NMT_ENGINE=off") == "fp32"
+    base = chosen.pop("base")
+    assert base == ("int8" if platform.machine() == "x86_64" else "fp32")
+    assert set(chosen.values()) == {"int8"}
 
 
 def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
@@ -117,6 +120,21 @@ def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:
     counts = [(None, 2, 2), (None, 1, 1), (None, 64, 16), (5, 2, 5), (20, 64, 20)]
     for workers, cores, threads in counts:
         assert len(backends.choose([open_model(model)], "fp32", workers, cores).searches) == threads
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "count"), [(None, 1, 0), (None, 3, 2), (1, 3, 0), (2, 3, 1), (9, 3, 2), (None, 64, 7)]
+)
+def test_a_helper_for_each_core_but_one(model: Path, workers: int | None, cores: int, count: int) -> None:
+    """And for each thread but one, so that no more threads than cores compute, and at most 7."""
+
+    def helpers() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name.startswith("helper ")}
+
+    before = helpers()
+    backend = backends.choose([open_model(model)], "int8", workers, cores)
+    assert len(helpers() - before) == count
+    assert backend.searches
 
 
 def test_without_the_engine_torch_translates_with_one_warning(

@@ -1,0 +1,160 @@
+// Helper threads that share large products with the threads that search. engine.c includes this file.
+//
+// A job consists of parts that any thread may compute. Its owner takes parts from the first on, helpers from the last
+// on, so that a core mostly meets the weights that its cache has kept. Helpers sleep if no job appears for a while.
+// At most `threads` threads compute at once: a helper for each thread that does not search at the moment.
+#include <pthread.h>
+#include <sched.h>
+#include <time.h>
+
+typedef void Part(const void *job, int64_t part);
+
+struct Team {
+    int64_t threads, searching;  // the most threads at once; those inside `enter` and `run`
+    uint64_t left;  // parts that nobody has taken: the first, and in the upper 32 bits the end
+    int64_t alone;  // jobs that their owners compute alone, because other processes use the helpers' cores
+    int64_t helped;  // parts of all jobs that helpers have computed
+    Part *function;
+    const void *job;
+    int owned, closed;  // owned: a thread shares its job
+    int64_t sleeping, users;  // users: threads in `help`, and the owner; the last one frees the memory
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+};
+
+enum { SPINS = 4000 };  // looks at `left` before a helper sleeps, about 0.1 ms
+enum { PATIENCE = 100000 };  // nanoseconds
+enum { ALONE = 1000 };  // jobs after a helper was not running
+
+#define GET(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
+#define SET(x, y) __atomic_store_n(&(x), y, __ATOMIC_SEQ_CST)
+#define ADD(x, y) __atomic_add_fetch(&(x), y, __ATOMIC_SEQ_CST)
+
+static int64_t nanoseconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void pause_briefly(void) {
+#ifdef __x86_64__
+    _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+// Take the first or the last of the parts that are left. Returns -1 if there is none.
+static int64_t take_part(Team *team, int last) {
+    uint64_t left = GET(team->left);
+    for (;;) {
+        const uint64_t first = left & 0xffffffff, end = left >> 32;
+        if (first >= end) return -1;
+        const uint64_t rest = last ? first | (end - 1) << 32 : (first + 1) | end << 32;
+        if (__atomic_compare_exchange_n(&team->left, &left, rest, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+            return (int64_t)(last ? end - 1 : first);
+    }
+}
+
+// The number of helpers that may work now.
+static int64_t helpers_of(Team *team) { return team ? team->threads - GET(team->searching) : 0; }
+
+static int has_part(Team *team) {
+    const uint64_t left = GET(team->left);
+    return (left & 0xffffffff) < left >> 32;
+}
+
+// Compute all parts of a job, with helpers if there are any. Returns when all parts are done.
+static void share(Team *team, Part *function, const void *job, int64_t parts) {
+    const int64_t helpers = helpers_of(team);
+    const int alone = helpers > 0 && GET(team->alone) > 0 && ADD(team->alone, -1) >= 0;
+    if (helpers <= 0 || alone || __atomic_exchange_n(&team->owned, 1, __ATOMIC_SEQ_CST)) {
+        for (int64_t part = 0; part < parts; part++) function(job, part);
+        return;
+    }
+    team->function = function, team->job = job;
+    const int64_t before = GET(team->helped);
+    SET(team->left, (uint64_t)parts << 32);
+    if (GET(team->sleeping) > team->threads - 1 - helpers) {  // one of them may be asleep
+        pthread_mutex_lock(&team->mutex);
+        pthread_cond_broadcast(&team->wake);
+        pthread_mutex_unlock(&team->mutex);
+    }
+    int64_t own = 0;
+    const int64_t start = nanoseconds();
+    for (int64_t part; (part = take_part(team, 0)) >= 0; own++) function(job, part);
+    const int64_t end = nanoseconds(), limit = end + 2 * (end - start) + PATIENCE;
+    while (GET(team->helped) - before < parts - own)
+        if (nanoseconds() < limit) pause_briefly();
+        else {
+            SET(team->alone, ALONE);
+            sched_yield();
+        }
+    SET(team->owned, 0);
+}
+
+static void begin_work(Team *team) {
+    begin_tiles();
+    if (team) ADD(team->searching, 1);
+}
+
+static void end_work(Team *team) {
+    if (team) ADD(team->searching, -1);
+    end_tiles();
+}
+
+// Return a team of `threads` threads that search, or 0 if out of memory.
+Team *EXPORT(team_new)(int64_t threads) {
+    Team *team = allocate(sizeof(Team));
+    if (!team) return 0;
+    team->threads = team->users = threads;  // with a helper less, and the owner
+    pthread_mutex_init(&team->mutex, 0);
+    pthread_cond_init(&team->wake, 0);
+    return team;
+}
+
+static void leave_team(Team *team) {
+    if (ADD(team->users, -1)) return;
+    pthread_cond_destroy(&team->wake);
+    pthread_mutex_destroy(&team->mutex);
+    release(team);
+}
+
+// End the helpers' calls of `help`. The owner's last call.
+void EXPORT(team_close)(Team *team) {
+    SET(team->closed, 1);
+    pthread_mutex_lock(&team->mutex);
+    pthread_cond_broadcast(&team->wake);
+    pthread_mutex_unlock(&team->mutex);
+    leave_team(team);
+}
+
+// Number of parts that helpers have computed.
+int64_t EXPORT(helped)(Team *team) { return GET(team->helped); }
+
+// Work as helper `number` until the team is closed. Each number from 0 to `threads` - 2 must be called once.
+void EXPORT(help)(Team *team, int64_t number) {
+    begin_tiles();
+    for (int64_t spins = 0; !GET(team->closed); spins++) {
+        const int64_t part = number < helpers_of(team) ? take_part(team, 1) : -1;
+        if (part >= 0) {
+            team->function(team->job, part);
+            ADD(team->helped, 1);
+            spins = 0;
+        } else if (spins < SPINS)
+            pause_briefly();
+        else {
+            end_tiles();
+            pthread_mutex_lock(&team->mutex);
+            ADD(team->sleeping, 1);
+            while (!GET(team->closed) && !(number < helpers_of(team) && has_part(team)))
+                pthread_cond_wait(&team->wake, &team->mutex);
+            ADD(team->sleeping, -1);
+            pthread_mutex_unlock(&team->mutex);
+            begin_tiles();
+            spins = 0;
+        }
+    }
+    end_tiles();
+    leave_team(team);
+}

@@ -1,0 +1,88 @@
+"""Helper threads that share the products of a search: the same bits, the number of threads, their end."""
+
+import gc
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from searching import engine_model, model_of, options, sources_of
+
+from nmt_cli.engine.model import Model
+from nmt_cli.engine.team import Team
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.segments import Hypothesis, Segment
+from nmt_cli.translation.shortlist import Shortlist
+
+# Large enough that products with the feed-forward layers and the vocabulary are shared, the others are not.
+LARGE: dict[str, Any] = {"vocabulary": 3000, "d_model": 72, "d_ff": 2100, "max_length": 24}
+
+
+def helpers() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("helper ")}
+
+
+def searched(
+    models: Sequence[Model], sources: Sequence[list[int]], chosen: SearchOptions, team: Team | None
+) -> list[list[Hypothesis]]:
+    segments = [Segment(ids, chosen, max_tokens=18) for ids in sources]
+    search = EngineSearch(models, len(segments), team)
+    search.enter(segments)
+    while search.segments:
+        search.run(8)
+    return [segment.hypotheses for segment in segments]
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("shape", [{}, {"decoder_cell": "ssru", "norm": "pre", "d_model": 264}])
+def test_helpers_change_no_bit(shape: dict[str, Any], int8: bool) -> None:
+    models = [engine_model(model_of(seed, eos=1.5, **{**LARGE, **shape}), int8=int8) for seed in (1, 2)]
+    shortlist = Shortlist([3, 2999], [0, 0, *[1300] * 2998], range(7, 2607, 2))  # all lists but that of EOS are empty
+    teams = [Team(models[0].library, threads) for threads in (2, 5)]
+    for members, count, chosen in (
+        (models[:1], 1, options(4)),
+        (models[:1], 9, options(1, alignments=True)),
+        (models[:1], 5, options(6, n_best=3, shortlist=shortlist)),
+        (models, 2, options(3)),
+    ):
+        sources = sources_of(count, 5, 3000, 20)
+        alone = searched(members, sources, chosen, None)
+        for team in teams:
+            assert searched(members, sources, chosen, team) == alone
+    while not all(team.helped for team in teams):  # the helpers may have been slow to start
+        for team in teams:
+            searched(models, sources, chosen, team)
+
+
+def test_several_threads_share_one_team() -> None:
+    model = engine_model(model_of(3, eos=1.5, **LARGE), int8=True)
+    team, sources = Team(model.library, 3), sources_of(12, 6, 3000, 20)
+    expected = [searched([model], [ids], options(4), None) for ids in sources]
+    found: list[Any] = [None] * 12
+
+    def work(first: int) -> None:
+        for i in range(first, 12, 4):
+            found[i] = searched([model], [sources[i]], options(4), team)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == expected
+
+
+def test_helpers_end_with_their_team() -> None:
+    model, before = engine_model(model_of(1, **LARGE)), helpers()
+    for use in (False, True):
+        team = Team(model.library, 4)
+        mine = helpers() - before
+        assert len(mine) == 3
+        if use:
+            searched([model], [[5, 6, 2]], options(4), team)
+        del team
+        gc.collect()
+        for thread in mine:
+            thread.join(30)
+            assert not thread.is_alive()
