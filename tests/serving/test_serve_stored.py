@@ -15,9 +15,10 @@ from tiny_model import make_model
 
 from nmt_cli.serving import glossaries, key_store
 from nmt_cli.serving.app import create_app
-from nmt_cli.serving.database import APPLICATION, Database
+from nmt_cli.serving.database import Database
 from nmt_cli.serving.key_store import ApiKey, KeyStore
 from nmt_cli.serving.service import Limits
+from nmt_cli.serving.sqlite_connection import APPLICATION
 from nmt_cli.system.errors import DataError, OutputError, UsageError
 
 
@@ -42,9 +43,12 @@ def test_keys_are_on_the_disk_at_once_and_usage_soon(tmp_path: Path, monkeypatch
     database = Database(tmp_path / "a.db")
     seen = list[bool]()
     transaction = database.transaction
-    monkeypatch.setattr(
-        database, "transaction", lambda *, durable=True: seen.append(durable) or transaction(durable=durable)
-    )
+
+    def noted(*, durable: bool = True, **more: Any) -> Any:
+        seen.append(durable)
+        return transaction(durable=durable, **more)
+
+    monkeypatch.setattr(database, "transaction", noted)
     keys = KeyStore(database)
     found = added(keys, "a")
     keys.charge(found, 1)
@@ -52,7 +56,7 @@ def test_keys_are_on_the_disk_at_once_and_usage_soon(tmp_path: Path, monkeypatch
     assert seen == [True, False, True]
     for durable, level in ((True, 2), (False, 1)):
         with transaction(durable=durable) as connection:
-            assert connection.execute("PRAGMA synchronous").fetchone() == (level,)
+            assert connection.execute("PRAGMA synchronous") == [(level,)]
 
 
 def test_names_of_keys() -> None:
