@@ -203,10 +203,12 @@ def test_env_prints_the_defaults_chosen_for_the_hardware(nmt: Nmt, monkeypatch: 
     import torch
 
     from nmt_cli.reporting import env
+    from nmt_cli.system import operating_system
 
     flags = "fpu avx2 avx512f amx_int8 sse"
-    cpu = Mock(return_value=Mock(read_text=lambda: f"processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: {flags}\n"))
-    for name, value in {"Path": cpu, "usable_cores": lambda: 5, "MAX_THREADS": 3}.items():
+    cpu = f"processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: {flags}\n"
+    monkeypatch.setattr(operating_system, "_cpuinfo", lambda: cpu)
+    for name, value in {"usable_cores": lambda: 5, "MAX_THREADS": 3}.items():
         monkeypatch.setattr(env, name, value)
     monkeypatch.setattr(
         env, "choose_dtype", lambda _, device: {"cuda": torch.bfloat16, "cpu": torch.float32}[device.type]

@@ -170,9 +170,8 @@ def test_there_is_no_comparison_without_a_test_set(
     tiny_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tiny_recipe("corpus.synthetic.model=m", "corpus.synthetic.side=tgt")
-    files: Any = SimpleNamespace(
-        settings=settings, directory=tmp_path, corpus=SimpleNamespace(lines=lambda split: ([], []))
-    )
+    corpus = SimpleNamespace(lines=lambda split: ([], []), lines_by_pair=lambda split: {})
+    files: Any = SimpleNamespace(settings=settings, directory=tmp_path, corpus=corpus)
     monkeypatch.setattr(synthetic_gain, "translate_held_out", lambda *_: pytest.fail("it translates"))
     synthetic_gain.compare_models(files, files, evaluate)
     assert capsys.readouterr().err == "There is no test set, so nothing is compared\n"

@@ -284,4 +284,4 @@ def test_models_are_put_away_until_the_memory_suffices(
     asyncio.run(run())
     log = capsys.readouterr().err
     assert [f"loaded m{i} in 0." in log for i in range(4)] == [True] * 4
-    assert [f"put away m{i}\n" in log for i in range(4)] == [True, True, True, False]
+    assert [f"unloaded m{i}\n" in log for i in range(4)] == [True, True, True, False]

@@ -68,7 +68,9 @@ def test_an_unknown_scheme_is_refused() -> None:
         inputs.find(["nowhere://bucket/a"])
 
 
-@pytest.mark.parametrize(("name", "data"), [("a.txt", gzip.compress(b"x", mtime=0)), ("a.gz", b"x\ny\n"), ("b.zst", b"no")])
+@pytest.mark.parametrize(
+    ("name", "data"), [("a.txt", gzip.compress(b"x", mtime=0)), ("a.gz", b"x\ny\n"), ("b.zst", b"no")]
+)
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str, data: bytes) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(DataError, match=r"not plain text|truncated or corrupt"):
