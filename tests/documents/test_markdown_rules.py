@@ -33,6 +33,7 @@ def shown(text: str) -> str:
         (":::note\nA dog\nsees\n:::\nA cat", "A dog sees|A cat"),
         (":::note A title\nA dog\n:::", "A title|A dog"),
         ("::: tip A *title* {open}\nA dog\n:::", "A title|A dog"),
+        ("::: tip Press {key} twice {.x}\nA dog\n:::", "Press twice|A dog"),
         (":::note[A title]{.x}\nA dog\n:::", "A title|A dog"),
         ("::: {.callout-note title='x'}\nA dog\n:::\n", "A dog"),
         (":::: {.columns}\n::: left\nA dog\n:::\n::::", "A dog"),

@@ -125,6 +125,12 @@ def test_only_the_text_of_cues_changes(kind: str, model: Model) -> None:
     assert sorted(tags.findall(out)) == sorted(tags.findall(FILES[kind]))
 
 
+def test_a_line_of_times_begins_a_cue_of_webvtt() -> None:
+    text = "WEBVTT\n\n00:01.000 --> 00:02.000\nA dog.\n00:02.000 --> 00:03.000\nA cat.\n"
+    assert texts_of_file("vtt", text.encode()) == ["A dog.", "A cat."]
+    assert translated_file("vtt", text.encode(), capitals).decode() == text.replace("dog", "DOG").replace("cat", "CAT")
+
+
 def test_marks_stay_with_their_words() -> None:
     out = translated_file("srt", SRT.encode(), capitals).decode()
     assert "<i>WHEN THE OLD MAN CAME</i>" in out

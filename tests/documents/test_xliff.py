@@ -79,6 +79,13 @@ def test_prefixes_states_and_languages() -> None:
     assert "A</x:target></x:trans-unit>" in written
 
 
+def test_the_language_of_a_file_stays() -> None:
+    for text in (unit("a dog").replace('"de"', '"de-AT"'), XLIFF_2.replace('"en">', '"en" trgLang="de-AT">')):
+        written = filled(read(text, ReadOptions(language="de")), capitals)
+        assert written != text
+        assert re.findall(r'(?:target-language|trgLang)="(.*?)"', written) == ["de-AT"]
+
+
 @pytest.mark.parametrize(
     "text", ["<xliff>", '<xliff version="9"/>', "<a/>", unit("a <g>b"), unit("a </g> b"), unit("a") * 2]
 )
