@@ -66,6 +66,7 @@ def opennmt_model(
     quantization: str | None = None,
     positions: str = "sinusoidal",
     shared: bool = True,
+    alike: bool = True,
     bias: bool = True,
     scaled: bool = True,
     source_eos: bool = False,
@@ -74,7 +75,8 @@ def opennmt_model(
 ) -> Path:
     """Save a random model, and return its directory. `options` are those of TransformerSpec.from_config.
 
-    With positions "computed", CTranslate2 computes the positional encodings.
+    With positions "computed", CTranslate2 computes the positional encodings. Without `alike`, the two sides have
+    different embeddings although they share a vocabulary.
     """
     draw = np.random.default_rng(7)
     options["activation"] = common_spec.Activation[options.get("activation", "RELU")]
@@ -83,7 +85,7 @@ def opennmt_model(
     target = TOKENS if shared else OTHER_TOKENS
     spec.encoder.embeddings[0].weight = draw.normal(0, 0.3, (len(TOKENS), D)).astype(np.float32)
     spec.decoder.embeddings.weight = spec.encoder.embeddings[0].weight
-    if not shared:
+    if not (shared and alike):
         spec.decoder.embeddings.weight = draw.normal(0, 0.3, (len(target), D)).astype(np.float32)
     spec.decoder.projection.weight = spec.decoder.embeddings.weight
     spec.decoder.projection.bias = draw.normal(0, 0.3, len(target)).astype(np.float32)

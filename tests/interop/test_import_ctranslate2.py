@@ -28,6 +28,7 @@ MODELS = {
     "bfloat16": {"quantization": "bfloat16"},
     "post-norm, swish": {"pre_norm": False, "activation": "SWISH"},
     "gelu, two vocabularies": {"activation": "GELU", "shared": False, "quantization": "int8"},
+    "one vocabulary, two matrices": {"alike": False},
     "positions of CTranslate2": {"positions": "computed"},
     "learned positions": {"positions": "learned", "layers": (3, 1)},
     "EOS, no biases": {"source_eos": True, "bias": False},
@@ -44,7 +45,7 @@ def test_an_import_computes_the_same_as_ctranslate2(tmp_path, options):
     assert settings.source_eos == options.get("source_eos", False)
     assert settings.attention_bias == options.get("bias", True)
     assert settings.depths == options.get("layers", (2, 2))
-    assert bool(settings.source_vocabulary) != options.get("shared", True)
+    assert bool(settings.source_vocabulary) != (options.get("shared", True) and options.get("alike", True))
     assert settings.tied_output == options.get("scaled", True)
     rounded = options.get("quantization") in ("float16", "bfloat16")  # the encodings, too: they are kept as they are
     assert (settings.positions == "learned") == (rounded or "positions" in options)
