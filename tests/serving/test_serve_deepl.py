@@ -146,12 +146,14 @@ def test_deepl_languages_have_no_script_or_country_except_some_targets() -> None
         ("pt", "tlh"),
         ("de", "en-GB"),
         ("pt", "zh-Hant"),
+        ("zh-Hant", "en"),
     ]
     models = [ServedModel(Mock(), *pair) for pair in pairs]
     pool = ModelPool(models, Metrics(), queue=1, pivot=False)
     with TestClient(create_app(Service(pool, pool.metrics))) as client:
         listed = client.get("/v2/languages").json()
-        assert [tuple(each.values()) for each in listed] == [("EN", "English"), ("DE", "German"), ("PT", "Portuguese")]
+        sources = [("EN", "English"), ("DE", "German"), ("PT", "Portuguese"), ("ZH", "Chinese")]
+        assert [tuple(each.values()) for each in listed] == sources
         listed = client.post("/v2/languages", json={"type": "target"}).json()
         assert [(each["language"], each["name"], each["supports_formality"]) for each in listed] == [
             ("DE", "German", False),
@@ -163,7 +165,7 @@ def test_deepl_languages_have_no_script_or_country_except_some_targets() -> None
             ("ZH-HANT", "Chinese (traditional)", False),
         ]
         listed = client.get("/v2/glossary-language-pairs").json()["supported_languages"]
-        pairs = [("en", "de"), ("de", "en"), ("pt", "en"), ("en", "pt"), ("pt", "tlh"), ("pt", "zh")]
+        pairs = [("en", "de"), ("de", "en"), ("pt", "en"), ("en", "pt"), ("pt", "tlh"), ("pt", "zh"), ("zh", "en")]
         assert listed == [{"source_lang": source, "target_lang": target} for source, target in pairs]
         new = {"name": "n" * 1000, "source_lang": "eng", "target_lang": "DE", "entries_format": "csv", "entries": "a,b"}
         made = client.post("/v2/glossaries", json=new).json()

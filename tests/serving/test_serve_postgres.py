@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -206,6 +207,10 @@ def test_tls(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
     certificate = postgres.certificate
     other = tmp_path / "other.crt"
     other.write_text("nothing")
+    foreign = tmp_path / "foreign.crt"
+    files = "-keyout", str(tmp_path / "foreign.key"), "-out", str(foreign)
+    certify = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=foreign", *files]
+    subprocess.run(certify, check=True, capture_output=True)
     used = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()"
     for mode, encrypted in (
         ("disable", False),
@@ -220,6 +225,7 @@ def test_tls(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         f"{url}?sslmode=verify-full",
         f"{url}?sslmode=verify-ca",
         f"{local}?sslmode=verify-full&sslrootcert={certificate}",
+        f"{url}?sslmode=require&sslrootcert={foreign}",  # verifies, as in libpq
     ):
         with pytest.raises(OutputError, match="certificate verify failed"):
             Database(address)

@@ -16,6 +16,7 @@ from tiny_model import make_model
 from nmt_cli.serving import glossaries, key_store
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.database import Database
+from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.key_store import ApiKey, KeyStore
 from nmt_cli.serving.service import Limits
 from nmt_cli.serving.sqlite_connection import APPLICATION
@@ -120,6 +121,13 @@ def test_entries_of_all_dictionaries_of_a_request_are_added(model: Path) -> None
         body["dictionaries"] = [{**DICTIONARY, "entries": entries}] * 2
         answer = client.post("/v3/glossaries", json=body)
         assert answer.json() == {"message": "Invalid request: entries (60) exceeds text limit (40)"}
+
+
+def test_a_request_has_a_limited_number_of_dictionaries() -> None:
+    fields = Fields({"dictionaries": [{}, {}]})
+    assert len(fields.objects("dictionaries", 2)) == 2
+    with pytest.raises(Refusal, match="dictionaries has more than 1 objects"):
+        fields.objects("dictionaries", 1)
 
 
 def test_a_glossary_is_renamed_extended_and_replaced_in_parts(
