@@ -89,6 +89,21 @@ def test_single_units_are_translated_by_number(model: Path, file: Path) -> None:
     assert sharded.check([str(file)], str(out)) == 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"strict": True}, "strict was False, now True"),
+        ({"format": "jsonl"}, "format was text, now jsonl"),
+        ({"search": SearchOptions(beam=9)}, "beam was .*, now 9"),
+    ],
+)
+def test_other_options_are_refused(model: Path, file: Path, changes: dict[str, Any], reason: str) -> None:
+    options = TranslateOptions(models=(model,), workers=1)
+    sharded_output(file, options, [(1, 1)])
+    with pytest.raises(OutputError, match=reason):
+        sharded_output(file, replace(options, **changes), [(1, 1)])
+
+
 def test_another_model_is_refused(model: Path, file: Path, tmp_path: Path) -> None:
     options = TranslateOptions(models=(model,), workers=1)
     sharded_output(file, options, [(1, 1)])
