@@ -35,12 +35,13 @@ from nmt_cli.system.errors import BusyError, UsageError
 
 def test_a_signal_under_load_loses_no_request(model: Path) -> None:
     """Accepted requests are answered, later ones find a closed port, and the exit code is 0."""
-    answers = list[str]()
+    answers, accepted = list[str](), threading.Event()
     with server(str(model)) as (process, address):
         expected = ask(address, LONG)
 
         def work() -> None:
             answers.append(ask(address, LONG))
+            accepted.wait(60)  # later texts would count, too
             with contextlib.suppress(ConnectionRefusedError, urllib.error.URLError):
                 while True:
                     ask(address, "rot")
@@ -50,6 +51,7 @@ def test_a_signal_under_load_loses_no_request(model: Path) -> None:
             client.start()
         while b"nmt_texts_total 9.0" not in urllib.request.urlopen(f"{address}/metrics", timeout=60).read():
             time.sleep(0.01)
+        accepted.set()
         process.terminate()
         for client in clients:
             client.join(60)
