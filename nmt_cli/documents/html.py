@@ -60,14 +60,19 @@ class Spelling:
 
     def unescape(self, source: str) -> str:
         for match in _ENTITY.finditer(source):
-            text = unescape(match[0])
+            text = _unescaped(match[0])
             if len(text) == 1 and match[0] != "<":
                 self._seen.setdefault(text, match[0])
-        return unescape(source)
+        return _unescaped(source)
 
     def escape(self, text: str) -> str:
         written = "".join(self._seen.get(each) or _ESCAPED.get(each, each) for each in text)
-        return written if unescape(written) == text else escape(text)
+        return written if _unescaped(written) == text else escape(text)
+
+
+def _unescaped(source: str) -> str:
+    """Return a text without references. One to a control character becomes U+FFFD; the standard library drops it."""
+    return unescape(_ENTITY.sub(lambda match: match[0] if unescape(match[0]) else "\ufffd", source))
 
 
 class _Token(NamedTuple):

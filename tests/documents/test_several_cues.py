@@ -1,7 +1,7 @@
 """Sentences over many cues: how many they join, which pauses and speakers end them; and fields of other files."""
 
 import pytest
-from fake_models import capitals, texts_of_file, translated_file
+from fake_models import capitals, same, silent, texts_of_file, translated_file
 
 from nmt_cli.documents.encodings import decoded
 from nmt_cli.system.errors import DataError
@@ -106,3 +106,9 @@ def test_characters_that_an_encoding_lacks_make_it_utf8() -> None:
         decoded(b"\xff\xfea\0\0", "")
     with pytest.raises(DataError, match=r"the input is not UTF-8, at byte 5"):
         decoded(b"\xef\xbb\xbfab\xff", "")
+
+
+def test_a_reference_to_a_control_character_keeps_its_line() -> None:
+    data = b"WEBVTT\n\n00:01.000 --> 00:03.000\na &#x1; b\n&#x1;\n"
+    for model in (same, silent):
+        assert translated_file("vtt", data, model) == data
