@@ -1,5 +1,6 @@
 """The translate command for files with a format and for lines with markup or placeholders."""
 
+import gc
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +58,12 @@ def translate_file(
     """Translate a whole file, of a format in FORMATS. It is written once all of it is translated."""
     data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
     config = translator.config
-    document = FORMATS[kind].read(data, replace(reading, language=config.tgt, source_language=config.src))
+    gc.disable()  # garbage collections would visit the objects of a large document again and again
+    try:
+        document = FORMATS[kind].read(data, replace(reading, language=config.tgt, source_language=config.src))
+    finally:
+        gc.freeze()
+        gc.enable()
     progress.total, progress.unit = len(document.segments), "segments"
     texts = (segment.text for segment in document.segments)
     try:
