@@ -29,7 +29,7 @@ def dropped(stats: CleaningStats) -> dict[str, Any]:
 def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, Any]]:
     """Show the pairs of each part of the corpus as a table, and return them for cleaning.json.
 
-    `left` holds the number of remaining pairs of each part. It also lacks those that are dropped for their tokens.
+    `left` holds the number of pairs of each part that remain after encoding, which drops some more.
     """
     found, rows = list[dict[str, Any]](), []
     for part, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""`nmt prepare --stats`: show what each filter would drop. Nothing is written but downloads."""
+"""`nmt prepare --stats`: count the pairs that each filter would drop. It writes downloads only."""
 
 import functools
 import tempfile

@@ -50,7 +50,7 @@ def _code(language: str) -> str:
 
 @functools.cache
 def _accepted(language: str) -> frozenset[str]:
-    """Return eldc's codes of a language and of those that are easily mistaken for it."""
+    """Return eldc's codes of a language and of languages easily mistaken for it."""
     detector = _eldc()
     return frozenset(map(_code, near(base_of(language)))) & (detector[1] if detector else frozenset())
 

@@ -40,7 +40,7 @@ def folded(code: str) -> str:
 
 
 def near(code: str) -> set[str]:
-    """Return the codes of a language, given by its short code, and of those that are easily mistaken for it."""
+    """Return the short codes of a language and of languages easily mistaken for it."""
     return next((group for group in _NEAR if code in group), {code})
 
 

@@ -80,7 +80,7 @@ def _decompressed(packed: Any, suffix: str) -> Any:
 
 @contextlib.contextmanager
 def compressing(raw: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    """Compress what is written to an open binary file, by the suffix of a name. The same data give the same bytes."""
+    """Yield a file that compresses to `raw` in the format of a suffix. The same data give the same bytes."""
     suffix = Path(name).suffix
     if suffix == ".gz":
         with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:

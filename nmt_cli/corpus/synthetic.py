@@ -135,7 +135,9 @@ def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
 def _target_token(entry: schema.Synthetic, section: schema.Corpus) -> str:
     """Return the token before the lines that the model of an entry translates; "" if it has one target language."""
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
-    return token(section.tgt if entry.side == "src" else section.src) if model.target_tokens else ""
+    if not model.target_tokens:
+        return ""
+    return token(section.tgt if entry.side == "src" else section.src)
 
 
 def select_lines(

@@ -80,7 +80,7 @@ def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
 
 @dataclass(frozen=True)
 class _Job:
-    """What the processes of one training share."""
+    """The settings that the processes of one training share."""
 
     parent: int
     count: int
