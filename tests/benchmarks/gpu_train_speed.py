@@ -44,7 +44,7 @@ def generate(target: Path, pairs: int, vocabulary: int) -> Path:
     words = ["".join(letter_rng.choices(letters, k=letter_rng.randint(4, 9))) for _ in range(10 * vocabulary // 3)]
     lines = [" ".join(words[i : i + 10]) for i in range(0, len(words), 10)]
     rng = np.random.default_rng(1)
-    manifest = {"name": target.name, "pairs": pairs, "vocabulary_size": vocabulary}
+    manifest = {"name": target.name, "src": "en", "tgt": "de", "pairs": pairs, "vocabulary_size": vocabulary}
     with artefact.staged(target, store.KIND, manifest) as stage:
         artefact.write_file(stage / "tokenizer.model", tokenizer.train(lines, vocabulary))
         for name, lengths in zip(("src", "tgt"), wmt14_lengths(pairs, rng), strict=True):

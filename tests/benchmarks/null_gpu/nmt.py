@@ -42,7 +42,7 @@ def let_searches_end() -> None:
     def ending(self: Any, function: Any, *arrays: Any) -> torch.Tensor:
         best = replay(self, function, *arrays)
         best_3SC = device_array(best)
-        alive_SW, forced_S = arrays[0], arrays[1]
+        _, alive_SW, forced_S = arrays[:3]
         width, candidates = alive_SW.shape[1], best_3SC.shape[2]
         order = np.arange(candidates) % width
         best_3SC[0] = alive_SW.max(1, keepdims=True) - 0.5 - 0.1 * np.arange(candidates)
