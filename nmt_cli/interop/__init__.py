@@ -1,1 +1,1 @@
-"""Export models to transformers and CTranslate2, and import models of transformers and Marian."""
+"""Export models to transformers, CTranslate2 and Argos, and import models of these, of Marian and of Firefox."""

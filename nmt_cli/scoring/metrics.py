@@ -1,19 +1,18 @@
-"""Metrics of translations: sacreBLEU's BLEU, chrF and TER, the paper's BLEU, COMET, and significance tests."""
+"""Metrics of translations: sacreBLEU's BLEU, chrF and TER, the paper's BLEU, and COMET."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from sacrebleu import BLEU, CHRF, TER
-from sacrebleu.significance import PairedTest
 
 from nmt_cli.scoring import paper_bleu as paper
 from nmt_cli.scoring.comet import Comet
 from nmt_cli.scoring.downloads import SENTENCEPIECE_TOKENIZERS, fetch_tokenizer
-from nmt_cli.scoring.intervals import interval
 from nmt_cli.scoring.languages import tokenizer_of
 from nmt_cli.scoring.published import comparable
+from nmt_cli.scoring.significance import compare, interval
 from nmt_cli.system.errors import DataError, UsageError
 
 # Names of metrics: as options, and in results.
@@ -69,7 +68,7 @@ def score_lines(
         raise UsageError(f'--tokenize {tokenize} needs more packages: pip install "sacrebleu[{extra}]"') from None
     stats = scorer._extract_corpus_statistics(hypotheses, None)
     result = scorer._aggregate_and_compute(stats)
-    comparison = _compare(metric, scorer, baseline, hypotheses) if baseline else None
+    comparison = compare(metric, METRICS[metric], scorer, baseline, hypotheses) if baseline else None
     mean, ci = interval(scorer, stats) if intervals else (None, None)
     signature = str(scorer.get_signature())
     if as_paper:
@@ -95,30 +94,11 @@ def score_comet(
     """Return COMET's score of lines, and the comparison with the baseline where there is one."""
     stats = scorer._extract_corpus_statistics(hypotheses, None)
     value = scorer._aggregate_and_compute(stats).score
-    comparison = _compare("comet", scorer, baseline, hypotheses) if baseline else None
+    comparison = compare("comet", METRICS["comet"], scorer, baseline, hypotheses) if baseline else None
     mean, ci = interval(scorer, stats) if intervals else (None, None)
     compare_with = f"COMET of {scorer.model} (see the model's card for its license) times 100 on the same test set"
     score = Score("comet", METRICS["comet"], value, str(scorer.get_signature()), {}, compare_with, "", mean, ci)
     return score, comparison
-
-
-def _compare(metric: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> dict[str, Any]:
-    """Compare two systems by sacreBLEU's paired bootstrap (bs) and approximate randomization (ar)."""
-    row: dict[str, Any] = {"metric": metric, "name": METRICS[metric]}
-    systems = [("baseline", baseline), ("this", hypotheses)]
-    test = cast(Any, PairedTest)
-    for kind in ("bs", "ar"):
-        signatures, results = test(systems, {metric: scorer}, None, kind)()
-        ((name, signature),) = signatures.items()
-        old, new = results[name]
-        # For equal systems sacreBLEU returns 1 / (samples + 1).
-        p = 1.0 if old.score == new.score else float(new.p_value)
-        row |= {f"p_{kind}": p, f"signature_{kind}": str(signature)}
-        if kind == "bs":
-            row |= {"baseline": float(old.score), "score": float(new.score), "difference": float(new.score - old.score)}
-            row |= {"baseline_ci": float(old.ci), "score_ci": float(new.ci)}
-    worse = row["difference"] > 0 if metric == "ter" else row["difference"] < 0
-    return row | {"significantly_worse": worse and row["p_bs"] < 0.05}
 
 
 def corpus_bleu(

@@ -540,7 +540,7 @@ def test_the_seed_is_in_every_signature(tmp_path: Path, monkeypatch: pytest.Monk
     """In sacreBLEU's signature of BLEU and in that of the paper's BLEU."""
     seeds, make = list[Any](), numpy.random.default_rng
     monkeypatch.setattr(
-        "nmt_cli.scoring.intervals.np.random.default_rng", lambda seed: seeds.append(seed) or make(seed)
+        "nmt_cli.scoring.significance.np.random.default_rng", lambda seed: seeds.append(seed) or make(seed)
     )
     lines = write(tmp_path / "lines", ["der Hund ist da"] * 2)
     for written, shown in (("0", "0"), ("7", "7"), ("None", "none")):

@@ -1,0 +1,51 @@
+"""The 95% interval of a score, and tests of the difference of two scores, as sacreBLEU computes them."""
+
+import os
+from typing import Any, cast
+
+import numpy as np
+from sacrebleu.significance import PairedTest, estimate_ci
+
+from nmt_cli.system.errors import UsageError
+
+SAMPLES = 1000
+
+
+def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
+    """Return the mean score of the samples and half of their 95% interval, as `sacrebleu --confidence` computes them.
+
+    `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, turns their sums into a score. Afterwards its
+    signature includes the number of samples and the seed.
+    """
+    seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
+    if seed != "none" and not seed.isdecimal():
+        raise UsageError(f"SACREBLEU_SEED={seed[:20]!r} is not a seed. Give a whole number of 0 or more, or none")
+    rng = np.random.default_rng(None if seed == "none" else int(seed))
+    counts = np.array(stats, np.float64)
+    lines = len(stats)
+    scores = np.empty(SAMPLES)
+    for i in range(SAMPLES):
+        repeats = np.bincount(rng.choice(lines, lines), minlength=lines)  # the times each line is in the sample
+        scores[i] = scorer._compute_score_from_stats((repeats @ counts).astype(np.float32)).score
+    scorer.n_bootstrap, scorer.seed = SAMPLES, seed
+    mean, half = estimate_ci(scores)
+    return float(mean), float(half)
+
+
+def compare(metric: str, name: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> dict[str, Any]:
+    """Test the difference of two systems by sacreBLEU's paired bootstrap (bs) and approximate randomization (ar)."""
+    row: dict[str, Any] = {"metric": metric, "name": name}
+    systems = [("baseline", baseline), ("this", hypotheses)]
+    test = cast(Any, PairedTest)
+    for kind in ("bs", "ar"):
+        signatures, results = test(systems, {metric: scorer}, None, kind)()
+        ((result, signature),) = signatures.items()
+        old, new = results[result]
+        # For equal systems sacreBLEU returns 1 / (samples + 1).
+        p = 1.0 if old.score == new.score else float(new.p_value)
+        row |= {f"p_{kind}": p, f"signature_{kind}": str(signature)}
+        if kind == "bs":
+            row |= {"baseline": float(old.score), "score": float(new.score), "difference": float(new.score - old.score)}
+            row |= {"baseline_ci": float(old.ci), "score_ci": float(new.ci)}
+    worse = row["difference"] > 0 if metric == "ter" else row["difference"] < 0
+    return row | {"significantly_worse": worse and row["p_bs"] < 0.05}
