@@ -1,7 +1,8 @@
 """The setting `corpus.hold_out`: take dev and test sets from the user's text where the recipe names none.
 
 Pairs with equal sources or equal targets, after folding, form a group. A group is held out as a whole or stays in
-training as a whole. So held-out pairs share no side with the training text or with another held-out set.
+training as a whole. So held-out pairs share no source and no target with the training
+text or with another held-out set.
 """
 
 import functools
@@ -28,7 +29,7 @@ Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
 SHARE = 20  # a set is at most 1/20 of its text
 # For each set: the text it is taken from (0: the user's, 1: the general text), and its phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-LARGEST = 10  # most pairs in a held-out group (or 1/20 of the set, if that is more): similar pairs tell little
+LARGEST = 10  # pairs in a held-out group at most, or 1/20 of the set if that is more: similar pairs measure little
 
 
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:
@@ -62,7 +63,7 @@ def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
 
 
 def groups(src: Hashes, tgt: Hashes) -> Ints:
-    """Return for each pair the index of the first pair in its group. Chains of equal sides link pairs to a group."""
+    """Return for each pair the index of the first pair in its group. Chains of pairs with equal sides are one group."""
     sides = [np.unique(side, return_inverse=True)[1] for side in (src, tgt)]
     first = np.arange(len(src))
     while True:
@@ -77,10 +78,10 @@ def groups(src: Hashes, tgt: Hashes) -> Ints:
 
 
 def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArray[np.bool_]) -> None:
-    """Mark groups as taken, evenly spread over the candidate pairs, with at most `wanted` pairs in total.
+    """Mark groups as taken, spread evenly over the candidate pairs. Together, they have at most `wanted` pairs.
 
     `group` holds the group of each candidate pair; `sizes` and `taken` are indexed by group. The candidates are divided
-    into `wanted` intervals. The first begins `phase` (0 to 1) of an interval after the start.
+    into `wanted` intervals. The first one starts at `phase` (0 to 1) times the length of an interval.
     """
     count = 0
     starts = ((np.arange(wanted + 1) + phase) * len(group) / wanted).astype(int)
@@ -95,7 +96,7 @@ def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArr
 
 
 def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Iterator[HeldOutPair]:
-    """Yield the pairs with these line numbers, without a leading BOM and the CR of line ends.
+    """Yield the pairs with these line numbers, without a leading BOM or the CR of a line end.
 
     Their sources begin with the tokens that the model needs.
     """
@@ -130,7 +131,7 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[Hel
         chunks = split_chunks(corpus, "train", own, {}) if text == 0 else read_files(texts[text], {})
         return moses.convert(chunks, corpus.src, corpus.tgt) if corpus.moses else chunks
 
-    lines, sides = list[Ints](), list[Hashes]()  # of each text, without dropped and repeated pairs
+    lines, sides = list[Ints](), list[Hashes]()  # for each text: the pairs that are neither dropped nor repeated
     with Progress("holding out", None, "pairs") as progress:
         for text in range(len(texts)):
             parts = [np.zeros((0, 3), np.uint64)]
@@ -151,7 +152,7 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[Hel
         if not wanted:
             continue
         text_group = group[text_of == text]  # the group of each pair of this text
-        pure = np.bincount(text_group, minlength=len(group)) == sizes  # groups without pairs of another text
+        pure = np.bincount(text_group, minlength=len(group)) == sizes  # groups whose pairs are all of this text
         candidates = text_group[pure[text_group] & (sizes[text_group] <= max(LARGEST, wanted // SHARE))]
         before = taken.copy()
         spread(candidates, sizes, wanted, phase, taken)

@@ -18,7 +18,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import is_live
 from nmt_cli.system.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
-HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # our name: theirs
+HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # ours: the hub's
 
 
 class HubSource(Source):
@@ -60,7 +60,7 @@ class HubSource(Source):
     def mirror_files(self) -> dict[str, list[str]]:
         """Return the parquet files of each split in the mirror; {} without a mirror.
 
-        A file belongs to the split that is a word of its path, as in CONFIG/train-00000-of-00002.parquet. Raises
+        A file belongs to the split whose name is a word in its path, as in CONFIG/train-00000-of-00002.parquet. Raises
         MissingError if files are missing.
         """
         if not self.mirror:
@@ -85,7 +85,7 @@ class HubSource(Source):
 
     def open(self, downloads: Path, work: Path) -> RawText:
         files = self.mirror_files()
-        with self.translated_errors() as datasets:
+        with self.converted_errors() as datasets:
             if self.mirror:
                 origin, advice = str(self.mirror), None
                 patterns = {split: [glob.escape(path) for path in paths] for split, paths in files.items()}
@@ -107,14 +107,14 @@ class HubSource(Source):
                 label = f"{self.corpus.config or self.corpus.name}/{name}"
                 text.splits[split] = Split(label, self.chunks(data[name]), count)
         if "train" not in text.splits:
-            raise DataError(f"{origin} has no split train, only {', '.join(map(str, data))}")
+            raise DataError(f"{origin} has no train split, only {', '.join(map(str, data))}")
         return text
 
     def _builder(self, datasets: Any) -> Any:
         """Return the builder of the data set at its revision."""
         if os.path.lexists(self.repository):  # the package would read it instead of the hub
             name = self.repository
-            raise UsageError(f"corpus hub:{name}: {name} is a directory here. Rename it, or run in another directory")
+            raise UsageError(f"corpus hub:{name}: a directory here has this name. Rename it, or run in another one")
         builder = datasets.load_dataset_builder(self.repository, self.corpus.config, revision=self.revision)
         pinned = self.revision and re.fullmatch("[0-9a-f]{40}", self.revision)
         if pinned and builder.hash != self.revision:  # offline, the package takes any commit in its cache
@@ -125,20 +125,20 @@ class HubSource(Source):
         """Yield the pairs of a split, from a column `translation` with both languages or one column per language."""
         limit = self.corpus.limit
         tables = data.with_format("arrow").iter(min(CHUNK, limit or CHUNK))
-        with self.translated_errors(), contextlib.closing(tables):
+        with self.converted_errors(), contextlib.closing(tables):
             for table in tables:
                 flat, sides = table.flatten(), list[list[bytes | None]]()
                 for language in (self.corpus.src, self.corpus.tgt):
                     column = next((c for c in (f"translation.{language}", language) if c in flat.column_names), None)
                     if column is None:
-                        raise ValueError(f"no text in {language!r} among its columns {', '.join(flat.column_names)}")
+                        raise ValueError(f"no column for {language!r}, only {', '.join(flat.column_names)}")
                     lines = [line or b"" for line in flat.column(column).cast("binary").to_pylist()]
                     sides.append([None if len(line) > MAX_LINE_BYTES else line for line in lines])
                 yield Chunk(sides[0], sides[1])
 
     @contextlib.contextmanager
-    def translated_errors(self) -> Iterator[Any]:
-        """Yield the package `datasets`. Turn its errors, and those of libraries below it, into ours with advice."""
+    def converted_errors(self) -> Iterator[Any]:
+        """Yield the package `datasets`. Raise its errors, and those of libraries that it uses, as ours with advice."""
         import datasets
         import huggingface_hub
 
@@ -151,7 +151,7 @@ class HubSource(Source):
             yield datasets
         except NmtError:
             raise
-        except Exception as error:  # six packages take part, each with errors of its own
+        except Exception as error:  # six packages are involved, each with its own errors
             for cause in (error, error.__cause__):
                 if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
                     raise cause from None  # a full disk and the like

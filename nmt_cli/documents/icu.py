@@ -1,8 +1,9 @@
 """ICU MessageFormat: each branch of a plural or select becomes a whole sentence, in the target's plural categories.
 
 `You have {n, plural, one {# file} other {# files}} now` is translated as "You have # file now" and "You have # files
-now", and the choice is moved around them. Grammar: https://unicode-org.github.io/icu/userguide/format_parse/messages/
-(plurals, selects, quoting); `''` is an apostrophe, and an apostrophe before a brace begins quoted text.
+now", and the translations become the branches of a choice around the whole message. `''` is an apostrophe, and an
+apostrophe before a brace begins quoted text. Grammar (plurals, selects, quoting):
+https://unicode-org.github.io/icu/userguide/format_parse/messages/
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.plural_categories import CATEGORIES, categories, one_is_exact
 from nmt_cli.documents.segment import Parts, render, segments_of
 
-Cut: TypeAlias = Callable[[str, Protection | None], Parts]
+Cut: TypeAlias = Callable[[str, Protection | None], Parts]  # cuts a sentence into parts
 FLAG, PLURAL_FLAG = "icu-message-format", "icu-plural"
 
+# A message beyond one of these limits is not parsed: levels, choices, sentences, and characters.
 _DEEPEST, _MOST_CHOICES, _MOST_SENTENCES, _LONGEST = 6, 12, 60, 10_000
 _CHOICE = re.compile(
     r"\{\s*+(?P<name>[\w.-]++)\s*+,\s*+(?P<kind>plural|selectordinal|select)\s*+,(?:\s*+offset:\s*+(?P<offset>\d++))?+"
@@ -62,19 +64,19 @@ class Branch:
 Node: TypeAlias = str | Choice
 
 
-class _Wrong(Exception):
+class _Unusable(Exception):
     pass
 
 
 @dataclass
 class _Leaf:
     source: str
-    before: str = ""  # its parts as they were
+    untranslated: str = ""  # its parts, written before they are translated
     parts: Parts = field(default_factory=list)
 
     @property
     def is_unchanged(self) -> bool:
-        return is_same(self.write(), self.before)
+        return is_same(self.write(), self.untranslated)
 
     def write(self) -> str:
         return render(self.parts)
@@ -102,13 +104,13 @@ def _folded(text: str) -> str:
 
 
 class IcuMessage:
-    """A message with choices: `parts` are those of all its sentences."""
+    """A message with choices. `parts` holds the parts of all its sentences."""
 
     def __init__(self, source: str, tree: _Tree, cut: Cut, protection: Protection | None, language: str) -> None:
         self._source = source
         self._tree = tree
         self._leaves = list[_Leaf]()
-        self._is_same = True  # whether the target has the categories of the source
+        self._same_names = True  # whether the target has the categories of the source
         self._doubled = "''" in source
         self._language = language
         self._fill(tree, cut, protection)
@@ -117,7 +119,7 @@ class IcuMessage:
     def _fill(self, tree: _Tree, cut: Cut, protection: Protection | None) -> None:
         if tree.choice.is_plural:
             adapted = _in_categories(tree, self._language)
-            self._is_same = self._is_same and [each for each, _ in adapted] == [each for each, _ in tree.branches]
+            self._same_names = self._same_names and [each for each, _ in adapted] == [each for each, _ in tree.branches]
             tree.branches = adapted
         flags = {FLAG, PLURAL_FLAG} if tree.choice.is_plural else {FLAG}
         for _, inner in tree.branches:
@@ -125,7 +127,7 @@ class IcuMessage:
                 self._fill(inner, cut, protection)
             elif not any(inner is leaf for leaf in self._leaves):
                 inner.parts = self._leaf_parts(inner.source, cut, (protection or Protection()).with_flags(flags))
-                inner.before = render(inner.parts)
+                inner.untranslated = render(inner.parts)
                 self._leaves.append(inner)
 
     def _leaf_parts(self, source: str, cut: Cut, protection: Protection) -> Parts:
@@ -139,25 +141,25 @@ class IcuMessage:
         return parts
 
     def _quoted(self, escape: Callable[[str], str], text: str) -> str:
-        """Write apostrophes so that none of them quotes. Formats disagree whether a single one may stand for itself."""
+        """Escape a sentence so that no apostrophe quotes text. Formats disagree on whether a single one is literal."""
         return escape(text.replace("'", "''") if self._doubled else _QUOTING.sub("\u2019", text))
 
     def write(self) -> str:
-        if self._is_same and all(leaf.is_unchanged for leaf in self._leaves):
+        if self._same_names and all(leaf.is_unchanged for leaf in self._leaves):
             return self._source
         return self._tree.write()
 
 
 def parse(source: str, cut: Cut, protection: Protection | None, language: str) -> IcuMessage | None:
-    """Return a message that has choices. Return None for other texts, for invalid messages and for huge ones."""
+    """Return a message, or None if the text has no choices, is invalid or is too big."""
     if len(source) > _LONGEST or not _CHOICE.search(source):
         return None
     try:
         nodes, end = _nodes(source, 0, 0)
         if end < len(source) or len(_CHOICE.findall(source)) > _MOST_CHOICES:
-            raise _Wrong
+            raise _Unusable
         tree = _spread(nodes, None, [_MOST_SENTENCES])
-    except _Wrong:
+    except _Unusable:
         return None
     return IcuMessage(source, tree, cut, protection, language) if isinstance(tree, _Tree) else None
 
@@ -173,34 +175,37 @@ def _nodes(source: str, offset: int, depth: int) -> tuple[list[Node], int]:
             nodes.append(match[0])
             offset = match.end()
         else:
-            raise _Wrong
+            raise _Unusable
     return nodes, offset
 
 
 def _choice(source: str, head: re.Match[str], depth: int) -> tuple[Choice, int]:
     if depth >= _DEEPEST:
-        raise _Wrong
+        raise _Unusable
     choice, offset = Choice(head[0], head["name"], head["kind"], head["offset"] is not None), head.end()
     while match := _SELECTOR.match(source, offset):
         nodes, offset = _nodes(source, match.end(), depth + 1)
         if source[offset : offset + 1] != "}":
-            raise _Wrong
+            raise _Unusable
         choice.branches.append(Branch(match["before"], match["name"], match["gap"], nodes))
         offset += 1
     end = _CLOSING.match(source, offset)
     if not end or "other" not in [each.selector for each in choice.branches]:
-        raise _Wrong
+        raise _Unusable
     choice.tail = end[0]
     return choice, end.end()
 
 
 def _spread(nodes: list[Node], around: Choice | None, left: list[int]) -> _Tree | _Leaf:
-    """Move the text around the first choice into its branches, and so on. `around` is the choice outside of `nodes`."""
+    """Move the text around each choice into its branches.
+
+    `nodes` are in a branch of `around`. `left` holds how many more sentences are allowed.
+    """
     index = next((i for i, node in enumerate(nodes) if isinstance(node, Choice)), None)
     if index is None:
         left[0] -= 1
         if left[0] < 0:
-            raise _Wrong
+            raise _Unusable
         return _Leaf("".join(map(str, nodes)))
     choice = nodes[index]
     assert isinstance(choice, Choice)
@@ -213,9 +218,9 @@ def _spread(nodes: list[Node], around: Choice | None, left: list[int]) -> _Tree 
 
 
 def _moved(node: Node, around: Choice | None, choice: Choice) -> Node:
-    """Return text that moves from a branch of `around`, or from outside, into one of `choice`.
+    """Return text that is moved into a branch of `choice`, from one of `around` or, if that is None, from no branch.
 
-    "#" keeps its meaning.
+    A "#" that would change its meaning is replaced.
     """
     if isinstance(node, Choice):
         return node
@@ -223,32 +228,32 @@ def _moved(node: Node, around: Choice | None, choice: Choice) -> Node:
     if not in_plural and not choice.is_plural:
         return node
     if in_plural and around and around.has_offset and any(each["hash"] for each in _HASH.finditer(node)):
-        raise _Wrong  # no other argument stands for the number less the offset
+        raise _Unusable  # no argument stands for the number minus the offset
     number = f"{{{around.name}, number}}" if in_plural and around else "'#'"
     return _HASH.sub(lambda match: number if match["hash"] else match[0], node)
 
 
 def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Leaf]]:
     """Return a plural's branches in the categories of a language. Explicit ones such as =0 stay."""
-    due = categories(language, ordinal=tree.choice.kind == "selectordinal")
-    if not due:
+    required = categories(language, ordinal=tree.choice.kind == "selectordinal")
+    if not required:
         return tree.branches
     by_name = {branch.selector: (branch, inner) for branch, inner in tree.branches}
     other, inner_other = by_name["other"]
     kept = list[tuple[Branch, _Tree | _Leaf]]()
     for branch, inner in tree.branches:
         if branch.selector == "other":
-            missing = [name for name in due if name not in by_name]
+            missing = [name for name in required if name not in by_name]
             kept += [(Branch(other.before, name, other.gap, []), inner_other) for name in missing]
-        if branch.selector == "one" and "one" in due and not _serves(branch, other, language):
+        if branch.selector == "one" and "one" in required and not _suits(branch, other, language):
             inner = inner_other
-        if branch.selector not in CATEGORIES or branch.selector in due:
+        if branch.selector not in CATEGORIES or branch.selector in required:
             kept.append((branch, inner))
     return kept
 
 
-def _serves(one: Branch, other: Branch, language: str) -> bool:
-    """Return whether a singular without the number, as in "one file", suits the language's category "one"."""
+def _suits(one: Branch, other: Branch, language: str) -> bool:
+    """Return whether the branch "one", which may lack the number ("one file"), suits the language's category "one"."""
     return one_is_exact(language) or _variables(other.nodes) <= _variables(one.nodes)
 
 

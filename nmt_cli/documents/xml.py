@@ -1,7 +1,7 @@
 """XML documents and fragments: cut a text into tags and text by the rules of XML 1.0, and group these into segments.
 
 No entity is expanded: references to entities that the document declares are copied. Element names have no meaning. As
-DeepL documents it, segments end at the elements that a client names, and at those whose parent has no text of its own.
+in DeepL's API, segments end at the elements that a client names, and at those whose parent has no text of its own.
 """
 
 import re
@@ -28,18 +28,18 @@ _DOCTYPE = re.compile(rf"<!DOCTYPE\b(?:[^\[>\"']|{_QUOTED}|\[(?:[^\]\"'<]|{_QUOT
 _REFERENCE = re.compile(
     r"&(?:#(?P<decimal>[0-9]{1,7})|#x(?P<hex>[0-9a-fA-F]{1,6})|(?P<name>amp|lt|gt|quot|apos));|[&>\"']"
 )
-_DECLARED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[^\s&;<>#]++;")  # a reference to another entity
+_DECLARED = re.compile(r"&(?!(?:amp|lt|gt|quot|apos);)[^\s&;<>#]++;")  # a reference to a declared entity
 _NAMED = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _QUOTES = {'"': "&quot;", "'": "&apos;"}
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
-_ROOT = -1  # the parent of the outermost elements; other parents are the index of their tag
+_ROOT = -1  # the parent of the outermost elements; any other parent is the index of its start tag
 
 
 class Spelling:
-    """The spelling of a segment's characters: each as the source spelled it first, else the shortest safe way."""
+    """The spelling of a segment's characters: as the source first spelled each, or else the shortest safe one."""
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the character that ends the text, if any."""
@@ -145,7 +145,7 @@ def _cut(text: str) -> list[Token]:
 
 
 def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
-    """Return the index of each start tag's end tag, and for each token the index of the start tag around it."""
+    """Map the index of each start tag to its end tag's. List for each token the index of the start tag around it."""
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
     for index, token in enumerate(tokens):
@@ -176,7 +176,7 @@ def _blocks(
     for index, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
         is_block = token.kind in ("head", "cdata") or token.name in splitting
         if token.kind == "start" and index in ends and not is_block:
-            is_only_root = parent == _ROOT and roots == 1  # all text must stay inside it
+            is_only_root = parent == _ROOT and roots == 1  # a block, so that all text stays inside it
             detected = outline.detect and token.name not in joining
             is_block = parent in blocks and parent not in with_text and (is_only_root or detected)
         if index < stop or not is_block:

@@ -10,8 +10,8 @@ from nmt_cli.engine.layout import Settings, depths, differences, matrices, norms
 from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
-ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers in engine.c
-EMBEDDINGS = 4  # the first tensors, which engine.c reads in place; it copies the others
+ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # their numbers in engine.c
+EMBEDDINGS = 4  # how many of the first tensors engine.c reads in place; it copies the others
 
 
 class Request(ctypes.Structure):
@@ -53,9 +53,9 @@ SIGNATURES: library.Signatures = {
 class Model:
     """A model's weights, packed for matrix products in float32 or 8 bits. Threads may share it.
 
-    `owner` keeps the memory behind the addresses of `tensors` alive: the engine reads embeddings there as long as the
-    model lives. DataError if a tensor is missing or has another shape than the settings require, so nothing is read
-    beyond a tensor's end.
+    `owner` keeps the memory of `tensors` alive, since the engine reads the embeddings there as long as the model lives.
+    Raises DataError if a tensor is missing or if its shape is not what the settings require, so that the engine never
+    reads past the end of a tensor.
     """
 
     def __init__(

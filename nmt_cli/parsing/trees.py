@@ -1,9 +1,9 @@
-"""Read bracketed trees (Penn Treebank), write them as one line of labels for training, and convert these back.
+"""Read bracketed trees (Penn Treebank), write each as a line of labels for training, and convert labels back to trees.
 
-`( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes the words and `S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al.
-2015), as for the paper's parser (section 6.3). Removed are the outermost bracket if it is empty, TOP, ROOT or S1;
-function tags and indices (NP-SBJ-1, NP=2); and empty elements (-NONE-) with the phrases that hold nothing else. Words
-stay as they are, -LRB- included.
+`( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes its words and `S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al.
+2015), the form that "Attention Is All You Need" uses in section 6.3. Three things are removed: the outermost bracket,
+if it has no label or is TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP=2); and empty elements (-NONE-), with
+the phrases that hold nothing else. Words stay as they are, including -LRB-.
 """
 
 import gzip
@@ -21,7 +21,8 @@ from nmt_cli.system.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
 Phrase = tuple[str, int, int]  # the label, the first word, the word after the last
-# A label with its word, a label before brackets, an end, or an error. A word may contain a no-break space.
+# Matches a label and its word, a label before a bracket, a closing bracket, or else an error. A word may contain a
+# no-break space.
 _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 
@@ -29,12 +30,12 @@ def _label(written: str) -> str:
     """Return a label without function tags and indices. Labels such as -LRB- stay whole."""
     label = written if written[:1] in "-=" else re.sub("[-=].*", "", written)
     if label.startswith("/") or label != normalize(label):
-        raise ValueError(f"label {label!r} begins with the slash that closes phrases, or cleaning would change it")
+        raise ValueError(f"label {label!r} starts with a slash, which ends phrases, or cleaning would change it")
     return label
 
 
 def _trees(text: str) -> Iterator[Sentence]:
-    """Yield the trees of a text. Raise ValueError if it has anything else."""
+    """Yield the trees of a text. Raise ValueError if it contains anything else."""
     words, labels, unclosed = list[str](), list[str](), list[tuple[str, int]]()
     for part in _PART.finditer(text):
         label, word = part.groups()
@@ -52,14 +53,14 @@ def _trees(text: str) -> Iterator[Sentence]:
             labels.append(_label(label))
         if not unclosed:
             for closing in {label for label in labels if label.startswith("/")}:
-                if labels.count(closing) != labels.count(closing[1:]):  # of X X /X, which X has the word?
+                if labels.count(closing) != labels.count(closing[1:]):  # in X X /X, either X could be the phrase
                     raise ValueError(f"{closing[1:]!r} is both a phrase and a part of speech in one tree")
             yield words, labels
             words, labels = [], []
 
 
 def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees of a UTF-8 file, laid out in any way. Raise DataError, with the lines, for anything else."""
+    """Yield the trees of a UTF-8 file, whatever its layout. Raise DataError with line numbers for anything else."""
     text, depth, first, number = "", 0, 1, 0
     try:
         for number, line in enumerate(lines, 1):
@@ -75,14 +76,14 @@ def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
 
 
 def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
-    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError if it is no tree."""
+    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError if it is not a tree."""
     closed = {label[1:] for label in labels if label.startswith("/")}  # phrases; other labels are parts of speech
     phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
     for label in labels:
         if label.startswith("/"):
             name, first = unclosed.pop() if unclosed else ("", 0)
             if name != label[1:] or first == len(tags):
-                raise ValueError(f"{label} does not close {name or 'anything'}, or no word is between them")
+                raise ValueError(f"{label} does not close {name or 'anything'}, or closes a phrase without words")
             phrases.append((name, first, len(tags)))
         elif label in closed:
             unclosed.append((label, len(tags)))
@@ -94,10 +95,10 @@ def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
 
 
 def bracketed(words: list[str], labels: list[str]) -> str:
-    """Return a tree as one line of brackets under TOP, for evalb. Raise ValueError if it is no tree of these words."""
+    """Return a tree as one line of brackets under TOP, for evalb. Raise ValueError if it does not fit the words."""
     tags = len(spans(labels)[1])
     if not words or tags != len(words):
-        raise ValueError(f"the tree has {tags} words, the sentence {len(words)}")
+        raise ValueError(f"words in the tree: {tags}, in the sentence: {len(words)}")
     tree, rest = "(TOP", iter(words)
     for label in labels:
         if label.startswith("/"):
@@ -112,13 +113,13 @@ def bracketed(words: list[str], labels: list[str]) -> str:
 def linearize(corpus: schema.Corpus, directory: Path) -> schema.Corpus:
     """Write a corpus of trees as text files of words and labels, and return the corpus section for these files."""
     if corpus.mix_src or corpus.general_src or corpus.hold_out:
-        raise UsageError("corpus.mix_src, general_src and hold_out are not for trees: leave them out")
+        raise UsageError("corpus.mix_src, general_src and hold_out cannot be used with trees. Remove them")
     changes: dict[str, Any] = {"format": "text"}
     artefact.make_directory(directory)
     for split in ("train", "dev", "test"):
         files = getattr(corpus, f"{split}_src")
         if files != getattr(corpus, f"{split}_tgt"):
-            raise UsageError(f"a file of trees holds both sides: corpus.{split}_src and _tgt must be the same")
+            raise UsageError(f"a file of trees holds both sides, so corpus.{split}_src and {split}_tgt must be equal")
         if not files:
             continue
         with tempfile.TemporaryDirectory(dir=directory) as temporary:

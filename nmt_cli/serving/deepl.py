@@ -1,4 +1,4 @@
-"""DeepL's routes. Error responses are {"message": text}.
+"""The routes of DeepL's API. Error responses are {"message": text}.
 
 The fields formality, context and model_type are accepted and ignored. Glossaries are in `deepl_glossaries.py`.
 """
@@ -15,8 +15,8 @@ from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
 
 PREFIXES = "/v2/", "/v3/"
-SPLIT = "1", "0", "nonewlines"
-# DeepL's clients expect a country in these target languages.
+SPLIT_SENTENCES = "1", "0", "nonewlines"
+# DeepL's clients expect these target languages with a country.
 COUNTRIES = {
     "EN": {"EN-GB": "English (British)", "EN-US": "English (American)"},
     "PT": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
@@ -48,7 +48,7 @@ async def translate(request: Request) -> JSONResponse:
         protect=service.protect,
         ignored=_names(fields, "ignore_tags", limit),
         outline=outline,
-        joined=fields.choice("split_sentences", SPLIT) != "1",
+        joined=fields.choice("split_sentences", SPLIT_SENTENCES) != "1",
         spaced=fields.flag("preserve_formatting"),
     )
     show_billed = fields.flag("show_billed_characters")
@@ -65,7 +65,7 @@ async def translate(request: Request) -> JSONResponse:
 async def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
     """Return the terms of the glossary that a request names, if any."""
     if fields.has("glossary_ids"):
-        raise Refusal(400, "Invalid request: glossary_ids is not supported: name one glossary, as glossary_id")
+        raise Refusal(400, "Invalid request: glossary_ids is not supported. Name one glossary in glossary_id")
     key = fields.text("glossary_id", default="")
     if not key:
         return None
@@ -76,7 +76,7 @@ async def _terms(service: Service, fields: Fields, source: str, target: str) -> 
 
 
 def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
-    """Return the names in a field, which is a list or separated by commas."""
+    """Return the names in a field, given as a list or separated by commas."""
     if not fields.has(name):
         return ()
     texts, _ = fields.texts(name, limit)
@@ -93,12 +93,12 @@ async def languages(request: Request) -> JSONResponse:
         if target and base == "ZH" and is_traditional(code):
             base = "ZH-HANT"
         listed |= COUNTRIES[base] if target and base in COUNTRIES else {base: name_of(base.lower())}
-    more = {"supports_formality": False} if target else {}
-    return JSONResponse([{"language": code, "name": name, **more} for code, name in listed.items()])
+    details = {"supports_formality": False} if target else {}
+    return JSONResponse([{"language": code, "name": name, **details} for code, name in listed.items()])
 
 
 async def usage(request: Request) -> JSONResponse:
-    """Answer the characters that the key has translated today, and its limit; without a key, those of the server."""
+    """Return the characters counted today for the key, and its limit; without a key, the server's count."""
     service, _ = await _open(request)
     key = service.key_of(request)
     count = await service.stored(service.api_keys.characters_today, key) if key else service.characters

@@ -1,4 +1,4 @@
-"""Cuts a request's texts into units, and puts the translations of the units together again.
+"""Cut a request's texts into units, and join the translations of the units.
 
 A unit is a line or a segment of markup that is translated by itself. `units_of` and `assemble` depend only on their
 arguments, so any process can run them.
@@ -14,7 +14,7 @@ from nmt_cli.documents.kept import Kept, kept_phrases
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import plain_parts
 
-MAX_UNPACKED = 1 << 24  # bytes of text in a compressed file
+MAX_UNPACKED = 1 << 24  # bytes of text that a compressed file may hold
 _NEW_LINE = re.compile("(\r?\n)")
 
 
@@ -22,9 +22,9 @@ _NEW_LINE = re.compile("(\r?\n)")
 class TextFormat:
     """The format of a text, and the parts of it that stay untranslated."""
 
-    kind: str = "text"  # or the name of a format of documents
+    kind: str = "text"  # or another name in FORMATS
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
-    ignored: tuple[str, ...] = ()  # elements of HTML or XML to copy
+    ignored: tuple[str, ...] = ()  # HTML or XML elements that are copied, not translated
     outline: Outline = field(default_factory=Outline)  # of XML: which elements end a segment
     joined: bool = False  # the lines of plain text are parts of one sentence
     spaced: bool = False  # keep the white space around each line
@@ -42,7 +42,7 @@ class TextFormat:
         return kept_phrases(tuple(self.keep)) if self.keep else None
 
     def document(self, source: str | bytes) -> Document:
-        """Return a text with markup, or the bytes of a file; DataError if it does not have this format."""
+        """Parse a text with markup, or the bytes of a file. Raise DataError if it does not have this format."""
         options = ReadOptions(
             self.protect is not False,
             self.language,
@@ -55,7 +55,7 @@ class TextFormat:
         return FORMATS[self.kind].read(source, options)
 
     def parse(self, text: str) -> "PlainText | MarkedText":
-        """Return a text divided into units; DataError if it does not have this format."""
+        """Divide a text into units. Raise DataError if it does not have this format."""
         if self.kind != "text":
             return MarkedText(self.document(text))
         lines = [text] if self.joined else _NEW_LINE.split(text)
@@ -92,7 +92,7 @@ class MarkedText:
         self.units = [segment.text for segment in document.segments]
 
     def translated(self, results: Sequence[Aligned]) -> str:
-        """Return the translated text, given the translations of its units. Where one is empty, the source stays."""
+        """Return the translated text, given the translations of its units. If one is empty, its source stays."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source
             segment.result = place_marks(segment, result)
@@ -100,7 +100,7 @@ class MarkedText:
 
 
 def file_units(text_format: TextFormat, data: bytes) -> list[str]:
-    """Return the units of a file; DataError if it does not have the format."""
+    """Return the units of a file. Raise DataError if it does not have the format."""
     return [segment.text for segment in text_format.document(data).segments]
 
 
@@ -113,7 +113,7 @@ def assemble_file(text_format: TextFormat, data: bytes, results: Sequence[Aligne
 
 
 def units_of(text_format: TextFormat, texts: Sequence[str]) -> list[list[str]]:
-    """Return the units of each text; DataError if one does not have the format."""
+    """Return the units of each text. Raise DataError if one does not have the format."""
     return [text_format.parse(text).units for text in texts]
 
 
@@ -132,7 +132,7 @@ def assemble(
 
 
 def _with_space_of(source: str, text: str) -> str:
-    """Return a text between the white space that begins and ends the source."""
+    """Return a text with the white space that begins and ends its source."""
     if not source.strip():
         return source
     return source[: len(source) - len(source.lstrip())] + text + source[len(source.rstrip()) :]

@@ -1,4 +1,4 @@
-"""Search on a CPU by the engine, without torch. search.py describes the rules, which engine.c follows, too."""
+"""Search on a CPU with the engine, without torch. engine.c follows the rules that search.py describes."""
 
 import ctypes
 import itertools
@@ -19,11 +19,11 @@ from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment
 
 ROWS = 384  # hypotheses computed at once
-ENCODE_TOKENS = 2048  # source tokens encoded at once, between steps
-MAX_SOURCE_TOKENS = 1 << 16  # of segments inside a search: bounds the memory of very long sources
-MAX_TEAM = 8  # threads that share the products of a search: with more, parts of products become small
-STEPS = 8  # steps between two looks at the queue
-# Levels of the engine that compute 8-bit products faster than float32 ones. Of the base levels, that of x86 does.
+ENCODE_TOKENS = 2048  # source tokens encoded at once, between two steps of a search
+MAX_SOURCE_TOKENS = 1 << 16  # of all segments in a search: limits the memory that very long sources take
+MAX_TEAM = 8  # threads that share the products of a search; with more, each has too little to compute
+STEPS = 8  # steps of a search before the next look at the queue
+# Levels of the engine that compute 8-bit products faster than float32 ones. The base level does so on x86 only.
 FAST_INT8 = (
     "amx",
     "avx512",
@@ -47,9 +47,11 @@ def on_engine(
     threads: int,
     cores: int = 1,
 ) -> Backend:
-    """Return a backend for an ensemble. `weights` has for each model the section `architecture` of its recipe, its
-    tensors, and the owner of the tensors' memory. While fewer threads search than there are threads and cores, helpers
-    share their large products."""
+    """Return a backend for an ensemble.
+
+    `weights` has for each model the section `architecture` of its recipe, its tensors, and the owner of their memory.
+    While some threads have nothing to search, helpers use their cores to compute parts of the others' large products.
+    """
     chosen = best_precision(engine.level) if precision == "auto" else precision
     models = [Model(engine, *each, int8=chosen == "int8") for each in weights]
     size = min(threads, cores, MAX_TEAM)
@@ -58,7 +60,7 @@ def on_engine(
 
 
 def search(models: Sequence[Model], queue: WorkerQueue, team: Team | None = None) -> None:
-    """Search the segments of a queue, of any options, with an ensemble."""
+    """Search the segments of a queue, whatever their options, with an ensemble."""
     search_within_memory(partial(search_with_rows, models, team=team), queue, ROWS)
 
 
@@ -82,13 +84,13 @@ def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int, tea
 class EngineSearch:
     """Up to `slots` segments that the engine searches at once with an ensemble of models, for one thread.
 
-    Idle helpers of `team` share its large products. Raises DivergedError where scores are not finite, and MemoryError
-    where memory does not suffice. After either, the search cannot be used any more.
+    Idle helpers of `team` share its large products. Raises DivergedError if scores are not finite, and MemoryError
+    if there is too little memory. After either, the search cannot be used again.
     """
 
     def __init__(self, models: Sequence[Model], slots: int, team: Team | None = None) -> None:
-        self.models = models  # must live as long as the search, which uses them
-        self.team = team  # likewise
+        self.models = models  # kept alive, since the search uses their memory
+        self.team = team  # kept alive, too
         self.library = models[0].library
         self.longest = min(model.longest for model in models)
         self.segments: dict[int, Segment] = {}  # by slot

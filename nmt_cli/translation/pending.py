@@ -16,17 +16,17 @@ class Copy:
     """The translation of a text without letters: the text itself."""
 
     text: str
-    skipped: int  # source words before it: 1 for the token of a target language
+    skipped: int  # source words before the text, such as the token of a target language
 
 
 @dataclass(frozen=True)
 class Translation:
-    hypotheses: list[Hypothesis]  # `n_best` of them, best first; samples in the order drawn
-    drafts: list[list[Segment]]  # the segments of the text, once for each sample
-    terms: list[Term] = field(default_factory=list)  # glossary entries whose phrase is in the text
+    hypotheses: list[Hypothesis]  # up to `n_best`, best first; samples are in the order drawn
+    drafts: list[list[Segment]]  # the segments of the text; with sampling, one list for each sample
+    terms: list[Term] = field(default_factory=list)  # glossary entries whose source phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
-    hidden: int = 0  # source tokens of each segment that are not in the text: 1 for that of a target language
-    head: int = 0  # tokens that begin the translation of each segment and are not in its text
+    hidden: int = 0  # first source tokens of each segment that are not of the text: 1 if a target language has a token
+    head: int = 0  # first tokens of the translation of each segment that are not of its text
 
     @property
     def text(self) -> str:
@@ -42,7 +42,7 @@ class Translation:
 
     @property
     def case(self) -> str | None:
-        """The style in which the text was written again (see Case), "mixed" for several, or None."""
+        """The style that the translation was put into (see Case), "mixed" for several, or None."""
         styles = {segment.case.style if segment.case else None for segment in self.segments}
         return "mixed" if len(styles) > 1 else next(iter(styles), None)
 
@@ -52,7 +52,7 @@ class Translation:
         return any(segment.untranslated for segment in self.segments)
 
     def form_of(self, term: Term, text: str) -> str | None:
-        """Return the form of a term in one of the hypotheses' texts, or None. A text in another case ignores case."""
+        """Return the form of a term that a hypothesis has in its text, or None. Case is ignored if `case` is set."""
         return (replace(term, any_case=True) if self.case else term).form_in(text)
 
     @property
@@ -61,17 +61,17 @@ class Translation:
         return [term for term in self.terms if self.form_of(term, self.text) is None]
 
     def found(self, rank: int) -> list[tuple[Segment, Hypothesis]]:
-        """Return the segments that the hypothesis of this rank is joined from, each with its own hypothesis."""
+        """Return the segments whose hypotheses make up the one of this rank, each with its hypothesis."""
         draft = self.drafts[rank] if len(self.drafts) > 1 else self.drafts[0]
         index = 0 if len(self.drafts) > 1 else rank
         return [(segment, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
 
     def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
-        """Return the source ids and the hypothesis of each segment, as `found`, without tokens that no text shows."""
+        """Return the source ids and the hypothesis of each segment in `found`, both without the hidden tokens."""
         return [(segment.ids[self.hidden :], self._shown(hypothesis)) for segment, hypothesis in self.found(rank)]
 
     def _shown(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Return a hypothesis without its first tokens, whose source positions do not count the hidden ones."""
+        """Return a hypothesis without its first `head` tokens. Its source positions skip the hidden source tokens."""
         positions = [max(position - self.hidden, 0) for position in hypothesis.source_positions[self.head :]]
         return replace(hypothesis, ids=hypothesis.ids[self.head :], source_positions=positions)
 
@@ -83,12 +83,12 @@ class Pending:
     queue: SegmentQueue
     options: SearchOptions  # resolved
     translator: object = None  # kept alive, since the queue is closed when the Translator is garbage-collected
-    done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when no segment is open any more
-    drafts: list[list[Segment]] = field(default_factory=list)  # its segments, once for each sample
-    terms: list[Term] = field(default_factory=list)  # glossary entries whose phrase is in the text
+    done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when no segment is open
+    drafts: list[list[Segment]] = field(default_factory=list)  # see Translation
+    terms: list[Term] = field(default_factory=list)  # see Translation
     copy: Copy | None = None
     open: int = 0  # segments that wait or are being searched
-    finished: bool = False  # the translation or the error is there
+    finished: bool = False  # there is a translation or an error
     cancelled: bool = False
     error: BaseException | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -112,8 +112,10 @@ class Pending:
             segment.cancelled = True
 
     def result(self, timeout: float | None = None) -> Translation:
-        """Return the translation or raise its error; UsageError if it was cancelled, TimeoutError after `timeout`
-        seconds."""
+        """Return the translation, or raise its error.
+
+        Raises UsageError if the text was cancelled, and TimeoutError after `timeout` seconds.
+        """
         if not self.queue.wait_for(lambda: self.cancelled or self.finished, timeout):
             raise TimeoutError(f"the translation is not finished after {timeout:g} seconds")
         if self.cancelled:

@@ -48,7 +48,7 @@ def test_a_directory_never_replaces_a_hub_data_set(tmp_path: Path, monkeypatch: 
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     data_set(Path(name))
-    with pytest.raises(UsageError, match=f"{name} is a directory here"):
+    with pytest.raises(UsageError, match=f"hub:{name}: a directory here has this name"):
         texts.run(texts.corpus({**SECTION, "name": f"hub:{name}"}), tmp_path / "out")
 
 
@@ -65,7 +65,7 @@ def test_a_mirror_must_have_all_shards_and_languages(tmp_path: Path) -> None:
     corpus = store.open_corpus(out)
     assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (1000, 100, 100)
     texts.run(texts.corpus(SECTION), out, mirror=mirror)  # is finished
-    with pytest.raises(DataError, match="no text in 'fr' among its columns translation"):
+    with pytest.raises(DataError, match="no column for 'fr', only translation"):
         texts.run(texts.corpus({**SECTION, "tgt": "fr"}), tmp_path / "no", mirror=mirror)
     shard = mirror / "de-en" / "train-00001-of-00003.parquet"
     shard.write_bytes(b"PAR1 damaged")
@@ -147,7 +147,7 @@ def test_rows_become_pairs() -> None:
     assert next(chunks(data, src="de", tgt="en", limit=3)).src == [b"b", longest.encode(), b"", b""]
     assert next(chunks(data, src="de", tgt="en", limit=9999)).tgt[0] == b"a"
     assert data.calls == ["arrow", CHUNK, "arrow", 3, "arrow", CHUNK]
-    with pytest.raises(DataError, match=r"a/b cannot be used: no text in 'fr' among its columns en, de, x\. See http"):
+    with pytest.raises(DataError, match=r"a/b cannot be used: no column for 'fr', only en, de, x\. See http"):
         list(chunks(Tables(columns), src="fr"))
 
 
@@ -215,7 +215,7 @@ def test_a_data_set_is_read_at_its_commit_with_its_row_counts(tmp_path: Path, mo
         opened("wmt14-de-en")
     for name in ("train", "validation"):
         del data[name]
-    with pytest.raises(DataError, match=r"/datasets/a/b at 0+ has no split train, only test, extra$"):
+    with pytest.raises(DataError, match=r"/datasets/a/b at 0+ has no train split, only test, extra$"):
         opened("hub:a/b")
 
 
@@ -241,11 +241,11 @@ def caused(error: Exception, cause: Exception) -> Exception:
 )
 def test_errors_of_the_client_become_ours(error: Exception, kind: type[Exception], message: str) -> None:
     source = HubSource(schema.Corpus(name="hub:a/b@v7", config="c"), None)
-    with pytest.raises(kind, match=message), source.translated_errors():
+    with pytest.raises(kind, match=message), source.converted_errors():
         raise error
     if kind is DownloadError:
         source = HubSource(schema.Corpus(name="hub:a/b"), None)
-        with pytest.raises(DownloadError, match="/tree/main/data to DIR/data"), source.translated_errors():
+        with pytest.raises(DownloadError, match="/tree/main/data to DIR/data"), source.converted_errors():
             raise error
 
 

@@ -64,8 +64,8 @@ def test_deep_trees_are_read() -> None:
         ("(S (NP) (NN a))", "1 to 1", "'(NP': every word needs"),
         ("(S ((NN a)))", "1 to 1", "'(': every word needs"),
         ("(S (NN a)))", "1 to 1", "')': every word needs"),
-        ("(S (/NP a))", "1 to 1", "label '/NP' begins with the slash"),
-        ("(S (N\u00a0P a))", "1 to 1", "label 'N\\xa0P' begins"),
+        ("(S (/NP a))", "1 to 1", "label '/NP' starts with a slash"),
+        ("(S (N\u00a0P a))", "1 to 1", "label 'N\\xa0P' starts"),
         ("(S (NP (S a)))", "1 to 1", "'S' is both a phrase and a part of speech"),
     ],
 )
@@ -80,9 +80,9 @@ def test_anything_but_trees_is_refused(text: str, lines: str, reason: str) -> No
         ("a", "S NP NN /VP /S", "/VP does not close S"),
         ("a", "S NN /S /S", "/S does not close anything"),
         ("a", "S S NN /S", "S is not closed"),
-        ("a", "S NP /NP NN /S", "no word is between"),
-        ("a b", "S NN /S", "1 words, the sentence 2"),
-        ("", "", "0 words, the sentence 0"),
+        ("a", "S NP /NP NN /S", "closes a phrase without words"),
+        ("a b", "S NN /S", "in the tree: 1, in the sentence: 2"),
+        ("", "", "in the tree: 0, in the sentence: 0"),
     ],
 )
 def test_a_linear_form_that_does_not_fit_the_words(words: str, linear: str, reason: str) -> None:
@@ -170,8 +170,8 @@ def test_broken_files_are_refused_and_nothing_is_written(name: str, data: bytes,
 
 def test_options_that_trees_do_not_have(tmp_path: Path) -> None:
     corpus = section([tmp_path / "a.mrg"]).model_copy(update={"train_tgt": ["b.mrg"]})
-    with pytest.raises(UsageError, match="must be the same"):
+    with pytest.raises(UsageError, match="must be equal"):
         trees.linearize(corpus, tmp_path / "text")
     for name, value in (("mix_src", ["a"]), ("general_src", "a"), ("hold_out", 9)):
-        with pytest.raises(UsageError, match="are not for trees"):
+        with pytest.raises(UsageError, match="cannot be used with trees"):
             trees.linearize(section([tmp_path / "a.mrg"]).model_copy(update={name: value}), tmp_path / "text")
