@@ -59,7 +59,7 @@ def translate(
     copy_wordless: CopyWordless = None,
     case: Case = None,
     to: Annotated[
-        str, search_option("Target language of a model with several, such as fr", kind="CODE", default="the model's")
+        str, search_option("Target language, such as fr, if the model has several", kind="CODE", default="the model's")
     ] = "",
     prefix: Prefix = None,
     terms: TranslateTerms = None,
@@ -97,10 +97,10 @@ def translate(
         shard_option("Be worker I of N: translate units of the files into the directory --output", kind="I/N|auto"),
     ] = None,
     unit_lines: Annotated[int | None, shard_option("Lines per unit", kind="N", default="10,000", min=1)] = None,
-    check: Annotated[str | None, shard_option("Name the lines without a translation in DIR, and exit with 1")] = None,
-    join: Annotated[str | None, shard_option("Join the units in DIR to a file for each input")] = None,
+    check: Annotated[str | None, shard_option("List lines that have no translation in DIR; exit with 1 if any")] = None,
+    join: Annotated[str | None, shard_option("Join the units in DIR into one file per input")] = None,
 ) -> int:
-    """Translate lines of text, a document, subtitles or a file of messages.
+    """Translate lines of text, a document, subtitles or a message catalog.
 
     Writes one line per input line, in order, and nothing else to stdout. Uses all cores, or all GPUs.
     """
@@ -115,8 +115,8 @@ def translate(
         raise UsageError(f"Unexpected argument ({' '.join(files[1:])}). {advice}. See: nmt translate --help")
     names = files or ([str(input)] if input else [])
     file = Path(names[0]) if names else None
-    plain = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
-    used = [name for name, given in plain.items() if given]
+    plain_only = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
+    used = [name for name, given in plain_only.items() if given]
     reading: dict[str, Any] = {"line_length": line_length}
     if keep or protect_pattern:
         from nmt_cli.documents.kept import kept
@@ -157,7 +157,7 @@ def translate(
 
 
 def _work(
-    names: list[str], output: str | None, options: Any, shard: str, kind: str | None, run: Any,
+    names: list[str], output: str | None, options: Any, shard: str, text_format: str | None, run: Any,
     marks: dict[str, Any], unit_lines: int | None,
 ) -> int:  # fmt: skip
     """Carry out the command as one of many workers."""
@@ -170,7 +170,7 @@ def _work(
     if not (names and output):
         raise UsageError(f"--shard needs {'a directory: --output DIR' if names else 'the files to translate'}")
     files = inputs.find(names)
-    documents.check_lines([Path(uncompressed_name(Path(each.place))) for each in files], kind)
+    documents.check_lines([Path(uncompressed_name(Path(each.place))) for each in files], text_format)
     with ShardedTranslation(files, output, options, run=run, marks=marks, unit_lines=unit_lines) as job:
         return job.run(worker)
 
@@ -180,7 +180,7 @@ def _finish(files: list[str], output: str | None, shard: str | None, check: str 
     from nmt_cli.translation import sharded
 
     if shard or (check and (join or output)):
-        raise UsageError("give one of --shard, --check and --join; --output belongs to --shard and --join")
+        raise UsageError("give one of --shard, --check and --join; --output goes with --shard or --join")
     if not files:
         raise UsageError("name the files that were translated")
     return sharded.check(files, check) if check else sharded.join(files, str(join), output)

@@ -16,14 +16,14 @@ from typing import Any
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
 from nmt_cli.system.errors import DataError
 
-Row = tuple[bytes | None, bytes | None, float | None]  # source, target (None: longer than MAX_LINE_BYTES), score
-ROWS = 100  # of a parquet file in memory: few bytes of a dictionary may be many long rows
+Row = tuple[bytes | None, bytes | None, float | None]  # source, target, score; None for a side over MAX_LINE_BYTES
+ROWS = 100  # of a parquet file, read at once: a few dictionary-encoded bytes may stand for many long rows
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # characters of a CSV field
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table, each a name or a number from 1."""
+    """The columns of a table, each given by its name, or by its number from 1."""
 
     src: str
     tgt: str
@@ -35,7 +35,7 @@ class Columns:
 
 
 def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of lines with tabs. Quotes have no meaning. With names, the first line is the header."""
+    """Yield the rows of a TSV file. Quotes have no meaning. Columns given by name need a header in the first line."""
     lines = lines_of(file)
     indices = _indices(columns, lambda: [cell.decode(errors="replace") for cell in _cells(next(lines, b""))], path)
     for number, line in enumerate(lines, 1 + (not _numbered(columns))):
@@ -44,14 +44,14 @@ def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[
             continue
         cells = _cells(line)
         if max(indices) >= len(cells):
-            yield line[:200], b"", None  # dropped as a pair with an empty side
+            yield line[:200], b"", None  # which cleaning drops, because a side is empty
             continue
         score = _number(cells[indices[2]], path, number) if columns.score else None
         yield cells[indices[0]], cells[indices[1]], score
 
 
 def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of comma-separated values, which may be quoted. With names, the first row is the header."""
+    """Yield the rows of a CSV file, whose cells may be quoted. Columns given by name need a header in the first row."""
     csv.field_size_limit(LONGEST_FIELD)
     lines = ((line or b"").decode(errors="surrogateescape") + "\n" for line in lines_of(file))
     rows = csv.reader(lines, strict=True)
@@ -68,7 +68,7 @@ def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[
 
 
 def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the objects of lines of JSON. A name may lead into an object: translation.en."""
+    """Yield the row in each line of JSON. A dotted name such as translation.en leads into objects."""
     for number, line in enumerate(lines_of(file), 1):
         if line is None:
             yield None, None, None
@@ -87,7 +87,7 @@ def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> It
 
 
 def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a parquet file. A name may lead into a struct: translation.en."""
+    """Yield the rows of a parquet file. A dotted name such as translation.en leads into structs."""
     import pyarrow
     from pyarrow import compute, parquet
 
@@ -110,7 +110,7 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         reason = " ".join(str(error).split())[:100]
-        raise DataError(f"{path} cannot be read as parquet: {reason}. Check it and its columns") from None
+        raise DataError(f"{path} cannot be read as parquet: {reason}. Check the file and its columns") from None
 
 
 def read_opus(path: Path, src: str, tgt: str) -> Iterator[Row]:
@@ -124,7 +124,7 @@ def read_opus(path: Path, src: str, tgt: str) -> Iterator[Row]:
                     raise DataError(f"{path}: one side ends before line {number:,} of the other. Download it again")
                 yield pair[0], pair[1], None
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a wrong offset
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which a wrong offset causes
             raise
         raise DataError(f"{path} is truncated or corrupt: {str(error)[:100]}. Download it again") from None
 
@@ -133,7 +133,7 @@ _MISSING: Any = object()
 
 
 def _members(archive: zipfile.ZipFile, path: Path, src: str, tgt: str) -> list[str]:
-    """Return the two members that hold the text: names that are equal up to the languages."""
+    """Return the two members that hold the text: names that differ only in their languages."""
     names = archive.namelist()
     for name in names:
         stem = name.removesuffix(f".{src}")
@@ -147,14 +147,14 @@ def _numbered(columns: Columns) -> bool:
 
 
 def _indices(columns: Columns, header: Callable[[], Sequence[str]], path: Path) -> list[int]:
-    """Return the position of each column. `header` is called only if they have names."""
+    """Return the position of each column. Call `header` only if the columns are given by name."""
     if _numbered(columns):
         return [max(0, int(name) - 1) for name in columns.names]
     names = [name.strip() for name in header()]
     for name in columns.names:
         if name not in names:
             known = ", ".join(names)[:100]
-            raise DataError(f"{path} has no column {name!r}, only {known}. Name them by their header or number")
+            raise DataError(f"{path} has no column {name!r}, only {known}. Name the columns by header or number")
     return [names.index(name) for name in columns.names]
 
 
@@ -164,7 +164,7 @@ def _cells(line: bytes | None) -> list[bytes]:
 
 def _text(cell: Any, name: str, path: Path, line: int) -> str:
     """Return the text of a cell, "" for null; DataError if it is a number, a list and so on."""
-    if isinstance(cell, bytes):  # of parquet files whose writer did not mark text as such
+    if isinstance(cell, bytes):  # from a parquet file whose writer did not mark the column as text
         return cell.decode(errors="surrogateescape")
     if cell is not None and not isinstance(cell, str):
         raise DataError(f"{path}, line {line:,}: {name} is {str(cell)[:40]!r}, not text. Correct the line")
@@ -173,7 +173,8 @@ def _text(cell: Any, name: str, path: Path, line: int) -> str:
 
 def _line(text: str) -> bytes | None:
     """Return the text of a cell as one line; None if it is too long."""
-    line = " ".join(text.split()).encode(errors="surrogatepass")  # cleaning drops lone surrogates: they are not UTF-8
+    # Cleaning drops lines with lone surrogates, because they are not UTF-8.
+    line = " ".join(text.split()).encode(errors="surrogatepass")
     return line if len(line) <= MAX_LINE_BYTES else None
 
 

@@ -17,7 +17,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import say
 from nmt_cli.system.errors import DataError
 
-MOST_REPEATS = 10  # of the user's text beside much general text
+MOST_REPEATS = 10  # of either text in a mix
 
 
 class UserFilesSource(Source):
@@ -59,10 +59,10 @@ class UserFilesSource(Source):
 
 
 def split_chunks(corpus: schema.Corpus, split: str, files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of these files, then those of the entries of corpus.sources for a split.
+    """Yield the pairs of these files, then those of the split's entries in corpus.sources.
 
-    "dev" and "test" have no pairs of a low score, and their source lines begin with the tokens that the model needs;
-    cleaning does both to "train".
+    For "dev" and "test", leave out pairs with a low score, and begin source lines with the tokens that the model needs.
+    For "train", cleaning does both.
     """
     for chunk in read_files(files, hashes):
         yield chunk if split == "train" else _prefixed(chunk, corpus)
@@ -89,12 +89,12 @@ def train_files(corpus: schema.Corpus) -> list[FilePair]:
 
 
 def general_files(corpus: schema.Corpus) -> list[FilePair]:
-    """Return the files of general text that is mixed into the training text."""
+    """Return the files whose general text is mixed into the training text."""
     return list(zip(corpus.mix_src, corpus.mix_tgt, strict=True))
 
 
 def held_out_files(corpus: schema.Corpus) -> dict[str, FilePair]:
-    """Return the files of each held-out set that the section names."""
+    """Return the files of each held-out set that the recipe's section `corpus` names."""
     named = {split: (getattr(corpus, f"{split}_src"), getattr(corpus, f"{split}_tgt")) for split in HELD_OUT}
     return {split: files for split, files in named.items() if files[0]}
 
@@ -103,20 +103,20 @@ def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
     """Yield this share of the pairs, evenly spread."""
     read = 0
     for chunk in chunks:
-        kept = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # before pair i
-        keep = [i for i in range(len(chunk.src)) if kept[i] < kept[i + 1]]
+        kept_before = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # before pair i
+        keep = [i for i in range(len(chunk.src)) if kept_before[i] < kept_before[i + 1]]
         yield Chunk([chunk.src[i] for i in keep], [chunk.tgt[i] for i in keep], chunk.repetition)
         read += len(chunk.src)
 
 
 def mixed(own: list[FilePair], general: list[FilePair], share: float, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the user's pairs, repeated while unused general text remains, then general pairs as `share` of all."""
+    """Yield the user's pairs, repeated as far as general text suffices, then general pairs: `share` of all pairs."""
     own_pairs = count_pairs(read_files(own, {}))
     general_pairs = count_pairs(read_files(general, {}))
     if not (own_pairs and general_pairs):
         empty = general if own_pairs else own
         raise DataError(f"{', '.join(chain(*empty))}: there is no text to mix. Check the files")
-    wanted = own_pairs * share / (1 - share)  # general pairs for each repetition of the user's
+    wanted = own_pairs * share / (1 - share)  # general pairs for each repetition of the user's pairs
     times = max(1, min(MOST_REPEATS, int(general_pairs / wanted)))
     passes = min(times * wanted / general_pairs, MOST_REPEATS)
     say(f"training text: {times} x your {own_pairs:,} pairs, and {passes:.2g} x the {general_pairs:,} general pairs")

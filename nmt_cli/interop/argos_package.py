@@ -1,7 +1,8 @@
 """The files of Argos packages: a zip archive, or the directory that argostranslate installs.
 
 A package has one folder with metadata.json, sentencepiece.model and the directory `model` of CTranslate2. See
-argos-translate, argostranslate/package.py. Nothing here imports PyTorch: `nmt serve` describes packages.
+argos-translate, argostranslate/package.py. Nothing here imports PyTorch, which `nmt serve` does not need to describe
+packages.
 """
 
 import errno
@@ -27,7 +28,7 @@ MEMBERS = [METADATA, SENTENCEPIECE, BPE, WEIGHTS, "model/config.json", *VOCABULA
 MAX_EXPANSION = 4  # size of the weights relative to the archive
 MAX_MEMBERS = 10_000
 MAX_TEXT = 100  # characters of a language code or a token in metadata.json
-ERRORS = (
+ERRORS = (  # what zipfile raises for damaged archives
     OSError,
     ValueError,
     EOFError,
@@ -36,7 +37,7 @@ ERRORS = (
     struct.error,
     zlib.error,
     zipfile.BadZipFile,
-)  # by zipfile
+)
 
 
 def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
@@ -57,11 +58,11 @@ def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the members that are read, by their name in the package's folder; ValueError for those of no package."""
+    """Return the members to read, by name in the package's folder; ValueError if the archive is no package."""
     infos = archive.infolist()
     names = [info.filename for info in infos]
     if len(names) > MAX_MEMBERS or len({*names}) < len(names):
-        raise ValueError("it has too many files, or two of one name")
+        raise ValueError("it has too many files, or two of the same name")
     for name in names:
         if name.startswith("/") or "\\" in name or ".." in name.split("/") or not name.isprintable():
             raise ValueError(f"it has a file with the name {name!r}")
@@ -82,7 +83,7 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 
 def read_metadata(directory: Path) -> dict[str, str]:
-    """Return the language codes and the target prefix in metadata.json. Argos' own codes become those of ISO."""
+    """Return the language codes and the target prefix in metadata.json. Argos' own codes become ISO codes."""
     file = directory / METADATA
     metadata = artefact.read_json(file)
     if metadata.get("type", "translate") != "translate":
@@ -91,18 +92,18 @@ def read_metadata(directory: Path) -> dict[str, str]:
     values = {name: metadata.get(name, default) for name, default in _DEFAULTS.items()}
     for name, value in values.items():
         if type(value) is not str or len(value) > MAX_TEXT or not value.isprintable():
-            raise DataError(f"{file} is damaged: {name} must be a text of at most {MAX_TEXT} characters")
+            raise DataError(f"{file} is damaged: {name} must be text of at most {MAX_TEXT} characters")
     codes = {name: _iso_code(values[name]) for name in ("from_code", "to_code")}
     return values | codes
 
 
 def _iso_code(code: str) -> str:
-    """Return the code by which LibreTranslate lists a language of Argos."""
+    """Return the code under which LibreTranslate lists a language of Argos."""
     return "zh-Hans" if code == "zh" else ARGOS_CODES.get(code, code)
 
 
 def argos_code(code: str) -> str:
-    """Return Argos' code of a language. argostranslate and LibreTranslate know no scripts and countries but these."""
+    """Return Argos' code of a language. Argos tells scripts or countries apart only for Chinese and Portuguese."""
     base = base_of(code)
     if base == "zh":
         return "zt" if is_traditional(code) else "zh"
@@ -113,7 +114,7 @@ _DEFAULTS: dict[str, Any] = {"from_code": None, "to_code": None, "target_prefix"
 
 
 def metadata_of(package: Path) -> dict[str, str]:
-    """Return the language codes and the target prefix of a package, a file or an installed directory."""
+    """Return the language codes and the target prefix of a package, which is a file or an installed directory."""
     if package.is_dir():
         return read_metadata(package)
     with tempfile.TemporaryDirectory() as temporary:

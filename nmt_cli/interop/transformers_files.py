@@ -1,4 +1,4 @@
-"""Read a model directory of transformers: Marian, or Pegasus with Marian's files."""
+"""Read a model directory of Hugging Face transformers: a Marian model, or Pegasus with the files of Marian."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ def read_transformers(directory: Path) -> ForeignModel:
     """Read a model directory of transformers. DataError names the features that our model does not have."""
     files = weight_files(directory)
     config = _read_config(directory, sum(file.stat().st_size for file in files))
-    separate = bool(_read_tokenizer_config(directory).get("separate_vocabs"))
+    tokenizer_config = _read_tokenizer_config(directory)
+    separate = bool(tokenizer_config.get("separate_vocabs"))
     target = "target_vocab.json" if separate else "vocab.json"
     vocabularies = [
         read_vocabulary(directory / "vocab.json", config.vocab_size, config),
@@ -39,17 +40,17 @@ def read_transformers(directory: Path) -> ForeignModel:
     id_maps = [[*side.values()] for side in vocabularies]
     try:
         adapter = Transformers(directory, id_maps)
-    except Exception as error:  # of any kind
+    except Exception as error:  # transformers raises many kinds
         if type(error).__name__ == "UnpicklingError":
             what = f"{directory} has a pickle that is damaged or holds more than tensors"
-            raise DataError(f"{what}; nothing of it was executed: {str(error).partition('.')[0][:150]}") from None
+            raise DataError(f"{what}; nothing in it was executed: {str(error).partition('.')[0][:150]}") from None
         raise DataError(f"transformers cannot load {directory}: {str(error)[:150]}") from None
     if adapter.missing:
         raise DataError(f"{directory} has no tensor {adapter.missing[0]}")
     tensors = {name: tensor.clone() for name, tensor in adapter.model.state_dict().items()}
     adapter.model.final_logits_bias[0, adapter.pad] = marian.NO_LOGIT  # our model never produces PAD
-    languages = _read_tokenizer_config(directory)
-    corpus = {"name": None, "src": languages.get("source_lang") or "src", "tgt": languages.get("target_lang") or "tgt"}
+    src, tgt = tokenizer_config.get("source_lang"), tokenizer_config.get("target_lang")
+    corpus = {"name": None, "src": src or "src", "tgt": tgt or "tgt"}
     values = {
         "name": directory.resolve().name,
         "corpus": corpus,
@@ -61,7 +62,7 @@ def read_transformers(directory: Path) -> ForeignModel:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the files with the weights, safetensors if there are any, else pickles. Both may be in several parts."""
+    """Return the files of the weights: safetensors if there are any, else pickles. Either may be in several parts."""
     for name in (SAFETENSORS, PICKLE):
         if (directory / name).is_file():
             return [directory / name]
@@ -69,12 +70,12 @@ def weight_files(directory: Path) -> list[Path]:
             weight_map = artefact.read_json(index).get("weight_map")
             names: list[Any] = [*weight_map.values()] if isinstance(weight_map, dict) else [None]
             if not all(isinstance(each, str) and each.isprintable() for each in names):
-                raise DataError(f"{index} is damaged: it has no weight_map of names of files")
+                raise DataError(f"{index} is damaged: it has no weight_map with names of files")
             parts = [directory / Path(part).name for part in sorted({*names})]
             if missing := [part for part in parts if not part.is_file()]:
                 raise MissingError(f"no file {missing[0]}, which {index.name} names")
             return parts
-    raise MissingError(f"{directory} has no weights: no {SAFETENSORS}, no {PICKLE}, nor Marian's *.npz")
+    raise MissingError(f"{directory} has no weights: neither {SAFETENSORS} nor {PICKLE} nor Marian's *.npz")
 
 
 def _read_config(directory: Path, weight_bytes: int) -> Any:
@@ -87,10 +88,10 @@ def _read_config(directory: Path, weight_bytes: int) -> Any:
         raise MissingError(f"{directory} has no {', '.join(missing)}, which a Marian model of transformers needs")
     for name in JSON_FILES:
         if (directory / name).is_file():
-            artefact.read_json(directory / name)  # checks sizes; transformers has no limits
+            artefact.read_json(directory / name)  # refuses a huge file, which transformers would read
     try:
         config = transformers.AutoConfig.from_pretrained(directory, **OFFLINE)
-    except Exception as error:  # of any kind
+    except Exception as error:  # transformers raises many kinds
         raise DataError(f"{directory / 'config.json'} is damaged: {str(error)[:150]}") from None
     if config.model_type not in ("marian", "pegasus"):
         raise DataError(f"{directory} is a {config.model_type} model; only Marian can be imported")
@@ -101,9 +102,7 @@ def _read_config(directory: Path, weight_bytes: int) -> Any:
         **{f"one {name}": len({getattr(config, key) for key in keys}) == 1 for name, keys in marian.CONFIG.items()},
     }
     if lacking := [feature for feature, present in features.items() if not present]:
-        raise DataError(
-            f"{directory} cannot be imported: the model of nmt has {' and '.join(lacking)}, unlike this one"
-        )
+        raise DataError(f"{directory} cannot be imported: unlike it, the model of nmt has {' and '.join(lacking)}")
     _check_sizes(directory, config, weight_bytes)
     return config
 
@@ -112,10 +111,10 @@ def _check_sizes(directory: Path, config: Any, weight_bytes: int) -> None:
     sizes = [config.vocab_size, getattr(config, "decoder_vocab_size", config.vocab_size)]
     heads = config.encoder_attention_heads
     if any(type(size) is not int for size in (*sizes, config.d_model, heads)) or min(*sizes, heads) < 1:
-        raise DataError(f"{directory / 'config.json'} is damaged: its sizes must be whole numbers, from 1")
+        raise DataError(f"{directory / 'config.json'} is damaged: its sizes must be whole numbers of 1 or more")
     settings = foreign_recipe({"model": _sizes(config)}, directory).model
     if parameter_count(settings, max(sizes)) > weight_bytes:  # a parameter takes at least one byte
-        raise DataError(f"{directory / 'config.json'} describes a larger model than there are weights")
+        raise DataError(f"{directory / 'config.json'} describes a larger model than the weights hold")
 
 
 def _sizes(config: Any) -> dict[str, Any]:
@@ -130,9 +129,9 @@ def _sizes(config: Any) -> dict[str, Any]:
 
 
 def read_vocabulary(file: Path, size: int, config: Any) -> ForeignIds:
-    """Read vocab.json or target_vocab.json in our order; DataError if config.json has other ids of special tokens."""
+    """Read vocab.json or target_vocab.json in our order; DataError if config.json gives special tokens other ids."""
     if not file.is_file():
-        raise MissingError(f"no file {file}, which tokenizer_config.json requires by separate_vocabs")
+        raise MissingError(f"no file {file}, which separate_vocabs in tokenizer_config.json requires")
     ids = in_our_order(artefact.read_json(file), size, file)
     if (ids["<pad>"], ids["</s>"]) != (config.pad_token_id, config.eos_token_id):
         raise DataError(f"{file} and config.json number <pad> and </s> differently")
@@ -145,7 +144,7 @@ def _read_tokenizer_config(directory: Path) -> Any:
 
 
 def _positions(theirs: Tensor) -> str:
-    """Return our name of the positional encodings. A file may have the encodings of Marian itself instead."""
+    """Return our name for the positional encodings: those of transformers, or of Marian itself if a file has them."""
     length, d_model = theirs.shape
     ours = sinusoids(length, d_model, "marian")[:, marian.sines_first(d_model)]
     return "marian" if torch.allclose(theirs, ours, atol=1e-4) else "sinusoidal"

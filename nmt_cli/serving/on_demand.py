@@ -16,18 +16,18 @@ from nmt_cli.system.operating_system import resident_bytes, trim_malloc
 from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
-LOADS = 2  # models loaded at once
-RETRY_SECONDS = 60  # after a failure, before a model is loaded again; requests fail at once until then
+LOADS = 2  # models that may be loading at the same time
+RETRY_SECONDS = 60  # from a failure to the next attempt to load a model; until then its requests fail at once
 
 
 def _free() -> None:
-    """Return the memory of objects that are no longer used to the system."""
-    gc.collect()  # a translator's queue and its threads refer to each other
+    """Give the memory of unused objects back to the operating system."""
+    gc.collect()  # needed because a translator's queue and threads refer to each other
     trim_malloc()
 
 
 class OnDemand:
-    """The Translator of a stored model. It exists while requests hold it, and until the Loader puts it away."""
+    """The Translator of a stored model. It stays in memory while requests hold it, then until the Loader unloads it."""
 
     def __init__(self, model: StoredModel, loader: "Loader") -> None:
         self.model = model
@@ -52,7 +52,7 @@ class OnDemand:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Load the model if necessary, and keep it within the block; 500 if it cannot be loaded.
+        """Load the model if necessary, and keep it loaded within the block; 500 if it cannot be loaded.
 
         A request that is cancelled does not stop the loading, because others may wait for it.
         """
@@ -60,7 +60,7 @@ class OnDemand:
         try:
             if not self.translator:
                 if not self._loading and time.monotonic() - self._failed >= RETRY_SECONDS:
-                    self._loading = asyncio.ensure_future(self._load())
+                    self._loading = asyncio.ensure_future(self._load_translator())
                 if self._loading:
                     await asyncio.shield(self._loading)
                 if not self.translator:
@@ -74,7 +74,7 @@ class OnDemand:
             if not self.users and self.translator:
                 self._loader.released(self)
 
-    async def _load(self) -> None:
+    async def _load_translator(self) -> None:
         try:
             self.translator = await self._loader.load(self.model)
         except (NmtError, OSError, ValueError, RuntimeError, MemoryError) as error:
@@ -83,11 +83,11 @@ class OnDemand:
             warn(f"{self.model.path} cannot be loaded: {str(reason) or 'there is too little memory'}")
         finally:
             self._loading = None
-        if self.translator and not self.users:  # the requests that needed it have ended meanwhile
+        if self.translator and not self.users:  # the requests that needed it have ended in the meantime
             self._loader.released(self)
         await self._loader.make_room()
 
-    async def put_away(self) -> None:
+    async def unload(self) -> None:
         """Free the memory of the translator, unless a request holds it.
 
         The event loop may have begun a request since this call was scheduled.
@@ -107,7 +107,7 @@ class OnDemand:
 
 
 class Loader:
-    """Loads models, and puts away those that are idle or take too much memory, the least recently used first."""
+    """Loads models, and unloads them when they are idle or memory is short, the least recently used first."""
 
     def __init__(
         self,
@@ -117,12 +117,12 @@ class Loader:
         memory: float = math.inf,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """Models are put away after `idle` seconds without requests, and while `resident` exceeds `memory` bytes."""
-        self._load = load
+        """Unload models after `idle` seconds without requests, and while `resident` exceeds `memory` bytes."""
+        self._load_model = load
         self._idle = idle
         self._memory = memory
         self._resident = resident
-        self._limiter: CapacityLimiter | None = None  # of the event loop
+        self._limiter: CapacityLimiter | None = None  # made by the first load, because it belongs to the event loop
         self._making_room = False
         self._tasks = set[asyncio.Task[None]]()
         self.models = list[OnDemand]()
@@ -134,12 +134,12 @@ class Loader:
     async def load(self, model: StoredModel) -> Translator:
         self._limiter = self._limiter or CapacityLimiter(LOADS)
         begun = time.monotonic()
-        translator = await to_thread.run_sync(self._load, model, limiter=self._limiter)
+        translator = await to_thread.run_sync(self._load_model, model, limiter=self._limiter)
         say(f"loaded {model.path} in {time.monotonic() - begun:.1f} s")
         return translator
 
     def released(self, model: OnDemand) -> None:
-        """Note that no request holds a model any more."""
+        """Arrange for the unloading of a model that no request holds any more."""
         if not model.timer and self._idle < math.inf:
             model.timer = asyncio.get_running_loop().call_later(self._idle, self._check_idle, model)
         if self._resident() > self._memory:
@@ -153,7 +153,7 @@ class Loader:
         if left > 0:
             model.timer = asyncio.get_running_loop().call_later(left, self._check_idle, model)
         else:
-            self._start(model.put_away())
+            self._start(model.unload())
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -161,15 +161,15 @@ class Loader:
         task.add_done_callback(self._tasks.discard)
 
     async def make_room(self) -> None:
-        """Put models away while the process takes too much memory."""
+        """Unload idle models while the process takes too much memory."""
         if self._making_room:
             return
         self._making_room = True
         try:
             while self._resident() > self._memory:
-                free = [model for model in self.models if model.translator and not model.users]
-                if not free:
+                unused = [model for model in self.models if model.translator and not model.users]
+                if not unused:
                     return
-                await min(free, key=lambda model: model.last_used).put_away()
+                await min(unused, key=lambda model: model.last_used).unload()
         finally:
             self._making_room = False

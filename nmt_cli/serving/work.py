@@ -1,4 +1,4 @@
-"""Runs the work of requests so that the event loop stays free and every request ends at its deadline.
+"""Run the work of requests so that the event loop stays free and every request ends at its deadline.
 
 Short plain text is processed in the event loop, which takes less time than switching threads. Other short texts, and
 loops over many items, run in threads; a cancelled loop stops at the next item. A regular expression cannot be
@@ -31,7 +31,7 @@ from nmt_cli.system.processors import usable_cores
 
 Result = TypeVar("Result")
 SHORT_TEXT = 1000  # characters
-PACKAGE = Path(__file__).parents[2]
+IMPORT_ROOT = Path(__file__).parents[2]  # the directory that holds the package nmt_cli
 WARN_SECONDS = 60  # between two warnings about the data base
 MAX_RESULT = 1 << 28  # bytes of a result from a process
 
@@ -41,12 +41,12 @@ class Workers:
 
     def __init__(self) -> None:
         cores = usable_cores()
-        self._short = CapacityLimiter(4 * cores)
+        self._short_threads = CapacityLimiter(4 * cores)
         self._threads = CapacityLimiter(cores)
-        # Calls of the data base that every request may make do not wait for the glossaries of others.
-        self._accounts = CapacityLimiter(1)
-        self._glossaries = CapacityLimiter(1)
-        # Leave the other cores to the search. Texts do not wait for files, which may take minutes.
+        # Any request may have to look up its key, which must not wait for the glossaries of other requests.
+        self._account_threads = CapacityLimiter(1)
+        self._glossary_threads = CapacityLimiter(1)
+        # Half of the cores stay free for the search. A file may take minutes, so texts do not wait for files.
         self._text_processes, self._file_processes = (asyncio.Semaphore(max(1, cores // 2)) for _ in range(2))
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()
@@ -54,7 +54,7 @@ class Workers:
         self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object, short: bool = False) -> Result:
-        return await to_thread.run_sync(function, *arguments, limiter=self._short if short else self._threads)
+        return await to_thread.run_sync(function, *arguments, limiter=self._short_threads if short else self._threads)
 
     async def map_in_thread(
         self, function: Callable[..., Result], *columns: Iterable[object], short: bool = False
@@ -71,18 +71,18 @@ class Workers:
             return results
 
         try:
-            limiter = self._short if short else self._threads
+            limiter = self._short_threads if short else self._threads
             return await to_thread.run_sync(run, abandon_on_cancel=True, limiter=limiter)
         finally:
             cancelled.set()
 
     async def in_database(self, function: Callable[..., Result], *arguments: object, accounts: bool = False) -> Result:
-        """Return a function's result that waits for the data base; 503 if that cannot be used.
+        """Return the result of a function that uses the data base; 503 if the data base cannot be used.
 
-        A cancelled request does not wait for its transaction, which is finished.
+        A cancelled request does not wait for its transaction, which still runs to its end.
         """
         try:
-            limiter = self._accounts if accounts else self._glossaries
+            limiter = self._account_threads if accounts else self._glossary_threads
             return await to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=limiter)
         except (BusyError, StorageError) as error:
             self._warn(str(error))
@@ -96,17 +96,17 @@ class Workers:
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
         """Run `units_of`, or `assemble` if there are `results`, in a process, and return its result.
 
-        Cancellation kills the process. DataError if a text does not have the format.
+        Cancellation kills the process. DataError if a text is not in this format.
         """
         return await self._call({"format": asdict(text_format), "texts": texts, "results": results})
 
     async def file_units(self, text_format: TextFormat, data: bytes) -> list[str]:
-        """Return the units of a file, which a process reads. DataError if it does not have the format."""
+        """Read a file in a process and return its units. DataError if the file is not in this format."""
         call = {"format": asdict(text_format), "file": b64encode(data).decode(), "results": None}
         return cast(list[str], await self._call(call))
 
     async def assemble_file(self, text_format: TextFormat, data: bytes, results: Sequence[Aligned]) -> bytes:
-        """Return a translated file, which a process assembles from the translations of its units."""
+        """Assemble a translated file from the translations of its units, in a process."""
         call = {"format": asdict(text_format), "file": b64encode(data).decode(), "results": results}
         return b64decode(await self._call(call))
 
@@ -151,7 +151,7 @@ class Workers:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """End the work that was started and the idle processes, and wait for those that were killed."""
+        """Cancel the work begun by `start`, kill the idle processes, and wait until all killed processes have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -163,7 +163,7 @@ class Workers:
 
 async def _start() -> Process:
     # -P keeps modules in the working directory from being imported.
-    paths = [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-P", "-m", "nmt_cli.serving.text_process"]
     return await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, env=environment, limit=MAX_RESULT)

@@ -1,4 +1,4 @@
-"""Units: ranges of whole lines of a file, in sizes that depend on the file alone."""
+"""Units: ranges of whole lines of a file, whose sizes depend only on the file."""
 
 import contextlib
 import hashlib
@@ -11,9 +11,9 @@ from nmt_cli.sharding.inputs import Input
 from nmt_cli.system.errors import DataError
 
 UNIT_LINES = 10_000
-MAX_UNIT_BYTES = 16 << 20  # a unit with longer lines ends after the line that reaches this
+MAX_UNIT_BYTES = 16 << 20  # a unit that reaches this size ends with the line that does
 BLOCK = 1 << 20
-SCANNED = 256  # bytes that are searched line by line
+SCANNED = 256  # bytes: a range this short is searched line by line
 
 
 class Unit(NamedTuple):
@@ -30,14 +30,14 @@ class Unit(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The lines of a unit as they are translated, and the hash of all its bytes."""
+    """The lines of a unit, long ones cut, and the hash of all its bytes."""
 
     data: bytes
     sha256: str
 
 
 def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of lines and bytes of the units of an open file."""
+    """Yield the numbers of lines and bytes in each unit of an open file."""
     lines = size = 0
     last = b""
     while block := file.read(BLOCK):
@@ -56,13 +56,15 @@ def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
 
 
 def _end(block: bytes, start: int, lines: int, size: int) -> int:
-    """Return the offset in a block after the line that completes a unit, which needs so many lines or bytes more; 0 if
-    no line of the block does."""
+    """Return the offset after the line of a block that completes a unit; 0 if none does.
+
+    The unit needs `lines` more lines or `size` more bytes, whichever it reaches first.
+    """
     end = block.find(b"\n", start + max(size, 1) - 1) + 1
     if block.count(b"\n", start, end or len(block)) < lines:
         return end
     low, high = start, end or len(block)
-    while high - low > SCANNED:  # halve the range that has the end of the last line
+    while high - low > SCANNED:  # halve the range in which the last line ends
         middle = (low + high) // 2
         if (before := block.count(b"\n", low, middle)) < lines:
             low, lines = middle, lines - before
@@ -74,26 +76,26 @@ def _end(block: bytes, start: int, lines: int, size: int) -> int:
 
 
 class Reader(contextlib.AbstractContextManager["Reader"]):
-    """Reads the units of several files. In a compressed file, going forward decompresses the lines between."""
+    """Reads the units of several files. To go forward in a compressed file, it decompresses all lines in between."""
 
     def __init__(self, files: list[Input]) -> None:
         self._files = files
-        self._file = -1  # index of the open one
+        self._file_index = -1  # of the open file
         self._offset = 0
         self._stream: IO[bytes]
-        self._open = contextlib.ExitStack()
+        self._opened = contextlib.ExitStack()
 
     def __exit__(self, *_: object) -> None:
-        self._open.close()
-        self._file = -1
+        self._opened.close()
+        self._file_index = -1
 
     def read(self, unit: Unit) -> Content:
-        """Return a unit's lines, long ones cut; DataError if the file is shorter than it was when it was counted."""
+        """Return a unit's lines, long ones cut; DataError if the file has changed since its lines were counted."""
         file = self._files[unit.file]
-        if unit.file != self._file or (unit.offset < self._offset and file.compressed):
-            self._open.close()
-            self._file, self._offset = unit.file, 0
-            self._stream = self._open.enter_context(inputs.opened(file))
+        if unit.file != self._file_index or (unit.offset < self._offset and file.compressed):
+            self._opened.close()
+            self._file_index, self._offset = unit.file, 0
+            self._stream = self._opened.enter_context(inputs.opened(file))
         if not file.compressed:
             self._stream.seek(unit.offset)
         while file.compressed and self._offset < unit.offset:
@@ -109,7 +111,7 @@ class Reader(contextlib.AbstractContextManager["Reader"]):
 
 
 def _content(stream: IO[bytes], unit: Unit) -> Content | None:
-    """Read a unit; None if it ends early or has other lines."""
+    """Read a unit; None if it ends early or has another number of lines."""
     if unit.bytes <= MAX_UNIT_BYTES + MAX_LINE_BYTES:
         data = stream.read(unit.bytes)
         complete = len(data) == unit.bytes and data.count(b"\n") + (not data.endswith(b"\n")) == unit.lines
@@ -130,7 +132,7 @@ def _content(stream: IO[bytes], unit: Unit) -> Content | None:
 
 
 def count(file: Input, most_lines: int) -> list[tuple[int, int]]:
-    """Return the numbers of lines and bytes of each unit of a file. All of it is read."""
+    """Read a whole file and return the numbers of lines and bytes in each of its units."""
     with inputs.opened(file) as stream:
         return list(measure(stream, most_lines))
 

@@ -1,7 +1,7 @@
-"""The sentences of each step.
+"""Choose the sentences of each step.
 
-They depend on the corpus, the seed and the number of the step alone. Dropout is a function of the sentence and the
-step. Processes and memory only decide who computes which sentences, and how many at once.
+The choice depends only on the corpus, the seed and the number of the step, and dropout only on the sentence and the
+step. The number of processes and their memory only decide which process computes which sentences, and how many at once.
 """
 
 import itertools
@@ -22,8 +22,8 @@ from nmt_cli.training.mixing import Mixing, Numbers
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
 Costs = npt.NDArray[Any]  # tokens of both sides of a pair, in uint16 or int64
-SENTENCES, TOKENS = 32, 256  # a padded batch has multiples of these on each side
-MIN_PADDING = 16  # least sentences of PAD in a padded batch, so that none exceeds LONGEST_PADDING tokens
+SENTENCES, TOKENS = 32, 256  # a padded batch has a multiple of each on both sides
+MIN_PADDING = 16  # fewest sentences of PAD in a padded batch; with fewer, one could be longer than LONGEST_PADDING
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
 
 
@@ -33,8 +33,8 @@ class StepBatch:
 
     passes: list[Batch]  # one forward and backward pass each
     tgt_tokens: int  # of the whole step
-    weight: float  # 0 if another process counts the same sentences, and this one only keeps DDP in step
-    copied: Any  # event: the passes are on the device
+    weight: float  # 0 if another process counts these sentences, and this one takes part only because DDP needs it to
+    copied: Any  # an event that completes when the passes are on the device
 
     def wait(self, stream: Any) -> None:
         """Make `stream` wait until the passes are on the device, and keep their memory until it has used them."""
@@ -45,10 +45,10 @@ class StepBatch:
 
 
 def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
-    """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums. All costs sum to `total`."""
+    """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums. `total` is the sum of all costs."""
     targets = total * np.arange(1, parts) / parts
     bounds = [0]
-    start = before = 0  # costs of earlier blocks, and their sum
+    start = before = 0  # number of costs in earlier blocks, and their sum
     for block in blocks:
         sums = before + np.cumsum(block, dtype=np.int64)
         reached = targets[len(bounds) - 1 : np.searchsorted(targets, sums[-1], "right")]
@@ -66,7 +66,7 @@ def without_empty_parts(bounds: list[int]) -> list[int]:
 
 
 def count_steps(corpus: Corpus, tokens_per_step: int) -> int:
-    """Return the number of steps in each epoch. It follows from the plain text, however epochs change it."""
+    """Return the number of steps in each epoch. It depends on the text before augmentation."""
     tokens = int(corpus.src.offsets[-1] + corpus.tgt.offsets[-1])
     return max(1, min(corpus.fewest_lines, round(tokens / (2 * tokens_per_step))))
 
@@ -76,7 +76,7 @@ class BatchPlan:
 
     An epoch is a random permutation of the corpus, or a mix of its parts (`Mixing`), cut into steps of nearly equal
     cost. A step is sorted by length and cut into micro-batches. It has at least one sentence, however small
-    `tokens_per_step` is. If the text of each epoch is augmented, lengths and costs are those of the epoch.
+    `tokens_per_step` is. If each epoch has an augmented text, lengths and costs are those of that text.
     """
 
     def __init__(
@@ -128,14 +128,14 @@ class BatchPlan:
         last, order, bounds = self._last
         if last != number:
             text = self.corpus.in_epoch(number)
-            order = self.mixing.order(number)  # first: it needs the most memory
+            order = self.mixing.order(number)  # before there are costs, because this needs the most memory
             costs = self._costs(text)
             if text is not self.corpus:
-                order = order[costs[order] > 0]  # joined lines leave empty ones
+                order = order[costs[order] > 0]  # pairs joined to an earlier pair are empty
             if len(order) < self.steps_per_epoch:
                 advice = "Raise training.tokens_per_step, or give short text more weight"
                 raise UsageError(f"training.weights draws fewer sentences than there are steps in an epoch. {advice}")
-            # Memory has room for one array of the costs, not for another one in order.
+            # Memory has room for one array of all costs, but not for another one sorted in the order of the epoch.
             blocks = [order[first : first + BLOCK] for first in range(0, len(order), BLOCK)]
             if self.mixing.is_weighted(number):
                 total = sum(int(costs[block].sum(dtype=np.int64)) for block in blocks)
@@ -149,7 +149,7 @@ class BatchPlan:
         return self.corpus.in_epoch(self.mixing.locate(index)[0])
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
-        """Return the sentences of each micro-batch of step `index` (from 0); the last ones may be empty."""
+        """Return the sentences of each micro-batch of step `index` (from 0); the last micro-batches may be empty."""
         epoch, step = self.mixing.locate(index)
         order, bounds = self._epoch(epoch)
         chosen = order[bounds[step] : bounds[step + 1]].astype(np.int64)
@@ -165,9 +165,9 @@ class BatchPlan:
         return int(src.sum()), int(tgt.sum())
 
     def longest_pairs(self, tokens: int, device: torch.device) -> Batch:
-        """Return the longest pairs of the corpus, with at most so many `tokens` on the longer side, but at least one.
+        """Return the longest pairs of the corpus, at most `tokens` tokens on the longer side, but at least one pair.
 
-        No epoch has longer ones.
+        No epoch has longer pairs.
         """
         numbers, lengths = np.empty(0, np.int64), np.empty(0, np.int64)
         for number, sides in enumerate(self._length_blocks(self.corpus)):
@@ -223,7 +223,7 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
     """Return how many tokens of one side fit into memory.
 
-    All memory counts, free or not, because a resumed run must add gradients in the same order.
+    Memory in use counts too: a resumed run must form the same groups, and so add gradients in the same order.
     """
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
     bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # activations of one token of each side

@@ -48,7 +48,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
     models.sort(key=lambda model: str(artefact.read_json(model / artefact.MANIFEST).get("created", "")))
     while models and output_of(models[-1]) == "trees":
-        models.pop()  # it parses
+        models.pop()  # a parser, not a translation model
     if not models:
         raise MissingError(f"no model under runs/, and none is named. {other_models()}")
     say(f"model: {models[-1]}")
@@ -66,7 +66,7 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     translator = Translator(models, precision=options.precision, workers=options.workers)
     typed = source == 0 and os.isatty(source)
     if typed:
-        say("reading lines from the terminal: one translation a line; Ctrl-D ends")
+        say("reading lines from the terminal, one translation per line; Ctrl-D ends")
     target, part = 1, None
     if output and output.exists() and not output.is_file():  # a pipe or a device: nothing to replace
         target = os.open(output, os.O_WRONLY)
@@ -76,7 +76,7 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
         part.unlink(missing_ok=True)  # left by an earlier command, or a link placed there by another user
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     progress = Progress("translating", count_lines(source), "lines", every=math.inf if typed else 10)
-    progress.plain |= typed  # a bar would stand where lines are typed
+    progress.plain |= typed  # a progress bar would be drawn where lines are typed
     try:
         with translator, progress:
             run = run or (score_lines if options.score_pairs else translate_lines)
@@ -130,7 +130,7 @@ def _output_file(options: TranslateOptions) -> Path | None:
         return output
     if options.input and output.exists() and output.samefile(options.input):
         raise OutputError(f"{output} is the input. Name another file")
-    return Path(os.path.realpath(output))  # a link stays, its target is replaced
+    return Path(os.path.realpath(output))  # a link stays: its target is replaced
 
 
 def translate_lines(
@@ -151,7 +151,7 @@ def translate_lines(
             write_line(target, line)
         progress.advance()
     if prefixes and next(prefixes, None) is not None:
-        raise DataError(f"there are more prefixes than lines, which are {counts['lines']:,}")
+        raise DataError(f"there are more prefixes than lines ({counts['lines']:,})")
     if options.is_unit:
         return
     report(counts, translator.max_length)
@@ -163,14 +163,14 @@ def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
     total, tokens, counts = 0.0, 0, translator.counts
-    given = os.open(options.score_pairs or "", os.O_RDONLY)
-    kinds = (source, "line"), (given, "translation")
+    translations = os.open(options.score_pairs or "", os.O_RDONLY)
+    kinds = (source, "line"), (translations, "translation")
     sides = [read_lines(file, counts, name, strict=options.strict) for file, name in kinds]
 
     def pairs() -> Iterator[tuple[str, str]]:
         for done, (line, given) in enumerate(itertools.zip_longest(*sides)):
             if line is None or given is None:
-                raise DataError(f"the input or the file of --score-pairs ends after line {done:,}, the other goes on")
+                raise DataError(f"the input or the file of --score-pairs ends after line {done:,}, before the other")
             yield line, given
 
     for number, scored in enumerate(translator.score(pairs(), alpha=options.search.alpha), 1):

@@ -142,7 +142,7 @@ def in_terminal(*words: str, typed: bytes) -> tuple[int, str, str]:
 def test_a_terminal_is_asked_for_input(model: Path, tmp_path: Path) -> None:
     code, out, err = in_terminal("translate", "--model", str(model), typed=b"3.14\n")
     assert (code, out) == (0, "3.14\n")
-    assert err.startswith("reading lines from the terminal: one translation a line; Ctrl-D ends\n")
+    assert err.startswith("reading lines from the terminal, one translation per line; Ctrl-D ends\n")
     command = [sys.executable, "-m", "nmt_cli", "translate", "--model", str(model)]
     done = subprocess.run(command, input="3.14\n", capture_output=True, text=True, cwd=ROOT, check=True)
     assert "Ctrl-D" not in done.stderr

@@ -227,7 +227,7 @@ def test_columns_are_named_or_numbered(tmp_path: Path) -> None:
     rows = b"de\tscore\ten\nA\t0.5\ta\nB\t0.7\tb\n"
     assert read(tmp_path / "a.tsv", rows, columns=["en", "de"]) == [(b"a", b"A"), (b"b", b"B")]
     assert read(tmp_path / "a.tsv", rows, columns=["3", "1"])[1:] == [(b"a", b"A"), (b"b", b"B")]
-    with pytest.raises(DataError, match=r"a\.tsv has no column 'fr', only de, score, en\. Name them"):
+    with pytest.raises(DataError, match=r"a\.tsv has no column 'fr', only de, score, en\. Name the columns by"):
         read(tmp_path / "a.tsv", rows, columns=["en", "fr"])
     with pytest.raises(UsageError, match=r"columns must be two, source and target, not en$"):
         read(tmp_path / "a.tsv", rows, columns=["en"])

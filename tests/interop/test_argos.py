@@ -76,8 +76,8 @@ def test_a_target_prefix_begins_every_translation_unseen(tmp_path, folder):
     ("metadata", "reason"),
     [
         ({"type": "sbd"}, "type sbd, which does not translate"),
-        ({"from_code": 5}, "from_code must be a text"),
-        ({"to_code": None}, "to_code must be a text"),
+        ({"from_code": 5}, "from_code must be text"),
+        ({"to_code": None}, "to_code must be text"),
     ],
 )
 def test_wrong_metadata(tmp_path, folder, metadata, reason):

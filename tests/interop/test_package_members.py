@@ -102,7 +102,7 @@ def test_texts_of_metadata_are_bounded(tmp_path: Path, name: str) -> None:
         if fits:
             assert metadata_of(folder)[name] == value
         else:
-            with pytest.raises(DataError, match=rf"metadata\.json is damaged: {name} must be a text of at most 100"):
+            with pytest.raises(DataError, match=rf"metadata\.json is damaged: {name} must be text of at most 100"):
                 metadata_of(folder)
 
 

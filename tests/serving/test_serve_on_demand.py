@@ -271,7 +271,7 @@ async def main():
         async with model.held():
             model.loaded.submit("rot").result(30)
             print(resident_bytes())
-        await model.put_away()
+        await model.unload()
         print(resident_bytes())
 asyncio.run(main())
 """
