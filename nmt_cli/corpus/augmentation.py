@@ -41,13 +41,13 @@ class Augmentation:
     targets: tuple[str, ...] = ()  # codes in the target-language tokens, if there are several target languages
 
 
-def augment_block(how: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
+def augment_block(augmentation: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
     """Return the augmented text of a block; `job` is (epoch, number of the block).
 
     For each side, return the concatenated ids and the length of each line. A pair that was joined to the line before
     it has length 0.
     """
-    return _augmenter(how.directory, how.identity).block(how, *job)
+    return _augmenter(augmentation.directory, augmentation.identity).block(augmentation, *job)
 
 
 @functools.lru_cache(1)
@@ -69,34 +69,34 @@ class _Augmenter:
     def split_tables(self) -> list[Ids]:
         return [split_table(tokenizer) for tokenizer in self.tokenizers]
 
-    def block(self, how: Augmentation, epoch: int, number: int) -> list[tuple[Ids, Lengths]]:
+    def block(self, augmentation: Augmentation, epoch: int, number: int) -> list[tuple[Ids, Lengths]]:
         first = number * BLOCK
         last = min(first + BLOCK, len(self.corpus.src))
         lines = [[side.ids[side.offsets[i] : side.offsets[i + 1]] for i in range(first, last)]
                  for side in (self.corpus.src, self.corpus.tgt)]  # fmt: skip
-        draw = random.Random(f"{how.seed} {epoch} {number}")  # noqa: S311  # no secret
-        self._change(lines, how, draw)
-        if how.settings.bpe_dropout:
-            rng = np.random.Generator(np.random.Philox([how.seed, epoch, number]))
-            self._split(lines, how.settings.bpe_dropout, rng)
+        draw = random.Random(f"{augmentation.seed} {epoch} {number}")  # noqa: S311  # no secret
+        self._change(lines, augmentation, draw)
+        if augmentation.settings.bpe_dropout:
+            rng = np.random.Generator(np.random.Philox([augmentation.seed, epoch, number]))
+            self._split(lines, augmentation.settings.bpe_dropout, rng)
         return [(np.concatenate(side), np.array(list(map(len, side)))) for side in lines]
 
-    def _change(self, lines: list[list[Ids]], how: Augmentation, draw: random.Random) -> None:
+    def _change(self, lines: list[list[Ids]], augmentation: Augmentation, draw: random.Random) -> None:
         """Change random lines with the probabilities of the recipe. Lines joined to an earlier one become empty."""
         groups, texts = list[range](), list[list[str]]()
         heads = list[list[int]]()
         first, end = 0, len(lines[0])
         while first < end:
-            count = draw.randint(2, MOST_JOINED) if draw.random() < how.settings.joined else 1
+            count = draw.randint(2, MOST_JOINED) if draw.random() < augmentation.settings.joined else 1
             group = range(first, min(first + count, end))
-            shares = how.settings
+            shares = augmentation.settings
             kinds = [draw.random() < share for share in
                      (shares.noise, shares.typos, shares.no_stop, shares.upper, shares.title)]  # fmt: skip
             if (len(group) > 1 or any(kinds)) and (decoded := self._decode(lines, group)):
                 head, src, tgt = decoded
                 groups.append(group)
                 heads.append(head)
-                languages = how.languages[0], self._target(head, how)
+                languages = augmentation.languages[0], self._target(head, augmentation)
                 texts.append([normalize(side) for side in changed(src, tgt, kinds, languages, draw)])
             first = group.stop
         encoded = [tokenizer.encode_arrays([pair[i] for pair in texts]) for i, tokenizer in enumerate(self.tokenizers)]
@@ -118,10 +118,10 @@ class _Augmenter:
         src = [ids[len(heads[0]) :] for ids in src]
         return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
 
-    def _target(self, head: list[int], how: Augmentation) -> str:
+    def _target(self, head: list[int], augmentation: Augmentation) -> str:
         """Return the target language of a line that begins with these tokens."""
         codes = [token.strip("\u2581<>") for token in self.tokenizers[0].tokens(head[:1])]
-        return codes[0] if codes and codes[0] in how.targets else how.languages[1]
+        return codes[0] if codes and codes[0] in augmentation.targets else augmentation.languages[1]
 
     def _split(self, lines: list[list[Ids]], probability: float, rng: np.random.Generator) -> None:
         """Split subwords of all lines at random, on both sides."""

@@ -11,6 +11,7 @@ from nmt_cli.corpus.languages import base_of
 _DOTLESS = "tr", "az", "crh", "tt", "gag"  # pair i with İ and ı with I, in Latin script
 _GREEK_WORD = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]+")
 _GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # in decomposed text; Greek capitals have none
+# Two vowels that the accent on the first keeps apart. In capitals, a diaeresis on the second does so.
 _HIATUS = re.compile("([ΑΕΗΟ])(?:[\u0313\u0314]?[\u0300\u0301\u0342])([ΙΥ])(?![\u0300-\u036f])")
 _WORD_START = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_REST = re.compile(r"[\w'’]*")

@@ -291,7 +291,8 @@ class _Shard:
         """On shard 1, train the tokenizer. Store it with the held-out text, where encoding looks for both."""
         if self.share.number > 1 or artefact.present(self.directory / "tokenizer"):
             return
-        files = {file.name: file.read_bytes() for file in (self.directory / "held-out").glob("*.???")}
+        held_out_files = (self.directory / "held-out").glob("*.???")  # without manifest.json
+        files = {file.name: file.read_bytes() for file in held_out_files}
         if self.reused:
             tokenizer.copy(self.reused[0], self.work / "tokenizer.model")
             copies = tokenizer.files_of(self.work / "tokenizer.model")

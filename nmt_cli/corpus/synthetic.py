@@ -156,7 +156,7 @@ def select_lines(
         section = corpus.of_synthetic(entry)
         texts = (chunk for chunk in train() if _has_languages(corpus.of_source(chunk.source), section))
         lines = itertools.chain.from_iterable(getattr(chunk, entry.side) for chunk in texts)
-    known = {repair(pair[entry.side == "tgt"], corpus.cleaning) for pair in held_out}
+    held_out_lines = {repair(pair[entry.side == "tgt"], corpus.cleaning) for pair in held_out}
     seen = set[int]()
     with to.open("w", encoding="utf-8") as file:
         for raw in lines:
@@ -170,7 +170,7 @@ def select_lines(
                 continue
             if not line:
                 _drop(stats, entry, EMPTY, "", "")
-            elif line in known:
+            elif line in held_out_lines:
                 _drop(stats, entry, HELD_OUT, line, "")
             elif hash(line) in seen:
                 _drop(stats, entry, DUPLICATE, line, "")
@@ -244,6 +244,7 @@ def write_pairs(
     ratios = [_log_ratio(*pair) for pair in _pairs(real, translations) if pair[1]]
     median = statistics.median(ratios) if ratios else 0.0
     deviations = [abs(ratio - median) for ratio in ratios]
+    # For a normal distribution, the standard deviation is 1.4826 times the median absolute deviation.
     spread = max(LEAST_SPREAD, 1.4826 * statistics.median(deviations)) if ratios else LEAST_SPREAD
     tokens = "".join(f"{token(name)} " for name in (target, entry.tag) if name)
     with sides[0].open("w", encoding="utf-8") as src, sides[1].open("w", encoding="utf-8") as tgt:
