@@ -1,7 +1,8 @@
-"""The changed text of an epoch: damage, joined lines and split subwords.
+"""Augment the text of an epoch: damage and join lines, and split subwords.
 
-The text is a function of (seed, epoch, block of pairs). It is decoded from the ids of the corpus and encoded again. A
-line stays as it is if it has an unknown token, which cannot be decoded, or would exceed the longest line of the corpus.
+The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. Lines are decoded from
+the ids of the corpus, changed and encoded again. A line stays as it is if it has an unknown token, which cannot be
+decoded, or if the result would be longer than the longest line of the corpus.
 """
 
 import functools
@@ -22,38 +23,38 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError
 
 Ids = npt.NDArray[Any]
-BLOCK = 2048  # successive pairs that are drawn together; another number would draw other text
-MOST_JOINED = 3  # pairs in a line
+BLOCK = 2048  # consecutive pairs that share a random generator; another number would give other text
+MOST_JOINED = 3  # pairs joined into one line
 _ATOM = re.compile(rf"<0x..>|<unk>|<pad>|</?s>|{LANGUAGE.pattern}")  # tokens that never split
 _WIDE_JOINT = re.compile(f"[{WIDE}]\n[{WIDE}]")
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """All that determines the augmented text, besides the epoch and the block."""
+    """Everything that determines the augmented text, except the epoch and the block."""
 
     directory: Path  # of the corpus
     identity: str  # of the corpus
     settings: schema.Augment
     languages: tuple[str, str]
     seed: int
-    targets: tuple[str, ...] = ()  # if there are several target languages: the names of their tokens
+    targets: tuple[str, ...] = ()  # codes in the target-language tokens, if there are several target languages
 
 
-def augment_block(how: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
-    """Return the text of a block in an epoch; `job` is (epoch, block).
+def augment_block(augmentation: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
+    """Return the augmented text of a block; `job` is (epoch, number of the block).
 
-    For each side, return the concatenated ids and the length of each pair. Pairs joined to the line before them have
-    length 0.
+    For each side, return the concatenated ids and the length of each line. A pair that was joined to the line before
+    it has length 0.
     """
-    return _augmenter(how.directory, how.identity).block(how, *job)
+    return _augmenter(augmentation.directory, augmentation.identity).block(augmentation, *job)
 
 
 @functools.lru_cache(1)
 def _augmenter(directory: Path, identity: str) -> "_Augmenter":
     corpus = open_corpus(directory)
     if corpus.identity != identity:
-        raise DataError(f"{directory} has changed during the training. Put the corpus back")
+        raise DataError(f"{directory} has changed during training. Restore the original corpus")
     return _Augmenter(corpus)
 
 
@@ -68,34 +69,34 @@ class _Augmenter:
     def split_tables(self) -> list[Ids]:
         return [split_table(tokenizer) for tokenizer in self.tokenizers]
 
-    def block(self, how: Augmentation, epoch: int, number: int) -> list[tuple[Ids, Lengths]]:
+    def block(self, augmentation: Augmentation, epoch: int, number: int) -> list[tuple[Ids, Lengths]]:
         first = number * BLOCK
         last = min(first + BLOCK, len(self.corpus.src))
         lines = [[side.ids[side.offsets[i] : side.offsets[i + 1]] for i in range(first, last)]
                  for side in (self.corpus.src, self.corpus.tgt)]  # fmt: skip
-        draw = random.Random(f"{how.seed} {epoch} {number}")  # noqa: S311  # no secret
-        self._change(lines, how, draw)
-        if how.settings.bpe_dropout:
-            rng = np.random.Generator(np.random.Philox([how.seed, epoch, number]))
-            self._split(lines, how.settings.bpe_dropout, rng)
+        draw = random.Random(f"{augmentation.seed} {epoch} {number}")  # noqa: S311  # no secret
+        self._change(lines, augmentation, draw)
+        if augmentation.settings.bpe_dropout:
+            rng = np.random.Generator(np.random.Philox([augmentation.seed, epoch, number]))
+            self._split(lines, augmentation.settings.bpe_dropout, rng)
         return [(np.concatenate(side), np.array(list(map(len, side)))) for side in lines]
 
-    def _change(self, lines: list[list[Ids]], how: Augmentation, draw: random.Random) -> None:
-        """Replace the lines that the shares of the recipe draw. Joined lines leave empty ones behind them."""
+    def _change(self, lines: list[list[Ids]], augmentation: Augmentation, draw: random.Random) -> None:
+        """Change random lines with the probabilities of the recipe. Lines joined to an earlier one become empty."""
         groups, texts = list[range](), list[list[str]]()
         heads = list[list[int]]()
         first, end = 0, len(lines[0])
         while first < end:
-            count = draw.randint(2, MOST_JOINED) if draw.random() < how.settings.joined else 1
+            count = draw.randint(2, MOST_JOINED) if draw.random() < augmentation.settings.joined else 1
             group = range(first, min(first + count, end))
-            shares = how.settings
+            shares = augmentation.settings
             kinds = [draw.random() < share for share in
                      (shares.noise, shares.typos, shares.no_stop, shares.upper, shares.title)]  # fmt: skip
             if (len(group) > 1 or any(kinds)) and (decoded := self._decode(lines, group)):
                 head, src, tgt = decoded
                 groups.append(group)
                 heads.append(head)
-                languages = how.languages[0], self._target(head, how)
+                languages = augmentation.languages[0], self._target(head, augmentation)
                 texts.append([normalize(side) for side in changed(src, tgt, kinds, languages, draw)])
             first = group.stop
         encoded = [tokenizer.encode_arrays([pair[i] for pair in texts]) for i, tokenizer in enumerate(self.tokenizers)]
@@ -106,9 +107,9 @@ class _Augmenter:
                     side[group.start : group.stop] = [ids, *[ids[:0]] * (len(group) - 1)]
 
     def _decode(self, lines: list[list[Ids]], group: range) -> tuple[list[int], str, str] | None:
-        """Return the first tokens (see `language`), the source and the target of a line joined from a group of pairs.
+        """Decode a group of pairs to one line: its first tokens (see Tokenizer.language), its source and its target.
 
-        Return None if they cannot be decoded, or begin with different tokens.
+        Return None if a pair has an unknown token, or if the sources begin with different languages or tags.
         """
         src, tgt = ([side[i][:-1].tolist() for i in group] for side in lines)
         heads = [self.tokenizers[0].language(ids) for ids in src]
@@ -117,10 +118,10 @@ class _Augmenter:
         src = [ids[len(heads[0]) :] for ids in src]
         return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
 
-    def _target(self, head: list[int], how: Augmentation) -> str:
+    def _target(self, head: list[int], augmentation: Augmentation) -> str:
         """Return the target language of a line that begins with these tokens."""
         codes = [token.strip("\u2581<>") for token in self.tokenizers[0].tokens(head[:1])]
-        return codes[0] if codes and codes[0] in how.targets else how.languages[1]
+        return codes[0] if codes and codes[0] in augmentation.targets else augmentation.languages[1]
 
     def _split(self, lines: list[list[Ids]], probability: float, rng: np.random.Generator) -> None:
         """Split subwords of all lines at random, on both sides."""
@@ -132,7 +133,7 @@ class _Augmenter:
 
 
 def joined(texts: Sequence[str]) -> str:
-    """Join texts by a space, unless both sides of a joint are Chinese or Japanese."""
+    """Join texts with spaces, but without a space between two Chinese or Japanese characters."""
     text = "\n".join(texts)
     return _WIDE_JOINT.sub(lambda joint: joint[0].replace("\n", ""), text).replace("\n", " ")
 
@@ -140,7 +141,7 @@ def joined(texts: Sequence[str]) -> str:
 def changed(
     src: str, tgt: str, kinds: Sequence[bool], languages: tuple[str, str], draw: random.Random
 ) -> tuple[str, str]:
-    """Return a pair with the damage of these kinds: noise, typos, no final stop, upper case, title case."""
+    """Damage a pair. `kinds` has a flag for noise, typos, no final stop, upper case and title case, in this order."""
     noise, typos, no_stop, upper, title = kinds
     if no_stop and damage.ends_with_stop(src) and damage.ends_with_stop(tgt):
         src, tgt = damage.without_stop(src), damage.without_stop(tgt)
@@ -155,7 +156,7 @@ def changed(
 
 
 def split_table(tokenizer: Tokenizer) -> Ids:
-    """Return for each token the two tokens that a byte-pair model merged to make it, or -1 twice."""
+    """Return for each token the ids of the two tokens that byte-pair training merged into it, or -1 twice if none."""
     tokens = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
     scores = {token: tokenizer.score(i) for i, token in enumerate(tokens) if not _ATOM.search(token)}
     ids = {token: i for i, token in enumerate(tokens)}
@@ -163,14 +164,14 @@ def split_table(tokenizer: Tokenizer) -> Ids:
     for token in scores:
         halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
         known = [pair for pair in halves if pair[0] in scores and pair[1] in scores]
-        if known:  # merges that were learned early have high scores
+        if known:  # merges learned earlier have higher scores
             left, right = max(known, key=lambda pair: min(scores[pair[0]], scores[pair[1]]))
             table[ids[token]] = ids[left], ids[right]
     return table
 
 
 def split_lines(lines: Sequence[Ids], table: Ids, probability: float, rng: np.random.Generator) -> list[Ids]:
-    """Split each token into its two parts with a probability, and these parts again."""
+    """Split each token into its two parts with this probability, then split the parts in the same way."""
     ids = np.concatenate(lines)
     line_of = np.repeat(np.arange(len(lines)), list(map(len, lines)))
     may_split = np.ones(len(ids), bool)

@@ -1,6 +1,6 @@
 """Facts about the texts of the named corpora: addresses, revisions, sizes, row counts and hashes.
 
-Their recipe settings, such as languages and vocabulary size, are in `nmt_cli/recipe/named.py`.
+The recipe settings of these corpora, such as languages and vocabulary size, are in `nmt_cli/recipe/named.py`.
 """
 
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ class Size:
 
     download_bytes: int | None
     text_bytes: int | None
-    pairs: int | None  # of training
+    pairs: int | None  # training pairs
 
 
 TOY_SIZE = Size(0, 2_200_000, 20_000)
 
 MULTI30K_URL = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
-MULTI30K_FILES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}  # first part of the names
+MULTI30K_FILES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}  # first part of each file name
 MULTI30K_SIZE = Size(1_300_000, 4_000_000, 29_000)
 MULTI30K_HELD_OUT_ROWS = {"dev": 1014, "test": 1000}
 # No hashes are published for French and Czech. `prepare` counts their lines and records their hashes.

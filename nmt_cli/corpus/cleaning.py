@@ -1,6 +1,6 @@
 """Repair lines and drop pairs. A pair is dropped for the first reason that applies, in the order of `DROPPED`.
 
-The reasons that need subwords, such as the ratio of lengths, are applied in stages.encode_chunk.
+stages.encode_chunk checks the reasons that need tokens, such as the ratio of lengths.
 """
 
 import functools
@@ -21,7 +21,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.recipe.cleaning import Cleaning
 from nmt_cli.system.console import counted
 
-# Reasons, as stored in cleaning.json.
+# Reasons to drop a pair, as stored in cleaning.json.
 LOW_SCORE = "score below the minimum"
 LONG_LINE = "line over the byte limit"
 NOT_UTF8 = "not UTF-8"
@@ -29,12 +29,12 @@ EMPTY = "empty side"
 COPY = "source equals target"
 SCRIPT = "wrong script"
 HELD_OUT = "in dev or test"
-# The next four need tokens or the whole corpus: `stages.encode` applies them.
+# `stages.encode_chunk` checks the next four, which need tokens or the whole corpus.
 DUPLICATE = "duplicate pair"
 TOO_LONG = "too many tokens"
 RATIO = "length ratio"
 NEAR_DUPLICATE = "near-twin of dev or test"
-# `synthetic` applies the last two, before cleaning.
+# `synthetic` checks the last two, before cleaning.
 LOOPING = "synthetic side loops"
 OUTLYING = "synthetic side of outlying length"
 DROPPED = (
@@ -42,15 +42,15 @@ DROPPED = (
     *(DUPLICATE, TOO_LONG, RATIO, NEAR_DUPLICATE, LOOPING, OUTLYING),
 )
 SHIFTED = "sides shifted"
-TURNED = "swapped sides, turned"  # not dropped
+TURNED = "swapped sides, turned"  # such pairs are kept
 EXAMPLES = 3  # kept for each reason
-LEAST_SWAPPED = 5  # pairs of the sample, and its share, that make a warning
-SHARE_SWAPPED = 0.05
+LEAST_SWAPPED = 5  # swapped pairs in a sample; fewer give no warning
+SHARE_SWAPPED = 0.05  # of the sample; only a larger share gives a warning
 
 # Only entities with a semicolon: html.unescape alone also rewrites "&copy" in "?a=1&copy=2".
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
-# Part of the Unicode names of a script's letters -> languages written in that script.
+# Pattern in the Unicode names of a script's letters -> languages written in that script.
 _SCRIPTS = {
     "LATIN": "en de fr cs es it pt nl sv da no fi et lv lt pl sk sl hr hu ro tr vi id ca is ga mt",
     **{"CYRILLIC": "ru uk bg mk be kk", "GREEK": "el", "ARABIC": "ar fa ur", "HEBREW": "he", "DEVANAGARI": "hi mr ne"},
@@ -61,8 +61,8 @@ _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for lan
 
 
 def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
-    """Return a 16-byte hash of a pair. The probability that two of 40 million pairs collide is 1 in 10^23."""
-    salt = repetition.to_bytes(8, "little")  # so that a file listed twice gives no duplicates; 0 is no salt
+    """Return a 16-byte hash of a pair. Among 40 million pairs, the probability of a collision is 1 in 10^23."""
+    salt = repetition.to_bytes(8, "little")  # or a file listed twice would give duplicates; 0 is no salt
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16, salt=salt).digest()
 
 
@@ -75,8 +75,8 @@ class CleaningStats:
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> line number from 1
     kept: Counter[int] = field(default_factory=Counter, compare=False)  # pairs by part of the corpus
-    by_part: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)  # `dropped`, and those below
-    sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # of a sample: part, swapped
+    by_part: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)  # (part, reason) of dropped pairs
+    sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # (part, swapped) of sampled pairs
     turned: int = 0
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
@@ -84,7 +84,7 @@ class CleaningStats:
         self.show(reason, src, tgt)
 
     def show(self, reason: str, src: str, tgt: str) -> None:
-        """Keep a pair as an example of a reason if there are few of them."""
+        """Keep a pair as an example of a reason, unless there are enough."""
         examples = self.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             examples.append((src[:200], tgt[:200]))
@@ -103,7 +103,7 @@ class CleaningStats:
             self.examples[reason] = [*self.examples.get(reason, []), *new][:EXAMPLES]
 
     def warnings(self) -> list[str]:
-        """Return signs of wrong files, one line each."""
+        """Return warnings that files may be wrong, one line each."""
         lines = []
         if first := self.first_line.get(NOT_UTF8):
             lines.append(f"not UTF-8: {counted(self.dropped[NOT_UTF8], 'line')}, the first is line {first:,}")
@@ -112,7 +112,7 @@ class CleaningStats:
         return lines
 
     def swapped_sides(self, names: Iterable[str]) -> list[str]:
-        """Return a warning for each part of the corpus in which many pairs have swapped sides. `names` are theirs."""
+        """Return a warning for each part of the corpus with many swapped pairs. `names` has the parts' names."""
         found = []
         for part, name in enumerate(names):
             swapped, straight = (self.sides[part, value] for value in (True, False))
@@ -142,7 +142,7 @@ def foreign(line: str, language: str) -> bool:
     foreign_letters = {char for char in set(line) if _foreign_letter(char, script)}
     others = sum(map(foreign_letters.__contains__, line)) if foreign_letters else 0
     letters = sum(map(str.isalpha, line)) if others else 0
-    weight = 4 if script.startswith("CJK") else 2  # one such character is about a word
+    weight = 4 if script.startswith("CJK") else 2  # a quarter is enough for CJK, as one character is about a word
     return weight * (letters - others) < letters
 
 
@@ -169,7 +169,7 @@ def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
 
 
 def read_pair(corpus: schema.Corpus, chunk: Chunk, index: int) -> tuple[str, str, str | None]:
-    """Return a repaired pair, or the beginning of its sides and the reason why it cannot be read."""
+    """Return the repaired pair and None, or the start of both lines and the reason to drop them."""
     raw = chunk.src[index], chunk.tgt[index]
     if raw[0] is None or raw[1] is None:
         src, tgt = ("(too long)" if line is None else "" for line in raw)
@@ -188,7 +188,7 @@ def read_pair(corpus: schema.Corpus, chunk: Chunk, index: int) -> tuple[str, str
 def clean_chunk(
     corpus: schema.Corpus, held_out: frozenset[bytes], chunk: Chunk
 ) -> tuple[bytes, bytes, bytes, CleaningStats]:
-    """Return the remaining source and target text, the hashes of these pairs, and counts of the dropped ones."""
+    """Return the source text and target text of the remaining pairs, their hashes, and counts of the dropped pairs."""
     stats, hashes = CleaningStats(len(chunk.src)), list[bytes]()
     prefix, section = corpus.prefix(chunk.source), corpus.of_source(chunk.source)
     if chunk.languages:
@@ -204,7 +204,7 @@ def clean_chunk(
             src, tgt = tgt, src
         if reason := reason or unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # with any tag, or none
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # whatever its tag
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)
@@ -220,7 +220,7 @@ def clean_chunk(
 
 
 def shifted(src: list[str], tgt: list[str]) -> bool:
-    """Whether lengths of lines correlate better with neighbors of their translations than with the translations."""
+    """Whether the lengths of source lines correlate better with shifted target lines than with their translations."""
     if len(src) < 500:
         return False
     x, y = (np.fromiter(map(len, side), np.float64) for side in (src, tgt))

@@ -1,4 +1,4 @@
-"""The counts of dropped pairs as tables, as parts of cleaning.json, and as warnings."""
+"""Report dropped pairs in tables, in cleaning.json and in warnings."""
 
 from collections import Counter
 from typing import Any
@@ -10,7 +10,7 @@ from nmt_cli.system.errors import DataError
 
 
 def dropped(stats: CleaningStats) -> dict[str, Any]:
-    """Show the dropped pairs as a table, and return them by reason for cleaning.json, and the turned ones if any."""
+    """Show the dropped pairs in a table. Return the counts of dropped and turned pairs for cleaning.json."""
     reasons, rows = dict[str, dict[str, Any]](), []
     for reason in DROPPED:
         count, examples = stats.dropped[reason], stats.examples.get(reason, [])
@@ -27,18 +27,18 @@ def dropped(stats: CleaningStats) -> dict[str, Any]:
 
 
 def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, Any]]:
-    """Show the pairs of each part of the corpus as a table, and return them for cleaning.json.
+    """Show the counts of pairs in each part of the corpus in a table, and return them for cleaning.json.
 
-    `left` holds the number of pairs of each part that remain after encoding, which drops some more.
+    `left` holds for each part the number of pairs that remain after encoding, which drops pairs, too.
     """
     found, rows = list[dict[str, Any]](), []
     for part, name in enumerate(names):
         dropped = {reason: stats.by_part[part, reason] for reason in DROPPED if stats.by_part[part, reason]}
         read, kept = stats.kept[part] + sum(dropped.values()), int(left[part])
         found.append({"name": name, "read": read, "kept": kept, "dropped": dropped})
-        most = ", ".join(f"{count:,} {reason}" for reason, count in Counter(dropped).most_common(3))
-        rows.append((name[-50:], f"{read:,}", f"{kept:,}", most))
-    console.table("parts of the corpus", ("part", "read", "kept", "dropped for its text"), rows)
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in Counter(dropped).most_common(3))
+        rows.append((name[-50:], f"{read:,}", f"{kept:,}", reasons))
+    console.table("parts of the corpus", ("part", "read", "kept", "dropped in cleaning"), rows)
     return found
 
 

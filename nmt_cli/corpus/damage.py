@@ -1,6 +1,6 @@
-"""Damage to text as people type it: final stops, typos, pasted noise. `letter_case` changes case.
+"""Damage text as people do: leave out final stops, make typos and paste noise. letter_case.py changes case.
 
-Every function depends only on its text, its language and its random generator.
+The same text and the same state of the random generator always give the same result.
 """
 
 import random
@@ -25,9 +25,9 @@ def without_stop(text: str) -> str:
 
 
 def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
-    """Return text with typos in one of ten words on average, and in at least so many words if it has them.
+    """Return text with a typo in one of ten words on average, and in at least `least` words if there are as many.
 
-    Words of fewer than three letters have none.
+    Words of fewer than three letters get no typo.
     """
     words = text.split(" ")
     long = [i for i, word in enumerate(words) if sum(map(str.isalpha, word)) >= 3]
@@ -42,12 +42,12 @@ def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
 def typo(word: str, draw: random.Random) -> str:
     """Return a word with two letters swapped, or one dropped, doubled or replaced by its neighbor on the keyboard.
 
-    Where the drawn kind would change nothing, a letter is dropped.
+    If the random kind of typo would change nothing, a letter is dropped instead.
     """
-    places = [i for i in range(len(word) - 1) if word[i].isalpha() and word[i + 1].isalpha()]
-    if not places:
+    candidates = [i for i in range(len(word) - 1) if word[i].isalpha() and word[i + 1].isalpha()]
+    if not candidates:
         return word
-    i = draw.choice(places)
+    i = draw.choice(candidates)
     kind = draw.choice(TYPOS)
     letter = word[i]
     following = word[i + 1]

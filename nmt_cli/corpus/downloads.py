@@ -1,4 +1,4 @@
-"""Downloads that are tried again."""
+"""Retry downloads."""
 
 import errno
 import http.client
@@ -11,9 +11,9 @@ PAUSES = (1, 4)  # seconds between the three tries
 
 
 def with_retries(download: Callable[[], Result]) -> Result:
-    """Call `download` up to three times while the server or the connection fails.
+    """Return the result of `download`. Call it up to three times if the server or the connection fails.
 
-    A refusal (401, 403, 404, 410) and a full disk are final.
+    HTTP errors 401, 403, 404 and 410 and a full disk are raised at once.
     """
     for pause in PAUSES:
         try:

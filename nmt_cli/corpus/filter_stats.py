@@ -1,4 +1,4 @@
-"""`nmt prepare --stats`: count the pairs that each filter would drop. It writes downloads only."""
+"""`nmt prepare --stats`: count the pairs that each filter would drop. Nothing but downloads is written."""
 
 import functools
 import tempfile
@@ -15,9 +15,10 @@ from nmt_cli.system.errors import UsageError
 
 
 def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> None:
-    """Show a table for each part of the training text: what cleaning drops, and each filter, alone, of the rest.
+    """Show for each part of the training text how many pairs cleaning drops, and how many others each filter drops.
 
-    Filters that are off in the recipe are tried with filters.ADVISED. Synthetic text is left out.
+    A pair counts for every filter that would drop it. Filters that are off in the recipe are tried with the settings of
+    filters.ADVISED. Synthetic text is left out.
     """
     source = sources.source_of(corpus, options.mirror)
     if corpus.format == "trees":
@@ -41,7 +42,7 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
 
 
 def tried(corpus: schema.Corpus) -> schema.Corpus:
-    """Return the section with every filter on: as it is set, or as advised if it is off or cannot work."""
+    """Return the section with each filter on that its languages allow. Filters that were off get advised values."""
     values, advised = corpus.filters.model_dump(), filters.ADVISED.model_dump()
     off = Filters().model_dump()
     changed = {name: advised[name] if value == off[name] else value for name, value in values.items()}
@@ -53,7 +54,10 @@ def tried(corpus: schema.Corpus) -> schema.Corpus:
 
 
 def count_faults(corpus: schema.Corpus, chunk: Chunk) -> tuple[int, int | None, CleaningStats]:
-    """Return the part and the source of a chunk, and counts of its pairs by reason. A filter's counts are its own."""
+    """Return the part and the source of a chunk, and counts of its pairs by reason.
+
+    A pair counts for every filter that would drop it.
+    """
     stats = CleaningStats(len(chunk.src))
     section = tried(corpus.of_source(chunk.source))
     unfiltered = section.model_copy(update={"filters": Filters()})
@@ -70,22 +74,22 @@ def count_faults(corpus: schema.Corpus, chunk: Chunk) -> tuple[int, int | None, 
 
 
 def _show_part(name: str, stats: CleaningStats, section: schema.Corpus) -> None:
-    now, then = section.filters.model_dump(), tried(section).filters.model_dump()
+    current, tested = section.filters.model_dump(), tried(section).filters.model_dump()
     off = Filters().model_dump()
     rows = []
     for reason in cleaning.DROPPED:
         setting = filters.REASONS.get(reason)
-        if setting and then[setting] == off[setting]:
+        if setting and tested[setting] == off[setting]:
             continue  # the detector does not know the languages
         count = stats.dropped[reason]
         if setting or count:
-            label = f"filters.{setting}: {_shown(then[setting])}" if setting else reason
-            state = "off" if setting and now[setting] == off[setting] else "on"
+            label = f"filters.{setting}: {_shown(tested[setting])}" if setting else reason
+            state = "off" if setting and current[setting] == off[setting] else "on"
             share = f"{100 * count / max(1, stats.read):.2f} %"
             example = " | ".join(stats.examples[reason][0])[:70] if count else ""
             rows.append((label, state, f"{count:,}", share, example))
     title = f"{name[-60:]}: {console.counted(stats.read, 'pair')} read; a pair may have several faults"
-    console.table(title, ("pairs dropped by", "is", "pairs", "share", "example"), rows)
+    console.table(title, ("reason or filter", "is", "pairs dropped", "share", "example"), rows)
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Filters of pairs that a recipe may switch on (corpus.filters). Each looks at one pair, after its repair."""
+"""Filters that a recipe can switch on (corpus.filters). Each one judges a single repaired pair."""
 
 import re
 import unicodedata
@@ -11,24 +11,24 @@ from nmt_cli.recipe import schema
 from nmt_cli.recipe.cleaning import Filters
 from nmt_cli.system.errors import UsageError
 
-# Reasons, as stored in cleaning.json.
+# Reasons to drop a pair, as stored in cleaning.json.
 FEW_LETTERS = "few letters"
 CAPITALS = "many capitals"
 NUMBERS = "different numbers"
 REPEATS = "repeated words"
 SWAPPED = "swapped sides"
 LANGUAGE = "another language"
-REASONS = {  # with the setting of each
+REASONS = {  # reason -> setting in corpus.filters
     FEW_LETTERS: "min_letters", CAPITALS: "max_capitals", NUMBERS: "numbers",
     REPEATS: "repeats", SWAPPED: "swapped", LANGUAGE: "language",
 }  # fmt: skip
-# `nmt prepare --stats` shows the effect of filters that are off for these settings.
+# If a filter is off, `nmt prepare --stats` shows the effect of its setting here.
 ADVISED = Filters(language=True, swapped="drop", numbers=True, repeats=True, min_letters=0.5, max_capitals=0.5)
 
 _LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")
 _DIGIT = re.compile(r"\d")
-SAMPLE = 100  # pairs of a chunk whose sides are compared with the languages of the corpus
-LEAST_LETTERS = 10  # of lines whose capitals are counted
+SAMPLE = 100  # about how many pairs of a chunk are checked for swapped sides
+LEAST_LETTERS = 10  # cased letters; lines with fewer are not checked for capitals
 INSTALL = 'Install it: pip install "nmt-cli[filters]"'
 
 
@@ -50,20 +50,20 @@ def faults(src: str, tgt: str, corpus: schema.Corpus) -> Iterator[str]:
 
 
 def loops(line: str) -> bool:
-    """Whether a line has one to six words four times in a row."""
+    """Whether a line has the same one to six words four times in a row."""
     words = line.split(" ")
     return len(words) - len(set(words)) >= 3 and _LOOP.search(line) is not None
 
 
 def turns(src: str, tgt: str, corpus: schema.Corpus) -> bool:
-    """Whether the filters turn this pair, which then has the languages of the corpus."""
+    """Whether the filters exchange the sides of this pair, so that they match the languages of the corpus."""
     return corpus.filters.swapped == "turn" and are_swapped(src, tgt, corpus)
 
 
 def sample_of_sides(src: Sequence[str], tgt: Sequence[str], corpus: schema.Corpus) -> Iterator[bool]:
-    """Yield for evenly spread pairs whether their sides are swapped, if the likeliest languages of both tell.
+    """Sample pairs evenly. Yield for each one in the languages of the corpus whether its sides are swapped.
 
-    Without eldc, or if it does not know both languages, this yields nothing.
+    Yields nothing if eldc is not installed or cannot tell the languages apart.
     """
     if not language_id.tells_apart(corpus.src, corpus.tgt):
         return
@@ -76,12 +76,12 @@ def sample_of_sides(src: Sequence[str], tgt: Sequence[str], corpus: schema.Corpu
 
 
 def are_swapped(src: str, tgt: str, corpus: schema.Corpus) -> bool:
-    """Whether the likeliest language of each side is that of the other side."""
+    """Whether the source is most likely in the target language, and the target in the source language."""
     return language_id.is_in(src, corpus.tgt) and language_id.is_in(tgt, corpus.src)
 
 
 def has_few_letters(line: str, least: float) -> bool:
-    """Whether the share of letters, and of the marks on them, is less than `least`. Spaces do not count."""
+    """Whether letters and their marks make up a smaller share of a line than `least`. Spaces do not count."""
     characters = line.replace(" ", "")
     needed, letters = least * len(characters), sum(map(str.isalpha, characters))
     if letters >= needed:
@@ -91,7 +91,7 @@ def has_few_letters(line: str, least: float) -> bool:
 
 
 def has_many_capitals(line: str, most: float) -> bool:
-    """Whether a line of ten or more cased letters has a larger share of capitals."""
+    """Whether capitals are a larger share than `most` of a line's cased letters. False for fewer than ten letters."""
     capitals = sum(map(str.isupper, line))
     if capitals <= most * LEAST_LETTERS:
         return False
@@ -100,9 +100,9 @@ def has_many_capitals(line: str, most: float) -> bool:
 
 
 def numbers_differ(src: str, tgt: str) -> bool:
-    """Whether each side has a digit that the other lacks.
+    """Whether each side has a digit that the other lacks, or has less often.
 
-    The order of digits and the marks between them do not count, and a number may be spelled out on one side.
+    The order of digits and the marks between them do not matter. A number may be spelled out on one side.
     """
     if not (_DIGIT.search(src) and _DIGIT.search(tgt)):
         return False
@@ -111,7 +111,7 @@ def numbers_differ(src: str, tgt: str) -> bool:
 
 
 def check(corpus: schema.Corpus) -> None:
-    """Raise UsageError if a filter of the recipe needs eldc, and it is not installed or does not know a language."""
+    """Raise UsageError if a filter of the recipe needs eldc, but eldc is missing or does not know a language."""
     for section in corpus.trained:
         filters, languages = section.filters, (section.src, section.tgt)
         if not filters.language and filters.swapped == "keep":
@@ -120,7 +120,7 @@ def check(corpus: schema.Corpus) -> None:
             raise UsageError(f"corpus.filters.language and swapped need eldc. {INSTALL}")
         if filters.language and (unknown := [code for code in languages if not language_id.knows(code)]):
             raise UsageError(
-                f"corpus.filters.language does not know {unknown[0][:20]!r}. Correct the code, or set it to no"
+                f"corpus.filters.language does not know {unknown[0][:20]!r}. Correct the code, or set the filter to no"
             )
         if filters.swapped != "keep" and not language_id.tells_apart(*languages):
             raise UsageError(f"corpus.filters.swapped: {' and '.join(languages)} cannot be told apart. Set it to keep")

@@ -1,4 +1,4 @@
-"""Held-out sets: dev, test and general text with their languages, in memory and in the files of a corpus."""
+"""Held-out sets (dev, test, general) with the languages of their pairs, in memory and in the files of a corpus."""
 
 import itertools
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from nmt_cli.corpus.readers import read_lines
 
 
 class HeldOutPair(NamedTuple):
-    """A pair of a held-out set with its languages. Its source begins with the tokens that the model needs."""
+    """A pair of a held-out set with its languages. The source includes its first tokens (language and tag), if any."""
 
     src: str
     tgt: str
@@ -18,12 +18,12 @@ class HeldOutPair(NamedTuple):
     tgt_language: str
 
 
-HeldOut = dict[str, list[HeldOutPair]]  # pairs of each set
-Languages = dict[str, list[tuple[str, str, int]]]  # by set: source and target language of so many lines
+HeldOut = dict[str, list[HeldOutPair]]  # by name of the set
+Languages = dict[str, list[tuple[str, str, int]]]  # by set: runs of (source, target, number of lines)
 
 
 def plain_pairs(held_out: HeldOut) -> list[tuple[str, str]]:
-    """Return the pairs of all held-out sets without the tokens before their sources."""
+    """Return the pairs of all held-out sets without the first tokens of the sources."""
     return [(tokenizer.without_first_tokens(src), tgt) for pairs in held_out.values() for src, tgt, *_ in pairs]
 
 
@@ -44,10 +44,10 @@ def write(directory: Path, held_out: HeldOut) -> None:
 
 
 def read(directory: Path, languages: Mapping[str, Any]) -> HeldOut:
-    """Read the sets that `write` wrote. `languages` are those of `languages_of`."""
+    """Read the sets that `write` wrote. `languages` is the result of `languages_of`."""
     held_out = HeldOut()
     for name, runs in languages.items():
-        of_lines = [pair for *pair, lines in runs for _ in range(lines)]
+        line_languages = [codes for *codes, lines in runs for _ in range(lines)]
         sides = [read_lines(directory / f"{name}.{side}") for side in ("src", "tgt")]
-        held_out[name] = [HeldOutPair(src, tgt, *pair) for src, tgt, pair in zip(*sides, of_lines, strict=True)]
+        held_out[name] = [HeldOutPair(src, tgt, *codes) for src, tgt, codes in zip(*sides, line_languages, strict=True)]
     return held_out

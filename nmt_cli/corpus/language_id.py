@@ -1,6 +1,6 @@
 """Recognize the language of lines with eldc, which is an optional dependency.
 
-eldc was the most accurate of eight detectors on short lines, and takes 4 microseconds for a line; see
+eldc was the most accurate of eight detectors on short lines, and takes 4 microseconds per line; see
 tests/benchmarks/corpus_filters.py.
 """
 
@@ -20,7 +20,7 @@ class Guess(NamedTuple):
 
 @functools.cache
 def _eldc() -> tuple[Callable[[str], Any], frozenset[str]] | None:
-    """Return a function that recognizes a line, and the known languages; None if eldc is not installed."""
+    """Return eldc's detector and the languages that it knows, or None if eldc is not installed."""
     try:
         import eldc
     except ImportError:
@@ -60,17 +60,17 @@ def knows(language: str) -> bool:
 
 
 def tells_apart(src: str, tgt: str) -> bool:
-    """Whether two languages are known and not the same to the detector."""
+    """Whether the detector knows both languages and can tell them apart."""
     detector = _eldc()
     return detector is not None and {_code(src), _code(tgt)} <= detector[1] and _code(src) != _code(tgt)
 
 
 def is_foreign(line: str, language: str) -> bool:
-    """Whether a line is surely in another language. Lines of few letters never are."""
+    """Whether the detector is sure that a line is in another language. It is never sure about lines of few letters."""
     guess = _guess(line)
     return guess.is_sure and guess.language not in _accepted(language)
 
 
 def is_in(line: str, language: str) -> bool:
-    """Whether the likeliest language of a line is this one."""
+    """Whether this is the most likely language of a line."""
     return _guess(line).language == _code(language)

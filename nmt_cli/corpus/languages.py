@@ -1,4 +1,4 @@
-"""Names of languages, and comparison of their codes."""
+"""Names of languages, and comparison of language codes."""
 
 _TABLE = """
 af afr Afrikaans;am amh Amharic;ar ara Arabic;az aze Azerbaijani;be bel Belarusian;bg bul Bulgarian;bn ben Bengali
@@ -25,8 +25,8 @@ _VARIANTS = {
     "zh-hans": "Chinese (simplified)",
     "zh-hant": "Chinese (traditional)",
 }
-ARGOS_CODES = {"pb": "pt-BR", "zt": "zh-Hant"}  # codes that only Argos packages and clients of LibreTranslate have
-_TRADITIONAL = {"hant", "tw", "hk", "mo"}  # the script of Chinese, and countries that write it
+ARGOS_CODES = {"pb": "pt-BR", "zt": "zh-Hant"}  # codes that only Argos packages and clients of LibreTranslate use
+_TRADITIONAL = {"hant", "tw", "hk", "mo"}  # the traditional Chinese script, and regions that use it
 
 
 def name_of(code: str) -> str:
@@ -47,23 +47,23 @@ def near(code: str) -> set[str]:
 def base_of(code: str) -> str:
     """Return the two-letter language code without script and country: pt for pt-BR, de for deu_Latn and DE.
 
-    Argos' own codes stay: they are suffixes of other files, too.
+    Argos' own codes (pb, zt) are returned unchanged, because they may also be suffixes of other files.
     """
     first = code.replace("_", "-").split("-")[0].lower()
     return _SHORT.get(first, first)
 
 
 def is_same(code: str, other: str) -> bool:
-    """Whether two codes name the same language and script in any country, as en-GB and EN-US do."""
+    """Whether two codes name the same language and script. Countries are ignored: en-GB is the same as EN-US."""
     code, other = folded(code), folded(other)
     scripts = {part for part in f"{code}-{other}".split("-") if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2
 
 
 def match(code: str, known: list[str]) -> str | None:
-    """Return the known code that matches: the same code, otherwise the first of the same language.
+    """Return the known code that equals `code`, otherwise the first one of the same language, or None.
 
-    Of codes of Chinese, the first of the same script, if there is one.
+    For Chinese, codes of the same script come first.
     """
     code = folded(code)
     for each in known:

@@ -1,4 +1,4 @@
-"""Capital and small letters by the rules of languages where Python's own, which know no language, are wrong.
+"""Change case by the rules of a language. Python's own methods apply the same rules to all languages.
 
 The rules are those of Unicode's SpecialCasing.txt and of CLDR's transforms tr-Upper, tr-Lower, el-Upper and nl-Title.
 """
@@ -8,9 +8,10 @@ import unicodedata
 
 from nmt_cli.corpus.languages import base_of
 
-_DOTLESS = "tr", "az", "crh", "tt", "gag"  # in Latin script: i and İ, ı and I
+_DOTLESS = "tr", "az", "crh", "tt", "gag"  # pair i with İ and ı with I, in Latin script
 _GREEK_WORD = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]+")
-_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # of decomposed text; capitals have none
+_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # in decomposed text; Greek capitals have none
+# Two vowels that the accent on the first keeps apart. In capitals, a diaeresis on the second does so.
 _HIATUS = re.compile("([ΑΕΗΟ])(?:[\u0313\u0314]?[\u0300\u0301\u0342])([ΙΥ])(?![\u0300-\u036f])")
 _WORD_START = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_REST = re.compile(r"[\w'’]*")
@@ -21,7 +22,7 @@ def lower(text: str, language: str) -> str:
     """Return a text in small letters."""
     if base_of(language) in _DOTLESS:
         text = text.replace("I\u0307", "i").replace("İ", "i").replace("I", "ı")
-    return text.lower().replace("i\u0307", "i")  # Python writes the dot of İ twice
+    return text.lower().replace("i\u0307", "i")  # Python adds a second dot to the i of İ
 
 
 def upper(text: str, language: str) -> str:
@@ -35,7 +36,7 @@ def upper(text: str, language: str) -> str:
 
 
 def _greek(word: re.Match[str]) -> str:
-    """Return a Greek word without accents: ΜΑΪΟΣ for Μάιος. The word ή (or) keeps its own."""
+    """Return a Greek word without accents: ΜΑΪΟΣ for Μάιος. The word ή (or) keeps its accent."""
     if word[0] in ("ή", "Ή"):
         return "Ή"
     capitals = unicodedata.normalize("NFD", word[0]).upper()
@@ -43,7 +44,7 @@ def _greek(word: re.Match[str]) -> str:
 
 
 def capitalized(word: str, language: str) -> str:
-    """Return a word, or a text, with a capital at its beginning; the rest stays."""
+    """Return a word or a text with a capital first letter. The rest stays."""
     if word[:1] == "i" and base_of(language) in _DOTLESS:
         return f"İ{word[1:]}"
     if word[:2] == "ij" and base_of(language) == "nl":

@@ -1,4 +1,7 @@
-"""Text as in older published results: normalized and tokenized by Moses rules, and lower-cased. Entities stay."""
+"""Normalize and tokenize text by Moses rules, and lower-case it, as for older published results.
+
+Unlike Moses, this does not escape special characters as entities.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -28,7 +31,7 @@ def converter(language: str) -> Callable[[Line], Line]:
 
 
 def convert(chunks: Iterable[Chunk], src: str, tgt: str) -> Iterator[Chunk]:
-    """Yield the same pairs, each side converted by the rules of its language."""
+    """Yield the same pairs with each side converted by the rules of its language."""
     sides = converter(src), converter(tgt)
     for chunk in chunks:
         yield Chunk([sides[0](line) for line in chunk.src], [sides[1](line) for line in chunk.tgt], chunk.repetition)

@@ -51,7 +51,7 @@ class Multi30kSource(Source):
 
 
 def fetch(file: Path, mirror: Path | None) -> None:
-    """Download a file of Multi30k unless it exists. Verify its SHA-256 if that is published."""
+    """Download a file of Multi30k unless it exists. Verify its SHA-256 if there is a published one."""
     url = f"{catalog.MULTI30K_URL}/{file.name}"
     if not file.is_file():
         if mirror:

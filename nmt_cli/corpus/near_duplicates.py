@@ -2,10 +2,10 @@
 
 Lines are compared after folding: case and punctuation are removed, each number becomes 0, and each Chinese or Japanese
 character becomes a word. Two lines are near-duplicates if the Jaccard index of their word sets (shared words divided by
-all words) is at least 0.6. Prefix filtering (Bayardo, Ma and Srikant 2007) finds exactly these, because two such sets
-share a word that is among the rarest of both. Held-out lines are indexed and training lines are looked up, so memory
-does not grow with the training text. Time grows with the number of matches: in text made from a few templates, each
-line has thousands of them.
+all words) is at least 0.6. Prefix filtering (Bayardo, Ma and Srikant 2007) finds all of them without comparing every
+pair of lines, because near-duplicates share a word that is among the rarest of both. Held-out lines are indexed and
+training lines are looked up, so memory does not grow with the training text. Time grows with the number of matches: in
+text made from a few templates, each line matches thousands.
 """
 
 import bisect
@@ -25,13 +25,13 @@ from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe.cleaning import Cleaning
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
-LABELS = "labels"  # target language of recipes/parsing.yaml; its lines are all similar
+LABELS = "labels"  # target language of recipes/parsing.yaml, whose lines are all similar
 SEVERAL_ZEROS = re.compile("0+")
-Flags = npt.NDArray[np.uint8]  # for each held-out line, the bits above that apply to its matches in training
+Flags = npt.NDArray[np.uint8]  # one byte per held-out line: the bits above that apply to its matches in training
 
 
 class _Folding(dict[int, str]):
-    """Replacement of each character, computed on first use."""
+    """Maps each character to its folded form, computed on first use."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -56,7 +56,7 @@ def fold(line: str) -> list[str]:
 
 
 def _needed(size: int) -> int:
-    """Return the least number of words that a set of `size` shares with a near-duplicate: 0.6 x `size`, rounded up."""
+    """Return how many words a set of `size` must share with a near-duplicate: at least 0.6 x `size`, rounded up."""
     return -(-3 * size // 5)
 
 
@@ -71,7 +71,7 @@ class Index:
         self._equal = defaultdict[str, list[int]](list)  # folded text -> lines
         # Rank of a word -> lines that have it among their rarest words, sorted by the size of their word sets.
         self._lines = defaultdict[int, list[int]](list)
-        self._sizes = defaultdict[int, list[int]](list)  # rank -> the sizes of these word sets
+        self._sizes = defaultdict[int, list[int]](list)  # rank -> sizes of the word sets of these lines
         for line in sorted(range(len(folded)), key=lambda i: len(self._sets[i])):
             words = self._sets[line]
             if words:
@@ -81,7 +81,7 @@ class Index:
                 self._lines[rank].append(line)
 
     def find(self, line: str) -> tuple[Sequence[int], set[int]]:
-        """Return the held-out lines that equal a training line after folding, and all its near-duplicates."""
+        """Return the held-out lines that equal a training line after folding, and all near-duplicates of the line."""
         folded = fold(line)
         words = set(folded)
         size, needed = len(words), _needed(len(words))
@@ -89,11 +89,11 @@ class Index:
         if not known or len(known) < needed:
             return (), set()
         candidates = set[int]()
-        unknown = size - len(known)  # words of no held-out line; they count as the rarest
+        unknown = size - len(known)  # words that no held-out line has; they rank before all others
         for rarer, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
-                # A held-out set without the `rarer` rarest words shares at most size - rarer words, and this
-                # limits its size.
+                # A held-out set that lacks the `rarer` rarest words shares at most size - rarer words, which limits
+                # the size of a near-duplicate.
                 most = 8 * (size - rarer) // 3 - size
                 first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
@@ -111,7 +111,7 @@ class HeldOutIndex:
         self._src, self._tgt = Index(src), Index(tgt)
 
     def look_up(self, src: Sequence[str], tgt: Sequence[str]) -> tuple[Flags, npt.NDArray[np.bool_]]:
-        """Return the matches of each held-out line among these training pairs, and which pairs are near-duplicates."""
+        """Return the flags of held-out lines that match these training pairs, and which pairs are near-duplicates."""
         flags, near = np.zeros(self.count, np.uint8), np.zeros(len(src), bool)
         for i, lines in enumerate(zip(src, tgt, strict=True)):
             (equal_src, near_src), (equal_tgt, near_tgt) = self._src.find(lines[0]), self._tgt.find(lines[1])
@@ -142,7 +142,10 @@ def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
 
 
 def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
-    """Return counts of duplicates and near-duplicates by split, and the numbers (from 1) of these lines."""
+    """Return for each split how many lines have duplicates and near-duplicates in training.
+
+    `near_lines` lists the numbers (from 1) of the lines with near-duplicates.
+    """
     found, start = dict[str, dict[str, Any]](), 0
     for split in HELD_OUT if len(flags) else ():
         count = len(read_lines(directory / f"{split}.src"))

@@ -30,15 +30,15 @@ class _HashedFile(io.FileIO):
 
 
 def uncompressed_name(path: Path) -> str:
-    """Return the name of a file without the suffix of a compression."""
+    """Return the name of a file without its compression suffix."""
     return path.name.removesuffix(path.suffix) if path.suffix in COMPRESSIONS else path.name
 
 
 @contextlib.contextmanager
 def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
-    """Open a file, decompressed by its suffix. If the block reads it to the end, store its SHA-256 in `hashes`.
+    """Open a plain or compressed file. If the `with` block reads it to the end, store its SHA-256 in `hashes`.
 
-    Raises MissingError if there is no such file, DataError if it is truncated or corrupt.
+    Raises MissingError if there is no such file, and DataError if it is truncated or corrupt.
     """
     if not path.is_file():
         raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
@@ -52,14 +52,14 @@ def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
 
 @contextlib.contextmanager
 def decompressing(packed: Any, name: str) -> Iterator[io.BufferedReader]:
-    """Decompress an open binary file by the suffix of its name; DataError if it is truncated or corrupt."""
+    """Decompress an open binary file by the suffix of its name. Raises DataError if it is truncated or corrupt."""
     suffix = Path(name).suffix
     try:
         yield _decompressed(packed, suffix)
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise _corrupt(name, error) from None
     except OSError as error:
-        if error.errno is None and suffix in COMPRESSIONS:  # bz2 and zstd
+        if error.errno is None and suffix in COMPRESSIONS:  # from bz2 or zstd
             raise _corrupt(name, error) from None
         raise
 
@@ -80,7 +80,7 @@ def _decompressed(packed: Any, suffix: str) -> Any:
 
 @contextlib.contextmanager
 def compressing(raw: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    """Yield a file that compresses to `raw` in the format of a suffix. The same data give the same bytes."""
+    """Yield a file that writes to `raw`, compressed by the suffix of `name`. The same data give the same bytes."""
     suffix = Path(name).suffix
     if suffix == ".gz":
         with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:

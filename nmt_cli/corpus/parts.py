@@ -1,17 +1,17 @@
 """Parts of a corpus that several machines prepare together, in a directory that they share.
 
-A part has the pairs of consecutive chunks of the training text, about PART_PAIRS of them. Each step of the preparation
-writes a directory for each part, and for each bucket of hashes:
+A part is a run of about PART_PAIRS consecutive training pairs. Each step of the preparation writes directories, some of
+them for each part N or for each bucket B of hashes:
 
-job            the settings and the files that all shards must have in common
+job            the settings and input files, which must be the same for all shards
 held-out       the dev and test pairs
 cleaned/N      cleaned text of part N, and the hashes of its pairs in ascending order
-text           the number of parts; it appears when a shard has read the whole text
-repeated/B     positions of pairs in the whole cleaned text that equal an earlier one, with a hash in bucket B
+text           the number of parts, written once a shard has read the whole text
+repeated/B     positions in the whole cleaned text of pairs that equal an earlier pair, for hashes in bucket B
 tokenizer      the tokenizer, and the held-out text
 encoded/N      token ids of part N
 
-A directory appears by one rename, with a manifest that has the hashes of its files. It is never changed.
+Each directory appears in one rename, with a manifest of the hashes of its files, and never changes.
 """
 
 import functools
@@ -37,7 +37,7 @@ Positions = npt.NDArray[np.uint64]  # of pairs in the whole cleaned text
 
 
 def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None:
-    """Commit a directory with these files. If another shard has committed it meanwhile, its files are the same."""
+    """Commit a directory with these files, unless another shard has just committed it with the same files."""
     try:
         sealed = {"entries": entries, "digest": artefact.digest(entries)}
         with artefact.staged(target, KIND, sealed, own_name=True) as stage:
@@ -49,16 +49,17 @@ def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None
 
 
 def entries_of(directory: Path, *, content: bool = False, later: Path | None = None) -> dict[str, Any]:
-    """Return the entries of a committed directory; DataError if they or the sizes of its files have changed.
+    """Return the entries of a committed directory.
 
-    With `content`, every byte of the files is compared with its hash. `later` was made from its files, perhaps after
-    they were damaged.
+    Raises DataError if the entries or the sizes of the files have changed. With `content`, the hashes of the files are
+    checked, too. `later` is a directory made from these files, perhaps after they were damaged. The error advises
+    removing it, too.
     """
     try:
         manifest = artefact.verify(directory, KIND, content=content)
         entries: dict[str, Any] = manifest.get("entries", {})
         if artefact.digest(entries) != manifest.get("digest"):
-            raise DataError(f"{directory / artefact.MANIFEST} is damaged: its entries are not those that were written")
+            raise DataError(f"{directory / artefact.MANIFEST} is damaged: its entries do not match their digest")
     except (DataError, MissingError) as error:
         damaged = f"{directory} and {later}" if later else directory
         raise DataError(f"{error}. Remove {damaged}, and run all shards again") from None
@@ -77,7 +78,7 @@ def numbered(directory: Path, number: int) -> Path:
 
 
 def plain(stats: CleaningStats) -> dict[str, Any]:
-    """Return counts as JSON values, in the order of their reasons."""
+    """Return counts as JSON values, for `stats_of`."""
     kept = {str(part): count for part, count in stats.kept.items()}
     counts = {"read": stats.read, "dropped": dict(stats.dropped), "kept": kept}
     by_part = [[*key, count] for key, count in stats.by_part.items()]
@@ -87,7 +88,7 @@ def plain(stats: CleaningStats) -> dict[str, Any]:
 
 
 def stats_of(values: dict[str, Any]) -> CleaningStats:
-    """Return the counts that `plain` made JSON values of."""
+    """Return counts from the JSON values of `plain`."""
     stats = CleaningStats(int(values["read"]), first_line=values["first_line"], turned=int(values["turned"]))
     stats.dropped.update(values["dropped"])
     stats.kept.update({int(part): count for part, count in values["kept"].items()})
@@ -98,7 +99,7 @@ def stats_of(values: dict[str, Any]) -> CleaningStats:
 
 
 def sorted_hashes(hashes: bytes) -> dict[str, bytes]:
-    """Return the file of hashes in ascending order, and the file of their positions in the part."""
+    """Return two files: the hashes in ascending order, and for each hash the position of its pair in the part."""
     pairs = np.frombuffer(hashes, "<u8").reshape(-1, 2)
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))  # stable: equal hashes keep their order
     return {"hashes": pairs[order].tobytes(), "order": order.astype("<u4").tobytes()}
@@ -127,11 +128,11 @@ class Cleaned:
 
     @property
     def buckets(self) -> int:
-        """The number of ranges of hashes. The hashes in a range fit into memory together."""
+        """The number of buckets. A bucket is a range of hashes that fit into memory together."""
         return -(-self.pairs // stages.HASHES_AT_ONCE) if self.drops_duplicates else 0
 
     def find_repeated(self, bucket: int) -> Positions:
-        """Return, in order, the positions of the pairs with a hash in this bucket that equal an earlier pair."""
+        """Return the ascending positions of pairs that equal an earlier pair and have a hash in this bucket."""
         found, positions = [np.zeros((0, 2), "<u8")], [np.zeros(0, np.uint64)]
         for part in range(self.parts):
             directory = numbered(self.directory / "cleaned", part)
@@ -140,10 +141,10 @@ class Cleaned:
             found.append(np.asarray(hashes[first:end]))
             order = _mapped(directory / "order", "<u4")[first:end]
             positions.append(order.astype(np.uint64) + np.uint64(self.starts[part]))
-        pairs, places = np.concatenate(found), np.concatenate(positions)
-        order = np.lexsort((places, pairs[:, 1], pairs[:, 0]))
-        same = (pairs[order[1:]] == pairs[order[:-1]]).all(1)
-        return np.sort(places[order[1:][same]])
+        all_hashes, all_positions = np.concatenate(found), np.concatenate(positions)
+        order = np.lexsort((all_positions, all_hashes[:, 1], all_hashes[:, 0]))
+        same = (all_hashes[order[1:]] == all_hashes[order[:-1]]).all(1)
+        return np.sort(all_positions[order[1:][same]])
 
     @functools.cached_property
     def _repeated(self) -> list[Positions]:
@@ -154,7 +155,7 @@ class Cleaned:
 
     @property
     def distinct(self) -> int:
-        """The number of pairs that equal no earlier one, once all buckets are searched."""
+        """The number of pairs that equal no earlier pair. Requires that all buckets have been searched."""
         return self.pairs - sum(map(len, self._repeated))
 
     def repeats(self, part: int) -> stages.Repeated:
@@ -167,7 +168,7 @@ class Cleaned:
         return repeated
 
     def chunks(self, part: int) -> Iterator[stages.TextChunk]:
-        """Yield the text of a part. DataError if it is damaged."""
+        """Yield the text of a part. Raises DataError if the part is damaged."""
         directory, repeated = numbered(self.directory / "cleaned", part), self.repeats(part)
         entries_of(directory, content=True, later=self.directory / "repeated")
         src, tgt = ((directory / side).read_bytes().decode().split("\n") for side in ("src", "tgt"))
@@ -194,7 +195,10 @@ def _before(hashes: npt.NDArray[np.uint64], bound: int) -> int:
 
 
 def append_encoded(directory: Path, writers: dict[str, store.SideWriter], types: dict[str, str]) -> dict[str, Any]:
-    """Append the ids of an encoded part to both sides of the corpus; return its entries. DataError if it is damaged."""
+    """Append the ids of an encoded part to both sides of the corpus, and return the entries of the part.
+
+    Raises DataError if the part is damaged.
+    """
     entries = entries_of(directory, content=True)
     for name, writer in writers.items():
         ids = np.frombuffer((directory / f"{name}.ids").read_bytes(), types[name])

@@ -41,12 +41,12 @@ class PrepareOptions:
     """How to prepare a corpus. No option changes a byte of the result."""
 
     mirror: Path | None = None  # directory to read a named corpus from, instead of downloading it
-    workers: int | None = None  # processes; None: one per core this process may use
+    workers: int | None = None  # number of processes; None for one per core that this process may use
     overwrite: bool = False
     dry_run: bool = False
-    strict: bool = False  # raise DataError where it would warn: lines that are not UTF-8, or sides that look shifted
+    strict: bool = False  # raise DataError instead of warning about wrong encodings or shifted or swapped sides
     translate: synthetic.Translate | None = None  # required for corpus.synthetic
-    translate_units: synthetic.TranslateUnits | None = None  # required where many machines translate for it
+    translate_units: synthetic.TranslateUnits | None = None  # required if several machines translate
 
     @property
     def processes(self) -> int:
@@ -84,7 +84,7 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
 
 
 def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
-    """Return whether `out` holds this very corpus. If False, `out` may be replaced.
+    """Return whether `out` holds exactly this corpus. If False, `out` may be replaced.
 
     Raises OutputError or DataError if `out` must not be replaced.
     """
@@ -98,8 +98,8 @@ def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
         raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
     corpus = source.corpus
     # A setting that an older version of nmt did not store had its default value.
-    before = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
-    differences = loading.differences(before, prepared_settings(corpus))
+    stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
+    differences = loading.differences(stored, prepared_settings(corpus))
     hashes = {file["sha256"] for file in manifest["sources"]}
     reused = reused_tokenizer(corpus)
     files = source.local_files() + reused + synthetic.files_of(corpus)
@@ -117,8 +117,8 @@ def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
     settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
     for entry in [*settings["sources"], *settings["synthetic"]]:
         del entry["weight"]
-    later = [(settings["sources"], "filters"), (settings["synthetic"], "src"), (settings["synthetic"], "tgt")]
-    for entry, name in ((entry, name) for entries, name in later for entry in entries):
+    newer = [(settings["sources"], "filters"), (settings["synthetic"], "src"), (settings["synthetic"], "tgt")]
+    for entry, name in ((entry, name) for entries, name in newer for entry in entries):
         if entry[name] is None:
             del entry[name]  # corpora of older versions do not have the setting
     return settings
@@ -167,7 +167,7 @@ class Prepared:
 
     stats: cleaning.CleaningStats
     warnings: list[str]
-    left: store.Lengths  # pairs of each part of the corpus
+    left: store.Lengths  # remaining pairs of each part of the corpus
     tokens: dict[str, int]  # of each side
     near: dict[str, dict[str, Any]]  # near-duplicates by split
     languages: held_out_sets.Languages  # of the held-out sets
@@ -202,7 +202,7 @@ def commit(
 
 
 def open_text(source: Source, out: Path, work: Path) -> RawText:
-    """Open the text of a corpus and name all files that determine the corpus."""
+    """Open the text of a corpus. Its `files` list everything that determines the corpus."""
     corpus = source.corpus
     text = _converted(source.open(out.parent / "downloads", work / "input"), corpus)
     reused = reused_tokenizer(corpus)
@@ -237,7 +237,7 @@ def translate_share(
     options: PrepareOptions,
     worker: tuple[int, int],
 ) -> list[Path]:
-    """Translate a share of the text of corpus.synthetic, as the worker (number, workers) of many.
+    """Translate a share of the text of corpus.synthetic, as worker (number, workers).
 
     Return the files that will hold the translations once all workers have done their shares.
     """
@@ -255,7 +255,7 @@ def part_sizes(stats: cleaning.CleaningStats, corpus: schema.Corpus) -> store.Le
 
 
 def part_names(corpus: schema.Corpus) -> list[str]:
-    """Return the names of the parts of the training text, which a training can weigh, in their order in the corpus."""
+    """Return the names of the parts of the training text, in order. Each part can have its own weight in training."""
     own = [*corpus.train_src, *corpus.mix_src] if corpus.train_src or corpus.sources else [str(corpus.name)]
     names = [", ".join(own)] if own else []
     names += [", ".join(entry.files) for entry in corpus.sources if entry.split == "train"]
@@ -268,11 +268,11 @@ def with_parts(
 ) -> Iterator[Chunk]:
     """Yield the pairs of the real text, then of the synthetic files, each chunk with the number of its part."""
     trained = [index for index, entry in enumerate(corpus.sources) if entry.split == "train"]
-    first = int(bool(corpus.train_src or not corpus.sources))  # number of the first source
+    first = int(bool(corpus.train_src or not corpus.sources))  # part of the first source
     for chunk in real:
         yield chunk if chunk.source is None else chunk._replace(part=first + trained.index(chunk.source))
-    before = len(part_names(corpus)) - len(corpus.synthetic)
-    for number, (files, entry) in enumerate(zip(synthetic_files, corpus.synthetic, strict=False), before):
+    real_parts = len(part_names(corpus)) - len(corpus.synthetic)
+    for number, (files, entry) in enumerate(zip(synthetic_files, corpus.synthetic, strict=False), real_parts):
         section = corpus.of_synthetic(entry)
         for chunk in readers.read_files([files], {}):
             yield chunk._replace(part=number, languages=(section.src, section.tgt))
@@ -306,14 +306,14 @@ def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
 
 
 def hold_out_pairs(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> HeldOut:
-    """Return the pairs of each held-out set, whether it is named or `hold_out` takes it from the training text."""
+    """Return the pairs of each held-out set. `hold_out` takes some of the sets from the training text."""
     held_out = {split: held_out_set(text, split, corpus) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
         return held_out | hold_out.held_out_pairs(corpus, pool.map)
 
 
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
-    """Return the pairs of a named held-out set: not cleaned, but without a leading BOM and the CR of line ends."""
+    """Return the pairs of a held-out set with its own files. Only a BOM and the CR of line ends are removed."""
     pairs, source = list[HeldOutPair](), text.splits[split]
     raw_pairs = (
         (*raw, corpus.of_source(chunk.source))
@@ -336,7 +336,7 @@ def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldO
 def checked_chunks(text: RawText, split: str) -> Iterator[Chunk]:
     """Yield the pairs of a split, then check their number.
 
-    A wrong number raises DataError if `text` has advice to give; otherwise it is a warning.
+    If it is wrong, raise DataError with the advice of `text`, or only warn if `text` has none.
     """
     rows, expected = 0, text.splits[split].rows
     for chunk in text.splits[split].chunks:

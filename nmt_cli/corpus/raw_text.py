@@ -11,7 +11,7 @@ from nmt_cli.corpus.readers import Chunk, count_pairs
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import MissingError
 
-MOST_COUNTED = 1 << 30  # bytes of text; a dry run does not count the lines of more
+MOST_COUNTED = 1 << 30  # bytes of text; a dry run does not count the lines of larger text
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Split:
 
     name: str  # for messages
     chunks: Iterable[Chunk]
-    rows: int | None = None  # required number of pairs; None: any
+    rows: int | None = None  # required number of pairs, or None for any
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RawText:
     origin: str
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # local files that hold the text
-    advice: str | None = None  # for a split with a wrong number of rows; None: that is only a warning
+    advice: str | None = None  # against a wrong number of rows; None gives only a warning
     hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of files that were read to the end
 
 
@@ -59,7 +59,7 @@ class Source(ABC):
 
     @abstractmethod
     def local_files(self) -> list[Path]:
-        """Return the files that hold the text before any download: the user's files, or those of the mirror."""
+        """Return the files that hold the text without a download: the files of the user or of the mirror."""
 
     @abstractmethod
     def published_size(self) -> Size:
@@ -72,12 +72,12 @@ class Source(ABC):
             return self.published_size()
         if not all(file.is_file() for file in files):
             return Size(0, None, self.corpus.rows)
-        packed = (".gz", ".parquet")  # text is about three times as large
+        packed = (".gz", ".parquet")  # the text in them is about three times as large
         text_bytes = sum(file.stat().st_size * (3 if file.suffix in packed else 1) for file in files)
         return Size(0, text_bytes, self.corpus.rows)
 
     def count_pairs(self) -> int | None:
-        """Return the number of training pairs in local files; None if there are none, or counting takes minutes.
+        """Return the number of training pairs in local files, or None if there are no files or counting takes minutes.
 
         Raises MissingError if a file does not exist.
         """

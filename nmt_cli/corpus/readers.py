@@ -12,7 +12,7 @@ from nmt_cli.system.errors import DataError
 
 CHUNK = 4000  # pairs read and processed at once
 MAX_LINE_BYTES = 1 << 20
-BLOCK_BYTES = 1 << 18  # read at once; a call for each line would take half the time of reading
+BLOCK_BYTES = 1 << 18  # read at once; with a call for each line, reading would take twice as long
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC |= {b"PAR1": "parquet", b"\xff\xfe": "UTF-16 or UTF-32", b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32"}
 
@@ -27,8 +27,8 @@ class Chunk(NamedTuple):
     repetition: int = 0  # how often the corpus lists these two files earlier: [a, a] gives 0, then 1
     source: int | None = None  # index in corpus.sources
     part: int = 0  # number of the part in the manifest
-    scores: Sequence[float | None] = ()  # of the pairs, where that source has a column of scores
-    languages: tuple[str, str] | None = None  # of synthetic text, whose source lines begin with their tokens
+    scores: Sequence[float | None] = ()  # of the pairs, if their source has a column of scores
+    languages: tuple[str, str] | None = None  # of synthetic text, whose sources already have their first tokens
 
 
 def check_plain(data: bytes, name: str) -> None:
@@ -71,7 +71,10 @@ def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
 
 
 def lines_of(file: Any) -> Iterator[bytes | None]:
-    """Yield the lines of an open binary file, None for a line over MAX_LINE_BYTES, which is never held in memory."""
+    """Yield the lines of an open binary file, and None for a line over MAX_LINE_BYTES.
+
+    Such a line is never in memory as a whole.
+    """
     rest = b""
     while block := file.read1(BLOCK_BYTES):
         lines = (rest + block).split(b"\n")
@@ -87,10 +90,10 @@ def lines_of(file: Any) -> Iterator[bytes | None]:
 def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
     """Yield the pairs of two parallel files in chunks. At the end, `hashes` holds the SHA-256 of both files."""
     sides = raw_lines(Path(src), hashes), raw_lines(Path(tgt), hashes)
-    for before in count(0, CHUNK):
+    for start in count(0, CHUNK):
         chunk = Chunk(list(islice(sides[0], CHUNK)), list(islice(sides[1], CHUNK)), repetition)
         if len(chunk.src) != len(chunk.tgt):
-            totals = [before + len(read) + sum(1 for _ in rest) for read, rest in zip(chunk[:2], sides, strict=True)]
+            totals = [start + len(read) + sum(1 for _ in rest) for read, rest in zip(chunk[:2], sides, strict=True)]
             found = f"{src} has {counted(totals[0], 'line')}, {tgt} has {totals[1]:,}"
             raise DataError(f"{found}: they are not parallel. Compare them with the originals")
         if not chunk.src:

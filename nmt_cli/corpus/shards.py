@@ -1,8 +1,8 @@
 """The command `nmt prepare --shard I/N`: several machines prepare a corpus in a directory that they share.
 
-The corpus is the same, byte for byte, as that of one machine. Each shard cleans and encodes every N-th part, and finds
-repeated pairs in every N-th bucket of hashes; see parts.py. Shard 1 also trains the tokenizer and joins the parts. What
-a killed shard has committed stays, and any shard may run again, with another N.
+The result is the same, byte for byte, as on one machine. Each shard cleans and encodes every N-th part, and finds
+repeated pairs in every N-th bucket of hashes; see parts.py. Shard 1 also trains the tokenizer and joins the parts.
+Committed work survives when a shard is killed, and any shard may run again, even with another N.
 """
 
 import functools
@@ -42,25 +42,25 @@ from nmt_cli.system import console
 from nmt_cli.system.errors import BusyError, OutputError, UsageError, from_os_error
 
 POLL_SECONDS = 5.0
-WORK = {  # of each step that shards divide
+WORK = {  # step -> its unfinished work, in messages
     "cleaned": "parts are not cleaned",
     "repeated": "buckets of hashes are not compared",
     "encoded": "parts are not encoded",
 }
-MOST_NAMED = 8  # shards in a message
+MOST_NAMED = 8  # shards that a message lists
 
 
 @dataclass(frozen=True)
 class Share:
-    """The share of one worker."""
+    """One shard's share of the work."""
 
     number: int  # of this shard, from 1
-    workers: int  # all shards
-    wait: bool = False  # for the work of other shards; otherwise BusyError names them
+    workers: int  # number of shards
+    wait: bool = False  # wait for other shards; otherwise BusyError names them
 
 
 def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, share: Share) -> Path:
-    """Do a share of the work for the corpus in `out`, and return `out`. The last step of shard 1 commits it."""
+    """Do one shard's share of preparing a corpus, and return `out`. The last step of shard 1 commits the corpus."""
     if options.overwrite:
         raise UsageError(f"--overwrite does not go with --shard. Remove {out} first")
     source = sources.source_of(corpus, options.mirror)
@@ -72,7 +72,7 @@ def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, sha
         if directory.exists() and not artefact.was_locked(directory):
             raise OutputError(f"{directory} is in the way, and nmt did not make it. Move it away")
         artefact.make_directory(directory)
-        (directory / artefact.LOCK).touch()  # a mark that nmt made it
+        (directory / artefact.LOCK).touch()  # marks the directory as made by nmt
         with artefact.locked(work, "the work of this shard in"), stages.Pool(options.processes) as pool:
             try:
                 if not out.exists() or not prepare.finished(source, out, options):
@@ -99,7 +99,7 @@ def _numbered_result(function: Callable[[Any], Any], job: tuple[int, Any]) -> tu
 
 
 class _Shard:
-    """One shard at work."""
+    """Runs the steps of one shard."""
 
     def __init__(
         self, source: Source, out: Path, options: PrepareOptions, share: Share, work: Path, pool: stages.Pool
@@ -109,7 +109,7 @@ class _Shard:
         self.reused = prepare.reused_tokenizer(self.corpus)
 
     def run(self) -> None:
-        """Take all steps in order. Each continues where an earlier run stopped."""
+        """Run all steps in order. Each one continues where an earlier run stopped."""
         prepare.make_directories(self.work)
         self._agree()
         text = prepare.open_text(self.source, self.out, self.work)
@@ -146,7 +146,7 @@ class _Shard:
         return [number for number in range(total) if number not in present]
 
     def _waiting(self, step: str, total: int) -> str:
-        """Return how many parts or buckets have not taken a step, and the shards to run; "" if all have taken it."""
+        """Return a message on the unfinished work of a step and the shards to run, or "" if the step is finished."""
         missing = self._missing(step, total)
         shards = sorted({number % self.share.workers + 1 for number in missing})
         listed = ", ".join(map(self._name, shards[:MOST_NAMED]))
@@ -158,7 +158,10 @@ class _Shard:
         return "" if present else f"the tokenizer is not trained yet: run --shard {self._name(1)}"
 
     def _wait_for(self, waiting: Callable[[], str]) -> None:
-        """Return when the other shards have finished a step; BusyError unless this one waits."""
+        """Wait until other shards have finished a step, so that `waiting` returns "".
+
+        Raises BusyError at once if this shard does not wait.
+        """
         told = ""
         while reason := waiting():
             if artefact.present(self.out):
@@ -171,12 +174,12 @@ class _Shard:
             time.sleep(POLL_SECONDS)
 
     def _agree(self) -> None:
-        """Store the settings, or compare them with those of the shards before; OutputError if they differ."""
-        others = synthetic.files_of(self.corpus)
-        models = [*self.reused, *(file for file in others if file.name == artefact.MANIFEST)]
+        """Store the settings, or raise OutputError if an earlier shard has stored different settings."""
+        synthetic_files = synthetic.files_of(self.corpus)
+        models = [*self.reused, *(file for file in synthetic_files if file.name == artefact.MANIFEST)]
         job = {
             "settings": prepare.prepared_settings(self.corpus),
-            "inputs": {str(file): file.stat().st_size for file in [*self.source.local_files(), *others]},
+            "inputs": {str(file): file.stat().st_size for file in [*self.source.local_files(), *synthetic_files]},
             "models": {str(file): artefact.sha256(file) for file in models},
             "part_pairs": parts.PART_PAIRS,
             "version": __version__,
@@ -187,10 +190,10 @@ class _Shard:
             parts.keep(directory, {}, job)
         if differences := loading.differences(parts.entries_of(directory), job):
             found = f"{self.directory} has parts of another preparation ({'; '.join(differences)[:500]})"
-            raise OutputError(f"{found}. Give all shards the same options, or remove it to start again")
+            raise OutputError(f"{found}. Give all shards the same options, or remove the directory to start again")
 
     def _held_out(self, text: RawText) -> HeldOut:
-        """Return the dev and test pairs. The first shard that knows them stores them for all."""
+        """Return the dev and test pairs. The first shard that gets here stores them for all."""
         directory = self.directory / "held-out"
         if not artefact.present(directory):
             held_out = prepare.hold_out_pairs(text, self.corpus, self.options)
@@ -207,13 +210,13 @@ class _Shard:
     def _clean(self, text: RawText, held_out: HeldOut) -> None:
         """Clean the parts of this shard."""
         present = parts.numbers_in(self.directory / "cleaned")
-        whole = artefact.present(self.directory / "text")
-        if whole and not any(map(self._is_mine, self._missing("cleaned", int(self._text_entries()["parts"])))):
+        all_read = artefact.present(self.directory / "text")
+        if all_read and not any(map(self._is_mine, self._missing("cleaned", int(self._text_entries()["parts"])))):
             return
         self._translate(held_out)
         files, drops = prepare.make_synthetic(self.source, self.out, self.work, held_out, self.options)
         hashes = cleaning.held_out_hashes(held_out_sets.plain_pairs(held_out), self.corpus.cleaning)
-        read = [0]  # parts
+        read = [0]  # number of parts; a list, so that `jobs` can change it
 
         def jobs() -> Iterator[tuple[int, Chunk]]:
             pairs = parts.PART_PAIRS  # so that the first chunk begins part 0
@@ -256,19 +259,19 @@ class _Shard:
             self._wait_for(waiting)
 
     def _results(self, work: Callable[[Any], Any], jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
-        """Yield each number with the results of its jobs, which workers compute in order."""
+        """Run numbered jobs in the pool. Yield each number with the results of its jobs, in order."""
         answers = self.pool.map(functools.partial(_numbered_result, work), jobs)
         for number, group in itertools.groupby(answers, key=operator.itemgetter(0)):
             yield number, [result for _, result in group]
 
     def _check_text(self, own: dict[str, Any]) -> None:
-        """Raise OutputError if another shard has read other text."""
+        """Raise OutputError if another shard has read different text."""
         stored = self._text_entries()
         hashes = stored["sha256"]
         changed = [file for file, sha256 in own["sha256"].items() if hashes.get(file, sha256) != sha256]
         if changed or stored["parts"] != own["parts"]:
-            what = changed[0] if changed else "the training text"
-            raise OutputError(f"{what} differs from what another shard has read. Remove {self.directory}, start again")
+            found = f"{changed[0] if changed else 'the training text'} is not the same on another shard"
+            raise OutputError(f"{found}. Remove {self.directory} and start all shards again")
 
     def _cleaned(self) -> tuple[Cleaned, cleaning.CleaningStats]:
         """Return the cleaned text of all parts, and the counts of dropped pairs."""
@@ -285,10 +288,11 @@ class _Shard:
             parts.keep(numbered(self.directory / "repeated", bucket), {"positions": positions.tobytes()}, {})
 
     def _train_tokenizer(self, cleaned: Cleaned) -> None:
-        """Train the tokenizer if this is shard 1. Add the held-out text, which encoding needs in its directory."""
+        """On shard 1, train the tokenizer. Store it with the held-out text, where encoding looks for both."""
         if self.share.number > 1 or artefact.present(self.directory / "tokenizer"):
             return
-        files = {file.name: file.read_bytes() for file in (self.directory / "held-out").glob("*.???")}
+        held_out_files = (self.directory / "held-out").glob("*.???")  # without manifest.json
+        files = {file.name: file.read_bytes() for file in held_out_files}
         if self.reused:
             tokenizer.copy(self.reused[0], self.work / "tokenizer.model")
             copies = tokenizer.files_of(self.work / "tokenizer.model")

@@ -6,12 +6,12 @@ from nmt_cli.corpus.raw_text import Source
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 
-DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids, and hashes that find duplicates
+DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids and hashes per byte of raw text
 BYTES_PER_PAIR = 250  # of news text, both sides
 
 
 def disk_megabytes(source: Source) -> int | None:
-    """Return the disk space that a preparation needs; None if the size of the text is unknown."""
+    """Return the disk space that a preparation needs, or None if the size of the text is unknown."""
     text_bytes, limit = source.size().text_bytes, source.corpus.limit
     return text_bytes and int(DISK_PER_TEXT_BYTE * min(text_bytes, (limit or text_bytes) * BYTES_PER_PAIR) / 1e6) + 1
 

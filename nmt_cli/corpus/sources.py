@@ -50,8 +50,8 @@ def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> schema.Corpus:
     """Return the corpus section for the arguments of `nmt prepare`.
 
-    `name` is a named corpus, a hub data set or a recipe; `typed` holds the options of the command line
-    by their names in the section.
+    `name` is a named corpus, a hub data set or a recipe; `typed` maps settings of the section to
+    their values on the command line.
     """
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 Lengths = store.Lengths
 Repeated = npt.NDArray[np.bool_]  # for each pair, whether it equals an earlier one
 TextChunk = tuple[list[str], list[str], Repeated]  # source lines, target lines
-SERIAL_JOBS = 8  # fewer jobs are finished before worker processes have started
+SERIAL_JOBS = 8  # fewer jobs take less time than the start of worker processes
 STOPPING = {signal.SIGINT, signal.SIGTERM}
 SAMPLE_PAIRS = 1_000_000  # random pairs that the tokenizer is trained on
 LONG_TRAINING = 100_000  # pairs; SentencePiece trains on fewer in seconds
@@ -40,7 +40,7 @@ HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much during the sort
 
 
 def _serve(link: Any, parent: int) -> None:
-    """Answer the calls that arrive on `link`. Ignore signals to stop, and exit when the parent exits or is killed."""
+    """Run the calls that arrive on `link`, and send the results. Ignore signals, and exit when the parent exits."""
     end_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # schedulers send them to every process
         signal.signal(number, signal.SIG_IGN)
@@ -71,7 +71,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     """A pool of worker processes, started on first use and killed at the end of the `with` block.
 
     Each worker has its own pipe: with one pipe for all, as in concurrent.futures, a worker that is killed while it
-    writes an answer makes the pool hang. No lock is held, so signals are safe except while a process starts.
+    writes an answer would make the pool hang. There are no locks, so signals are safe except while a process starts.
     """
 
     def __init__(self, workers: int) -> None:
@@ -87,16 +87,16 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             link.close()
 
     def _start(self) -> None:
-        """Start the missing workers. Block signals meanwhile: an interrupted start prints a traceback."""
+        """Start the missing workers, with signals blocked, because an interrupted start prints a traceback."""
         context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads of the parent hold
         resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks signals
         with signals_blocked(STOPPING):
             while len(self._processes) < self.workers:
-                link, its_end = context.Pipe()
-                process = context.Process(target=_serve, args=(its_end, os.getpid()), daemon=True)
+                link, worker_end = context.Pipe()
+                process = context.Process(target=_serve, args=(worker_end, os.getpid()), daemon=True)
                 process.start()
                 self._processes[link] = process
-                its_end.close()  # now only the worker holds it, so its death ends the stream
+                worker_end.close()  # now only the worker holds it, so the pipe closes when the worker ends
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield `function(job)` for each job, in order. Workers take turns; a daemon calls the function itself."""
@@ -128,7 +128,7 @@ def clean(
 ) -> tuple[Repeated, CleaningStats]:
     """Write the cleaned pairs to the files src and tgt of `directory`.
 
-    Return which pairs are repeated, and counts of the dropped ones. `held_out` has the hashes of dev and test pairs.
+    Return which pairs are repeated, and counts of the dropped pairs. `held_out` has the hashes of dev and test pairs.
     """
     stats, total = CleaningStats(), None if corpus.synthetic else corpus.limit or corpus.rows
     with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
@@ -142,9 +142,9 @@ def clean(
 
 
 def find_repeated(file: Path, wanted: bool) -> Repeated:
-    """Return for each 16-byte hash in `file` whether an earlier one equals it; all False unless `wanted`.
+    """Return for each 16-byte hash in `file` whether it equals an earlier one. Unless `wanted`, all are False.
 
-    Each pass compares only hashes with the same remainder, to bound memory.
+    To limit memory, each pass compares only the hashes with one remainder.
     """
     size = file.stat().st_size // 16
     repeated, passes = np.zeros(size, bool), -(-size // HASHES_AT_ONCE) if wanted else 0
@@ -172,7 +172,7 @@ def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
 
 
 def sampled(chunks: Iterable[TextChunk], distinct: int, seed: int) -> Iterator[str]:
-    """Yield what `sample` does, given all chunks of the text and the number of pairs that repeat no earlier one."""
+    """Yield the lines of `sample` from the chunks of a text, in which `distinct` pairs repeat no earlier pair."""
     rng = np.random.default_rng(seed)
     share = SAMPLE_PAIRS / max(1, distinct)
     for src, tgt, repeats in chunks:
@@ -189,7 +189,7 @@ def _train(corpus: schema.Corpus, collect: Callable[[Iterable[str]], Iterable[st
 
 
 def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool) -> bytes:
-    """Train a tokenizer on a sample of the cleaned text, which has so many `pairs`. Return its file."""
+    """Train a tokenizer on a sample of the cleaned text, which has `pairs` pairs. Return its file as bytes."""
     # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece reports an error of its own. So
     # long training runs in a worker, and short training reads a list.
     if pairs > LONG_TRAINING:
@@ -207,8 +207,8 @@ def encode_chunk(
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], store.Lengths, CleaningStats, near_duplicates.Flags]:
     """Encode the pairs of a chunk that are not dropped.
 
-    Return the concatenated ids of both sides and their lengths, with EOS; the pairs kept; the dropped ones; and a flag
-    byte for each held-out line with near-duplicates among the pairs kept.
+    Return the concatenated ids of each side, with EOS; the lengths of the sentences of each side; the indices of the
+    kept pairs; counts of the dropped pairs; and the flags of near-duplicates among the kept pairs.
     """
     settings, (src, tgt, repeats) = corpus.cleaning, chunk
     tokens = [load_tokenizer(model).encode_arrays(src), load_tokenizer(model).target.encode_arrays(tgt)]
@@ -236,9 +236,9 @@ def encode_chunk(
 
 
 def load_afresh(model: Path, corpus: schema.Corpus) -> tuple[dict[str, int], near_duplicates.Flags]:
-    """Load the tokenizer and the held-out text; return the vocabulary size of each side, and a flag per held-out line.
+    """Load the tokenizer and the held-out text again, since an earlier call may have cached other files of these names.
 
-    An earlier call may have cached other files of these names.
+    Return the vocabulary size of each side, and flags for the held-out lines, all 0.
     """
     load_tokenizer.cache_clear()
     load_held_out.cache_clear()
@@ -256,10 +256,10 @@ def pairs_of_parts(positions: Lengths, ends: Lengths) -> Lengths:
 def encode(
     text: Path, repeated: Repeated, parts: Lengths, model: Path, corpus: schema.Corpus, pool: Pool
 ) -> tuple[dict[str, int], Lengths, CleaningStats, dict[str, dict[str, Any]]]:
-    """Write the training ids of the cleaned text to the directory of the tokenizer and the held-out text.
+    """Write the training ids of the cleaned text to the directory of `model`, which also holds the held-out text.
 
-    `parts` holds the number of pairs in each part of the text. Return the number of tokens of each side, the pairs of
-    each part that remain, the dropped pairs, and a summary of near-duplicates by split.
+    `parts` holds the number of pairs in each part of the text. Return the number of tokens of each side, the number of
+    remaining pairs of each part, counts of the dropped pairs, and a summary of near-duplicates by split.
     """
     sides, flags = load_afresh(model, corpus)
     ends = np.cumsum(parts)

@@ -24,7 +24,7 @@ from nmt_cli.system.errors import DataError, MissingError
 StoredIds = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
 KIND = "corpus"
-BLOCK = 1 << 18  # sentences whose lengths are in memory at once: 2 MB of each side, which fit into a cache
+BLOCK = 1 << 18  # sentences whose lengths are in memory at once: 2 MB per side, to fit into the CPU's cache
 HELD_OUT = ("dev", "test", "general")  # names of the sets that are not trained on
 
 
@@ -103,18 +103,18 @@ class Corpus:
         return math.ceil(np.quantile(nearest, position - before))
 
     def in_epoch(self, number: int) -> "Corpus":
-        """Return the text that epoch `number` (from 0) trains on. Its lines are numbered as here; some may be empty."""
+        """Return the text that epoch `number` (from 0) trains on. Lines keep their numbers; some may be empty."""
         return self
 
     @property
     def parts(self) -> list[int]:
-        """The numbers of pairs of its parts, such as files, in their order. Older corpora are one part."""
+        """The number of pairs in each part of the corpus, such as a file. Older corpora are one part."""
         pairs = [int(part["pairs"]) for part in self.manifest.get("parts", [])]
         return pairs if sum(pairs) == len(self.src) else [len(self.src)]
 
     @property
     def fewest_lines(self) -> int:
-        """The number of lines that are not empty in every epoch."""
+        """A lower bound on the number of lines with text in an epoch."""
         return len(self.src)
 
     def lines_by_pair(self, split: str) -> dict[tuple[str, str], list[int]]:
@@ -147,7 +147,7 @@ class SideWriter(contextlib.ExitStack):
 def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     """Open a prepared corpus after checking file sizes (with `content`, also hashes) against its manifest.
 
-    Raises MissingError if there is none, DataError if it is damaged.
+    Raises MissingError if there is no corpus, and DataError if it is damaged.
     """
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Make one with nmt prepare, or name another: --data DIR")
@@ -165,17 +165,23 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
 
 
 def open_side(directory: Path, name: str, vocabulary_size: int) -> Side:
-    """Return the ids of one side, "src" or "tgt", that a SideWriter wrote; DataError if its files hold no numbers."""
+    """Return the ids of one side, "src" or "tgt", that a SideWriter wrote.
+
+    Raises DataError if a file is empty or cut off.
+    """
     types = {"ids": id_type(vocabulary_size), "offsets": "<i8"}
     files = {directory / f"train.{name}.{part}": dtype for part, dtype in types.items()}
     try:
         return Side(*(np.asarray(np.memmap(file, dtype, "r")) for file, dtype in files.items()))
     except ValueError:  # the file is empty, or ends within a number
-        raise DataError(f"{directory}/train.{name}.* are damaged: they hold no numbers. Prepare it again") from None
+        raise DataError(f"{directory}/train.{name}.* are damaged: one is empty or cut off. Prepare it again") from None
 
 
 def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:
-    """Return the side if its offsets cover its ids without empty sentences, and ids are below `vocabulary_size`."""
+    """Return the side if its offsets cover all ids, no sentence is empty, and ids are below `vocabulary_size`.
+
+    Raises DataError otherwise.
+    """
     covered = side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
     shortest = min((block.min() for block in side.length_blocks()), default=0)
     if not covered or shortest < 1 or (vocabulary_size is not None and side.ids.max() >= vocabulary_size):

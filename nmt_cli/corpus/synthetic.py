@@ -1,8 +1,9 @@
 """Synthetic training pairs: real lines of one language with a model's translations.
 
-Real source text with a stronger model is distillation; real target text with a reverse model is back-translation. Each
-line is translated once: a cache, keyed by model, options and text, keeps the translations and survives a kill. Later
-stages clean these pairs like all others. Many machines may translate the lines in units first (`translate_share`).
+Translating real source text with a stronger model is distillation; translating real target text with a reverse model is
+back-translation. Each line is translated once: a cache, keyed by model, options and text, keeps the translations, even
+if nmt is killed. Later stages clean these pairs like all others. Several machines can share the translation
+beforehand, in units of lines (`translate_share`).
 """
 
 import itertools
@@ -32,13 +33,14 @@ from nmt_cli.system.errors import DataError, MissingError
 Pairs = list[tuple[str, str]]
 # Translates lines with the model in a directory: (model, lines, beam, sampling) -> translations in order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
-# Translates the file TEXT in a directory in units, as the worker (number, workers) of many: (model, directory, beam,
-# sampling, worker). With None for the worker, it translates the units that are left and joins all to TRANSLATIONS.
+# Translates units of the file TEXT in a directory: (model, directory, beam, sampling, worker). The worker is (number,
+# workers) and translates its share of the units. If it is None, the remaining units are translated, and all of the
+# translations are joined in TRANSLATIONS.
 TranslateUnits = Callable[[Path, Path, int, bool, tuple[int, int] | None], None]
-TEXT, TRANSLATIONS = "text", "translations"  # in a directory of the cache
+TEXT, TRANSLATIONS = "text", "translations"  # files in a directory of the cache
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
-SMOOTHING = 10  # characters added to both lengths, because the ratio of short lines varies
-MOST_DEVIATIONS = 5.0  # of the log length ratio from its median
+SMOOTHING = 10  # characters added to both lengths, because the ratio varies widely for short lines
+MOST_DEVIATIONS = 5.0  # largest distance of a log length ratio from the median, as a multiple of the spread
 LEAST_SPREAD = 0.1  # smallest spread of log length ratios that is assumed
 
 
@@ -133,7 +135,7 @@ def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
 
 
 def _target_token(entry: schema.Synthetic, section: schema.Corpus) -> str:
-    """Return the token before the lines that the model of an entry translates; "" if it has one target language."""
+    """Return the token that the model of an entry needs before each line; "" if it has one target language."""
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     if not model.target_tokens:
         return ""
@@ -154,7 +156,7 @@ def select_lines(
         section = corpus.of_synthetic(entry)
         texts = (chunk for chunk in train() if _has_languages(corpus.of_source(chunk.source), section))
         lines = itertools.chain.from_iterable(getattr(chunk, entry.side) for chunk in texts)
-    known = {repair(pair[entry.side == "tgt"], corpus.cleaning) for pair in held_out}
+    held_out_lines = {repair(pair[entry.side == "tgt"], corpus.cleaning) for pair in held_out}
     seen = set[int]()
     with to.open("w", encoding="utf-8") as file:
         for raw in lines:
@@ -168,7 +170,7 @@ def select_lines(
                 continue
             if not line:
                 _drop(stats, entry, EMPTY, "", "")
-            elif line in known:
+            elif line in held_out_lines:
                 _drop(stats, entry, HELD_OUT, line, "")
             elif hash(line) in seen:
                 _drop(stats, entry, DUPLICATE, line, "")
@@ -187,7 +189,7 @@ def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str,
 
 
 def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path, target: str) -> Path:
-    """Return the directory for the translations of a file, which depends on the model, the options and the text.
+    """Return the cache directory for the translations of a file, named by a hash of model, options and text.
 
     `target` is the token before each line for a model with several target languages.
     """
@@ -197,12 +199,12 @@ def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path, target: s
 
 
 def _with_target(target: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines without their ends, each after the token of the target language."""
+    """Yield lines without line feeds, each after the token of its target language."""
     return (f"{target} {line[:-1]}".lstrip() for line in lines)
 
 
 def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate: Translate | None, target: str) -> Path:
-    """Return a file with a translation for each line of `real`, from its directory of the cache or translated now."""
+    """Return a file with a translation of each line of `real`. Lines that are not cached are translated now."""
     model, total = _model(entry), sum(1 for _ in real.open("rb"))
     whole, part = directory / TRANSLATIONS, directory / f"{TRANSLATIONS}.part"
     if whole.is_file():
@@ -214,7 +216,7 @@ def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate:
         with open(part, "ab+", opener=artefact.open_no_symlink) as file:
             file.seek(0)
             data = file.read()
-            file.truncate(data.rfind(b"\n") + 1)  # a kill may have cut the last line
+            file.truncate(data.rfind(b"\n") + 1)  # if nmt was killed, the last line may be incomplete
         done = data.count(b"\n")
         with real.open(encoding="utf-8", newline="\n") as text, part.open("a", encoding="utf-8") as file:
             rest = _with_target(target, itertools.islice(text, done, None))
@@ -237,11 +239,12 @@ def write_pairs(
 ) -> None:  # fmt: skip
     """Write the pairs to the two files of `sides`. Drop empty, looping and unusually long or short translations.
 
-    Each source begins with the tokens of `target`, where it is named, and of the tag.
+    Each source begins with the tokens of `target` and of the entry's tag, if they are set.
     """
     ratios = [_log_ratio(*pair) for pair in _pairs(real, translations) if pair[1]]
     median = statistics.median(ratios) if ratios else 0.0
     deviations = [abs(ratio - median) for ratio in ratios]
+    # For a normal distribution, the standard deviation is 1.4826 times the median absolute deviation.
     spread = max(LEAST_SPREAD, 1.4826 * statistics.median(deviations)) if ratios else LEAST_SPREAD
     tokens = "".join(f"{token(name)} " for name in (target, entry.tag) if name)
     with sides[0].open("w", encoding="utf-8") as src, sides[1].open("w", encoding="utf-8") as tgt:

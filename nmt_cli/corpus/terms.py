@@ -2,8 +2,8 @@
 
 Matching works on words. A word is a run of letters and digits, or any other single character; each Chinese or Japanese
 character is a word. A phrase matches if its words follow each other in the text. Matches do not overlap: the text is
-scanned from its start, and the longest phrase at a word wins. One accepted form anywhere in the translation satisfies
-a term, even if the phrase occurs several times: a pronoun may translate the second occurrence.
+scanned from its start, and the longest phrase that begins at a word wins. One accepted form anywhere in the translation
+satisfies a term, even if the phrase occurs several times: a pronoun may translate the second occurrence.
 """
 
 import functools
@@ -29,7 +29,7 @@ class Term:
 
     source: str
     forms: tuple[str, ...]
-    any_case: bool = False  # ignore case in both languages; a constraint still uses a form as listed
+    any_case: bool = False  # ignore case on both sides; constrained decoding still uses a form as listed
     line: int = 0  # line number in the glossary file
 
     def form_in(self, translation: str) -> str | None:
@@ -51,7 +51,7 @@ def _joined(some_words: Words) -> str:
     return "\n".join(["", *some_words, ""])
 
 
-@functools.lru_cache(maxsize=16)  # many terms are searched in the same translation
+@functools.lru_cache(maxsize=16)  # one translation is searched for many terms
 def _joined_words(text: str, any_case: bool) -> str:
     return _joined(words(text, any_case))
 
@@ -66,7 +66,7 @@ class Terms:
         self.terms = list(terms)
         self._exact = dict[Words, Term]()
         self._any_case = dict[Words, Term]()  # keyed by case-folded words
-        self._lengths = dict[str, list[int]]()  # first word of phrases, case-folded -> their lengths, longest first
+        self._lengths = dict[str, list[int]]()  # case-folded first word -> lengths of its phrases, longest first
         folded_phrases = dict[Words, Term]()  # case-folded phrase -> its first term
         for term in self.terms:
             phrase = words(term.source)
@@ -92,9 +92,9 @@ class Terms:
 
     @classmethod
     def parse(cls, lines: Iterable[str], name: str = "the glossary") -> "Terms":
-        """Parse lines of the form `phrase<TAB>form|form`; a further `<TAB>any` ignores case. Lines with # are comments.
+        """Parse lines of the form `phrase<TAB>form|form`; a further `<TAB>any` ignores case.
 
-        Raises DataError with the number of the first invalid line.
+        Lines that begin with # are comments. Raises DataError with the number of the first invalid line.
         """
         terms = []
         for number, line in enumerate(lines, 1):

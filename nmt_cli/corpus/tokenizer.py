@@ -1,7 +1,7 @@
 """SentencePiece: one joint byte-pair model for both languages, with byte fallback for unseen characters.
 
 An imported model may have a separate SentencePiece model for target text, in `tokenizer.target.model`. Its vocabulary
-may differ from that of the source.
+may differ from the source vocabulary.
 """
 
 import functools
@@ -25,9 +25,9 @@ _FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # start of a token that continues a word
-# Includes lone surrogates, which SentencePiece does not accept. ZWJ, ZWNJ and soft hyphens stay: words need them.
+# Also matches lone surrogates, which SentencePiece does not accept. ZWJ, ZWNJ and soft hyphens stay: words need them.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
-# Scripts without spaces. They separate words by U+200B, so it stays there.
+# Scripts without spaces. U+200B stays there, because it separates words.
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
 # Invisible characters that allow or forbid a line break.
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
@@ -36,7 +36,7 @@ _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also mat
 
 
 def first_tokens(pieces: Sequence[str]) -> int:
-    """Return how many tokens at the beginning of a source name its target language or are a tag."""
+    """Return how many tokens at the beginning of a source stand for its target language or for a tag."""
     return sum(1 for _ in itertools.takewhile(LANGUAGE.fullmatch, pieces[:MOST_FIRST]))
 
 
@@ -95,7 +95,7 @@ def visible(line: str) -> str:
 def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:
     """Train a joint BPE model and return its file. The same lines give the same bytes on any number of cores.
 
-    Each of `tags` becomes one token at the beginning of a text. Raises DataError if the vocabulary size does not fit.
+    Each of `tags` is one token at the beginning of a text. Raises DataError if the text does not allow the size.
     """
     import sentencepiece
 
@@ -108,7 +108,7 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
             vocab_size=vocabulary_size,
             model_type="bpe",
             byte_fallback=True,
-            character_coverage=0.9995 if many_characters else 1.0,  # the rarest of thousands fall back to bytes
+            character_coverage=0.9995 if many_characters else 1.0,  # the rarest characters fall back to bytes
             normalization_rule_name="identity",
             pad_id=PAD,
             unk_id=UNK,
@@ -125,7 +125,7 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
         elif "required_chars" in fix:
             advice = "Raise corpus.tokenizer.vocabulary_size, or name the language zh, ja or ko"
-            fix = f"the text has more characters. {advice}"
+            fix = f"the text has more characters than that. {advice}"
         raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:200]}") from None
     return model.getvalue()
 
@@ -193,11 +193,11 @@ class Tokenizer:
         return [self._model.id_to_piece(i) for i in ids]
 
     def score(self, token: int) -> float:
-        """Return the score of a token; in byte-pair models, merges that were learned earlier have higher ones."""
+        """Return the score of a token. In byte-pair models, merges that were learned earlier have higher scores."""
         return float(self._model.get_score(token))
 
     def prefix(self, token: str) -> list[int]:
-        """Return the token as a list of ids, [] if it is empty; DataError if it is not in the vocabulary."""
+        """Return the id of a token in a list, or [] for "". Raises DataError if it is not in the vocabulary."""
         ids = [self._model.piece_to_id(token)] if token else []
         if ids == [UNK]:
             raise DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
