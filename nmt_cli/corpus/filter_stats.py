@@ -66,10 +66,11 @@ def count_faults(corpus: schema.Corpus, chunk: Chunk) -> tuple[int, int | None, 
         if reason := reason or cleaning.unusable(src, tgt, unfiltered):
             stats.drop(reason, src, tgt)
             continue
-        for reason in filters.faults(src, tgt, section):
-            stats.drop(reason, src, tgt)
         if filters.turns(src, tgt, section):
             stats.drop(filters.SWAPPED, src, tgt)
+            src, tgt = tgt, src
+        for reason in filters.faults(src, tgt, section):
+            stats.drop(reason, src, tgt)
     return chunk.part, chunk.source, stats
 
 

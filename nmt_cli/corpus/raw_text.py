@@ -72,7 +72,7 @@ class Source(ABC):
             return self.published_size()
         if not all(file.is_file() for file in files):
             return Size(0, None, self.corpus.rows)
-        packed = (".gz", ".parquet")  # the text in them is about three times as large
+        packed = (".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet")  # the text in them is about three times as large
         text_bytes = sum(file.stat().st_size * (3 if file.suffix in packed else 1) for file in files)
         return Size(0, text_bytes, self.corpus.rows)
 

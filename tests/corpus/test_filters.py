@@ -166,6 +166,17 @@ def test_statistics_try_every_filter_and_write_nothing(tmp_path: Path, capsys: p
     assert int(names[1]["filters.language"][3]) > 50
 
 
+def test_pairs_that_are_turned_count_for_no_filter_of_languages(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = own(tmp_path, sources=[entry(tmp_path, filters={"swapped": "turn", "language": True})])
+    filter_stats.show(corpus, tmp_path / "data" / "own", PrepareOptions(workers=1))
+    table = capsys.readouterr().err.split("mixed.tsv: 120 pairs read")[1]
+    cells = {line.split("  ")[0].split(":")[0]: line.split() for line in table.split("\n")}
+    assert cells["filters.swapped"][1:4] == ["turn", "on", "60"]
+    assert cells["filters.language"][1:4] == ["yes", "on", "0"]
+
+
 @pytest.fixture
 def without_eldc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     language_id._eldc.cache_clear()

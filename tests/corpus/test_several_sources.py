@@ -122,11 +122,12 @@ def test_sources_conflict_with_named_corpora() -> None:
 
 def test_sizes_and_pairs_of_all_entries_are_added(tmp_path: Path) -> None:
     files = files_of(tmp_path)
-    (tmp_path / "p.parquet").write_bytes(bytes(100))
-    size = source_of(
-        bitext_section({"files": [files["a.tsv"], files["b.tsv"]]}, {"files": [str(tmp_path / "p.parquet")]})
-    ).size()
-    assert size.text_bytes == 4 + 4 + 300
+    packed = [tmp_path / "p.parquet", tmp_path / "p.zip"]
+    for file in packed:
+        file.write_bytes(bytes(100))
+    entries: list[dict[str, Any]] = [{"files": [str(file)]} for file in packed]
+    size = source_of(bitext_section({"files": [files["a.tsv"], files["b.tsv"]]}, *entries)).size()
+    assert size.text_bytes == 4 + 4 + 300 + 300
     entries = [{"files": [files["a.tsv"], files["b.tsv"]]}, {"files": [files["c.en"], files["c.de"]]}]
     assert source_of(bitext_section(*entries)).count_pairs() == 3
     Path(files["c.de"]).unlink()

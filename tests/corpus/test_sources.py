@@ -114,7 +114,8 @@ def test_each_corpus_has_its_source_and_origin(tmp_path: Path, monkeypatch: pyte
 
 
 def test_sizes_are_those_of_local_files_or_published_ones(tmp_path: Path) -> None:
-    for name, size in (("a", 100), ("b.gz", 10), ("c", 7), ("d", 5)):
+    packed = ["b.gz", "b.bz2", "b.xz", "b.zst"]
+    for name, size in (("a", 100), *((name, 10) for name in packed), ("c", 7), ("d", 5)):
         (tmp_path / name).write_bytes(bytes(size))
 
     def own(*names: str, **more: Any) -> schema.Corpus:
@@ -123,7 +124,7 @@ def test_sizes_are_those_of_local_files_or_published_ones(tmp_path: Path) -> Non
 
     dev = {"dev_src": str(tmp_path / "c"), "dev_tgt": str(tmp_path / "d")}
     for section, text_bytes, rows in (
-        (own("a", "b.gz"), 130, None),
+        *((own("a", name), 130, None) for name in packed),
         (own("a", "b.gz", rows=6, **dev), 142, 6),
         (own("a", "none", rows=6), None, 6),
     ):
