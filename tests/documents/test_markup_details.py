@@ -1,0 +1,179 @@
+"""HTML, XML and Markdown: exact bounds of notes and tags, references, roots, and marks beside words."""
+
+import pytest
+from fake_models import backwards, capitals, linked, same, texts_of, translated
+
+from nmt_cli.documents import html, markdown, xml
+from nmt_cli.documents.document import Outline
+from nmt_cli.documents.placeholders import Protection
+from nmt_cli.documents.placement import Aligned
+from nmt_cli.documents.segment import plain_parts
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "inner", "after", "found"),
+    [
+        ("sup", "x", "1" * 12, " ", True), ("sup", "x", "1" * 13, " ", False), ("sup", ".", "1", "x", True),
+        ("sup", " ", "1", " ", False), ("sup", "", "1", " ", False), ("sup", "x", " 1", " ", False),
+        ("sup", "x", "", " ", False), ("sup", "x", "<b></b>", " ", False), ("sup", "x", "abc", " ", True),
+        ("sup", "x", "abc", "d", False), ("sup", ".", "abc", " ", False), ("sub", "x", "2", "O", True),
+        ("sub", ")", "2", " ", True), ("sub", "]", "2", " ", True), ("sub", ".", "2", " ", False),
+        ("sub", "x", "n", ".", True), ("a", "x", "1", " ", True), ("a", "3", "1", " ", False), ("a", "x", "*", " ", False),
+        ("a", "x", "1", "y", False), ("a", ".", "1", " ", False), ("sup", "x", "&lt;1", " ", True),
+    ],
+)  # fmt: skip
+def test_notes_are_short_and_stand_on_a_word(name: str, before: str, inner: str, after: str, found: bool) -> None:
+    assert html.is_note(name, before, inner, after) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("a&nbsp;<sup>1</sup> b", ["a 1 b"]),
+        ("caf&eacute;<a href=x>1</a> b", ["café b"]),
+        ("x<sup><b><i>1</i></b></sup> b", ["x1 b"]),
+        ("x<sup><a>1</a></sup> b", ["x b"]),
+        ("x<b>y</b><sup>1</sup><i>z</i> b", ["xy z b"]),
+        ("x<sup>1<br></sup> b", ["x1", "b"]),
+        ("a <!-- x --><wbr>b<img>c", ["a b c"]),
+        ("a %<n>d b", ["a b"]),
+        ("<P>a</P><LI>b<CODE>c</CODE>d", ["a", "b d"]),
+        ("a <0>b</0> <1>c <2>d</2>", ["a b c d"]),
+        ("<title>a <b>c</title>d", ["a <b>c", "d"]),
+        ("<textarea>a</textarea><p translate=no>b<h1>c</h1>", ["c"]),
+        ("<span translate=no>b <i>c</i>", []),
+        ("a<svg><p>b</p></svg>c", ["a c"]),
+    ],
+)
+def test_texts_of_html(text: str, texts: list[str]) -> None:
+    parts = html.parse(text, Protection())
+    assert texts_of(parts) == texts
+    out = translated(parts, same).replace("&lt;", "<").replace("&nbsp;", "")
+    assert out.replace(" ", "") == text.replace("&nbsp;", "").replace(" ", "")
+
+
+def test_ignored_elements_are_named_in_any_case() -> None:
+    for ignored in (("B",), ("b",)):
+        assert texts_of(html.parse("a <b>x</b> <B>y</B> c", None, ignored)) == ["a c"]
+
+
+def test_empty_elements_of_xhtml() -> None:
+    assert texts_of(html.parse("<p><script/>a<br/>b<i/>c<title/>d</p>", xml=True)) == ["a", "bc", "d"]
+    assert texts_of(html.parse("<p><script/>a</p>")) == []
+
+
+@pytest.mark.parametrize(("size", "count"), [(500, 2), (501, 1)])
+def test_long_tags_are_not_repeated(size: int, count: int) -> None:
+    pairs = {"Ich": "I", "rufe": "call", "ihn": "him", "an": "call"}
+    begin = "<b x="
+    for tag in (
+        f"{begin}{'x' * (size - len(begin) - 1)}>",
+        f'<b x={"x" * 240} title="5" y={"y" * (size - 259)}>',
+    ):
+        assert len(tag) == size
+        assert translated(html.parse(f"{tag}I call</b> him"), linked(pairs)).count("</b>") == count
+    tag = f'<b title="see" x={"x" * 300} alt="see" y={"y" * 300}>'
+    assert translated(html.parse(f"{tag}I call</b> him"), lambda text: linked(pairs)(text) if " " in text else same(text)).count("</b>") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("<b>&#128512; x &#128512;</b>", ["😀 x 😀"]),
+        ("<b>&#x1F600; x</b>", ["😀 x"]),
+        ("<b>caf&own;s x</b>", ["cafs x"]),
+        ("<a>x<!-- -->y <?p?>z</a>", ["xy z"]),
+        ("<a>x <b/>y</a>", ["x y"]),
+        ("<a>x<b/>y</a>", ["x y"]),
+        ("<a translate = 'no'>x</a><b notranslate='no'>y</b>", ["y"]),
+        ("<r><a>x</a><b/><a>y</a></r>", ["x", "y"]),
+        ("<r> <a>x</a> <![CDATA[ ]]> <a>y</a></r>", ["x", "y"]),
+        ("<r><![CDATA[z]]><a>x</a><a>y</a></r>", ["z", "xy"]),
+    ],
+)
+def test_texts_of_xml(text: str, texts: list[str]) -> None:
+    parts = xml.parse(text, Protection())
+    assert texts_of(parts) == texts
+    assert translated(parts, same).replace(" ", "") == text.replace(" ", "")
+
+
+def test_all_text_stays_inside_of_the_root() -> None:
+    """Also words of the translation that no word of the source explains."""
+    for outline in (Outline(), Outline(detect=False), Outline(joining=("a",))):
+        parts = xml.parse("<?xml version='1.0'?>\n<a>x y</a>\n", outline=outline)
+        assert translated(parts, lambda _: Aligned("p q", [(1, 0)])) == "<?xml version='1.0'?>\n<a>p q</a>\n"
+    head = "<?xml version='1.0'?>\n<!DOCTYPE a>"
+    assert translated(xml.parse(f"{head}dog <b>cat</b>"), backwards) == f"{head}<b>cat</b> dog"
+    assert translated(xml.parse("<a>x <b>y <c>z</c> <p>w</p></b></a>", outline=Outline(("p",))), capitals) == (
+        "<a>X <b>Y <c>Z</c> <p>W</p></b></a>"
+    )
+    assert translated(xml.parse("<![CDATA[a dog"), capitals) == "<![CDATA[A DOG"
+
+
+def test_references_are_spelled_as_the_source_spells_them_first() -> None:
+    assert translated(xml.parse("<b>a &#38; &amp; &gt; > '\"</b>"), same) == "<b>a &#38; &#38; &gt; &gt; '\"</b>"
+    assert translated(html.parse("<b>a &#38; &amp; &gt; > '\"</b>"), same) == "<b>a &#38; &#38; &gt; &gt; '\"</b>"
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "expected"),
+    [
+        # A mark after a joined mark still separates words; a comment does not.
+        ("a<img><!-- -->b", same, "a<img><!-- --> b"),
+        ("a<!-- -->b", same, "a<!-- -->b"),
+        ("a<img>.", same, "a<img>."),
+        ("(a<img>) b", same, "(a<img>) b"),
+        ("a<img> <img>b", same, "a<img> <img>b"),
+        ("<img>a b<img>", backwards, "b<img> <img>a"),
+        ("<b></b>a b", backwards, "b <b></b>a"),
+        ("a <b><i>b</i></b> c", backwards, "c <b><i>b</i></b> a"),
+        ("x <b>a</b></i> <i>b", backwards, "b <b>a</b></i> <i> x"),
+    ],
+)
+def test_spaces_beside_marks(text: str, model: object, expected: str) -> None:
+    out = translated(html.parse(text), model)  # type: ignore[arg-type]
+    assert out.replace(" ", "") == expected.replace(" ", "")
+    assert texts_of(html.parse(out)) == [each for each in [" ".join("".join(expected_text(expected)).split())] if each]
+
+
+def expected_text(text: str) -> list[str]:
+    return texts_of(html.parse(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs", "expected"),
+    [
+        # A link is written once, emphasis is repeated; emphasis beside punctuation has no effect.
+        ("[I call](u) him", {"Ich": "I", "ihn": "him", "rufe": "call"}, "[Ich ihn rufe](u)"),
+        ("*I call* him", {"Ich": "I", "ihn": "him", "rufe": "call"}, "*Ich* ihn *rufe*"),
+        ("*a, dog* x", {",": ",", "Hund": "dog", "y": "x"}, ", *Hund* y"),
+        ("![a [b](c) d](e) x", {"x": "x"}, None),
+        ("- [X] a dog", {"Hund": "dog"}, "- [X] Hund"),
+        ("> [!note]\n> a dog", {"Hund": "dog"}, "> [!note]\n> Hund"),
+        ("a {% if x %} dog {% end %}", {"Hund": "dog", "ein": "a"}, None),
+        ("| a | b\\|c |\n|-|-|\n| b\\|c | a |", {"b|c": "b|c", "x": "c"}, None),
+    ],
+)
+def test_marks_of_markdown(text: str, pairs: dict[str, str], expected: str | None) -> None:
+    parts = markdown.parse(text, Protection())
+    if expected is None:
+        assert translated(parts, same) == text
+    else:
+        assert translated(parts, linked(pairs)) == expected
+
+
+def test_lines_that_would_begin_another_block_are_escaped() -> None:
+    for output, expected in (
+        ("+ a", "\\+ a"), ("- a", "\\- a"), ("1) a", "1\\) a"), ("12. a", "12\\. a"), ("# a", "\\# a"), ("## a", "#\\# a"),
+        ("> a", "\\> a"), ("--", "-\\-"), ("=", "\\="), ("-a", "-a"), ("#a", "#a"), ("1.5", "1.5"), ("####### a", "####### a"),
+    ):  # fmt: skip
+        assert translated(markdown.parse("dog"), lambda _, output=output: Aligned(output, [])) == expected
+
+
+def test_forbidden_additions_leave_the_words_beside_them() -> None:
+    """A placeholder that the source has once may stand once."""
+    protection = Protection()
+    output = Aligned("a %s b {x} c", [(1, 0), (4, 0), (6, 0), (10, 0), (12, 2)])
+    assert translated(plain_parts("see x", protection), lambda _: output) == "a b c"
+    assert translated(plain_parts("see 5%s x", Protection(flags=["java-format"])), lambda _: output) == "a %s b c"
+    assert translated(plain_parts("see x", protection), lambda _: Aligned(" %s ", [(4, 0)])) == "see x"
