@@ -83,7 +83,8 @@ def test_options_that_exclude_each_other(kind: str | None, markup: str | None, f
 @pytest.mark.parametrize(
     ("name", "fits"),
     [
-        ("a.TXT", True), ("a.en_US", True), ("a.deu", True), ("a.01", True), ("a.٣", True), ("a", True), ("a.xyz", False),
+        ("a.TXT", True), ("a.en_US", True), ("a.deu", True), ("a.01", True), ("a.٣", True), ("a", True),
+        ("a.xyz", False),
         ("a.pdf", False), ("tmp.AbC1234xyz", True), ("tmp.AbC1234xy", False), ("a.zst", True), ("a.gz", True),
         ("a.doc", False), (".hidden", True), ("a.XML", False), ("a.ts", False),
     ],
@@ -199,7 +200,11 @@ def test_the_hypothesis_of_a_rank_is_linked_to_its_own_tokens() -> None:
         copy=None, case=True, parts=parts, hypotheses=[SimpleNamespace(text="C A"), SimpleNamespace(text="B")]
     )
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
-    for rank, expected in ((0, Aligned("C A", [(1, 2), (3, 0)])), (1, Aligned("B", [(1, 0)])), (7, Aligned("B", [(1, 0)]))):
+    for rank, expected in (
+        (0, Aligned("C A", [(1, 2), (3, 0)])),
+        (1, Aligned("B", [(1, 0)])),
+        (7, Aligned("B", [(1, 0)])),
+    ):
         assert alignment.align(translator, result, "A B", rank) == expected
 
 

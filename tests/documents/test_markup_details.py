@@ -18,7 +18,8 @@ from nmt_cli.documents.segment import plain_parts
         ("sup", "x", "", " ", False), ("sup", "x", "<b></b>", " ", False), ("sup", "x", "abc", " ", True),
         ("sup", "x", "abc", "d", False), ("sup", ".", "abc", " ", False), ("sub", "x", "2", "O", True),
         ("sub", ")", "2", " ", True), ("sub", "]", "2", " ", True), ("sub", ".", "2", " ", False),
-        ("sub", "x", "n", ".", True), ("a", "x", "1", " ", True), ("a", "3", "1", " ", False), ("a", "x", "*", " ", False),
+        ("sub", "x", "n", ".", True), ("a", "x", "1", " ", True), ("a", "3", "1", " ", False),
+        ("a", "x", "*", " ", False),
         ("a", "x", "1", "y", False), ("a", ".", "1", " ", False), ("sup", "x", "&lt;1", " ", True),
     ],
 )  # fmt: skip
@@ -73,7 +74,12 @@ def test_long_tags_are_not_repeated(size: int, count: int) -> None:
         assert len(tag) == size
         assert translated(html.parse(f"{tag}I call</b> him"), linked(pairs)).count("</b>") == count
     tag = f'<b title="see" x={"x" * 300} alt="see" y={"y" * 300}>'
-    assert translated(html.parse(f"{tag}I call</b> him"), lambda text: linked(pairs)(text) if " " in text else same(text)).count("</b>") == 1
+    assert (
+        translated(
+            html.parse(f"{tag}I call</b> him"), lambda text: linked(pairs)(text) if " " in text else same(text)
+        ).count("</b>")
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,8 +170,10 @@ def test_marks_of_markdown(text: str, pairs: dict[str, str], expected: str | Non
 
 def test_lines_that_would_begin_another_block_are_escaped() -> None:
     for output, expected in (
-        ("+ a", "\\+ a"), ("- a", "\\- a"), ("1) a", "1\\) a"), ("12. a", "12\\. a"), ("# a", "\\# a"), ("## a", "#\\# a"),
-        ("> a", "\\> a"), ("--", "-\\-"), ("=", "\\="), ("-a", "-a"), ("#a", "#a"), ("1.5", "1.5"), ("####### a", "####### a"),
+        ("+ a", "\\+ a"), ("- a", "\\- a"), ("1) a", "1\\) a"), ("12. a", "12\\. a"), ("# a", "\\# a"),
+        ("## a", "#\\# a"),
+        ("> a", "\\> a"), ("--", "-\\-"), ("=", "\\="), ("-a", "-a"), ("#a", "#a"), ("1.5", "1.5"),
+        ("####### a", "####### a"),
     ):  # fmt: skip
         assert translated(markdown.parse("dog"), lambda _, output=output: Aligned(output, [])) == expected
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from fake_models import capitals, filled, linked, same, texts_of
+from fake_models import capitals, filled, same, texts_of
 
 from nmt_cli.documents import accelerators, icu
 from nmt_cli.documents.document import ReadOptions
@@ -46,8 +46,9 @@ def written(text: str, language: str, model: object = capitals) -> str:
         (
             "{n, plural, one {# a} other {# b}}{m, selectordinal, other {c}}",
             "ru",
-            "{n, plural, one {{m, selectordinal, other {{n, number} ac}}} few {{m, selectordinal, other {{n, number} bc}}} "
-            "many {{m, selectordinal, other {{n, number} bc}}} other {{m, selectordinal, other {{n, number} bc}}}}",
+            "{n, plural, one {{m, selectordinal, other {{n, number} ac}}} "
+            "few {{m, selectordinal, other {{n, number} bc}}} many {{m, selectordinal, other {{n, number} bc}}} "
+            "other {{m, selectordinal, other {{n, number} bc}}}}",
         ),
         ("{n, select, a {x} other {y}} {n, plural, other {z}}", "ja", None),
         ("{n, select, one {x} other {y}}", "ja", None),
@@ -103,7 +104,7 @@ def test_where_the_mark_of_a_label_stands(label: str, text: str, expected: str) 
     ("text", "found"),
     [
         ("F5_key", False), ("Tom_b", True), ("TOM_B", False), ("5_a", False), ("_Save a file.", False),
-        ("_Save a file..", True), ("Save__a", False), ("Save &&a", False), ("_A &eacute;", False), 
+        ("_Save a file..", True), ("Save__a", False), ("Save &&a", False), ("_A &eacute;", False),
         ("\\_A", False), ("_a", False), ("&_A", False), ("A _", False),
     ],
 )  # fmt: skip

@@ -30,9 +30,21 @@ def office(kind: str, inside: str, root: str = "x", types: str = "PartName='/a.x
 @pytest.mark.parametrize(
     ("kind", "inside", "texts"),
     [
-        ("wordprocessingml.document.main", '<w:p><w:r><w:drawing><pic:cNvPr descr="a" title="b" name="c"/></w:drawing></w:r></w:p>', ["a", "b"]),
-        ("wordprocessingml.document.main", '<w:tblPr><w:tblCaption w:val="a"/><w:tblDescription w:val="b"/><w:jc w:val="c"/></w:tblPr>', ["a", "b"]),
-        ("wordprocessingml.document.main", '<w:pict><v:shape alt="a" title="b"><v:x alt="c"/></v:shape></w:pict>', ["a"]),
+        (
+            "wordprocessingml.document.main",
+            '<w:p><w:r><w:drawing><pic:cNvPr descr="a" title="b" name="c"/></w:drawing></w:r></w:p>',
+            ["a", "b"],
+        ),
+        (
+            "wordprocessingml.document.main",
+            '<w:tblPr><w:tblCaption w:val="a"/><w:tblDescription w:val="b"/><w:jc w:val="c"/></w:tblPr>',
+            ["a", "b"],
+        ),
+        (
+            "wordprocessingml.document.main",
+            '<w:pict><v:shape alt="a" title="b"><v:x alt="c"/></v:shape></w:pict>',
+            ["a"],
+        ),
         ("presentationml.slide", '<p:cNvPr id="1" descr="a" title="b"></p:cNvPr><p:x title="c"/>', ["a", "b"]),
         ("drawing", '<xdr:cNvPr descr="a" title="b"/><a:p><a:r><a:t>c</a:t></a:r></a:p>', ["a", "b", "c"]),
         ("drawingml.diagramData", "<a:p><a:r><a:t>c</a:t></a:r></a:p>", ["c"]),
@@ -52,16 +64,20 @@ def office(kind: str, inside: str, root: str = "x", types: str = "PartName='/a.x
             ["e"],
         ),
         ("wordprocessingml.styles", paragraph(run("a")), []),
-        ("presentationml.slideMaster", "<p:sp><p:ph/><a:p><a:r><a:t>b</a:t></a:r></a:p></p:sp><a:p><a:r><a:t>a</a:t></a:r></a:p>", ["a"]),
+        (
+            "presentationml.slideMaster",
+            "<p:sp><p:ph/><a:p><a:r><a:t>b</a:t></a:r></a:p></p:sp><a:p><a:r><a:t>a</a:t></a:r></a:p>",
+            ["a"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_elements_with_text(kind: str, inside: str, texts: list[str]) -> None:
     data = office(kind, inside)
     assert texts_of_file("docx", data) == texts
     assert translated_file("docx", data, same) == data
     out = translated_file("docx", data, capitals)
     assert member(out, "b.xml") == "<a>dog</a>"
-    one_of = re.compile(f"(?<=[>\"])({'|'.join(texts) or '(?!)'})(?=[<\"])")
+    one_of = re.compile(f'(?<=[>"])({"|".join(texts) or "(?!)"})(?=[<"])')
     assert member(out, "a.xml") == one_of.sub(lambda match: match[0].upper(), member(data, "a.xml"))
 
 
@@ -90,7 +106,7 @@ def test_the_region_of_each_language() -> None:
     assert [with_region(code) for code in ("pt_BR", "sr-Latn", "xx", "")] == ["pt-BR", "sr-Latn", "xx", ""]
 
 
-@pytest.mark.parametrize("types", ["ContentType=\"{}\" PartName=\"/a.xml\"", "PartName='a.xml' x='' ContentType='{}'"])
+@pytest.mark.parametrize("types", ['ContentType="{}" PartName="/a.xml"', "PartName='a.xml' x='' ContentType='{}'"])
 def test_content_types_in_every_notation(types: str) -> None:
     data = office("wordprocessingml.footer", paragraph(run("a dog")), types=types)
     assert texts_of_file("docx", data) == ["a dog"]
@@ -114,20 +130,37 @@ def marks(*names: str) -> str:
     ("inside", "texts"),
     [
         # Breaks end a segment; other marks stand in it, and some of them inside of words.
-        (run("a") + marks("br") + run("b") + marks("cr") + run("c") + marks("tab") + run("d") + marks("ptab") + run("e"), ["a", "b", "c", "d", "e"]),
+        (
+            run("a")
+            + marks("br")
+            + run("b")
+            + marks("cr")
+            + run("c")
+            + marks("tab")
+            + run("d")
+            + marks("ptab")
+            + run("e"),
+            ["a", "b", "c", "d", "e"],
+        ),
         (run("a") + marks("noBreakHyphen") + run("b") + marks("softHyphen") + run("c"), ["abc"]),
         (run("a") + marks("sym") + run("b"), ["a b"]),
         (run("a") + marks("lastRenderedPageBreak") + run("b") + '<w:proofErr w:type="x"/>' + run("c"), ["abc"]),
         (run("a") + '<w:bookmarkStart w:id="1"/>' + run("b") + '<w:bookmarkEnd w:id="1"/>' + run("c"), ["abc"]),
         (run("a") + marks("footnoteReference", "endnoteReference", "commentReference") + run("b"), ["ab"]),
-        *((f"{run('a ')}<w:{name}>{run('b')}</w:{name}>{run(' c')}", ["a b c"]) for name in ("ins", "moveTo", "smartTag", "customXml", "bdo", "dir", "hyperlink")),
+        *(
+            (f"{run('a ')}<w:{name}>{run('b')}</w:{name}>{run(' c')}", ["a b c"])
+            for name in ("ins", "moveTo", "smartTag", "customXml", "bdo", "dir", "hyperlink")
+        ),
         (f"{run('a')}<w:moveFrom>{run('b')}</w:moveFrom>{run('c')}", ["ac"]),
         (run("a <b> &amp; c").replace("<b>", "<!-- x -->"), []),
         (run("   ") + run("5"), []),
         # The language and marks of the spelling check do not show.
-        (run("a", '<w:lang w:val="en"/>') + run("b", "<w:noProof/>") + run("c", '<w:lang w:val="en"/><w:noProof/>'), ["abc"]),
+        (
+            run("a", '<w:lang w:val="en"/>') + run("b", "<w:noProof/>") + run("c", '<w:lang w:val="en"/><w:noProof/>'),
+            ["abc"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_marks_and_breaks_in_a_paragraph(inside: str, texts: list[str]) -> None:
     data = docx(paragraph(inside))
     assert texts_of_file("docx", data) == texts
@@ -162,9 +195,18 @@ def test_phonetic_text_of_cells_is_dropped() -> None:
 def test_the_format_with_most_characters_is_that_of_other_words() -> None:
     source = docx(paragraph(run("I "), run("see a big dog", BOLD), run(" x")))
     out = body(translated_file("docx", source, linked({"Ich": "I", "sehe": "see", "ihn": "x"})))
-    assert re.findall(r"(<w:b/>)?(?:</w:rPr>)?<w:t[^>]*>(.*?)</w:t>", out) == [("", "Ich"), ("<w:b/>", " sehe "), ("", "ihn")]
-    links = [f'<a:r><a:rPr><a:hlinkClick id="{n}"/></a:rPr><a:t>{text}</a:t></a:r>' for n, text in enumerate(("call up", "x"))]
-    slide = office("presentationml.slide", f"<a:p><a:r><a:t>I will </a:t></a:r>{links[0]}<a:r><a:t> him now</a:t></a:r></a:p>")
+    assert re.findall(r"(<w:b/>)?(?:</w:rPr>)?<w:t[^>]*>(.*?)</w:t>", out) == [
+        ("", "Ich"),
+        ("<w:b/>", " sehe "),
+        ("", "ihn"),
+    ]
+    links = [
+        f'<a:r><a:rPr><a:hlinkClick id="{n}"/></a:rPr><a:t>{text}</a:t></a:r>'
+        for n, text in enumerate(("call up", "x"))
+    ]
+    slide = office(
+        "presentationml.slide", f"<a:p><a:r><a:t>I will </a:t></a:r>{links[0]}<a:r><a:t> him now</a:t></a:r></a:p>"
+    )
     model = linked({"Ich": "I", "rufe": "call", "ihn": "him", "jetzt": "now", "an": "up"})
     assert member(translated_file("pptx", slide, model), "a.xml").count("hlinkClick") == 1, "a link is not repeated"
 
@@ -187,11 +229,21 @@ def instruction(text: str) -> str:
         (field("<", instruction("REF x"), "|", run("a dog"), ">", run("b")), ["b"]),
         (field("<", "|", run("a dog"), ">", run("b")), ["b"]),
         (field("<", instruction("HYPERLINK x"), ">", run("b")), ["b"]),
-        (field("<", instruction("TOC"), "|", field("<", instruction("HYPERLINK"), "|", run("a"), ">"), ">", run("b")), ["b"]),
-        (field("<", instruction("HYPERLINK"), "|", run("a "), field("<", instruction("PAGE"), "|", run("9"), ">"), ">"), ["a"]),
+        (
+            field(
+                "<", instruction("TOC"), "|", field("<", instruction("HYPERLINK"), "|", run("a"), ">"), ">", run("b")
+            ),
+            ["b"],
+        ),
+        (
+            field(
+                "<", instruction("HYPERLINK"), "|", run("a "), field("<", instruction("PAGE"), "|", run("9"), ">"), ">"
+            ),
+            ["a"],
+        ),
         (field(run("a"), ">", run("b"), "<", run("c")), ["a b c"]),
     ],
-)  # fmt: skip
+)
 def test_fields_are_copied_except_for_links(inside: str, texts: list[str]) -> None:
     data = docx(paragraph(inside))
     assert texts_of_file("docx", data) == texts
@@ -202,7 +254,7 @@ def test_fields_are_copied_except_for_links(inside: str, texts: list[str]) -> No
 @pytest.mark.parametrize("model", [capitals, same])
 def test_alternative_texts_keep_quotes_and_lines(model: Model) -> None:
     for text in ("a 'dog'&#10;and &quot;cat&quot;", "a\r\ndog &lt;", "a&#xA;b"):
-        data = office("presentationml.slide", f'<p:cNvPr descr="{text}" id = \'1\'/>')
+        data = office("presentationml.slide", f"<p:cNvPr descr=\"{text}\" id = '1'/>")
         out = member(translated_file("pptx", data, model), "a.xml")
         expected = re.sub(r"(?<!&)\b(a|b|dog|and|cat)\b", lambda match: match[0].upper(), text)
         assert f'descr="{text if model is same else expected}"' in out
@@ -212,7 +264,7 @@ def test_alternative_texts_keep_quotes_and_lines(model: Model) -> None:
     ("text", "words"),
     [
         ("<w:p></w:r></w:p>", r"word/document\.xml is damaged: </w:r> has no beginning"),
-        ("</w:p>", "is damaged: </w:body> has no beginning|is damaged: </w:p> has no beginning"),
+        ("</w:p>", "is damaged: </w:p> has no beginning"),
         ("<w:p>", "is damaged: </w:body> has no beginning"),
         ("a < b", r"word/document\.xml is damaged: it is not well-formed XML"),
         ("\x0b", r"word/document\.xml has characters that XML does not allow"),
@@ -243,20 +295,43 @@ def test_encodings_and_depth_of_members() -> None:
     [
         ("<text:p>a<text:tab/>b<text:line-break/>c<text:s/>d</text:p>", ["a", "b", "c d"]),
         ("<text:h>a</text:h><text:x>b</text:x>", ["a"]),
-        *((f"<text:p>a<text:{name}/>b</text:p>", ["ab"]) for name in ("bookmark", "reference-mark-start", "change-end", "soft-page-break", "toc-mark", "alphabetical-index-mark-end", "user-index-mark")),
+        *(
+            (f"<text:p>a<text:{name}/>b</text:p>", ["ab"])
+            for name in (
+                "bookmark",
+                "reference-mark-start",
+                "change-end",
+                "soft-page-break",
+                "toc-mark",
+                "alphabetical-index-mark-end",
+                "user-index-mark",
+            )
+        ),
         ("<text:p>a<office:annotation-end/>b</text:p>", ["ab"]),
         ("<text:p>a<text:date>5</text:date>b</text:p>", ["a b"]),
-        ("<text:p>a <text:ruby><text:ruby-base>b</text:ruby-base><text:ruby-text>c</text:ruby-text></text:ruby></text:p>", ["a b"]),
+        (
+            "<text:p>a <text:ruby><text:ruby-base>b</text:ruby-base>"
+            "<text:ruby-text>c</text:ruby-text></text:ruby></text:p>",
+            ["a b"],
+        ),
         ("<text:p>a <text:meta>b</text:meta> <text:a x=''>c</text:a></text:p>", ["a b c"]),
         ("<office:scripts><text:p>a</text:p></office:scripts>", []),
         ("<dc:subject>a</dc:subject><dc:description>b</dc:description><meta:keyword>c</meta:keyword>", ["a", "b", "c"]),
         ("<draw:frame><svg:title>a</svg:title><svg:desc>b</svg:desc></draw:frame>", ["a", "b"]),
-        ("<presentation:footer-decl x=''>a</presentation:footer-decl><presentation:header-decl>b</presentation:header-decl>", ["a", "b"]),
+        (
+            "<presentation:footer-decl x=''>a</presentation:footer-decl>"
+            "<presentation:header-decl>b</presentation:header-decl>",
+            ["a", "b"],
+        ),
         ("<text:index-title-template>a</text:index-title-template>", ["a"]),
-        ("<table:table-cell office:value-type='string'><text:p>a</text:p></table:table-cell><table:table-cell><text:p>b</text:p></table:table-cell>", ["a", "b"]),
+        (
+            "<table:table-cell office:value-type='string'><text:p>a</text:p></table:table-cell>"
+            "<table:table-cell><text:p>b</text:p></table:table-cell>",
+            ["a", "b"],
+        ),
         ("<table:table-cell table:formula='x'><text:p>a</text:p></table:table-cell>", []),
     ],
-)  # fmt: skip
+)
 def test_elements_of_open_documents(inside: str, texts: list[str]) -> None:
     data = odf(inside)
     assert texts_of_file("odt", data)[: len(texts)] == texts
@@ -279,7 +354,14 @@ def book(items: str, data: str, members: dict[str, str], more: str = "") -> byte
     names = "xmlns='http://www.idpf.org/2007/opf' xmlns:dc='http://purl.org/dc/elements/1.1/'"
     container = "<c:container><c:rootfile x='' full-path='b.opf'/></c:container>"
     opf = f"<o:package xmlns:o='x' {names}>{data}{items}</o:package>"
-    return zipped({"META-INF/container.xml": container, "b.opf": opf, **members, **({"META-INF/encryption.xml": more} if more else {})})
+    return zipped(
+        {
+            "META-INF/container.xml": container,
+            "b.opf": opf,
+            **members,
+            **({"META-INF/encryption.xml": more} if more else {}),
+        }
+    )
 
 
 def test_books_with_prefixes_and_options() -> None:
@@ -293,6 +375,10 @@ def test_books_with_prefixes_and_options() -> None:
     assert "<dc:language id='x'>pt-BR</dc:language>" in member(out, "b.opf")
     locked = "<x:CipherReference a='' URI='{}'/>"
     for name in ("c.xhtml", "b.opf"):  # not a chapter
-        assert texts_of_file("epub", book(item.format("a&amp;b.xhtml"), data, {"a&b.xhtml": page, "c.xhtml": page}, locked.format(name)))
+        assert texts_of_file(
+            "epub", book(item.format("a&amp;b.xhtml"), data, {"a&b.xhtml": page, "c.xhtml": page}, locked.format(name))
+        )
     with pytest.raises(DataError, match="digital rights management"):
-        texts_of_file("epub", book(item.format("a&amp;b.xhtml"), data, {"a&b.xhtml": page}, locked.format("a%26b.xhtml")))
+        texts_of_file(
+            "epub", book(item.format("a&amp;b.xhtml"), data, {"a&b.xhtml": page}, locked.format("a%26b.xhtml"))
+        )

@@ -83,7 +83,8 @@ def test_where_a_sentence_goes_on(first: str, second: str, texts: int) -> None:
 
 
 def test_numbers_and_empty_lines_of_subrip() -> None:
-    text = "\ufeff 1 \n00:00:01,000 --> 00:00:02,000\n\n\nA dog.\n \n\n \t2 \n00:00:09,000 --> 00:00:10,000\nA cat.\nand 3\n"
+    text = "\ufeff 1 \n00:00:01,000 --> 00:00:02,000\n\n\nA dog.\n \n\n"
+    text += " \t2 \n00:00:09,000 --> 00:00:10,000\nA cat.\nand 3\n"
     assert translated_file("srt", text.encode(), capitals).decode() == (
         text.replace("dog", "DOG").replace("A cat.\nand", "A CAT. AND")
     )
@@ -110,7 +111,6 @@ STYLES = "[V4+ Styles]\nFormat: Name, Fontname\nStyle: a,b\n\n"
 
 def line(text: str) -> str:
     return f"Dialogue: 0,0:00:01.00,0:00:02.00,a,,0,0,0,,{text}\n"
-
 
 
 @pytest.mark.parametrize(
@@ -239,16 +239,23 @@ def test_utf16_without_a_mark_needs_mostly_ascii_letters() -> None:
         assert decoded("ab犬".encode(encoding))[0] == "ab犬"
         assert decoded(("ab" * 60 + "犬" * 300).encode(encoding))[0].count("犬") == 300
     for data in (b"a\0", b"\0a", b"a\0\0", b"abcdefg\0", "a犬".encode("utf-16-le") + b"\0"):
-        with pytest.raises(DataError, match="NUL|UTF-16|UTF-8"):
+        with pytest.raises(DataError, match=r"NUL|UTF-16|UTF-8"):
             decoded(data)
 
 
 @pytest.mark.parametrize(
     "cue",
-    ["♪ <i>A DOG</i> ♪", "- <i>A DOG</i>\n- A CAT", "<i>- A DOG</i>\n<i>– A CAT</i>", "{\\b1}A DOG ♪", "‐‐ A DOG\n-- A CAT"],
+    [
+        "♪ <i>A DOG</i> ♪",
+        "- <i>A DOG</i>\n- A CAT",
+        "<i>- A DOG</i>\n<i>– A CAT</i>",
+        "{\\b1}A DOG ♪",
+        "‐‐ A DOG\n-- A CAT",
+    ],
 )
 def test_music_dashes_and_tags_at_the_edges_stay(cue: str) -> None:
     data = "1\n00:00:01,000 --> 00:00:02,000\n{}\n"
-    assert translated_file("srt", data.format(cue.lower()).encode(), capitals) == data.format(cue).lower().replace(
-        "a dog", "A DOG"
-    ).replace("a cat", "A CAT").encode()
+    assert (
+        translated_file("srt", data.format(cue.lower()).encode(), capitals)
+        == data.format(cue).lower().replace("a dog", "A DOG").replace("a cat", "A CAT").encode()
+    )

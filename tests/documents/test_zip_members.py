@@ -105,7 +105,7 @@ def test_a_member_that_ends_early_is_refused() -> None:
     sizes = data[begin + 20 : begin + 28]
     longer = data[: begin + 20] + struct.pack("<II", len(data) - 5, 99) + data[begin + 28 :]
     assert sizes == struct.pack("<II", 99, 99)
-    with pytest.raises(DataError, match="ends early|overlap"):
+    with pytest.raises(DataError, match="ends early"):
         Archive(longer, LIMIT).read("a")
     with pytest.raises(DataError, match="does not have the content it had"):
         Archive(data.replace(b"xxx", b"yyy", 1), LIMIT).read("a")
