@@ -198,6 +198,12 @@ def test_yaml_changes_nothing_but_the_text(text: str, expected: str) -> None:
     assert written("yaml", text) == expected
 
 
+def test_a_message_without_tags_is_no_html() -> None:
+    for kind in ("json", "arb", "strings"):
+        assert texts_of(read(kind, around(kind, "a < 5 &lt; b <5")).parts) == ["a 5 &lt; b 5"], kind
+    assert "?" not in "".join(texts_of(read("laravel", '<?php return ["a" => "x \\u{d83d} y"];').parts))
+
+
 def test_line_ends_and_comments_of_properties() -> None:
     text = "! a comment\r# b\ra = dog\r  \rb: cat\rc\rd=menu.file_open\r"
     assert written("properties", text) == text.replace("dog", "DOG").replace("cat", "CAT")
