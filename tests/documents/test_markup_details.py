@@ -1,7 +1,7 @@
 """HTML, XML and Markdown: exact bounds of notes and tags, references, roots, and marks beside words."""
 
 import pytest
-from fake_models import Model, backwards, capitals, linked, same, texts_of, translated
+from fake_models import Model, backwards, capitals, linked, same, silent, texts_of, translated
 
 from nmt_cli.documents import html, markdown, xml
 from nmt_cli.documents.document import Outline
@@ -44,6 +44,10 @@ def test_notes_are_short_and_stand_on_a_word(name: str, before: str, inner: str,
         ("<textarea>a</textarea><p translate=no>b<h1>c</h1>", ["c"]),
         ("<span translate=no>b <i>c</i>", []),
         ("a<svg><p>b</p></svg>c", ["a c"]),
+        ("a <img translate=no alt='x'> b", ["a b"]),
+        ("a dog </b", ["a dog"]),
+        ("a dog <b", ["a dog"]),
+        ("a dog </1", ["a dog"]),
     ],
 )
 def test_texts_of_html(text: str, texts: list[str]) -> None:
@@ -199,6 +203,12 @@ def test_punctuation_after_a_placeholder_is_text() -> None:
         assert texts_of(plain_parts(text, Protection())) == [seen]
 
 
+@pytest.mark.parametrize("sign", ["\u00ad", "&shy;", " ", "&nbsp;", "5"])
+def test_text_without_letters_stays_where_it_is(sign: str) -> None:
+    for text in (f"<b>{sign}</b>", f"x<b>{sign}</b>y", f"{sign}<i>x</i>{sign}", f"<p>{sign}<p>x</p>{sign}"):
+        assert translated(html.parse(text), silent) == text
+
+
 def test_brackets_around_text_and_around_formulas() -> None:
     for text, seen in (
         ("\\[A dog\\]\nb", ["[A dog] b"]),
@@ -215,4 +225,6 @@ def test_forbidden_additions_leave_the_words_beside_them() -> None:
     output = Aligned("a %s b {x} c", [(1, 0), (4, 0), (6, 0), (10, 0), (12, 2)])
     assert translated(plain_parts("see x", protection), lambda _: output) == "a b c"
     assert translated(plain_parts("see 5%s x", Protection(flags=["java-format"])), lambda _: output) == "a %s b c"
+    output = Aligned("ein %s {x} Hund", [(3, 0), (6, 0), (10, 0), (15, 2)])
+    assert translated(html.parse("a <b>dog</b>", protection), lambda _: output) == "ein <b>Hund</b>"
     assert translated(plain_parts("see x", protection), lambda _: Aligned(" %s ", [(4, 0)])) == "see x"

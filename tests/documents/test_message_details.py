@@ -64,6 +64,7 @@ def answer(text: str) -> Model:
         ("strings", '"a" = "b";\n\n"c" = d e;\n', 'line 3 has no "key" = "value"'),
         ("laravel", "<?php\nreturn [\n'a' => b()];", "valid PHP file of messages: line 3 has an expression"),
         ("laravel", "<?php\nreturn [\n'a' => ['b')];", "line 3 has a bracket without a partner"),
+        ("laravel", "<?php return ;", "line 1 has an expression that is no array of strings"),
         ("laravel", "<?php\nreturn [];\necho 'a';", "line 2 has an expression that is no array of strings"),
         ("laravel", "\n<?php return [];", "line 1 has no “<\\?php return"),
     ],
@@ -183,6 +184,7 @@ def test_a_translation_to_any_word_is_a_string_of_yaml(word: str) -> None:
         ("a: |2\n   one\nb: x\n", 'a: " ONE\\n"\nb: X\n'),
         ("a: | # note\n  one\nb: x\n", 'a: "ONE\\n"\nb: X\n'),
         ("a: |\n  one\n   two\n", 'a: "ONE\\n TWO\\n"\n'),
+        ("a: 'one\n\n  two'\n", 'a: "ONE\\nTWO"\n'),
         ("en: dog\n", "en: DOG\n"),
         ("&x en:\n  a: dog\n", "&x en:\n  a: DOG\n"),
         ("xx:\n  a: dog\n", "xx:\n  a: DOG\n"),
@@ -201,6 +203,7 @@ def test_yaml_changes_nothing_but_the_text(text: str, expected: str) -> None:
 def test_a_message_without_tags_is_no_html() -> None:
     for kind in ("json", "arb", "strings"):
         assert texts_of(read(kind, around(kind, "a < 5 &lt; b <5")).parts) == ["a 5 &lt; b 5"], kind
+    assert texts_of(read("laravel", around("laravel", "see {0} x")).parts) == ["see x"]
     assert "?" not in "".join(texts_of(read("laravel", '<?php return ["a" => "x \\u{d83d} y"];').parts))
 
 
@@ -306,6 +309,8 @@ def test_elements_around_a_unit_of_xliff_decide() -> None:
     )
     done = second.format('<source>a</source><target state="x">b</target>')
     assert written("xliff", done) == done
+    for empty in ("<source/>", "<source></source>", "<source> \n</source>", "<note>a</note>", ""):
+        assert written("xliff", XLIFF.format("", "", empty)) == XLIFF.format("", "", empty)
     bare = '<xliff version="2.1" srcLang="en"><file/></xliff>'
     for language, code in (("deu_Latn", "de"), ("pt_BR", "pt-BR"), ("x-klingon", "x-klingon")):
         assert f'trgLang="{code}"' in written("xliff", bare, language=language)

@@ -156,6 +156,10 @@ def pieces(target: str, origins: list[int], texts: list[str], seconds: list[floa
         # A word that stands for the other cue moves to a pause only if it costs little.
         ("eins, zwei drei", [0, 0, 2], ["a b", "c"], [9, 9], ["eins, zwei", "drei"]),
         ("eins zwei, drei vier", [0, 1, 2, 3], ["a b c", "d"], [9, 9], ["eins zwei, drei", "vier"]),
+        # Of two divisions that are equally good, the one at a pause.
+        ("a b c, d", [0, 2, 1, 3], ["p q", "r s"], [9, 9], ["a b c,", "d"]),
+        ("a, b c d", [0, 2, 1, 3], ["p q", "r s"], [9, 9], ["a,", "b c d"]),
+        ("a b c– d", [0, 2, 1, 3], ["p q", "r s"], [9, 9], ["a b c–", "d"]),
         # A cue of half a second holds eight characters.
         ("einszweidrei vier fünf", [0, 0, 1], ["a", "b"], [0.1, 9], ["einszweidrei", "vier fünf"]),
         ("a bb cccccccccccccccc", [0, 0, 0], ["x", "y"], [0.3, 9], ["a bb", "cccccccccccccccc"]),
