@@ -203,7 +203,8 @@ def test_yaml_changes_nothing_but_the_text(text: str, expected: str) -> None:
 def test_a_message_without_tags_is_no_html() -> None:
     for kind in ("json", "arb", "strings"):
         assert texts_of(read(kind, around(kind, "a < 5 &lt; b <5")).parts) == ["a 5 &lt; b 5"], kind
-    assert texts_of(read("laravel", around("laravel", "see {0} x")).parts) == ["see x"]
+    assert texts_of(read("laravel", around("laravel", "see a{0} x")).parts) == ["see a x"]
+    assert texts_of(read("laravel", around("laravel", "see|{0} x")).parts) == ["see", "x"]
     assert "?" not in "".join(texts_of(read("laravel", '<?php return ["a" => "x \\u{d83d} y"];').parts))
 
 
@@ -286,6 +287,25 @@ XLIFF = '<xliff version="1.2"{}><file target-language="de"><trans-unit{}>{}</tra
 def test_inline_elements_of_xliff(source: str, expected: str) -> None:
     out = written("xliff", XLIFF.format("", "", f"<source>{source}</source>"))
     assert out.partition('mt-suggestion">')[2].partition("</target>")[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ('<bpt id="1" rid="9">x</bpt>', '<ept id="2" rid="9">y</ept>'),
+        ('<bpt id="1"/>', '<ept id="1"/>'),
+        ('<bx id="1" rid="3"/>', '<ex id="2" rid="3"/>'),
+        ('<sc id="5"/>', '<ec id="6" startRef="5"/>'),
+        ('<x id="START_A"/>', '<x id="CLOSE_A"/>'),
+        ("<g>", "</g>"),
+        ("<pc>", "</pc>"),
+    ],
+)
+def test_codes_of_xliff_are_pairs(begin: str, end: str) -> None:
+    """Both follow the word between them."""
+    source = f"<source>dog <m/> {begin}cat{end}</source>"
+    out = written("xliff", XLIFF.format("", "", source), linked({"Katze": "cat", "Hund": "dog"}))
+    assert f"{begin}Katze{end} Hund" in out
 
 
 def test_elements_around_a_unit_of_xliff_decide() -> None:

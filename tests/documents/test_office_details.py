@@ -5,6 +5,7 @@ import re
 import pytest
 from fake_models import Model, capitals, linked, same, texts_of_file, translated_file
 from office_files import A, C, P, R, W, X, body, docx, member, odf, paragraph, run, zipped
+from test_several_sheets import cell, numbers, relations, workbook
 
 from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.package import with_region
@@ -190,6 +191,13 @@ def test_phonetic_text_of_cells_is_dropped() -> None:
     assert member(translated_file("xlsx", data, capitals), "s") == (
         f'<sst {X}><si><t xml:space="preserve">A DOG</t></si></sst>'
     )
+
+
+def test_columns_beyond_z_are_not_those_before() -> None:
+    cells = {"a": cell("A1", 0) + cell("AA1", 1) + cell("Z1", 2) + cell("BA1", 3) + cell("AB1", 4) + cell("B1", 5)}
+    for table, kept in (("A1:A2", [0]), ("AA1:AB9", [1, 4]), ("Z1:AA2", [1, 2]), ("B1:B2", [5])):
+        data = workbook(cells, {"one": table}, {"a": relations("../tables/one.xml")}, strings=6)
+        assert numbers(data) == [number for number in range(6) if number not in kept]
 
 
 def test_the_format_with_most_characters_is_that_of_other_words() -> None:
