@@ -1,10 +1,11 @@
 """HTML, XML and Markdown: exact bounds of notes and tags, references, roots, and marks beside words."""
 
 import pytest
-from fake_models import Model, backwards, capitals, linked, same, silent, texts_of, translated
+from fake_models import Model, backwards, capitals, filled, linked, same, silent, texts_of, translated
 
 from nmt_cli.documents import html, markdown, xml
-from nmt_cli.documents.document import Outline
+from nmt_cli.documents.document import Outline, ReadOptions
+from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.segment import plain_parts
@@ -192,6 +193,35 @@ def test_lines_that_would_begin_another_block_are_escaped() -> None:
         ("####### a", "####### a"),
     ):  # fmt: skip
         assert translated(markdown.parse("dog"), lambda _, output=output: Aligned(output, [])) == expected
+
+
+@pytest.mark.parametrize("mark", [*"()[]{}<>", "<0>", "</1>", "{x}", "%s"])
+def test_a_translation_adds_no_bracket_and_no_placeholder(mark: str) -> None:
+    model = linked({mark: "file", "weg": "gone"})
+    assert translated(plain_parts("file gone", Protection(strict=True)), model) == "weg"
+    bracket = len(mark) == 1
+    assert translated(plain_parts("file gone", Protection()), model) == (f"{mark} weg" if bracket else "weg")
+
+
+def test_tags_of_xml_are_never_repeated() -> None:
+    """A second element with the same attributes could be wrong."""
+    pairs = {"Ich": "I", "ihn": "him", "rufe": "call"}
+    assert translated(xml.parse("<b>I call</b> him"), linked(pairs)) == "<b>Ich ihn rufe</b>"
+    assert translated(html.parse("<b>I call</b> him"), linked(pairs)) == "<b>Ich</b> ihn <b>rufe</b>"
+    text = '<resources><string name="a"><b>I call</b> him</string></resources>'
+    document = FORMATS["android"].read(text, ReadOptions())
+    assert filled(document, linked(pairs)) == text.replace("I call</b> him", "Ich ihn rufe</b>")
+
+
+def test_white_space_around_a_translation_is_dropped() -> None:
+    for text, expected in (("<b>dog</b>", "<b>Hund</b>"), ("dog", "Hund"), (" <i>dog</i>\n", " <i>Hund</i>\n")):
+        assert translated(html.parse(text), lambda _: Aligned("  Hund ", [(6, 0)])) == expected
+
+
+def test_tags_need_a_partner_of_either_side() -> None:
+    for text in ("the </x> dog", "the <x> dog", "<x> <y> </z>a"):
+        assert texts_of(plain_parts(text, Protection())) == [text]
+    assert texts_of(plain_parts("the <x> dog </x> b", Protection())) == ["the dog b"]
 
 
 def test_punctuation_after_a_placeholder_is_text() -> None:

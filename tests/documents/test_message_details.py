@@ -114,6 +114,8 @@ def test_each_format_has_its_own_placeholders(kind: str) -> None:
             '<a href="x">d\\\'eau</a>',
         ),  # the quotes of a tag are none of the text
         ("android", "dog", answer("?b@"), "\\?b@"),
+        ("android", "a \\&quot;b\\&quot; it\\&#39;s", capitals, "A \\&quot;B\\&quot; IT\\&#39;S"),
+        ("android", "a <xliff:g>b <b>c</b></xliff:g> <g>d</g>", capitals, "A <xliff:g>b <b>c</b></xliff:g> <g>D</g>"),
         ("android", "\\@a \\? b", capitals, "\\@A ? B"),
         ("android", "<g>a</g> <b translate='no'>b</b> c", capitals, "<g>A</g> <b translate='no'>b</b> C"),
         ("android", "@android:string/ok", capitals, "@android:string/ok"),
@@ -250,6 +252,14 @@ def test_plurals_of_messages_in_every_format() -> None:
     assert written("json", spelled, same, "pl") == spelled.replace(
         '"a_other', '"a_few": "{{n}} \\u0064ogs","a_many": "{{n}} \\u0064ogs","a_other'
     )
+
+
+@pytest.mark.parametrize("name", ["source", "oldsource", "comment", "oldcomment", "extracomment", "translatorcomment"])
+def test_a_translation_of_qt_stands_after_its_notes(name: str) -> None:
+    notes = "<location/><source>a dog</source>" + ("" if name == "source" else f"<{name}>b</{name}>")
+    text = f"<TS><message>{notes}<userdata/></message></TS>"
+    new = '<translation type="unfinished">A DOG</translation>'
+    assert written("qt", text, language="") == f"<TS><message>{notes}{new}<userdata/></message></TS>"
 
 
 def test_forms_of_qt_in_a_language_without_a_rule() -> None:

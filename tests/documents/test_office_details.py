@@ -65,6 +65,7 @@ def office(kind: str, inside: str, root: str = "x", types: str = "PartName='/a.x
             ["e"],
         ),
         ("wordprocessingml.styles", paragraph(run("a")), []),
+        ("application/vnd.openxmlformats-package.core-properties+xml", "<dc:title>a<b>c</b>d</dc:title>", []),
         (
             "presentationml.slideMaster",
             "<p:sp><p:ph/><a:p><a:r><a:t>b</a:t></a:r></a:p></p:sp><a:p><a:r><a:t>a</a:t></a:r></a:p>",

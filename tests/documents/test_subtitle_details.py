@@ -106,6 +106,11 @@ def test_heads_of_webvtt(head: str) -> None:
     assert "A &lt;DOG&gt; &amp; <b>B</b> C\n" in out
 
 
+def test_only_an_empty_line_ends_a_cue_of_webvtt() -> None:
+    text = "WEBVTT\n\n00:01.000 --> 00:02.000\na dog\n \nsees\n\nA note\n"
+    assert texts_of_file("vtt", text.encode()) == ["a dog sees"]
+
+
 STYLES = "[V4+ Styles]\nFormat: Name, Fontname\nStyle: a,b\n\n"
 
 
