@@ -209,8 +209,9 @@ def test_tags_of_xml_are_never_repeated() -> None:
     assert translated(xml.parse("<b>I call</b> him"), linked(pairs)) == "<b>Ich ihn rufe</b>"
     assert translated(html.parse("<b>I call</b> him"), linked(pairs)) == "<b>Ich</b> ihn <b>rufe</b>"
     text = '<resources><string name="a"><b>I call</b> him</string></resources>'
-    document = FORMATS["android"].read(text, ReadOptions())
-    assert filled(document, linked(pairs)) == text.replace("I call</b> him", "Ich ihn rufe</b>")
+    for protect in (True, False):
+        document = FORMATS["android"].read(text, ReadOptions(protect=protect))
+        assert filled(document, linked(pairs)) == text.replace("I call</b> him", "Ich ihn rufe</b>")
 
 
 def test_white_space_around_a_translation_is_dropped() -> None:

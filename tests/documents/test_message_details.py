@@ -316,6 +316,9 @@ def test_codes_of_xliff_are_pairs(begin: str, end: str) -> None:
     source = f"<source>dog <m/> {begin}cat{end}</source>"
     out = written("xliff", XLIFF.format("", "", source), linked({"Katze": "cat", "Hund": "dog"}))
     assert f"{begin}Katze{end} Hund" in out
+    source = f"<source>{begin}big cat{end} now</source>"
+    model = linked({"Katze": "cat", "jetzt": "now", "große": "big"})
+    assert f">{begin}Katze jetzt große{end}</target>" in written("xliff", XLIFF.format("", "", source), model)
 
 
 def test_elements_around_a_unit_of_xliff_decide() -> None:
