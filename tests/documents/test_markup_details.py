@@ -240,12 +240,15 @@ def test_text_without_letters_stays_where_it_is(sign: str) -> None:
         assert translated(html.parse(text), silent) == text
 
 
-def test_brackets_around_text_and_around_formulas() -> None:
+def test_syntax_of_markdown_and_text_that_resembles_it() -> None:
     for text, seen in (
         ("\\[A dog\\]\nb", ["[A dog] b"]),
         ("\\[a+b\\]\nb", ["b"]),
+        ("a \\(speed = 5\\) b \\(xy\\) c \\(two dogs\\)", ["a b c (two dogs)"]),
         ("> a\n:::\nb", ["a", "b"]),
         ("- a\n{.x}\nb", ["a", "b"]),
+        ("```{note}\nA dog\n``` py\ncode\n```\n```\nend\n", ["A dog", "end"]),
+        (":::{ code-block } python\nx y\n:::\nend", ["end"]),
     ):
         assert texts_of(markdown.parse(text)) == seen
 

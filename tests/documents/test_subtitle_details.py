@@ -88,8 +88,8 @@ def test_numbers_and_empty_lines_of_subrip() -> None:
     assert translated_file("srt", text.encode(), capitals).decode() == (
         text.replace("dog", "DOG").replace("A cat.\nand", "A CAT. AND")
     )
-    plain = "text\n1\n00:00:01,000 --> 00:00:02,000\nA {dog\n} x <i\n> y\n"
-    assert texts_of_file("srt", plain.encode()) == ["A {dog } x <i > y"]
+    plain = "text\n1\n00:00:01,000 --> 00:00:02,000\nA {\\dog\n} x <i\n> y\n"
+    assert texts_of_file("srt", plain.encode()) == ["A {\\dog } x <i > y"]
 
 
 @pytest.mark.parametrize("text", ["WEBVTTx\n\n00:01.000 --> 00:02.000\na\n", " WEBVTT\n", "webvtt\n", ""])
@@ -183,6 +183,10 @@ def test_the_links_of_a_divided_translation_are_those_of_its_cue() -> None:
     one, two = divided(target, ["see me", "now"], [9, 9], 42)
     assert one == Aligned("eins zwei", [(4, 4), (9, 0)])
     assert two == Aligned("drei", [(4, 1)])
+    # A word that stands for another cue is linked to the nearest character of its own.
+    for origin, links in ((0, (0, 0)), (3, (0, 1))):
+        found = divided(Aligned("eins zwei", [(4, origin), (9, origin)]), ["a", "bc"], [9, 9], 42)
+        assert found == [Aligned("eins", [(4, links[0])]), Aligned("zwei", [(4, links[1])])]
 
 
 TAGS = re.compile(r"<[^<>]*>")
