@@ -58,6 +58,14 @@ def test_texts_of_html(text: str, texts: list[str]) -> None:
     assert out.replace(" ", "") == text.replace("&nbsp;", "").replace(" ", "")
 
 
+def test_end_tags_without_a_beginning() -> None:
+    assert texts_of(html.parse("a </1> b <2> c")) == ["a b <2> c"], "a browser takes the first for a comment"
+    for text in ("<b>a</b></b> c", "a</i></b> <b>c</b></b>", "<b><i>a</b></i></b> c"):
+        assert translated(html.parse(text), same) == text
+        assert translated(html.parse(text), backwards).count("</b>") == text.count("</b>")
+    assert translated(html.parse("x</i> a <b>c"), backwards) == "c a x</i> <b>"
+
+
 def test_ignored_elements_are_named_in_any_case() -> None:
     for ignored in (("B",), ("b",)):
         assert texts_of(html.parse("a <b>x</b> <B>y</B> c", None, ignored)) == ["a c"]
@@ -157,6 +165,9 @@ COMMA = linked({"Hund": "dog", ",": ",", "Katze": "cat"})
         ("one <b>two</b> three", lambda _: Aligned("x... y  z", [(1, 0), (6, 4), (9, 8)]), "x<b>... y</b> z"),
         ("<b>a, b</b>; <i>c</i>.", same, "<b>a, b</b>; <i>c</i>."),
         ("<p>a <br> b</p>", same, "<p>a <br> b</p>"),
+        ("<b>dog<img src=1></b><img src=2> cat", same, "<b>dog<img src=1></b><img src=2> cat"),
+        ("dog <img src=1><b><img src=2>cat</b>", same, "dog <img src=1><b><img src=2>cat</b>"),
+        ("<i>a<img></i> <b><img>c</b>", backwards, "<b><img>c</b> <i>a<img></i>"),
     ],
 )
 def test_spaces_beside_marks(text: str, model: Model, expected: str) -> None:
@@ -183,6 +194,11 @@ def test_marks_of_markdown(text: str, pairs: dict[str, str], expected: str | Non
         assert translated(parts, same) == text
     else:
         assert translated(parts, linked(pairs)) == expected
+
+
+def test_statements_of_markdown_keep_their_order() -> None:
+    out = translated(markdown.parse("a {% if\nx %} dog {% end\n%} b"), backwards)
+    assert out.index("{% if\nx %}") < out.index("{% end\n%}")
 
 
 def test_lines_that_would_begin_another_block_are_escaped() -> None:

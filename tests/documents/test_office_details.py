@@ -60,7 +60,7 @@ def office(kind: str, inside: str, root: str = "x", types: str = "PartName='/a.x
         ),
         (
             "wordprocessingml.document.main",
-            f"<w:moveFrom>{run('a')}</w:moveFrom><w:del>{paragraph(run('b'))}</w:del>"
+            f"<w:moveFrom>{paragraph(run('a'))}</w:moveFrom><w:del>{paragraph(run('b'))}</w:del>"
             f"<m:oMath>{paragraph(run('c'))}</m:oMath><m:oMathPara>{paragraph(run('d'))}</m:oMathPara>{paragraph(run('e'))}",
             ["e"],
         ),

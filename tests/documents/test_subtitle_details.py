@@ -200,6 +200,7 @@ TAGS = re.compile(r"<[^<>]*>")
         ("aaaaaaaaa bb", 5, ["aaaaaaaaa", "bb"]),
         ("a b c d", 3, ["a b", "c d"]),
         ("aa b cc d", 8, ["aa b", "cc d"]),
+        ("aaaa bb cc ddddd", 15, ["aaaa bb", "cc ddddd"]),
         ("aaa bbb ccc d", 11, ["aaa bbb", "ccc d"]),
         ("<i>aaa</i> bbb", 7, ["<i>aaa</i> bbb"]),
         ("<i>aaa</i> bbb", 6, ["<i>aaa</i>", "bbb"]),
