@@ -165,6 +165,7 @@ COMMA = linked({"Hund": "dog", ",": ",", "Katze": "cat"})
         ("one <b>two</b> three", lambda _: Aligned("x... y  z", [(1, 0), (6, 4), (9, 8)]), "x<b>... y</b> z"),
         ("<b>a, b</b>; <i>c</i>.", same, "<b>a, b</b>; <i>c</i>."),
         ("<p>a <br> b</p>", same, "<p>a <br> b</p>"),
+        ("dog <img> (cat", lambda _: Aligned("Hund(Katze", [(4, 0), (5, 4), (10, 5)]), "Hund <img> (Katze"),
         ("<b>dog<img src=1></b><img src=2> cat", same, "<b>dog<img src=1></b><img src=2> cat"),
         ("dog <img src=1><b><img src=2>cat</b>", same, "dog <img src=1><b><img src=2>cat</b>"),
         ("<i>a<img></i> <b><img>c</b>", backwards, "<b><img>c</b> <i>a<img></i>"),
@@ -264,6 +265,9 @@ def test_syntax_of_markdown_and_text_that_resembles_it() -> None:
         ("> a\n:::\nb", ["a", "b"]),
         ("- a\n{.x}\nb", ["a", "b"]),
         ("```{note}\nA dog\n``` py\ncode\n```\n```\nend\n", ["A dog", "end"]),
+        ("> import a from 'b'\n", ["import a from 'b'"]),
+        ("A dog\n+--+\nb", ["A dog +--+ b"]),
+        ("a {{ b }} c {% d %}", ["a {{ b }} c {% d %}"]),
         (":::{ code-block } python\nx y\n:::\nend", ["end"]),
     ):
         assert texts_of(markdown.parse(text)) == seen

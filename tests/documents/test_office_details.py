@@ -209,6 +209,14 @@ def test_the_format_with_most_characters_is_that_of_other_words() -> None:
         ("<w:b/>", " sehe "),
         ("", "ihn"),
     ]
+    link = '<w:hyperlink r:id="1">', "</w:hyperlink>"
+    for formats in ((BOLD, ITALIC), (BOLD, BOLD)):
+        words = run("our ", formats[0]), "<w:ins>", run("page", formats[1]), "</w:ins>"
+        source = docx(paragraph(run("See "), link[0], *words, link[1], run(" now or never")))
+        out = body(translated_file("docx", source, capitals))
+        assert re.findall(r"(?:<w:rPr>(.*?)</w:rPr>)?<w:t[^>]*>(\w+)", out) == [
+            ("", "SEE"), (formats[0], "OUR"), (formats[1], "PAGE"),
+        ]  # fmt: skip
     links = [
         f'<a:r><a:rPr><a:hlinkClick id="{n}"/></a:rPr><a:t>{text}</a:t></a:r>'
         for n, text in enumerate(("call up", "x"))

@@ -137,6 +137,14 @@ def test_sections_and_fields_of_ass(text: str, texts: list[str]) -> None:
     assert translated_file("ass", text.encode(), same) == text.encode()
 
 
+def test_speeches_and_empty_cues_keep_their_line_breaks_and_marks() -> None:
+    text = "[Events]\n" + line("- A dog\\n- A cat")
+    assert translated_file("ass", text.encode(), capitals).decode() == text.replace("dog", "DOG").replace("cat", "CAT")
+    text = "1\n00:00:01,000 --> 00:00:02,000\nI saw\n\n2\n00:00:02,000 --> 00:00:03,000\n<b>it</b> {\\k1}\n"
+    out = translated_file("srt", text.encode(), lambda _: Aligned("Ja", [(2, 0)])).decode()
+    assert out == text.replace("I saw", "Ja").replace("it", "")
+
+
 def test_tags_of_ass_stay_with_their_words() -> None:
     text = "[Events]\n" + line("I {\\b700}see{\\b0} him {\\an8}now")
     out = translated_file("ass", text.encode(), linked({"Jetzt": "now", "sehe": "see", "ich": "I"})).decode()
