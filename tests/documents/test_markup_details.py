@@ -240,6 +240,8 @@ def test_tags_need_a_partner_of_either_side() -> None:
     for text in ("the </x> dog", "the <x> dog", "<x> <y> </z>a"):
         assert texts_of(plain_parts(text, Protection())) == [text]
     assert texts_of(plain_parts("the <x> dog </x> b", Protection())) == ["the dog b"]
+    pieces = list(Protection().pieces("the <x a=%s> dog"))
+    assert [piece.source for piece in pieces if piece.kind != "text"] == ["%s"]
 
 
 def test_punctuation_after_a_placeholder_is_text() -> None:
@@ -265,6 +267,9 @@ def test_syntax_of_markdown_and_text_that_resembles_it() -> None:
         ("> a\n:::\nb", ["a", "b"]),
         ("- a\n{.x}\nb", ["a", "b"]),
         ("```{note}\nA dog\n``` py\ncode\n```\n```\nend\n", ["A dog", "end"]),
+        ("$$\na\n$$ and text\n", ["and text"]),
+        ("$$\na\n$$ {#eq}\nand text\n", ["and text"]),
+        ("```{note} a `b`\nA dog\n", ["```{note} a A dog"]),
         ("> import a from 'b'\n", ["import a from 'b'"]),
         ("A dog\n+--+\nb", ["A dog +--+ b"]),
         ("a {{ b }} c {% d %}", ["a {{ b }} c {% d %}"]),

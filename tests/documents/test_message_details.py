@@ -116,6 +116,7 @@ def test_each_format_has_its_own_placeholders(kind: str) -> None:
         ("android", "dog", answer("?b@"), "\\?b@"),
         ("android", "a \\&quot;b\\&quot; it\\&#39;s", capitals, "A \\&quot;B\\&quot; IT\\&#39;S"),
         ("android", "a <xliff:g>b <b>c</b></xliff:g> <g>d</g>", capitals, "A <xliff:g>b <b>c</b></xliff:g> <g>D</g>"),
+        ("android", 'dog \\"x\\"', answer("d'eau"), "d\\'eau"),
         ("android", "\\@a \\? b", capitals, "\\@A ? B"),
         ("android", "<g>a</g> <b translate='no'>b</b> c", capitals, "<g>A</g> <b translate='no'>b</b> C"),
         ("android", "@android:string/ok", capitals, "@android:string/ok"),

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from fake_models import capitals, linked, same, texts_of_file, translated_file
+from fake_models import backwards, capitals, linked, same, texts_of_file, translated_file
 
 from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.encodings import decoded
@@ -143,6 +143,22 @@ def test_speeches_and_empty_cues_keep_their_line_breaks_and_marks() -> None:
     text = "1\n00:00:01,000 --> 00:00:02,000\nI saw\n\n2\n00:00:02,000 --> 00:00:03,000\n<b>it</b> {\\k1}\n"
     out = translated_file("srt", text.encode(), lambda _: Aligned("Ja", [(2, 0)])).decode()
     assert out == text.replace("I saw", "Ja").replace("it", "")
+
+
+@pytest.mark.parametrize(
+    ("cue", "expected"),
+    [
+        ("{\\an8} {\\x}dog now", "{\\an8} {\\x}now dog"),
+        ("<i>{\\an8}dog now</i>{\\x}", "<i>{\\an8}now dog</i>{\\x}"),
+        ("<i>dog</i> now{\\x}", "now <i>dog</i>{\\x}"),
+        ("<b><i>dog now</i></b>", "<b><i>now dog</i></b>"),
+        ("<b></b>dog now", "<b></b>now dog"),
+        ("<i>dog now", "<i>now dog"),
+    ],
+)
+def test_marks_around_a_cue_stay_there(cue: str, expected: str) -> None:
+    data = "1\n00:00:01,000 --> 00:00:02,000\n{}\n"
+    assert translated_file("srt", data.format(cue).encode(), backwards).decode() == data.format(expected)
 
 
 def test_tags_of_ass_stay_with_their_words() -> None:
