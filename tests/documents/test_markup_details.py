@@ -197,6 +197,20 @@ def test_marks_of_markdown(text: str, pairs: dict[str, str], expected: str | Non
         assert translated(parts, linked(pairs)) == expected
 
 
+TEXT = """admonition attention card caution danger deprecated details dropdown epigraph error grid grid-item
+grid-item-card hint important margin note pull-quote seealso sidebar tab-item tab-set tip topic versionadded
+versionchanged warning"""
+CODE = """code code-block code-cell csv-table eval-rst include list-table literalinclude math mermaid raw sourcecode
+toctree"""
+
+
+@pytest.mark.parametrize("name", [*TEXT.split(), *CODE.split()])
+def test_directives_with_text_and_with_code(name: str) -> None:
+    is_text = name in TEXT.split()
+    for text in (f"```{{{name}}}\nA dog\n```\nb", f":::{{{name}}}\nA dog\n:::\nb", f"~~~{{{name}}}\nA dog\n~~~\nb"):
+        assert texts_of(markdown.parse(text)) == (["A dog", "b"] if is_text else ["b"])
+
+
 def test_statements_of_markdown_keep_their_order() -> None:
     out = translated(markdown.parse("a {% if\nx %} dog {% end\n%} b"), backwards)
     assert out.index("{% if\nx %}") < out.index("{% end\n%}")
