@@ -281,6 +281,7 @@ def test_syntax_of_markdown_and_text_that_resembles_it() -> None:
         ("> a\n:::\nb", ["a", "b"]),
         ("- a\n{.x}\nb", ["a", "b"]),
         ("```{note}\nA dog\n``` py\ncode\n```\n```\nend\n", ["A dog", "end"]),
+        ("# A *dog* {#x y='*a* `b`'}\n", ["A dog"]),
         ("$$\na\n$$ and text\n", ["and text"]),
         ("$$\na\n$$ {#eq}\nand text\n", ["and text"]),
         ("```{note} a `b`\nA dog\n", ["```{note} a A dog"]),

@@ -105,7 +105,7 @@ def test_where_the_mark_of_a_label_stands(label: str, text: str, expected: str) 
     [
         ("F5_key", False), ("Tom_b", True), ("TOM_B", False), ("5_a", False), ("_Save a file.", False),
         ("_Save a file..", True), ("Save__a", False), ("Save &&a", False), ("_A &eacute;", False),
-        ("\\_A", False), ("_a", False), ("&_A", False), ("A _", False),
+        ("\\_A", False), ("_a", False), ("&_A", False), ("A _", False), ("_A or _B", False), ("A&B _C", False),
     ],
 )  # fmt: skip
 def test_what_is_a_label(text: str, found: bool) -> None:

@@ -104,6 +104,17 @@ def test_the_region_of_each_language() -> None:
     """Office programs know no languages without a region."""
     regions = {"en": "US", "de": "DE", "zh": "CN", "pt": "PT", "ja": "JP", "sv": "SE", "da": "DK", "cs": "CZ"}
     regions |= {"uk": "UA", "el": "GR", "ko": "KR", "nb": "NO", "et": "EE", "sl": "SI", "he": "IL", "hi": "IN"}
+    regions |= {
+        "nl": "NL",
+        "fr": "FR",
+        "es": "ES",
+        "it": "IT",
+        "ru": "RU",
+        "pl": "PL",
+        "tr": "TR",
+        "ar": "SA",
+        "vi": "VN",
+    }
     assert {code: with_region(code) for code in regions} == {code: f"{code}-{name}" for code, name in regions.items()}
     assert [with_region(code) for code in ("pt_BR", "sr-Latn", "xx", "")] == ["pt-BR", "sr-Latn", "xx", ""]
 
