@@ -221,8 +221,12 @@ def test_the_format_with_most_characters_is_that_of_other_words() -> None:
         ("", "ihn"),
     ]
     link = '<w:hyperlink r:id="1">', "</w:hyperlink>"
-    for formats in ((BOLD, ITALIC), (BOLD, BOLD)):
-        words = run("our ", formats[0]), "<w:ins>", run("page", formats[1]), "</w:ins>"
+    for formats, tags in (
+        ((BOLD, ITALIC), ("<w:ins>", "</w:ins>")),
+        ((BOLD, BOLD), ("<w:ins>", "</w:ins>")),
+        ((BOLD, ITALIC), ("", "")),
+    ):
+        words = run("our ", formats[0]), tags[0], run("page", formats[1]), tags[1]
         source = docx(paragraph(run("See "), link[0], *words, link[1], run(" now or never")))
         out = body(translated_file("docx", source, capitals))
         assert re.findall(r"(?:<w:rPr>(.*?)</w:rPr>)?<w:t[^>]*>(\w+)", out) == [
