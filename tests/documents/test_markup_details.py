@@ -211,6 +211,11 @@ def test_directives_with_text_and_with_code(name: str) -> None:
         assert texts_of(markdown.parse(text)) == (["A dog", "b"] if is_text else ["b"])
 
 
+def test_steps_are_allowed_for_each_character(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown, "FREE_STEPS", 0)
+    assert len(texts_of(markdown.parse("[a](b) c\n\n" * 700))) == 700
+
+
 def test_statements_of_markdown_keep_their_order() -> None:
     out = translated(markdown.parse("a {% if\nx %} dog {% end\n%} b"), backwards)
     assert out.index("{% if\nx %}") < out.index("{% end\n%}")
