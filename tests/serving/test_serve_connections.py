@@ -215,7 +215,9 @@ def test_no_error_is_written_into_an_earlier_response(data: bytes, begins: bool)
 def test_the_number_of_headers_is_exact(headers: int, status: int) -> None:
     async def test(place: Place, listener: Listener) -> None:
         lines = b"".join(b"X%d: a\r\n" % number for number in range(headers - 2))
-        found = await asyncio.wait_for(ended((await connected(place, GET + lines + b"Connection: close\r\n\r\n"))[0]), 10)
+        found = await asyncio.wait_for(
+            ended((await connected(place, GET + lines + b"Connection: close\r\n\r\n"))[0]), 10
+        )
         assert found.startswith(f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\n".encode())
         if status == 431:
             assert found.endswith(b'{"error": "A request may have at most 100 headers"}')
