@@ -30,6 +30,7 @@ from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.origins import Access, access_for
 from nmt_cli.serving.pool import Completion, ModelPool, while_connected
 from nmt_cli.serving.service import Limits, Service
+from nmt_cli.serving.texts import TextFormat, file_units
 from nmt_cli.translation.options import SearchOptions
 
 GERMAN = {"source_lang": "EN", "target_lang": "DE"}
@@ -80,13 +81,19 @@ def test_an_allowed_page_can_read_the_route(model: Path) -> None:
 def test_keys_of_the_data_base_decide_about_pages(model: Path, tmp_path: Path) -> None:
     database = Database(tmp_path / "a.db")
     key = KeyStore(database).add("a")
-    with client_of(model, access=access_for("127.0.0.1", [], []), database=database) as client:
+    with client_of(
+        model, access=access_for("127.0.0.1", [], []), database=database, limits=Limits(seconds=5)
+    ) as client:
         client.base_url = "http://127.0.0.1:5000"
         page = {"Origin": "https://evil.example"}
         assert client.post("/translate", json={"q": "rot", **PAIR, "api_key": key}, headers=page).status_code == 200
         assert client.post("/translate", json={"q": "rot", **PAIR}, headers=page).status_code == 400
         settings = client.get("/frontend/settings").json()
         assert (settings["apiKeys"], settings["keyRequired"]) == (True, True)
+        with database.transaction():  # of a glossary, which others do not wait for
+            headers = {"Authorization": f"Bearer {KeyStore(Database(tmp_path / 'b.db')).add('b')}"}
+            assert client.get("/metrics", headers=headers).status_code == 403
+            assert client.get("/metrics", headers={"Authorization": f"Bearer {key}"}).status_code == 200
 
 
 METHODS = {
@@ -374,6 +381,29 @@ def test_loading_passes_its_settings_on_and_warms_each_search(monkeypatch: pytes
         assert [(each.source, each.target, each.prefix) for each in models] == [
             ("en", "de", ">>de<< "), ("en", "fr", ">>fr<< ")
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "known"), [("EN", "EN"), ("Auto", "")])
+def test_a_file_is_read_in_its_languages(model: Path, monkeypatch: pytest.MonkeyPatch, source: str, known: str) -> None:
+    """With words to keep and placeholders, as its translation is written."""
+    with client_of(model, keep=("Hund",), protect=True) as client:
+        own = client.app.state.service  # type: ignore[attr-defined]
+        own.detector.detect = lambda _: [("en", 99)]
+        seen, workers = list[TextFormat](), own.pool.workers
+        for name in ("file_units", "assemble_file"):
+            real = getattr(workers, name)
+            noted = lambda form, *rest, real=real: seen.append(form) or real(form, *rest)  # noqa: E731
+            monkeypatch.setattr(workers, name, noted)
+        srt = "1\n00:00:01,000 --> 00:00:02,000\nder Hund %s\n"
+        pair = {"source": source, "target": "DE"}
+        sent = client.post("/translate_file", data=pair, files={"file": ("a.srt", srt)})
+        text = client.get(sent.json()["translatedFileUrl"]).text
+        assert "Hund" in text
+        assert "%s" in text
+        assert seen == [TextFormat("srt", True, language="de", source_language=known, keep=("Hund",))] * 2
+        client.portal.call(workers.close)
+    russian = "1\n00:00:01,000 --> 00:00:02,000\nСобака\n".encode("cp1251")
+    assert file_units(TextFormat("srt", source_language="ru"), russian) == ["Собака"]
 
 
 def test_files_may_be_larger_than_texts(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,6 +343,7 @@ def test_terms_of_two_lists_are_merged_by_their_words(monkeypatch: pytest.Monkey
 def test_the_line_of_a_malformed_term_is_named(kind: str, entries: str, line: int) -> None:
     with pytest.raises(Refusal, match=f"entries, line {line} is no"):
         glossaries.parse(entries, kind)
+    assert len(glossaries.parse("a\tx\n \t \nb\ty", "tsv").terms) == 2, "a line of white space is no term"
 
 
 def test_keys_are_listed_in_the_order_of_their_making(monkeypatch: pytest.MonkeyPatch) -> None:
