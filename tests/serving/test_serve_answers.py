@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -85,11 +87,11 @@ def test_keys_of_the_data_base_decide_about_pages(model: Path, tmp_path: Path) -
         model, access=access_for("127.0.0.1", [], []), database=database, limits=Limits(seconds=5)
     ) as client:
         client.base_url = "http://127.0.0.1:5000"
+        settings = client.get("/frontend/settings").json()
+        assert (settings["apiKeys"], settings["keyRequired"]) == (True, True)
         page = {"Origin": "https://evil.example"}
         assert client.post("/translate", json={"q": "rot", **PAIR, "api_key": key}, headers=page).status_code == 200
         assert client.post("/translate", json={"q": "rot", **PAIR}, headers=page).status_code == 400
-        settings = client.get("/frontend/settings").json()
-        assert (settings["apiKeys"], settings["keyRequired"]) == (True, True)
         with database.transaction():  # of a glossary, which others do not wait for
             headers = {"Authorization": f"Bearer {KeyStore(Database(tmp_path / 'b.db')).add('b')}"}
             assert client.get("/metrics", headers=headers).status_code == 403
@@ -111,7 +113,7 @@ def test_these_routes_answer_this_method(client: TestClient, method: str, path: 
     assert client.request(method, path).status_code == 200
 
 
-def test_the_log_escapes_a_method_and_has_the_status_of_a_cancelled_request(
+def test_the_log_cuts_a_method_and_has_the_status_of_a_cancelled_request(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def slow(*_: Any) -> Any:
@@ -127,7 +129,7 @@ def test_the_log_escapes_a_method_and_has_the_status_of_a_cancelled_request(
             sent(message)
 
         scope = {"type": "http", "path": "/translate", "headers": [], "query_string": b""}
-        await app({**scope, "method": "G\x1b[2JT"}, Mock(), send)
+        await app({**scope, "method": "G\x1b[2J" + "T" * 50}, Mock(), send)
         task = asyncio.ensure_future(app({**scope, "method": "POST"}, Mock(), send))
         await asyncio.sleep(0.05)
         task.cancel()
@@ -136,8 +138,7 @@ def test_the_log_escapes_a_method_and_has_the_status_of_a_cancelled_request(
     with service_of(model) as service:
         asyncio.run(ask(service))
     first, second = capsys.readouterr().err.splitlines()
-    assert "\x1b" not in first
-    assert " /translate 405 " in first
+    assert first.startswith(rf"G\x1b[2J{'T' * 11}… /translate 405 ")
     assert second.startswith("POST /translate 499 ")
 
 
@@ -250,6 +251,35 @@ def test_a_text_submitted_after_its_request_ended_is_cancelled() -> None:
             assert cancelled == units[:1]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [1, 2000])
+def test_units_are_submitted_with_their_positions(size: int) -> None:
+    """In the event loop, or in a thread if they are long. Later units let the first of other texts go first."""
+    given = list[tuple[int, str]]()
+
+    def submit(position: int, unit: str, _options: object, done: Any) -> Any:
+        given.append((position, unit))
+        done(None)
+        return SimpleNamespace(drafts=[[]], translation=lambda: unit)
+
+    async def run() -> None:
+        with ModelPool([], Metrics(), queue=5) as pool:
+            served: Any = SimpleNamespace(submit=submit)
+            assert await pool.translate(served, units, SearchOptions()) == units
+
+    units = [letter * size for letter in "abc"]
+    asyncio.run(run())
+    assert given == list(enumerate(units))
+
+
+def test_ids_have_the_form_of_deepl(client: TestClient) -> None:
+    made = upload(client).json()
+    assert re.fullmatch("[0-9A-F]{32}", made["document_id"])
+    assert re.fullmatch("[0-9A-F]{64}", made["document_key"])
+    glossary = {"name": "a", **GERMAN, "entries": "a\tb", "entries_format": "tsv"}
+    key = client.post("/v2/glossaries", json=glossary).json()["glossary_id"]
+    assert str(uuid.UUID(key, version=4)) == key
 
 
 def test_long_texts_are_measured_too(client: TestClient) -> None:

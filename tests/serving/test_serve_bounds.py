@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import sqlite3
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -122,6 +123,7 @@ def test_more_settings_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         return [ServedModel(Mock(), *path.name.split("-"))]
 
     monkeypatch.setattr(server, "load", model)
+    monkeypatch.setattr(server, "set_malloc_options", lambda given: seen.update(malloc=given))
     monkeypatch.setattr(server, "_Server", listening)
     monkeypatch.setattr(server, "connection_limit", lambda wanted: seen.update(wanted=wanted) or 40)
     options = {
@@ -134,6 +136,8 @@ def test_more_settings_are_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     }
     models = Path("de-en"), Path("en-fr")
     assert server.serve(server.ServeOptions(models, port=0, **options)) == 0
+    assert sys.getswitchinterval() == pytest.approx(0.001)
+    assert seen["malloc"] == {-8: 2, -1: 1 << 17, -3: 1 << 17}
     own = seen["service"]
     assert (own.database.place, own.suggestions, own.keep, own.protect) == (
         tmp_path / "a.db",
@@ -321,8 +325,8 @@ def test_terms_of_two_lists_are_merged_by_their_words(monkeypatch: pytest.Monkey
         await kept.extend(key, pair, glossaries.parse(entries, "tsv"), Workers())
         return kept.entries(key, *pair)
 
-    key = kept.add("a", {pair: glossaries.parse("the  dog\tx\nb\ty", "tsv")}).key
-    assert asyncio.run(extend(key, "the dog\tz\nc\tw|v")) == "the dog\tz\nb\ty\nc\tw|v"
+    key = kept.add("a", {pair: glossaries.parse("the dog!\tx\nb\ty", "tsv")}).key
+    assert asyncio.run(extend(key, "the dog !\tz\nc\tw|v")) == "the dog !\tz\nb\ty\nc\tw|v"
     with pytest.raises(Refusal, match="would have more than 3 terms"):
         asyncio.run(extend(key, "d\tx"))
     [[terms, forms]] = kept._database.read("SELECT terms, forms FROM dictionaries")

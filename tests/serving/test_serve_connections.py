@@ -89,7 +89,12 @@ def test_a_connection_that_waits_for_its_client_gives_way(monkeypatch: pytest.Mo
     async def app(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
-        await answer(send, b"here" if scope["path"] == "/health" else b"x" * (1 << 24))
+        if scope["path"] == "/health":
+            await answer(send, b"here")
+        else:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(2):
+                await send({"type": "http.response.body", "body": b"x" * (1 << 24), "more_body": True})
 
     async def test(place: Place, listener: Listener) -> None:
         begun = time.monotonic()
