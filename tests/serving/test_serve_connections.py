@@ -45,9 +45,18 @@ async def served(peer: Peer, data: bytes = GET + b"\r\n") -> None:
     await asyncio.wait_for(peer[0].readuntil(b"here"), 10)
 
 
+async def large(send: Any) -> None:
+    """Send a response in two parts, of which the first fills all buffers."""
+    parts = b"here" + b"x" * (3 << 22), b"x" * (1 << 22)
+    headers = [(b"content-length", str(sum(map(len, parts))).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    for part in parts:
+        await send({"type": "http.response.body", "body": part, "more_body": part is parts[0]})
+
+
 async def begins_late(scope: Any, receive: Any, send: Any) -> None:
     await asyncio.sleep(0.15)
-    await answer(send, b"here" if scope["path"] == "/health" else b"here" + b"x" * (1 << 24))
+    await (answer(send, b"here") if scope["path"] == "/health" else large(send))
 
 
 LARGE = GET.replace(b"/health", b"/large") + b"\r\n"
@@ -89,12 +98,7 @@ def test_a_connection_that_waits_for_its_client_gives_way(monkeypatch: pytest.Mo
     async def app(scope: Any, receive: Any, send: Any) -> None:
         while (await receive()).get("more_body"):
             pass
-        if scope["path"] == "/health":
-            await answer(send, b"here")
-        else:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            for _ in range(2):
-                await send({"type": "http.response.body", "body": b"x" * (1 << 24), "more_body": True})
+        await (answer(send, b"here") if scope["path"] == "/health" else large(send))
 
     async def test(place: Place, listener: Listener) -> None:
         begun = time.monotonic()
