@@ -275,6 +275,7 @@ def test_units_are_submitted_with_their_positions(size: int) -> None:
 
 def test_ids_have_the_form_of_deepl(client: TestClient) -> None:
     made = upload(client).json()
+    finished(client, made)
     assert re.fullmatch("[0-9A-F]{32}", made["document_id"])
     assert re.fullmatch("[0-9A-F]{64}", made["document_key"])
     glossary = {"name": "a", **GERMAN, "entries": "a\tb", "entries_format": "tsv"}
