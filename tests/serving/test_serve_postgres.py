@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("starlette")
 pytest.importorskip("pg8000")
+from pg8000 import native
 from serving import PAIR, service_of
 from starlette.testclient import TestClient
 
@@ -25,7 +26,7 @@ from nmt_cli.serving import database as database_module
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.database import MIGRATIONS, Database
 from nmt_cli.serving.key_store import KeyStore
-from nmt_cli.serving.postgres_connection import parse
+from nmt_cli.serving.postgres_connection import PostgresConnection, parse
 from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError
 
 NEW = {"name": "ours", "source_lang": "EN", "target_lang": "DE", "entries": "rot\tBaum", "entries_format": "tsv"}
@@ -85,6 +86,7 @@ def test_writers_wait_for_those_of_the_same_part_alone(url: str) -> None:
         assert other.charge(keys[1], 5) is None
         with pytest.raises(BusyError, match="Try again"):
             KeyStore(impatient).charge(keys[0], 5)
+        assert len(list(KeyStore(impatient))) == 2, "its transaction has ended"
     assert other.charge(keys[0], 7) is None
     assert [row[1:] for row in other.usage()] == [("a", 1, 7), ("b", 1, 5)]
 
@@ -232,6 +234,71 @@ def test_tls(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
     assert Database(f"{local}?sslmode=verify-ca&sslrootcert={certificate}").read(used) == [(True,)]
     with pytest.raises(UsageError, match="has no certificate"):
         Database(f"{url}?sslmode=verify-ca&sslrootcert={other}")
+
+
+def test_a_transaction_waits_for_the_disk_if_it_must(url: str) -> None:
+    """Parts beyond the numbers of PostgreSQL's locks share one."""
+    database = Database(url)
+    for durable, part, level in ((True, 2**40 + 5, "on"), (False, 3, "off"), (True, 0, "on")):
+        with database.transaction(durable=durable, part=part) as connection:
+            assert connection.execute("SHOW synchronous_commit") == [(level,)]
+            held = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+            assert connection.execute(held) == [(part % 2**31,)]
+
+
+@pytest.mark.parametrize("code", ["57P01", "57P03", "08006", "25P03", "", "42P01", "40P01"])
+def test_a_lost_connection_is_opened_again(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Outside of a transaction, where the statement is repeated. Other errors are those of the statement."""
+    asked, error = list[str](), native.DatabaseError({"C": code, "M": "no"}) if code else native.InterfaceError("no")
+
+    class Server:
+        """Its first statement fails."""
+
+        def __init__(self, **_: Any) -> None:
+            asked.append("connect")
+
+        def run(self, statement: str) -> list[Any]:
+            asked.append(statement)
+            if asked.count("SELECT 1") == 1 and statement == "SELECT 1":
+                raise error
+            return [[1]]
+
+        def close(self) -> None:
+            asked.append("close")
+
+    monkeypatch.setattr(native, "Connection", Server)
+    connection = PostgresConnection("postgresql://u@h/n")
+    if code[:2] in ("57", "08", "25", ""):
+        assert connection.execute("SELECT 1") == [(1,)]
+        assert asked == ["connect", "SELECT 1", "close", "connect", "SELECT 1"]
+    else:
+        kind = BusyError if code == "40P01" else StorageError
+        with (
+            pytest.raises(kind, match=r"the data base n at h:5432 cannot be used: no\. Try again"),
+            connection.errors(),
+        ):
+            connection.execute("SELECT 1")
+        assert asked == ["connect", "SELECT 1"]
+
+
+@pytest.mark.parametrize("code", ["53300", "57P03", "55P03", "28P01"])
+def test_a_server_without_a_free_connection_is_busy(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    def refuse(**_: Any) -> None:
+        raise native.DatabaseError({"C": code, "M": "sorry."}) from ConnectionResetError("reset")
+
+    monkeypatch.setattr(native, "Connection", refuse)
+    with pytest.raises(OutputError if code == "28P01" else BusyError) as caught:
+        PostgresConnection("postgresql://u@h/n")
+    assert str(caught.value) == "cannot open the data base n at h:5432: sorry: reset"
+
+
+def test_a_transaction_that_was_undone_leaves_a_connection_that_can_be_lost(postgres: PostgresServer, url: str) -> None:
+    database = Database(url)
+    with pytest.raises(KeyError), database.transaction():
+        raise KeyError
+    postgres.stop()
+    postgres.start()
+    assert list(KeyStore(database)) == []
 
 
 def test_commands_read_the_address_from_the_environment(url: str) -> None:
