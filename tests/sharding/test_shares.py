@@ -1,6 +1,7 @@
 """Workers step by step, units of every size, the numbers of all schedulers, and stores of other kinds."""
 
 import errno
+import gzip
 import hashlib
 import io
 import os
@@ -171,6 +172,20 @@ def test_a_reader_may_be_used_again(file: Path) -> None:
     with reader:
         assert reader.read(found[0]) == first
     assert descriptors() == before
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_reader_has_one_file_open(tmp_path: Path, suffix: str) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}{suffix}").write_bytes(gzip.compress(TEXT) if suffix else TEXT)
+    files = inputs.find([str(tmp_path)])
+    found = units.numbered([units.count(each, 10) for each in files])
+    with Reader(files) as reader:
+        reader.read(found[0])
+        before = len(descriptors())
+        for unit in (found[4], found[3], found[1]):
+            assert reader.read(unit).data == TEXT[unit.offset : unit.offset + unit.bytes]
+            assert len(descriptors()) == before
 
 
 @pytest.mark.parametrize(
