@@ -304,7 +304,13 @@ def test_exact_bounds_of_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not refuses({"a": one, "b": one}, {"c": "a", "d": "a"})
     assert refuses({"a": one, "b": one, "c": one}) == "it would have 3 variables"
     assert refuses({"a": one}, dict.fromkeys("bcd", "a")) == "it would have 3 aliases"
-    data = binary_bytes({"a": one}).replace(b"a\0", b"ab")
+    data = binary_bytes({"a": one})
+    for kind in (5, 6):
+        changed = data.replace(b"a\0\0\1\1", bytes([97, 0, 0, kind, 1]))
+        (tmp_path / "model.bin").write_bytes(changed)
+        with pytest.raises(DataError, match="the bytes of a are not there" if kind == 5 else "has the unknown type 6"):
+            read_binary(tmp_path / "model.bin")
+    data = data.replace(b"a\0", b"ab")
     (tmp_path / "model.bin").write_bytes(data)
     with pytest.raises(DataError, match="a name is 'a'"):
         read_binary(tmp_path / "model.bin")

@@ -203,6 +203,14 @@ def test_unusual_members_of_archives_of_arrays(tmp_path: Path, kind: int) -> Non
         (tmp_path / "model.npz").write_bytes(data)
         with pytest.raises(DataError, match=r"model\.npz is damaged: "):
             read_arrays(tmp_path / "model.npz")
+    np.savez(tmp_path / "model.npz", a=np.arange(3, dtype=">i2"), b=np.ones(1), **{"special:x": np.ones(2, np.int8)})
+    found = read_arrays(tmp_path / "model.npz")
+    assert [str(array.dtype) for array in found.values()] == ["float32", "float32", "int8"]
+    assert found["a"].tolist() == [0, 1, 2]
+    stored = (tmp_path / "model.npz").read_bytes()
+    (tmp_path / "model.npz").write_bytes(stored.replace(b"\0\0\0\1\0\2", b"\0\0\0\1\0\3"))
+    with pytest.raises(DataError, match=r"model\.npz is damaged: Bad CRC-32"):
+        read_arrays(tmp_path / "model.npz")
     with zipfile.ZipFile(tmp_path / "other.npz", "w", kind) as archive:
         archive.writestr("a.npy", good)
     with pytest.raises(DataError, match=r"a\.npy would have more bytes than weights can have"):

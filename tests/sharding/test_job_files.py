@@ -106,7 +106,8 @@ def test_lines_are_counted_once_from_any_file_on(
     for name in ("b.en", "c.en"):
         (tmp_path / name).write_bytes(TEXT[:7])
     files = [file, tmp_path / "b.en", tmp_path / "c.en"]
-    begin(tmp_path / "out", *files).plan(1)
+    (some_job := begin(tmp_path / "out", *files)).plan(1)
+    assert [unit.file for unit in some_job.units] == [0, 1, 2, 2, 2]
     counted = [line.rpartition("/")[2] for line in capsys.readouterr().err.splitlines()]
     assert counted == ["c.en", "text.en", "b.en"]
     (tmp_path / "out/units/plan.json").unlink()

@@ -7,6 +7,7 @@ import io
 import os
 import random
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -16,6 +17,7 @@ import shouting
 from shouting import begin, expected, work
 
 from nmt_cli.sharding import inputs, store, units
+from nmt_cli.sharding import worker as worker_module
 from nmt_cli.sharding.job import Failure
 from nmt_cli.sharding.shard import Shard, parse
 from nmt_cli.sharding.store import Directory, store_of
@@ -120,6 +122,53 @@ def test_a_sidecar_that_disappears_is_made_again(
     monkeypatch.setattr(type(some_job), "sidecar", lambda *_: None)
     assert work(begin(tmp_path / "out", file)).lines == 25
     assert capsys.readouterr().err.count("it is not there any more. These lines are translated again") == 3
+
+
+@pytest.mark.parametrize(
+    ("shard", "order"), [("1/3", [0, 1, 2, 3, 4]), ("2/3", [1, 2, 3, 4, 0]), ("3/3", [3, 4, 0, 1, 2])]
+)
+def test_units_of_killed_workers_are_done_by_any_other(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, shard: str, order: list[int]
+) -> None:
+    """All of them, last, and each worker begins elsewhere."""
+    monkeypatch.setattr(worker_module, "LANES", 1)
+    some_job, seen = begin(tmp_path / "out", file, lines=5), list[int]()
+    assert all(map(some_job.claim, some_job.units))
+
+    def translate(source: int, target: int, first: int) -> None:
+        seen.append(first // 5)
+        shouting.shout(source, target, first)
+
+    assert work(some_job, shard, translate).lines == 25
+    assert seen == order
+
+
+def test_units_that_others_finish_meanwhile_are_not_begun(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "LANES", 1)
+    some_job, seen = begin(tmp_path / "out", file, lines=5), list[int]()
+
+    def translate(source: int, target: int, first: int) -> None:
+        seen.append(first)
+        if first == 1:
+            assert work(begin(tmp_path / "out", file, lines=5), "1/1").lines == 25
+        shouting.shout(source, target, first)
+
+    work(some_job, translate=translate)
+    assert seen == [1]
+
+
+def test_two_units_are_in_work_at_once(tmp_path: Path, file: Path) -> None:
+    """One fills the threads of the search while the other ends."""
+    both = threading.Barrier(2)
+
+    def translate(source: int, target: int, first: int) -> None:
+        if first < 21:
+            both.wait(10)
+        shouting.shout(source, target, first)
+
+    assert work(begin(tmp_path / "out", file), translate=translate).lines == 25
 
 
 def test_failed_units_are_left_to_the_next_run_of_their_share(tmp_path: Path, file: Path) -> None:

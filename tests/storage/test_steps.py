@@ -84,6 +84,10 @@ def test_a_link_in_the_place_of_the_old_artefact_is_not_followed(tmp_path: Path)
     shutil.rmtree(tmp_path / "thing")
     assert not artefact.present(tmp_path / "thing")
     assert verify(tmp_path / "other", "thing")
+    (tmp_path / ".old-thing").unlink()
+    (tmp_path / ".old-thing" / MANIFEST).mkdir(parents=True)  # no file
+    assert not artefact.present(tmp_path / "thing")
+    assert (tmp_path / ".old-thing" / MANIFEST).is_dir()
 
 
 def test_another_process_may_move_the_old_artefact_back_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
