@@ -257,7 +257,9 @@ class Same(Adapter):
         return self.translator.score_ids(pairs)
 
 
-def test_models_are_compared_by_a_plain_search(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_compared_by_a_plain_search(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Without length penalty, splitting, copying or case, in the adapter's beam, up to the longest source's limit."""
     searched, translate = list[Any](), translator.translate
     monkeypatch.setattr(translator, "translate", lambda lines, **how: searched.append(how) or translate(lines, **how))
@@ -270,6 +272,7 @@ def test_models_are_compared_by_a_plain_search(translator: Translator, monkeypat
         assert searched[-1] == {"beam": beam or 2, "alpha": 0.0, "split": False, "copy_wordless": False, "case": "off"}
         assert f"On 3 sentences ({sum(map(len, ours))} tokens), beam {beam or 2}, without length penalty" in report
         assert theirs == [[EOS]] * 3
+    assert "lines that differ" not in capsys.readouterr().err
     adapter = Same(translator, 1, "Its search differs.")
     report, ours, theirs = verification.compare(translator, adapter, lines, exact=True)
     assert (adapter.asked, theirs) == ([], ours)

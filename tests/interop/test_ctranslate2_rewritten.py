@@ -82,6 +82,19 @@ def test_models_of_old_revisions_are_read_as_the_new_one(
     assert found.recipe.model == expected.recipe.model
 
 
+def test_a_file_of_few_weights_has_no_hundred_layers(theirs: Path, rewritten: Any) -> None:
+    """Aliases give each of them the same weights."""
+    wide, binary = 2048, read_binary(theirs / "model.bin")
+    sizes = {"linear_0/weight": (wide, D), "linear_0/bias": (wide,), "linear_1/weight": (D, wide)}
+    layers = [f"{side}/layer_{i}/ffn/{name}" for side in SIDES for i in range(2) for name in sizes]
+    changes = {name: np.ones(sizes[name.partition("/ffn/")[2]], np.float32) for name in layers}
+    first = [name for name in binary.variables if name.startswith("encoder/layer_0/")]
+    aliases = {name.replace("layer_0", f"layer_{i}"): name for i in range(2, 100) for name in first}
+    assert len(read_ctranslate2(rewritten(changes)).tensors) > 40
+    with pytest.raises(DataError, match="its layers share weights, those of nmt do not"):
+        read_ctranslate2(rewritten(changes, aliases=aliases))
+
+
 def test_revisions_and_architectures_that_are_read(rewritten: Any) -> None:
     """The attributes of a side that are not there have the defaults of its architecture."""
     for revision, fits in ((1, False), (2, True), (7, True), (8, False)):

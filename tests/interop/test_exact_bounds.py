@@ -203,7 +203,12 @@ def test_unusual_members_of_archives_of_arrays(tmp_path: Path, kind: int) -> Non
         (tmp_path / "model.npz").write_bytes(data)
         with pytest.raises(DataError, match=r"model\.npz is damaged: "):
             read_arrays(tmp_path / "model.npz")
-    np.savez(tmp_path / "model.npz", a=np.arange(3, dtype=">i2"), b=np.ones(1), **{"special:x": np.ones(2, np.int8)})
+    np.savez(
+        tmp_path / "model.npz",
+        a=np.arange(3, dtype=">i2"),
+        b=np.ones(1, np.uint8),
+        **{"special:x": np.ones(2, np.int8)},
+    )
     found = read_arrays(tmp_path / "model.npz")
     assert [str(array.dtype) for array in found.values()] == ["float32", "float32", "int8"]
     assert found["a"].tolist() == [0, 1, 2]

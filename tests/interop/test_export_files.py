@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import ANY, Mock, call
 
+import numpy as np
 import pytest
+import torch
+from binary_ctranslate2 import binary_bytes
+from safetensors import safe_open
 
 pytest.importorskip("transformers")
 pytest.importorskip("ctranslate2")
@@ -18,6 +22,8 @@ from tiny_model import make_model
 from nmt_cli.corpus.tokenizer import PAD
 from nmt_cli.interop import export as export_module
 from nmt_cli.interop import vocabulary_map
+from nmt_cli.interop.ctranslate2_binary import read_binary
+from nmt_cli.interop.ctranslate2_files import read_ctranslate2
 from nmt_cli.interop.export import comparison_lines, export
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.transformers_files import read_transformers
@@ -25,7 +31,8 @@ from nmt_cli.interop.transformers_marian import write_transformers
 from nmt_cli.recipe import loading
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
-from nmt_cli.transformer.weights import load_model
+from nmt_cli.transformer.model import sinusoids
+from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation.shortlist import Shortlist
 
 
@@ -153,6 +160,41 @@ def test_the_configuration_that_transformers_reads(tmp_path: Path, norm: str, ki
     }  # fmt: skip
     names = ["config.json", "generation_config.json", "m", "model.safetensors", "source.spm", "target.spm"]
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "tokenizer_config.json", "vocab.json"]
+
+
+def test_a_pre_norm_model_with_biases_survives_ctranslate2(tmp_path: Path) -> None:
+    """Its decoder starts from a PAD of its own, whose logit is excluded there and has no bias here."""
+    changes = "model.norm=pre", "model.output_bias=yes", "model.attention_bias=yes"
+    loaded = load_model(make_model(tmp_path / "m", *changes))
+    state = loaded.model.state_dict()
+    for name, tensor in state.items():
+        if name.endswith("bias"):
+            tensor.normal_(0, 0.1)
+    state["output_bias"][PAD] = 0
+    save_model(tmp_path / "model", state, loaded.recipe, loaded.tokenizer_file, {})
+    (tmp_path / "lines").write_text("der Hund\ndie Katze ist rot\n")
+    assert export(tmp_path / "model", "ctranslate2", tmp_path / "ct2", None, tmp_path / "lines") == 0
+    back = load_model(import_model(tmp_path / "ct2", tmp_path / "back"))
+    assert (back.recipe.model.norm, back.recipe.model.output_bias) == ("pre", True)
+    assert all(torch.equal(state[name], tensor) for name, tensor in back.model.state_dict().items())
+    assert len(back.model.state_dict()) == len(state)
+    binary = read_binary(tmp_path / "ct2" / "model.bin")
+    variables = {name: binary.values(name) for name in binary.variables}
+    bias = variables["decoder/projection/bias"]
+    variables["decoder/projection/bias"] = np.where(bias < -1e8, bias, 0)
+    (tmp_path / "ct2" / "model.bin").write_bytes(binary_bytes(variables))
+    assert not read_ctranslate2(tmp_path / "ct2").recipe.model.output_bias
+
+
+def test_positions_of_marian_are_in_the_file(tmp_path: Path) -> None:
+    """transformers computes others. Its versions before 5 need the name of the format."""
+    loaded = load_model(make_model(tmp_path / "m", "model.positions=marian"))
+    write_transformers(loaded, 0.3, tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+        for side in ("encoder", "decoder"):
+            found = file.get_tensor(f"model.{side}.embed_positions.weight")
+            assert torch.equal(found, sinusoids(128, 16, "marian")[:, [*range(0, 16, 2), *range(1, 16, 2)]])
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,8 @@ def test_a_word_that_names_no_file_is_refused(place: Path, word: str) -> None:
 
 def test_a_hidden_file_is_found_by_its_name(place: Path) -> None:
     assert [each.name for each in inputs.find([str(place / ".hidden")])] == [".hidden"]
+    assert [each.name for each in inputs.find([str(place / "a/.git")])] == ["x"]
+    assert [each.name for each in inputs.find([str(place / "a/.git/*")])] == ["x"]
 
 
 def test_a_name_with_wildcards_may_be_a_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock, call
 
 import pytest
 from shouting import begin, expected, work
@@ -296,6 +297,13 @@ def test_joined_files_are_named_as_a_user_would(tmp_path: Path, file: Path, monk
         assert Path(places[0]).read_bytes() == expected(TEXT)
     (tmp_path / "b").write_bytes(b"x\n")
     work(two := begin("two", "b", "text.en"))
+    monkeypatch.setattr(proof, "store_of", roots := Mock(side_effect=LookupError))
+    for each, output in ((two, "/"), (two, "/joined/"), (some_job, "/joined")):
+        with pytest.raises(LookupError):
+            proof.join(each, output)
+    assert roots.call_args_list == [call("/"), call("/joined"), call("/")]
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     assert proof.join(two, "some/deep") == ["some/deep/b", "some/deep/text.en"]
     assert [Path(name).read_bytes() for name in ("some/deep/b", "some/deep/text.en")] == [b"1 X\n", expected(TEXT)]
 

@@ -72,7 +72,7 @@ def test_a_worker_reports_units_and_closes_its_files(
 
 
 @pytest.mark.parametrize(("lines", "one_line", "reason"), [
-    (9, True, "10 lines have 9 translations"), (11, True, "10 lines have 11 translations"), (9, False, None),
+    (9, True, "10 lines have 9 translations"), (11, True, "10 lines have 11 translations"), (9, False, None), (0, False, None),
 ])  # fmt: skip
 def test_each_line_has_one_output_line_if_asked(
     tmp_path: Path, file: Path, lines: int, one_line: bool, reason: str | None
@@ -82,6 +82,8 @@ def test_each_line_has_one_output_line_if_asked(
     found = worker.do_unit(some_job.units[1])
     assert found == (reason and Failure(reason, DataError.exit_code))
     assert some_job.failure(some_job.units[1]) == found
+    sidecar = some_job.sidecar(some_job.units[1])
+    assert (sidecar and sidecar.output_lines) == (None if reason else lines)
 
 
 def test_errors_of_the_disk_name_the_file_and_free_the_unit(tmp_path: Path, file: Path) -> None:

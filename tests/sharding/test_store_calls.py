@@ -1,6 +1,7 @@
 """The calls that a store makes to the library of an object store, and its errors."""
 
 import errno
+import io
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from unittest.mock import Mock, call
 
 import pytest
 
-from nmt_cli.sharding import bucket
+from nmt_cli.sharding import bucket, inputs
 from nmt_cli.sharding.bucket import Bucket, is_url, remote
+from nmt_cli.sharding.inputs import Input
 from nmt_cli.sharding.store import Directory, store_of
 from nmt_cli.system.errors import MissingError, StorageError, UsageError
 
@@ -124,6 +126,23 @@ def test_directories_are_made_where_a_store_has_them(
 def test_errors_of_remote_stores(error: Exception, kind: type[Exception], message: str) -> None:
     with pytest.raises(kind, match=message), remote("here"):
         raise error
+
+
+def test_errors_while_an_input_is_read_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lost(io.RawIOBase):
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, _: Any) -> int:
+            raise LookupError("lost")
+
+    files = Mock()
+    files.open.return_value = Lost()
+    monkeypatch.setattr(inputs, "file_system", lambda _: (files, "bucket/a"))
+    with pytest.raises(StorageError, match=r"^s3://bucket/a: LookupError: lost\. Check the address"):
+        with inputs.opened(Input("a", "s3://bucket/a", 5)) as stream:
+            stream.read()
+    assert files.open.call_args == call("bucket/a", "rb")
 
 
 @pytest.mark.parametrize(

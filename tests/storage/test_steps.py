@@ -13,7 +13,7 @@ import pytest
 
 from nmt_cli.storage import artefact
 from nmt_cli.storage.artefact import MANIFEST, beside, locked, read_json, read_json_list, staged, verify
-from nmt_cli.system.errors import BusyError, DataError, MissingError
+from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError
 
 
 def descriptors() -> list[str]:
@@ -51,6 +51,8 @@ def test_each_new_directory_is_synced(tmp_path: Path, monkeypatch: pytest.Monkey
     synced.side_effect = OSError(errno.ENOSPC, "No space left")
     with pytest.raises(OSError, match="No space left"):
         artefact.make_directory(tmp_path / "c")
+    with pytest.raises(OutputError, match=r"^cannot create /proc/none/x: No such file or directory\. Choose another"):
+        artefact.make_directory(Path("/proc/none/x"))
 
 
 def test_a_new_file_replaces_none_and_an_error_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +89,21 @@ def test_a_link_in_the_place_of_the_old_artefact_is_not_followed(tmp_path: Path)
     (tmp_path / ".old-thing").unlink()
     (tmp_path / ".old-thing" / MANIFEST).mkdir(parents=True)  # no file
     assert not artefact.present(tmp_path / "thing")
+    with staged(tmp_path / "thing", "thing", {}):
+        pass  # a new artefact replaces none
     assert (tmp_path / ".old-thing" / MANIFEST).is_dir()
+
+
+def test_a_directory_has_another_name_while_its_files_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").mkdir()
+    monkeypatch.setattr(artefact.shutil, "rmtree", removed := Mock())
+    artefact.remove_tree(tmp_path / "a")
+    [trash] = tmp_path.iterdir()
+    assert artefact.TEMPORARY.fullmatch(trash.name)
+    assert removed.call_args.args == (trash,)
+    artefact.remove_tree(tmp_path / "none")
 
 
 def test_another_process_may_move_the_old_artefact_back_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,6 +138,7 @@ def test_a_commit_is_tried_again_if_a_reader_has_moved_the_old_one_back(
     if code == errno.EACCES:
         with pytest.raises(PermissionError):
             make()
+        assert (tmp_path / "thing" / MANIFEST).is_file()
     else:
         make()
     assert verify(tmp_path / "thing", "thing")["steps"] == (1 if code == errno.EACCES else 2)
