@@ -72,7 +72,8 @@ def test_a_worker_reports_units_and_closes_its_files(
 
 
 @pytest.mark.parametrize(("lines", "one_line", "reason"), [
-    (9, True, "10 lines have 9 translations"), (11, True, "10 lines have 11 translations"), (9, False, None), (0, False, None),
+    (9, True, "10 lines have 9 translations"), (11, True, "10 lines have 11 translations"),
+    (9, False, None), (0, False, None),
 ])  # fmt: skip
 def test_each_line_has_one_output_line_if_asked(
     tmp_path: Path, file: Path, lines: int, one_line: bool, reason: str | None
@@ -212,6 +213,18 @@ def test_units_with_long_lines_are_read_as_they_are_cut(tmp_path: Path, monkeypa
             (tmp_path / f"{number}").write_bytes(data[:-1])
             with Reader(files) as reader, pytest.raises(DataError, match="has changed since its lines were counted"):
                 reader.read(found[-1])
+
+
+def test_a_long_unit_with_other_lines_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, "MAX_UNIT_BYTES", 12)
+    monkeypatch.setattr(units, "MAX_LINE_BYTES", 4)
+    file, data = tmp_path / "t", b"a\n" + b"x" * 30 + b"\n"
+    file.write_bytes(data)
+    files = inputs.find([str(file)])
+    [unit] = units.numbered([units.count(files[0], 50)])
+    file.write_bytes(b"ax" + data[2:])
+    with Reader(files) as reader, pytest.raises(DataError, match="has changed since its lines were counted"):
+        reader.read(unit)
 
 
 def test_a_reader_may_be_used_again(file: Path) -> None:
