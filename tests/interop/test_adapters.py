@@ -279,6 +279,19 @@ def test_models_are_compared_by_a_plain_search(
     assert report.endswith("; Its search differs.")
 
 
+def test_lines_that_differ_show_ours_then_theirs(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
+    segment = SimpleNamespace(ids=[5, EOS], hypotheses=[SimpleNamespace(ids=[302])])
+    ours = Mock(config=translator.config, tokenizer=translator.tokenizer)
+    ours.translate.return_value = [SimpleNamespace(segments=[segment])]
+    ours.score_ids.return_value = [[-1.0, -2.0]]
+    adapter = Mock(beam=1, difference="")
+    adapter.translate.return_value, adapter.score.return_value = [[303, EOS]], [[-1.0, -2.0]]
+    verification.compare(ours, adapter, {6: "a line"}, exact=True)
+    texts = translator.tokenizer.decode([[302], [303]])
+    assert texts[0] != texts[1]
+    assert re.search(rf"^7 +{' +'.join(map(re.escape, texts))}$", capsys.readouterr().err, re.MULTILINE)
+
+
 def test_translations_are_compared_only_where_both_end(translator: Translator) -> None:
     """Theirs end at once; ours that reach the limit of six more tokens than the source are left out."""
     lines = dict(enumerate(["der Hund", "die Katze geht", "rot", "ein Baum und ein Haus"]))

@@ -134,6 +134,7 @@ def test_revisions_and_architectures_that_are_read(rewritten: Any) -> None:
             )
         ),
         ({"decoder/layer_norm/gamma": None}, "has no variable decoder/layer_norm/gamma"),
+        ({"decoder/layer_norm/gamma": np.ones((D, 1), np.float32)}, r"layer_norm/gamma has the shape \(16, 1\)"),
         ({"encoder/layer_1/ffn/layer_norm/beta": None}, "has no variable encoder/layer_1/ffn/layer_norm/beta"),
         ({"encoder/layer_1/ffn/linear_1/weight": None}, "has no variable encoder/layer_1/ffn/linear_1/weight"),
         ({"decoder/layer_0/ffn/linear_0/bias": np.ones(5, np.float32)}, "linear_0/bias does not fit its weight"),
@@ -313,6 +314,7 @@ def test_exact_bounds_of_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     one = number(1)
     assert not refuses({"a" * 511: np.ones((1,) * 4, np.int8)})
     assert refuses({"a" * 512: one}) == "a name has 513 bytes"
+    assert not refuses({f"v{i}": one for i in range(1001)})
     monkeypatch.setattr(ctranslate2_binary, "MAX_VARIABLES", 2)
     assert not refuses({"a": one, "b": one}, {"c": "a", "d": "a"})
     assert refuses({"a": one, "b": one, "c": one}) == "it would have 3 variables"

@@ -6,6 +6,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
+from tokenize import TokenError
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -187,6 +188,16 @@ def test_bounds_of_a_shortlist_of_marian(tmp_path: Path, data: bytes, words: str
         found = read_lexicon(tmp_path / "lex.bin", [ids, ids])
         assert found.frequent.tolist() == sorted(ids.index(i) for i in range(frequent))
         assert found.targets.tolist() == [*range(1, 251)]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RecursionError(), TokenError("x")])
+def test_errors_of_python_in_a_header_of_an_array(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    np.savez(tmp_path / "model.npz", a=ONE)
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", Mock(side_effect=error))
+    with pytest.raises(DataError, match=r"model\.npz is damaged: a\.npy has no header of \.npy"):
+        read_arrays(tmp_path / "model.npz")
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])

@@ -192,6 +192,7 @@ def test_positions_of_marian_are_in_the_file(tmp_path: Path) -> None:
     write_transformers(loaded, 0.3, tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
+        assert float(file.get_tensor("final_logits_bias")[0, -1]) == -1e9, "PAD is never produced"
         for side in ("encoder", "decoder"):
             found = file.get_tensor(f"model.{side}.embed_positions.weight")
             assert torch.equal(found, sinusoids(128, 16, "marian")[:, [*range(0, 16, 2), *range(1, 16, 2)]])

@@ -47,6 +47,11 @@ def test_a_word_that_names_no_file_is_refused(place: Path, word: str) -> None:
         inputs.find([word if "://" in word else str(place / word)])
 
 
+def test_a_pattern_may_begin_at_the_root(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs.glob, "glob", lambda *_, **__: [str(place / "b.txt")])
+    assert [each.name for each in inputs.find(["/*.txt"])] == [str(place / "b.txt")[1:]]
+
+
 def test_a_hidden_file_is_found_by_its_name(place: Path) -> None:
     assert [each.name for each in inputs.find([str(place / ".hidden")])] == [".hidden"]
     assert [each.name for each in inputs.find([str(place / "a/.git")])] == ["x"]

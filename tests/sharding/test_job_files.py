@@ -196,7 +196,11 @@ def test_a_job_keeps_its_unit_lines_and_compares_the_rest(tmp_path: Path, file: 
     ):
         with pytest.raises(OutputError, match=rf"holds units of another job \({differences}\)\. Choose another --out"):
             found(out, None, **identity)
-    (tmp_path / "other").mkdir()
+    digests = {found(tmp_path / f"of{lines}", lines).digest for lines in (7, 8)}
+    file.write_bytes(TEXT + b"x")
+    digests.add(found(tmp_path / "changed", 7).digest)
+    file.write_bytes(TEXT)
+    assert len(digests) == 3, "the digest is that of the whole description"
     assert found(tmp_path / "second", None).description.unit_lines == 10_000
     description = json.loads((out / "units/job.json").read_text())
     (out / "units/job.json").write_text(json.dumps(description | {"format": 2}))

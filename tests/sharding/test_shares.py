@@ -146,11 +146,13 @@ def test_units_of_killed_workers_are_done_by_any_other(
     assert seen == order
 
 
+@pytest.mark.parametrize("claimed", [True, False])
 def test_units_that_others_finish_meanwhile_are_not_begun(
-    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, claimed: bool
 ) -> None:
     monkeypatch.setattr(worker_module, "LANES", 1)
     some_job, seen = begin(tmp_path / "out", file, lines=5), list[int]()
+    assert not claimed or all(map(some_job.claim, some_job.units))
 
     def translate(source: int, target: int, first: int) -> None:
         seen.append(first)

@@ -106,6 +106,20 @@ def test_a_directory_has_another_name_while_its_files_are_deleted(
     artefact.remove_tree(tmp_path / "none")
 
 
+def test_a_directory_that_appears_beside_a_new_artefact_is_kept(tmp_path: Path) -> None:
+    def make(steps: int, aside: bool) -> None:
+        with staged(tmp_path / "thing", "thing", {"steps": steps}, overwrite=True):
+            if aside:
+                (tmp_path / ".old-thing").mkdir()
+                (tmp_path / ".old-thing" / "thesis").touch()
+
+    make(1, False)
+    with pytest.raises(OutputError, match=r"\.old-thing is in the way, and nmt did not make it"):
+        make(2, True)
+    assert (tmp_path / ".old-thing" / "thesis").exists()
+    assert verify(tmp_path / "thing", "thing")["steps"] == 1
+
+
 def test_another_process_may_move_the_old_artefact_back_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with staged(tmp_path / "thing", "thing", {}):
         pass
