@@ -206,11 +206,12 @@ TOKENS = ["<unk>", "<s>", "</s>", "<pad>", "a"]
 
 
 def vocabularies(
-    tmp_path: Path, config: dict[str, Any], bias: list[float] | None = None, rows: int = 5
+    tmp_path: Path, config: dict[str, Any], bias: list[float] | None = None, rows: int = 5, source_rows: int = 0
 ) -> list[list[int]]:
     variables: dict[str, Any] = {
         f"{name}/weight": np.zeros((rows, 2), np.float32) for name in ("encoder/embeddings_0", "decoder/embeddings")
     }
+    variables["encoder/embeddings_0/weight"] = np.zeros((source_rows or rows, 2), np.float32)
     if bias:
         variables["decoder/projection/bias"] = np.array(bias, np.float32)
     binary = written(tmp_path / "model.bin", variables)
@@ -254,6 +255,7 @@ def test_vocabularies_in_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (found.tokens[0][4], found.tokens[1][0]) == ("b", "x\r")
     with pytest.raises(DataError, match="does not number its tokens below 5"):
         vocabularies(tmp_path, config, rows=4)
+    assert vocabularies(tmp_path, config, rows=4, source_rows=6) == [[6, 0, 2, 1, 3, 4, 5], [4, 1, 3, 0, 2]]
     monkeypatch.setattr(artefact, "MAX_JSON_BYTES", 10)
     monkeypatch.setattr(ctranslate2_config.artefact, "MAX_JSON_BYTES", 10)
     with pytest.raises(DataError, match=r"source_vocabulary\.txt is too large: 10 bytes at most"):

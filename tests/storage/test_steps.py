@@ -120,6 +120,16 @@ def test_a_directory_that_appears_beside_a_new_artefact_is_kept(tmp_path: Path) 
     assert verify(tmp_path / "thing", "thing")["steps"] == 1
 
 
+def test_a_manifest_is_checked_before_its_files(tmp_path: Path) -> None:
+    with staged(tmp_path / "thing", "thing", {}):
+        pass
+    manifest = read_json(tmp_path / "thing" / MANIFEST)
+    wrong = {"files": {"../thing": {"bytes": 0, "sha256": "0" * 64}}}
+    (tmp_path / "thing" / MANIFEST).write_bytes(artefact.json_bytes(manifest | wrong))
+    with pytest.raises(DataError, match=r"manifest\.json is damaged: files must be a name inside the directory"):
+        verify(tmp_path / "thing", "thing")
+
+
 def test_another_process_may_move_the_old_artefact_back_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with staged(tmp_path / "thing", "thing", {}):
         pass
