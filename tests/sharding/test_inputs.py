@@ -28,6 +28,7 @@ def place(tmp_path: Path) -> Path:
         (["*/*.txt"], ["a/c.txt", "a/d.txt"]),
         (["a/*.txt", "b.txt"], ["b.txt", "c.txt", "d.txt"]),
         (["a/**/*.en"], ["b/e.en"]),
+        (["**/*.en"], ["a/b/e.en"]),
         (["b.txt", "b.txt"], ["b.txt"]),
     ],
 )

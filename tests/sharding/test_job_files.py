@@ -114,7 +114,7 @@ def test_lines_are_counted_once_from_any_file_on(
     (tmp_path / "out/units/plan.json").unlink()
     (tmp_path / "out/units/counts/00001.json").unlink()
     assert [unit.file for unit in begin(tmp_path / "out", *files).units] == [0, 1, 2, 2, 2]
-    assert "c.en" in capsys.readouterr().err
+    assert [line.rpartition("/")[2] for line in capsys.readouterr().err.splitlines()] == ["c.en"]
     again = begin(tmp_path / "out", *files)
     assert [(unit.number, unit.first, unit.offset) for unit in again.units] == [
         *((0, 1, 0), (1, 1, 0), (2, 1, 0), (3, 11, 70), (4, 21, 150)),

@@ -49,7 +49,12 @@ def test_a_worker_reports_units_and_closes_its_files(
     """Failed units advance the progress and are named, but their lines are not translated."""
     file.write_bytes(TEXT.replace(b"line 12\n", b"poison\n"))
     some_job, before = begin(tmp_path / "out", file), descriptors()
-    worker, progress = worker_of(some_job, shouting.shout), Mock()
+
+    def translate(source: int, target: int, first: int) -> None:
+        assert (tmp_path / f"out/units/000/000000{first // 10}.claim").exists()
+        shouting.shout(source, target, first)
+
+    worker, progress = worker_of(some_job, translate), Mock()
     worker.run(progress)
     assert sorted(call.args[0] for call in progress.advance.call_args_list) == [5, 10, 10]
     assert (worker.lines, [unit.first for unit, _ in worker.failures]) == (15, [11])
