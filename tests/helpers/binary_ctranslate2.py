@@ -17,12 +17,16 @@ def name_bytes(name: str) -> bytes:
 
 
 def binary_bytes(
-    variables: Mapping[str, Any], aliases: Mapping[str, str] | None = None, version: int = 6, revision: int = 7
+    variables: Mapping[str, Any],
+    aliases: Mapping[str, str] | None = None,
+    version: int = 6,
+    revision: int = 7,
+    spec: str = "TransformerSpec",
 ) -> bytes:
     """Return a file with these arrays. Versions before 4 have the width of the numbers, and how many there are."""
     data = struct.pack("<I", version)
     if version >= 2:
-        data += name_bytes("TransformerSpec") + struct.pack("<I", revision)
+        data += name_bytes(spec) + struct.pack("<I", revision)
     data += struct.pack("<I", len(variables))
     for name, value in variables.items():
         array = np.frombuffer(value.encode(), np.int8) if isinstance(value, str) else np.asarray(value)
@@ -35,6 +39,6 @@ def binary_bytes(
     return data
 
 
-def written(path: Path, variables: Mapping[str, Any], aliases: Mapping[str, str] | None = None, **more: int) -> Binary:
+def written(path: Path, variables: Mapping[str, Any], aliases: Mapping[str, str] | None = None, **more: Any) -> Binary:
     path.write_bytes(binary_bytes(variables, aliases, **more))
     return read_binary(path)

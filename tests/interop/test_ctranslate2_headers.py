@@ -206,11 +206,12 @@ TOKENS = ["<unk>", "<s>", "</s>", "<pad>", "a"]
 
 
 def vocabularies(
-    tmp_path: Path, config: dict[str, Any], bias: list[float] | None = None, rows: int = 5
+    tmp_path: Path, config: dict[str, Any], bias: list[float] | None = None, rows: int = 5, source_rows: int = 0
 ) -> list[list[int]]:
     variables: dict[str, Any] = {
         f"{name}/weight": np.zeros((rows, 2), np.float32) for name in ("encoder/embeddings_0", "decoder/embeddings")
     }
+    variables["encoder/embeddings_0/weight"] = np.zeros((source_rows or rows, 2), np.float32)
     if bias:
         variables["decoder/projection/bias"] = np.array(bias, np.float32)
     binary = written(tmp_path / "model.bin", variables)
@@ -229,6 +230,10 @@ def test_a_pad_is_added_unless_the_decoder_starts_from_one_that_it_never_writes(
         ("<s>", never, [5, 0, 2, 1, 3, 4]),
     ):
         assert vocabularies(tmp_path, {"decoder_start_token": start}, bias) == [ids] * 2
+    (tmp_path / "shared_vocabulary.json").rename(tmp_path / "source_vocabulary.json")
+    (tmp_path / "target_vocabulary.json").write_text(json.dumps([*TOKENS[:3], "b", "a"]))
+    assert vocabularies(tmp_path, {"decoder_start_token": "<pad>"}, never) == [[5, 0, 2, 1, 3, 4]] * 2
+    (tmp_path / "source_vocabulary.json").rename(tmp_path / "shared_vocabulary.json")
     ids = vocabularies(tmp_path, {"decoder_start_token": "<s>", "unk_token": "a", "eos_token": "<s>"})
     assert ids == [[5, 4, 1, 0, 2, 3]] * 2, "the names of the file"
 
@@ -250,6 +255,7 @@ def test_vocabularies_in_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (found.tokens[0][4], found.tokens[1][0]) == ("b", "x\r")
     with pytest.raises(DataError, match="does not number its tokens below 5"):
         vocabularies(tmp_path, config, rows=4)
+    assert vocabularies(tmp_path, config, rows=4, source_rows=6) == [[6, 0, 2, 1, 3, 4, 5], [4, 1, 3, 0, 2]]
     monkeypatch.setattr(artefact, "MAX_JSON_BYTES", 10)
     monkeypatch.setattr(ctranslate2_config.artefact, "MAX_JSON_BYTES", 10)
     with pytest.raises(DataError, match=r"source_vocabulary\.txt is too large: 10 bytes at most"):

@@ -55,7 +55,11 @@ def test_languages_that_the_files_do_not_name_are_options_of_the_import(tmp_path
     """Without them they are src and tgt, and the log has the remedy."""
     monkeypatch.chdir(tmp_path)
     opennmt_model(tmp_path / "model")
-    for options, languages in (([], ("src", "tgt")), (["--src", "en", "--tgt", "pt-BR"], ("en", "pt-BR"))):
+    for options, languages in (
+        ([], ("src", "tgt")),
+        (["--tgt", "pt-BR"], ("src", "pt-BR")),
+        (["--src", "en"], ("en", "tgt")),
+    ):
         out = "-".join(languages)
         result = CliRunner().invoke(app, ["import", "model", "--out", out, *options])
         config = load_model(Path(out)).config

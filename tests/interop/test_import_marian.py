@@ -77,10 +77,11 @@ def test_a_model_with_marian_positions_survives_export_and_import(pair, tmp_path
         return
     for target in ("hf", "ctranslate2"):
         assert export(ours.directory, target, tmp_path / target, None, tmp_path / "lines") == 0
-    back = load_model(import_model(tmp_path / "hf", tmp_path / "back"))
-    assert back.recipe.model.positions == "marian"
-    tensors = back.model.state_dict()
-    assert all(torch.equal(tensors[name], tensor) for name, tensor in ours.model.state_dict().items())
+    for target in ("hf", "ctranslate2"):
+        back = load_model(import_model(tmp_path / target, tmp_path / f"{target}-back"))
+        assert back.recipe.model.positions == "marian"
+        tensors = back.model.state_dict()
+        assert all(torch.equal(tensors[name], tensor) for name, tensor in ours.model.state_dict().items())
 
 
 def changed(to, options=None, tensors=None, name="post"):

@@ -117,6 +117,9 @@ def test_kinds_of_files_and_directories(tmp_path: Path) -> None:
     (folder / "model" / "model.bin").write_bytes(b"m")
     assert is_argos_package(folder)
     assert key != content_key(folder) == content_key(folder)
+    (folder / "metadata.json").rename(folder / "other.json")
+    assert not is_argos_package(folder)
+    (folder / "other.json").rename(folder / "metadata.json")
     (folder / "model" / "model.bin").rename(folder / "model" / "other.bin")
     assert content_key(folder) != key
     assert [(each.kind, each.bytes) for each in find_models(tmp_path)] == []

@@ -28,6 +28,7 @@ def place(tmp_path: Path) -> Path:
         (["*/*.txt"], ["a/c.txt", "a/d.txt"]),
         (["a/*.txt", "b.txt"], ["b.txt", "c.txt", "d.txt"]),
         (["a/**/*.en"], ["b/e.en"]),
+        (["**/*.en"], ["a/b/e.en"]),
         (["b.txt", "b.txt"], ["b.txt"]),
     ],
 )
@@ -47,8 +48,15 @@ def test_a_word_that_names_no_file_is_refused(place: Path, word: str) -> None:
         inputs.find([word if "://" in word else str(place / word)])
 
 
+def test_a_pattern_may_begin_at_the_root(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs.glob, "glob", lambda *_, **__: [str(place / "b.txt")])
+    assert [each.name for each in inputs.find(["/*.txt"])] == [str(place / "b.txt")[1:]]
+
+
 def test_a_hidden_file_is_found_by_its_name(place: Path) -> None:
     assert [each.name for each in inputs.find([str(place / ".hidden")])] == [".hidden"]
+    assert [each.name for each in inputs.find([str(place / "a/.git")])] == ["x"]
+    assert [each.name for each in inputs.find([str(place / "a/.git/*")])] == ["x"]
 
 
 def test_a_name_with_wildcards_may_be_a_file(tmp_path: Path) -> None:

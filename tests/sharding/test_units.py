@@ -86,7 +86,9 @@ def test_a_long_line_is_cut_but_its_hash_is_of_all_of_it(tmp_path: Path, scheme:
     assert len(hashes) == 2
 
 
-@pytest.mark.parametrize("changed", [b"one\ntwo\n", b"one\ntwothree\nfour\n", b""])
+@pytest.mark.parametrize(
+    "changed", [b"one\ntwo\n", b"one\ntwothree\nfour\n", b"", b"one two\nthree\nfour\n", b"one\n\nwo\nthree\nfour"]
+)
 def test_a_file_that_changed_is_refused(tmp_path: Path, changed: bytes) -> None:
     (tmp_path / "t").write_bytes(b"one\ntwo\nthree\nfour\n")
     files = inputs.find([str(tmp_path / "t")])

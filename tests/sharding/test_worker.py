@@ -252,6 +252,7 @@ def test_a_stopped_worker_releases_its_units(tmp_path: Path, file: Path) -> None
     stopped = worker.Worker(some_job, shouting.parse("1/1"), translate, one_line=True, stop=stop.set)
     with pytest.raises(KeyboardInterrupt):
         stopped.run(shouting.Progress("", None, "lines"))
+    assert stop.is_set()
     assert not [*(tmp_path / "out").rglob("*.claim")]
     assert not [*(tmp_path / "out").rglob("*.failed")]
     work(begin(tmp_path / "out", file))

@@ -249,9 +249,9 @@ def test_free_space_is_measured_at_the_nearest_existing_directory(
 ) -> None:
     asked = list[Path]()
     monkeypatch.setattr(
-        "shutil.disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=3_999_999, total=9)
+        "shutil.disk_usage", lambda path: asked.append(path) or SimpleNamespace(free=1_999_999_999, total=9)
     )
-    assert [artefact.free_megabytes(path) for path in (tmp_path, tmp_path / "a" / "b")] == [3, 3]
+    assert [artefact.free_megabytes(path) for path in (tmp_path, tmp_path / "a" / "b")] == [1999, 1999]
     assert asked == [tmp_path] * 2
 
 
