@@ -35,15 +35,15 @@ class Unparsed:
 class Column(Sequence[Any]):
     """The sources, the targets or the scores of unparsed rows. Its length is known without parsing."""
 
-    def __init__(self, table: Unparsed, index: int) -> None:
+    def __init__(self, table: Unparsed, number: int) -> None:
         self.table = table
-        self.index = index
+        self.number = number
 
     def __len__(self) -> int:
         return self.table.count
 
     def __getitem__(self, key: Any) -> Any:
-        return self.table.columns[self.index][key]
+        return self.table.columns[self.number][key]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.table.columns[self.index])
+        return iter(self.table.columns[self.number])
