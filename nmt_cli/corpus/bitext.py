@@ -1,13 +1,16 @@
 """Read the entries of corpus.sources: parallel text of any format as chunks of pairs."""
 
 import codecs
+import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from nmt_cli.corpus import bitext_tables, bitext_xml, readers
-from nmt_cli.corpus.bitext_tables import Columns, Row
+from nmt_cli.corpus.bitext_tables import Columns
 from nmt_cli.corpus.opening import opened, uncompressed_name
+from nmt_cli.corpus.raw_rows import Column, RawRows, Unparsed
 from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
@@ -46,7 +49,8 @@ def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> I
             yield chunk._replace(source=index)
         return
     for name in entry.files:
-        yield from _chunks(_rows(entry, section, Path(name), hashes), earlier, index)
+        with _rows(entry, section, Path(name), hashes) as rows:
+            yield from _chunks(rows, earlier, index)
 
 
 def _check_options(entry: schema.TextSource) -> None:
@@ -58,50 +62,53 @@ def _check_options(entry: schema.TextSource) -> None:
         raise UsageError(f"corpus.sources: finished is for XLIFF, and {entry.files[0]} is {kind}. Leave it out")
 
 
-def _chunks(rows: Iterable[Row], repetition: int, index: int) -> Iterator[Chunk]:
+def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
     """Yield rows in chunks of CHUNK pairs, or fewer if they are very long."""
-    some, size = list[Row](), 0
-    for row in rows:
-        some.append(row)
-        size += len(row[0] or b"") + len(row[1] or b"")
-        if len(some) == CHUNK or size > MOST_BYTES:
-            yield _chunk(some, repetition, index)
-            some, size = [], 0
+    some, rows, size = list[tuple[int, Any]](), 0, 0
+    try:
+        for number, more, larger, content in raw.pieces:
+            some.append((number, content))
+            rows += more
+            size += larger
+            if rows >= CHUNK or size > MOST_BYTES:
+                yield _chunk(Unparsed(some, rows, raw.parse), repetition, index)
+                some, rows, size = [], 0, 0
+    except Exception:
+        if some:  # their parser may find an earlier error, which is raised first
+            yield _chunk(Unparsed(some, rows, raw.parse), repetition, index)
+        raise
     if some:
-        yield _chunk(some, repetition, index)
+        yield _chunk(Unparsed(some, rows, raw.parse), repetition, index)
 
 
-def _chunk(rows: list[Row], repetition: int, index: int) -> Chunk:
-    src, tgt, scores = map(list, zip(*rows, strict=True))
-    return Chunk(src, tgt, repetition, index, scores=scores)
+def _chunk(rows: Unparsed, repetition: int, index: int) -> Chunk:
+    return Chunk(Column(rows, 0), Column(rows, 1), repetition, index, scores=Column(rows, 2))
 
 
-def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[Row]:
+@contextlib.contextmanager
+def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[RawRows]:
+    """Open a file of an entry. If the block reads it to the end, store its SHA-256 in `hashes`."""
     kind, languages = format_of(entry), (section.src, section.tgt)
     if kind in ("parquet", "opus"):  # read in any order of their bytes
         if not path.is_file() or path.suffix in (".gz", ".bz2", ".xz", ".zst"):
             with opened(path, {}):
                 raise UsageError(f"{path}: unpack it first, {kind} is compressed already")
         columns = _columns(entry, languages, named=True)
-        yield from (
-            bitext_tables.read_opus(path, *languages) if kind == "opus" else bitext_tables.read_parquet(path, columns)
-        )
+        yield bitext_tables.read_opus(path, *languages) if kind == "opus" else bitext_tables.read_parquet(path, columns)
         hashes[path] = artefact.sha256(path)
         return
     with opened(path, hashes) as file:
         if file.peek(3)[:3] == codecs.BOM_UTF8:
             file.read(3)
         if kind == "tmx":
-            for src, tgt in bitext_xml.read_tmx(file, path, *languages):
-                yield src, tgt, None
+            yield bitext_xml.read_tmx(file, path, *languages)
         elif kind == "xliff":
-            for src, tgt in bitext_xml.read_xliff(file, path, *languages, entry.finished):
-                yield src, tgt, None
+            yield bitext_xml.read_xliff(file, path, *languages, entry.finished)
         elif kind == "jsonl":
-            yield from bitext_tables.read_json_lines(file, path, _columns(entry, languages, named=True))
+            yield bitext_tables.read_json_lines(file, path, _columns(entry, languages, named=True))
         else:
             read = bitext_tables.read_csv if kind == "csv" else bitext_tables.read_tsv
-            yield from read(file, path, _columns(entry, languages, named=False))
+            yield read(file, path, _columns(entry, languages, named=False))
 
 
 def _columns(entry: schema.TextSource, languages: tuple[str, str], *, named: bool) -> Columns:

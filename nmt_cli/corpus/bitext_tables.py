@@ -6,19 +6,23 @@ import errno
 import io
 import itertools
 import json
+import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
 from nmt_cli.system.errors import DataError
 
-Row = tuple[bytes | None, bytes | None, float | None]  # source, target, score; None for a side over MAX_LINE_BYTES
-ROWS = 100  # of a parquet file, read at once: a few dictionary-encoded bytes may stand for many long rows
+ROWS = 40  # of a parquet file, read at once: a few dictionary-encoded bytes may stand for many long rows
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # characters of a CSV field
+_FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
+_WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")  # a line of CSV that csv.reader takes as a row
 
 
 @dataclass(frozen=True)
@@ -34,78 +38,126 @@ class Columns:
         return [self.src, self.tgt, *([self.score] if self.score else [])]
 
 
-def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a TSV file. Quotes have no meaning. Columns given by name need a header in the first line."""
+def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
+    """Return the rows of a TSV file. Quotes have no meaning. Columns given by name need a header in the first line."""
     lines = lines_of(file)
     indices = _indices(columns, lambda: [cell.decode(errors="replace") for cell in _cells(next(lines, b""))], path)
-    for number, line in enumerate(lines, 1 + (not _numbered(columns))):
-        if line is None:
-            yield None, None, None
-            continue
-        cells = _cells(line)
-        if max(indices) >= len(cells):
-            yield line[:200], b"", None  # which cleaning drops, because a side is empty
-            continue
-        score = _number(cells[indices[2]], path, number) if columns.score else None
-        yield cells[indices[0]], cells[indices[1]], score
+    return RawRows(_numbered_lines(lines, 1 + (not _numbered(columns))), partial(_parse_tsv, path, indices))
 
 
-def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a CSV file, whose cells may be quoted. Columns given by name need a header in the first row."""
+def _numbered_lines(lines: Iterator[bytes | None], first: int) -> Iterator[Piece]:
+    return ((number, 1, len(line or b""), line) for number, line in enumerate(lines, first))
+
+
+def _parse_tsv(path: Path, indices: list[int], number: int, line: bytes | None) -> Iterator[Row]:
+    if line is None:
+        yield None, None, None
+        return
+    cells = _cells(line)
+    if max(indices) >= len(cells):
+        yield line[:200], b"", None  # which cleaning drops, because a side is empty
+        return
+    score = _number(cells[indices[2]], path, number) if len(indices) > 2 else None
+    yield cells[indices[0]], cells[indices[1]], score
+
+
+def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
+    """Return the rows of a CSV file, whose cells may be quoted. Columns given by name need a header in the first row."""
+    rows = _csv_rows(file, path)
+    indices = _indices(columns, lambda: _csv_cells(next(rows, (1, 1, 0, [b""]))[3]), path)
+    return RawRows(rows, partial(_parse_csv, path, indices))
+
+
+def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
+    """Yield each row as its lines, with the number of the last one."""
+    lines, number = ((line or b"") for line in lines_of(file)), 0
+    for line in lines:
+        row, size = [line], len(line)
+        if not _WHOLE_ROW.fullmatch(line):
+            try:
+                _csv_cells(_extending(row, lines))
+            except csv.Error as error:
+                raise DataError(f"{path}, line {number + len(row):,}: {error}. Export the file again") from None
+            size = sum(map(len, row))
+        number += len(row)
+        yield number, 1, size, row
+
+
+def _extending(row: list[bytes], lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a row, then more lines, which become lines of the row."""
+    yield from row
+    for line in lines:
+        row.append(line)
+        yield line
+
+
+def _csv_cells(lines: Iterable[bytes]) -> list[str]:
+    """Return the first row of some lines."""
     csv.field_size_limit(LONGEST_FIELD)
-    lines = ((line or b"").decode(errors="surrogateescape") + "\n" for line in lines_of(file))
-    rows = csv.reader(lines, strict=True)
+    return next(csv.reader((line.decode(errors="surrogateescape") + "\n" for line in lines), strict=True))
+
+
+def _parse_csv(path: Path, indices: list[int], number: int, row: list[bytes]) -> Iterator[Row]:
+    cells = _csv_cells(row)
+    if max(indices) >= len(cells):
+        yield _line(",".join(cells)[:200]), b"", None
+        return
+    score = _number(cells[indices[2]], path, number) if len(indices) > 2 else None
+    yield _line(cells[indices[0]]), _line(cells[indices[1]]), score
+
+
+def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
+    """Return the row in each line of JSON. A dotted name such as translation.en leads into objects."""
+    rows = (row for row in _numbered_lines(lines_of(file), 1) if row[3] is None or row[3].strip())
+    return RawRows(rows, partial(_parse_json, path, columns))
+
+
+def _parse_json(path: Path, columns: Columns, number: int, line: bytes | None) -> Iterator[Row]:
+    if line is None:
+        yield None, None, None
+        return
     try:
-        indices = _indices(columns, lambda: next(rows, []), path)
-        for row in rows:
-            if max(indices) >= len(row):
-                yield _line(",".join(row)[:200]), b"", None
-                continue
-            score = _number(row[indices[2]], path, rows.line_num) if columns.score else None
-            yield _line(row[indices[0]]), _line(row[indices[1]]), score
-    except csv.Error as error:
-        raise DataError(f"{path}, line {rows.line_num:,}: {error}. Export the file again") from None
+        value = json.loads(line)
+        cells = [_member(value, name) for name in columns.names]
+    except (ValueError, RecursionError, LookupError) as error:
+        reason = f"no member {error}" if isinstance(error, LookupError) else "not JSON"
+        raise DataError(f"{path}, line {number:,}: {reason}. Correct the line, or name the columns") from None
+    yield _row(path, columns, number, cells)
 
 
-def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the row in each line of JSON. A dotted name such as translation.en leads into objects."""
-    for number, line in enumerate(lines_of(file), 1):
-        if line is None:
-            yield None, None, None
-            continue
-        if not line.strip():
-            continue
-        try:
-            value = json.loads(line)
-            cells = [_member(value, name) for name in columns.names]
-        except (ValueError, RecursionError, LookupError) as error:
-            reason = f"no member {error}" if isinstance(error, LookupError) else "not JSON"
-            raise DataError(f"{path}, line {number:,}: {reason}. Correct the line, or name the columns") from None
-        score = _number(cells[2], path, number) if columns.score else None
-        src, tgt = (_text(cell, name, path, number) for cell, name in zip(cells[:2], columns.names, strict=False))
-        yield _line(src), _line(tgt), score
+def _row(path: Path, columns: Columns, number: int, cells: Sequence[Any]) -> Row:
+    score = _number(cells[2], path, number) if columns.score else None
+    src, tgt = (_text(cell, name, path, number) for cell, name in zip(cells[:2], columns.names, strict=False))
+    return _line(src), _line(tgt), score
 
 
-def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
-    """Yield the rows of a parquet file. A dotted name such as translation.en leads into structs."""
+def read_parquet(path: Path, columns: Columns) -> RawRows:
+    """Return the rows of a parquet file. A dotted name such as translation.en leads into structs."""
+    return RawRows(_batches(path, columns), partial(_parse_batch, path, columns))
+
+
+def _parse_batch(path: Path, columns: Columns, first: int, batch: list[list[Any]]) -> Iterator[Row]:
+    for number, cells in enumerate(zip(*batch, strict=True), first):
+        yield _row(path, columns, number, cells)
+
+
+def _batches(path: Path, columns: Columns) -> Iterator[Piece]:
     import pyarrow
     from pyarrow import compute, parquet
 
-    row = 0
+    first = 1
     try:
         file = parquet.ParquetFile(path)
-        for batch in file.iter_batches(ROWS, columns=[name.partition(".")[0] for name in columns.names]):
+        tops = [name.partition(".")[0] for name in columns.names]
+        for batch in file.iter_batches(ROWS, columns=tops, use_threads=False):
             sides = list[list[Any]]()
             for name in columns.names:
                 column: Any = batch
                 for part in name.split("."):
                     column = column.column(part) if column is batch else compute.struct_field(column, part)
                 sides.append(column.to_pylist())
-            for cells in zip(*sides, strict=True):
-                row += 1
-                score = _number(cells[2], path, row) if columns.score else None
-                src, tgt = (_text(cell, name, path, row) for cell, name in zip(cells[:2], columns.names, strict=False))
-                yield _line(src), _line(tgt), score
+            yield first, len(batch), batch.nbytes, sides
+            first += len(batch)
     except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
@@ -113,8 +165,16 @@ def read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
         raise DataError(f"{path} cannot be read as parquet: {reason}. Check the file and its columns") from None
 
 
-def read_opus(path: Path, src: str, tgt: str) -> Iterator[Row]:
-    """Yield the pairs of a zip archive of OPUS, whose members NAME.SRC and NAME.TGT have a pair per line."""
+def read_opus(path: Path, src: str, tgt: str) -> RawRows:
+    """Return the pairs of a zip archive of OPUS, whose members NAME.SRC and NAME.TGT have a pair per line."""
+    return RawRows(_opus_rows(path, src, tgt), _parse_pair)
+
+
+def _parse_pair(_: int, pair: tuple[bytes | None, bytes | None]) -> Iterator[Row]:
+    yield *pair, None
+
+
+def _opus_rows(path: Path, src: str, tgt: str) -> Iterator[Piece]:
     try:
         with contextlib.ExitStack() as stack:
             archive = stack.enter_context(zipfile.ZipFile(path))
@@ -122,7 +182,7 @@ def read_opus(path: Path, src: str, tgt: str) -> Iterator[Row]:
             for number, pair in enumerate(itertools.zip_longest(*sides, fillvalue=_MISSING), 1):
                 if _MISSING in pair:
                     raise DataError(f"{path}: one side ends before line {number:,} of the other. Download it again")
-                yield pair[0], pair[1], None
+                yield number, 1, len(pair[0] or b"") + len(pair[1] or b""), pair
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which a wrong offset causes
             raise

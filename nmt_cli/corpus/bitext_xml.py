@@ -7,36 +7,47 @@ Entities are not expanded, and nothing outside the file is read.
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
 from nmt_cli.corpus.languages import base_of
+from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.system.errors import DataError
 
 PIECE = 1 << 18  # bytes parsed at once
 MOST_DEPTH = 100  # nested elements
 MOST_SEGMENTS = 100_000  # of one unit
-Pair = tuple[bytes | None, bytes | None]  # None: longer than MAX_LINE_BYTES
+Segment = str | None  # None: longer than MAX_LINE_BYTES
 # States of finished translations, in XLIFF 1.2 (after which a file is signed off or final) and XLIFF 2.
 FINISHED = {"final", "signed-off"}
 
 
-def read_tmx(file: io.BufferedReader, path: Path, src: str, tgt: str) -> Iterator[Pair]:
-    """Yield the pairs of two languages. A code without a region, such as de, also matches de-AT."""
-    return _read(_Tmx(src, tgt), file, path)
+def read_tmx(file: io.BufferedReader, path: Path, src: str, tgt: str) -> RawRows:
+    """Return the pairs of two languages. A code without a region, such as de, also matches de-AT."""
+    return RawRows(_units(_Tmx(src, tgt), file, path), _parse_unit)
 
 
-def read_xliff(file: io.BufferedReader, path: Path, src: str, tgt: str, finished: bool) -> Iterator[Pair]:
-    """Yield the translated segments of the parts of a file that have these languages.
+def read_xliff(file: io.BufferedReader, path: Path, src: str, tgt: str, finished: bool) -> RawRows:
+    """Return the translated segments of the parts of a file that have these languages.
 
     `finished` leaves out segments that no person approved: those without approved="yes" and without a final state.
     """
-    return _read(_Xliff(src, tgt, finished), file, path)
+    return RawRows(_units(_Xliff(src, tgt, finished), file, path), _parse_unit)
 
 
-def _read(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator[Pair]:
+def _parse_unit(_: int, unit: tuple[Segment, Segment]) -> Iterator[Row]:
+    yield _line(unit[0]), _line(unit[1]), None
+
+
+def _line(segment: Segment) -> bytes | None:
+    line = " ".join((segment or "").split()).encode()
+    return line if segment is not None and len(line) <= MAX_LINE_BYTES else None
+
+
+def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator[Piece]:
     parser: Any = expat.ParserCreate()
     parser.buffer_text = True
     parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
@@ -47,8 +58,8 @@ def _read(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator[
     try:
         while piece := file.read(PIECE):
             parser.Parse(piece)
-            yield from handler.pairs
-            handler.pairs.clear()
+            yield from handler.units
+            handler.units.clear()
         parser.Parse(b"", True)
     except (expat.ExpatError, LookupError, ValueError) as error:
         line = parser.CurrentLineNumber
@@ -56,7 +67,7 @@ def _read(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator[
         raise DataError(f"{path}, line {line:,}: not well-formed XML: {reason[:100]}. Export the file again") from None
     except _Refused as error:
         raise DataError(f"{path}, line {parser.CurrentLineNumber:,}: {error}") from None
-    yield from handler.pairs
+    yield from handler.units
     if not handler.root:
         raise DataError(f"{path} is no {handler.kind} file. Check its format")
 
@@ -73,7 +84,7 @@ class _Handler(ABC):
     codes: frozenset[str]  # elements whose text is code of the original document
 
     def __init__(self) -> None:
-        self.pairs = list[Pair]()
+        self.units = list[Piece]()
         self.root = False
         self.depth = 0
         self.text: list[str] | None = None  # of the segment being read
@@ -81,7 +92,8 @@ class _Handler(ABC):
         self.code_depth = 0  # depth of the outermost code in the segment; 0: none
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
-        name = name.rpartition(":")[2]
+        if ":" in name:
+            name = name.rpartition(":")[2]
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise _Refused(f"elements are nested more than {MOST_DEPTH} deep")
@@ -97,7 +109,7 @@ class _Handler(ABC):
     def end(self, name: str) -> None:
         if self.code_depth == self.depth:
             self.code_depth = 0
-        self.finish(name.rpartition(":")[2])
+        self.finish(name.rpartition(":")[2] if ":" in name else name)
         self.depth -= 1
 
     def characters(self, text: str) -> None:
@@ -113,11 +125,14 @@ class _Handler(ABC):
         self.text = []
         self.size = 0
 
-    def segment_ends(self) -> bytes | None:
+    def segment_ends(self) -> Segment:
         """Return the segment that has been read; None if it is too long."""
-        line = " ".join("".join(self.text or ()).split()).encode()
+        segment = "".join(self.text or ()) if self.size <= MAX_LINE_BYTES else None
         self.text = None
-        return line if self.size <= MAX_LINE_BYTES and len(line) <= MAX_LINE_BYTES else None
+        return segment
+
+    def unit_ends(self, src: Segment, tgt: Segment) -> None:
+        self.units.append((0, 1, len(src or "") + len(tgt or ""), (src, tgt)))
 
     @abstractmethod
     def begin(self, name: str, attributes: dict[str, str]) -> None:
@@ -137,7 +152,7 @@ class _Tmx(_Handler):
         super().__init__()
         self.wanted = src, tgt
         self.language = ""
-        self.unit = dict[str, bytes | None]()  # by language code
+        self.unit = dict[str, Segment]()  # by language code
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         if name == "tu":
@@ -155,7 +170,7 @@ class _Tmx(_Handler):
         elif name == "tu" and self.text is None:
             sides = [_of_language(self.unit, code) for code in self.wanted]
             if all(side in self.unit for side in sides):
-                self.pairs.append((self.unit[str(sides[0])], self.unit[str(sides[1])]))
+                self.unit_ends(self.unit[str(sides[0])], self.unit[str(sides[1])])
 
 
 class _Xliff(_Handler):
@@ -168,7 +183,7 @@ class _Xliff(_Handler):
         self.wanted = src, tgt
         self.finished = finished
         self.languages = "", ""
-        self.sides = dict[str, bytes | None]()
+        self.sides = dict[str, Segment]()
         self.side = ""
         self.approved = False
         self.ignored_depth = 0  # depth of an element whose segments belong to no unit, as proposals
@@ -198,15 +213,16 @@ class _Xliff(_Handler):
         elif name in ("trans-unit", "segment") and self.text is None:
             alike = all(_same(has, want) for has, want in zip(self.languages, self.wanted, strict=True))
             if alike and len(self.sides) == 2 and (self.approved or not self.finished):
-                self.pairs.append((self.sides["source"], self.sides["target"]))
+                self.unit_ends(self.sides["source"], self.sides["target"])
             self.sides = {}
 
 
+@lru_cache(100)
 def _same(code: str, wanted: str) -> bool:
     """Whether a code is the wanted one, or has a region where the wanted one has none."""
     code, wanted = (each.replace("_", "-").lower() for each in (code, wanted))
     return code == wanted or ("-" not in wanted and base_of(code) == base_of(wanted))
 
 
-def _of_language(unit: dict[str, bytes | None], wanted: str) -> str | None:
+def _of_language(unit: dict[str, Segment], wanted: str) -> str | None:
     return next((code for code in unit if code and _same(code, wanted)), None)

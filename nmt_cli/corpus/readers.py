@@ -22,8 +22,8 @@ FilePair = tuple[str, str]  # paths of the source side and the target side
 class Chunk(NamedTuple):
     """Up to CHUNK pairs of raw lines. None replaces a line over MAX_LINE_BYTES."""
 
-    src: list[bytes | None]
-    tgt: list[bytes | None]
+    src: Sequence[bytes | None]
+    tgt: Sequence[bytes | None]
     repetition: int = 0  # how often the corpus lists these two files earlier: [a, a] gives 0, then 1
     source: int | None = None  # index in corpus.sources
     part: int = 0  # number of the part in the manifest
@@ -108,5 +108,5 @@ def read_files(files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk
 
 
 def count_pairs(chunks: Iterable[Chunk]) -> int:
-    """Return the number of pairs in all chunks, which are read for it."""
-    return sum(len(chunk.src) for chunk in chunks)
+    """Return the number of pairs in all chunks, which are read and parsed for it."""
+    return sum(1 for chunk in chunks for _ in chunk.src)

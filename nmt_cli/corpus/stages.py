@@ -25,7 +25,7 @@ from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.recipe import schema
 from nmt_cli.system import console
 from nmt_cli.system.child_processes import end_with_parent, signals_blocked
-from nmt_cli.system.errors import StorageError
+from nmt_cli.system.errors import NmtError, StorageError
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -99,13 +99,24 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 worker_end.close()  # now only the worker holds it, so the pipe closes when the worker ends
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield `function(job)` for each job, in order. Workers take turns; a daemon calls the function itself."""
+        """Yield `function(job)` for each job, in order. Workers take turns; a daemon calls the function itself.
+
+        Errors are raised in order, too: that of `jobs` after those of the jobs before it.
+        """
         if self.alone:
             yield from map(function, jobs)
             return
         self._start()
         links, busy = itertools.cycle(self._processes), deque[Any]()
-        for job in jobs:
+        stream = iter(jobs)
+        while True:
+            try:
+                job = next(stream)
+            except StopIteration:
+                break
+            except NmtError:
+                yield from map(_answer, busy)
+                raise
             link = next(links)
             answers = [_answer(busy.popleft())] if len(busy) == self.workers else []
             with contextlib.suppress(OSError):  # the worker was killed: `_answer` raises the error

@@ -5,13 +5,17 @@ root:
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/prepare_speed.py --pairs 200000 --workers 2
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/prepare_speed.py --pairs 1000000 --parent
+    NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/prepare_speed.py --pairs 300000 --parent --format tmx
 
 With --parent the workers return their input, or constant ids, and the CPU time of the parent is measured: reading and
-hashing the files, handing out pairs, taking back results, and writing.
+hashing the files, handing out pairs, taking back results, and writing. --format converts the input first.
 """
 
 import argparse
 import contextlib
+import csv
+import gzip
+import json
 import os
 import subprocess
 import sys
@@ -19,9 +23,11 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import numpy as np
 import psutil
+import pyarrow
 import pyarrow.parquet
 
 from nmt_cli.corpus import cleaning, prepare, stages, tokenizer
@@ -42,6 +48,46 @@ def multiply(corpora: Path, folder: Path, pairs: int) -> int:
     return sum((folder / f"a.{language}").stat().st_size for language in ("en", "de"))
 
 
+UNITS = {
+    "tmx": '<tu>\n<tuv xml:lang="en"><seg>{}</seg></tuv>\n<tuv xml:lang="de"><seg>{}</seg></tuv>\n</tu>\n',
+    "xlf": '<trans-unit id="1">\n<source>{}</source>\n<target>{}</target>\n</trans-unit>\n',
+}
+ROOTS = {
+    "tmx": ('<tmx version="1.4">\n<header srclang="en"/>\n<body>\n', "</body>\n</tmx>\n"),
+    "xlf": (
+        '<xliff version="1.2"><file source-language="en" target-language="de"><body>\n',
+        "</body></file></xliff>\n",
+    ),
+}
+
+
+def convert(folder: Path, kind: str) -> list[str]:
+    """Write the text in a format, and return the names of its files."""
+    sides = [(folder / f"a.{language}").read_text().split("\n")[:-1] for language in ("en", "de")]
+    file = folder / f"a.{kind}"
+    if kind in ("plain", "gz"):
+        names = [str(folder / f"a.{language}") for language in ("en", "de")]
+        for name in names if kind == "gz" else ():
+            Path(f"{name}.gz").write_bytes(gzip.compress(Path(name).read_bytes(), 6))
+        return [f"{name}.gz" if kind == "gz" else name for name in names]
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table(dict(zip(("en", "de"), sides, strict=True))), file)
+        return [str(file)]
+    with file.open("w", newline="") as output:
+        if kind == "csv":
+            csv.writer(output).writerows(zip(*sides, strict=True))
+        elif kind == "jsonl":
+            output.writelines(json.dumps({"en": src, "de": tgt}) + "\n" for src, tgt in zip(*sides, strict=True))
+        elif kind == "tsv":
+            output.writelines(f"{src}\t{tgt}\n" for src, tgt in zip(*sides, strict=True))
+        else:
+            first, last = ROOTS[kind]
+            output.write(first)
+            output.writelines(UNITS[kind].format(escape(src), escape(tgt)) for src, tgt in zip(*sides, strict=True))
+            output.write(last)
+    return [str(file)]
+
+
 def clean_free(corpus: Any, held_out: Any, chunk: Any) -> Any:
     """Return the result of a worker that drops no pair, without its work."""
     pairs = len(chunk.src)
@@ -59,9 +105,9 @@ def encode_free(model: Path, corpus: Any, chunk: Any) -> Any:
     return [ids, ids], [lengths, lengths], np.arange(pairs), cleaning.CleaningStats(), np.zeros(0, np.uint8)
 
 
-def measure_parent(folder: Path, workers: int) -> None:
+def measure_parent(folder: Path, workers: int, kind: str) -> None:
     """Print the pairs per second of the parent's CPU time, in cleaning and in encoding."""
-    section = {"name": "own", "train_src": [str(folder / "a.en")], "train_tgt": [str(folder / "a.de")]}
+    section = {"name": "own", "src": "en", "tgt": "de", "sources": [{"files": convert(folder, kind)}]}
     corpus = loading.from_plain({"corpus": section}, "benchmark").corpus
     stages.clean_chunk, stages.encode_chunk = clean_free, encode_free
     cleaned, directory = folder / "cleaned", folder / "corpus"
@@ -88,12 +134,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--vocabulary", type=int, default=37_000)
     parser.add_argument("--parent", action="store_true", help="measure the parent process alone")
+    kinds = ("plain", "gz", "tsv", "csv", "jsonl", "parquet", *UNITS)
+    parser.add_argument("--format", choices=kinds, default="plain", help="of the text, with --parent")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         text = multiply(Path(os.environ["NMT_CORPORA"]), folder, options.pairs)
         if options.parent:
-            measure_parent(folder, options.workers)
+            measure_parent(folder, options.workers, options.format)
             return
         words = ["prepare", "--src", folder / "a.en", "--tgt", folder / "a.de", "--out", folder / "out"]
         words += ["--workers", options.workers, "--set", f"corpus.tokenizer.vocabulary_size={options.vocabulary}"]

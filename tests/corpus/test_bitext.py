@@ -285,7 +285,7 @@ def test_a_huge_unit_takes_bounded_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 8 << 20
     finally:
         tracemalloc.stop()
-    assert [(chunk.src, chunk.tgt) for chunk in chunks] == [([None], [b"y"])]
+    assert [(list(chunk.src), list(chunk.tgt)) for chunk in chunks] == [([None], [b"y"])]
 
 
 def test_many_long_rows_in_few_bytes_take_bounded_memory(tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_many_long_rows_in_few_bytes_take_bounded_memory(tmp_path: Path) -> None
         assert (tmp_path / name).stat().st_size < 3 << 20
         sizes = [len(chunk.src) for chunk in bitext.read_source(section(tmp_path / name), 0, {})]
         assert sum(sizes) == rows
-        assert max(sizes) < 70
+        assert max(sizes) <= 80
 
 
 def decoded(out: Path) -> list[tuple[str, str]]:

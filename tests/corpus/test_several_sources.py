@@ -25,9 +25,13 @@ def test_all_files_of_an_entry_are_read(tmp_path: Path) -> None:
     files = files_of(tmp_path)
     hashes: dict[Path, str] = {}
     entries = [{"files": [files["a.tsv"], files["b.tsv"]]}, {"files": [files["c.en"], files["c.de"]]}]
-    chunks = [[*bitext.read_source(bitext_section(*entries), index, hashes)] for index in range(2)]
-    assert [(chunk.src, chunk.tgt, chunk.source) for chunk in chunks[0]] == [([b"a"], [b"A"], 0), ([b"b"], [b"B"], 0)]
-    assert [(chunk.src, chunk.tgt, chunk.source) for chunk in chunks[1]] == [([b"c"], [b"C"], 1)]
+    first, second = (
+        [(list(chunk.src), list(chunk.tgt), chunk.source) for chunk in bitext.read_source(section, index, hashes)]
+        for section in [bitext_section(*entries)]
+        for index in range(2)
+    )
+    assert first == [([b"a"], [b"A"], 0), ([b"b"], [b"B"], 0)]
+    assert second == [([b"c"], [b"C"], 1)]
     assert hashes == {
         Path(files[name]): artefact.sha256(Path(files[name])) for name in ("a.tsv", "b.tsv", "c.en", "c.de")
     }

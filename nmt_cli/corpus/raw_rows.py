@@ -1,0 +1,49 @@
+"""Rows of parallel text that one process reads and another parses, because parsing takes longer than reading."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+Row = tuple[bytes | None, bytes | None, float | None]  # source, target (None: longer than MAX_LINE_BYTES), score
+Piece = tuple[int, int, int, Any]  # number of the first line or row, rows, approximate size in bytes, content
+Parse = Callable[[int, Any], Iterable[Row]]  # takes the number and the content of a piece
+
+
+@dataclass(frozen=True)
+class RawRows:
+    """The rows of a file in pieces, and the function that parses a piece."""
+
+    pieces: Iterator[Piece]
+    parse: Parse
+
+
+class Unparsed:
+    """Pieces of a file that are parsed on first use. Pickling does not parse them."""
+
+    def __init__(self, pieces: list[tuple[int, Any]], count: int, parse: Parse) -> None:
+        self.pieces = pieces  # number, content
+        self.count = count  # rows
+        self.parse = parse
+
+    @cached_property
+    def columns(self) -> list[list[Any]]:
+        rows = [row for piece in self.pieces for row in self.parse(*piece)]
+        return [list(column) for column in zip(*rows, strict=True)]
+
+
+class Column(Sequence[Any]):
+    """The sources, the targets or the scores of unparsed rows. Its length is known without parsing."""
+
+    def __init__(self, table: Unparsed, number: int) -> None:
+        self.table = table
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.table.count
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.table.columns[self.number][key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.table.columns[self.number])
