@@ -62,7 +62,7 @@ def _parse_tsv(path: Path, indices: list[int], number: int, line: bytes | None) 
 
 
 def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a CSV file, whose cells may be quoted. Columns given by name need a header in the first row."""
+    """Return the rows of a CSV file, whose cells may be quoted. Columns given by name need a header row."""
     rows = _csv_rows(file, path)
     indices = _indices(columns, lambda: _csv_cells(next(rows, (1, 1, 0, [b""]))[3]), path)
     return RawRows(rows, partial(_parse_csv, path, indices))
