@@ -49,7 +49,10 @@ class Stop:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Raise Interrupted at a signal in this block, or at once if one came before. The block must be repeatable."""
+        """Raise Interrupted at a signal during the block, or at once after an earlier signal.
+
+        The block must be repeatable.
+        """
         self._interruptible = True
         try:
             if self.requested:
