@@ -66,7 +66,7 @@ def _teacher(run: RunFiles, model: Path) -> _Candidate:
 def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
     """Return the words per second over all lines, and the mean milliseconds of a line alone, in one process.
 
-    Each time is the shortest of several, because other work on the machine only makes it longer.
+    Each time is the shortest of several runs, because other work on the machine only makes runs longer.
     """
     options = decoding.model_dump(exclude={"target_prefix"})
     single_lines = lines[:20]
