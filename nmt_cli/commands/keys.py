@@ -44,7 +44,7 @@ def _keys(database: str, *, create: bool = False) -> "KeyStore":
 
 @command()
 def add(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
-    """Make a key and print it. The data base stores only its hash, so it cannot be shown again.
+    """Make a key and print it. The data base stores only a hash, so the key cannot be shown again.
 
     Once there is a key, every request needs one.
     """

@@ -1,4 +1,4 @@
-"""Translation of synthetic training text. `prepare` gets these functions and does not import the translator."""
+"""Translate real text for synthetic training pairs. `prepare` gets these functions and imports no translator."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

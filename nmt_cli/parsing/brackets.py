@@ -2,8 +2,8 @@
 
 Words that are punctuation in the gold tree are removed before spans are compared, and so are brackets with nothing
 else inside. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
-Unlike here, evalb leaves out hypotheses that are not trees or have a different number of words. Here they miss all gold
-brackets. The linear form has no words, so words are not compared.
+Here, a hypothesis that is not a tree or has a different number of words misses all gold brackets; evalb leaves it out.
+The linear form has no words, so words are not compared.
 """
 
 import itertools

@@ -22,7 +22,7 @@ STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectatio
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Return `low`, with each setting that `high` has replaced by the value there."""
+    """Return `low` updated with the settings in `high`, section by section."""
     merged = dict(low)
     for key, value in high.items():
         old = merged.get(key)
@@ -112,7 +112,7 @@ def _with_named(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
-    """Return the settings that decide on the training text, and the number of steps; both None if one is invalid."""
+    """Return the settings that determine the training text, and the number of steps; both None if one is invalid."""
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))
@@ -125,7 +125,7 @@ def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
 
 
 def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge settings. If `high` changes the text, drop what `low` expects; if it changes the steps, drop the scores."""
+    """Merge settings. If `high` changes the text, drop `expect` of `low`; if only the steps, drop the scores in it."""
     (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
     expect = low.get("expect")
     if text != other_text:

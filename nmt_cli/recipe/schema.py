@@ -56,7 +56,7 @@ class TextSource(Section):  # parallel text in one or several files, which may b
     src: str | None = Field(None, description="source language code; null: corpus.src")
     tgt: str | None = Field(None, description="target language code; null: corpus.tgt")
     columns: list[str] = Field([], description="source and target column, by name or number; none: 1 and 2, or codes")
-    score: str | None = Field(None, description="column that has a score, by name or number")
+    score: str | None = Field(None, description="column with a score, by name or number")
     min_score: float | None = Field(None, description="lowest score of pairs that are kept")
     finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
@@ -100,7 +100,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     test_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, source side")
     test_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, target side")
     hold_out: int = Field(
-        0, ge=0, description="pairs to hold out for dev and test if they have no files; train keeps no side of them"
+        0, ge=0, description="pairs to hold out for dev and test if they have no files; training sees neither side"
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")

@@ -10,7 +10,7 @@ from nmt_cli.translation.translator import Translator
 
 
 def translate_held_out(run: RunFiles, model: Path) -> dict[str, list[str]]:
-    """Return the translations by `model` of each held-out split.
+    """Translate each held-out split with `model`, and return the translations.
 
     They are stored in the run's directory, and read from there if this model made them with the same settings.
     """

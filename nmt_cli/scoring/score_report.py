@@ -105,7 +105,7 @@ class Report:
 
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
-    robust: list[dict[str, Any]] = field(default_factory=list)  # scores of the source as people type it
+    robust: list[dict[str, Any]] = field(default_factory=list)  # scores of the damaged source's translations
     pairs: list[PairScores] = field(default_factory=list)  # if the corpus has several language pairs
     empty: int = 0
     copies: int | None = None  # hypotheses equal to their source; None without a source

@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 LOCK = ".lock"
 MAX_JSON_BYTES = 1 << 25  # enough for a vocabulary of a million tokens
 HOST = os.uname().nodename  # several hosts may share a directory
-# Names of temporary files and directories of this host; the group is the process ID.
+# Matches the names of this host's temporary files and directories. The group is the process ID.
 TEMPORARY = re.compile(rf"\.tmp-nmt-.*-{re.escape(HOST)}-([1-9]\d{{0,6}})-[0-9a-f]{{16}}", re.DOTALL)
 
 
@@ -256,7 +256,7 @@ def present(directory: Path) -> bool:
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Return the manifest of an artefact after checking it and each file's size and, with `content`, its hash."""
+    """Check the manifest and the size of each file and, with `content`, its hash. Return the manifest."""
     restore(directory)
     manifest = read_json(directory / MANIFEST)
     stored = f"{manifest.get('kind')} of format {manifest.get('format')}"

@@ -62,8 +62,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt or SystemExit, but not during an import, which may swallow it and leave half a module.
 
-    If an import is running, end the process at once if the command's own work has not begun. If it has, raise after the
-    import.
+    During an import before the command's own work, end the process at once. During a later import, raise at its end.
     """
     importing, working = _state(frame)
     if importing and not working:

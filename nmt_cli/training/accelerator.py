@@ -1,4 +1,4 @@
-"""Accelerate's view of the device and the processes of a run."""
+"""Set up Accelerate, which manages the devices and the processes of a run."""
 
 import os
 from datetime import timedelta

@@ -38,7 +38,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
     """Average the newest `last` checkpoints of a run into `out` (default: run/model). Return that path and the steps.
 
     The recipe may ask for the best checkpoint instead (averaging.best), and for a mixture with the model that training
-    started from (averaging.with_start), whose share is chosen on the dev sets of `data`.
+    started from (averaging.with_start). The dev sets of the corpus in `data` decide on that model's share.
     """
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")

@@ -58,7 +58,7 @@ def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *argum
 def on_all(accelerator: Any, work: Callable[[], Result]) -> Result:
     """Call `work` on every process and return that process's result.
 
-    If it fails on several, the first of them raises its error. All other processes exit with the same code.
+    If it fails anywhere, the first process that failed raises its error, and all others exit with the same code.
     """
     failure: NmtError | None = None
     try:

@@ -58,7 +58,7 @@ def augmented(
     if not augment.is_active:
         return corpus
     languages = settings.corpus.src, settings.corpus.tgt
-    # The target languages are those of the preparation: the recipe of this run or machine may list other sources.
+    # Take the target languages from the corpus, because the recipe of this run or machine may list other sources.
     prepared = schema.Corpus.model_validate(corpus.manifest.get("recipe", {}), extra="ignore")
     targets = tuple(prepared.target_tokens)
     augmentation = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed, targets)

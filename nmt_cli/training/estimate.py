@@ -28,7 +28,7 @@ from nmt_cli.training.torch_errors import to_user_error
 from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.directory import parameter_count
 
-FIRST_STEPS = 100  # with CUDA graphs, not measured: they capture graphs for most batch sizes
+FIRST_STEPS = 100  # before the measurement, with CUDA graphs: they capture most batch sizes
 MEASURED_SECONDS = 4.0
 MEASURED_TOKENS = 2048  # per step and process on the CPU: larger steps are no faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence

@@ -1,4 +1,4 @@
-"""The metrics.jsonl of a run, with one JSON object per line, and its comparison with what the recipe expects."""
+"""The metrics.jsonl of a run, with one JSON object per line, and the comparison with the recipe's expectations."""
 
 import json
 import math

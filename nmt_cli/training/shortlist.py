@@ -48,7 +48,7 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
 
 
 def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
-    """Return the encoded pairs of lines with text, and their number, without sides of more than MOST_TOKENS tokens.
+    """Return the encoded pairs of lines, and their number. Pairs with an empty or a too long line are left out.
 
     If they have over 2 x MAX_LINKS links, return only evenly spaced pairs, because the files may exceed the memory.
     """
@@ -85,7 +85,7 @@ def _links(pair: tuple[Ids, Ids]) -> int:
 
 
 def within_links(pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[Ids, Ids]]:
-    """Return the pairs, or evenly spaced ones among them, so that they have about MAX_LINKS links at most."""
+    """Return all pairs, or only evenly spaced ones if all would have more than MAX_LINKS links."""
     links = sum(map(_links, pairs))
     return list(pairs[:: max(1, -(-links // MAX_LINKS))])
 

@@ -28,7 +28,7 @@ class Interrupted(BaseException):
 
 
 class Stop:
-    """Handles signals while entered: the first one requests a stop after the current step.
+    """Handles signals during a `with` block: the first one requests a stop after the current step.
 
     A second one exits at once, unless it follows within ECHO_SECONDS: launchers forward signals that every process has
     received already.
