@@ -207,7 +207,7 @@ def reproduce(
 ) -> int:
     """Run a recipe from raw text to the score.
 
-    Prepares, trains, averages, translates and scores, skips finished stages, and writes the report.
+    Prepares, trains, averages, translates, scores, and writes the report. Finished stages are skipped.
     """
     from nmt_cli.recipe.loading import load
 
@@ -265,7 +265,7 @@ def doctor(
 ) -> None:
     """Find out why a run's BLEU is low.
 
-    Lists problems, the most serious first, and how to fix them. The exit code is 0 even if there are any.
+    Lists problems, the most serious first, and how to fix them. The exit code is 0 even if there are problems.
     """
     from nmt_cli.reporting import doctor as command
 
@@ -316,8 +316,8 @@ def export(
 def import_(
     source: Annotated[str, typer.Argument(metavar="SOURCE", help=MARIAN)],
     out: Annotated[Path | None, directory_option("Output directory", default="models/NAME")] = None,
-    src: Annotated[str | None, option("Source language", kind="CODE", default="as its files name it")] = None,
-    tgt: Annotated[str | None, option("Target language", kind="CODE", default="as its files name it")] = None,
+    src: Annotated[str | None, option("Source language", kind="CODE", default="from the model's files")] = None,
+    tgt: Annotated[str | None, option("Target language", kind="CODE", default="from the model's files")] = None,
 ) -> None:
     """Import a model of Argos, CTranslate2 or Marian, such as OPUS-MT, and verify it.
 
@@ -335,7 +335,7 @@ def shortlist(
     model: Annotated[Path, typer.Argument(help="Model directory, or run such as runs/base")],
     src: Annotated[Path | None, file_option("Parallel text, source side")] = None,
     tgt: Annotated[Path | None, file_option("Parallel text, target side")] = None,
-    vmap: Annotated[Path | None, file_option("Vocabulary map of CTranslate2 to read instead")] = None,
+    vmap: Annotated[Path | None, file_option("CTranslate2 vocabulary map to read instead")] = None,
     best: Annotated[int, number_option("Translations listed for a source subword", min=1)] = 100,
     frequent: Annotated[int, number_option("Frequent target subwords listed for every line", min=0)] = 500,
     quiet: Quiet = False,
@@ -370,7 +370,7 @@ def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> Non
 
 
 def _as_text(corpus: Any, data: Path) -> Any:
-    """Return the corpus section. Trees are first written beside `data` as plain text files."""
+    """Return a corpus section with plain text. Trees are written beside `data` as text files first."""
     from nmt_cli.parsing.trees import linearize
 
     return linearize(corpus, Path(f"{data}-text")) if corpus.format == "trees" else corpus

@@ -44,9 +44,9 @@ def _keys(database: str, *, create: bool = False) -> "KeyStore":
 
 @command()
 def add(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
-    """Make a key and print it. The data base has its hash only, so that it cannot be shown again.
+    """Make a key and print it. The data base stores only a hash, so the key cannot be shown again.
 
-    As soon as there is a key, every request needs one.
+    Once there is a key, every request needs one.
     """
     typer.echo(_keys(database, create=True).add(name, per_minute, per_day))
 

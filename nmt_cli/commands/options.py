@@ -1,4 +1,4 @@
-"""Options that several commands share or that take many lines, and how to declare one; the others are in app.py."""
+"""Options that several commands share or that take many lines to declare, and functions that declare options."""
 
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from nmt_cli.system import console
 def option(
     text: str, *names: str, default: Any = True, panel: Any = None, kind: Any = None, min: Any = None, max: Any = None
 ) -> Any:
-    """Declare an option; `default` is the text that help shows where the default is chosen later."""
+    """Declare an option. If its default is chosen later, help shows the text `default`."""
     return typer.Option(*names, help=text, show_default=default, rich_help_panel=panel, metavar=kind, min=min, max=max)
 
 
@@ -32,7 +32,7 @@ model_option = partial(directory_option, default="$NMT_MODEL, else the newest un
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Quantization = Literal["float32", "bfloat16", "int8"]
 Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores200", "flores101", "spBLEU-1K", "none"]
-DATABASE = "Glossaries, usage and the keys of nmt keys: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME"
+DATABASE = "Store of glossaries, usage and API keys: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME"
 DATABASE_VARIABLE = "NMT_DATABASE"
 PRECISION = "Numeric precision; auto picks int8 on CPUs with instructions for it"
 
@@ -90,7 +90,7 @@ CopyWordless = Annotated[
 ]
 Case = Annotated[
     Literal["auto", "off"] | None,
-    search_option("Search capitals and title case in sentence case, and restore the case after", kind="WHEN"),
+    search_option("Translate capitals and title case as sentence case, then restore their case", kind="WHEN"),
 ]
 Prefix = Annotated[
     Path | None,
@@ -109,7 +109,7 @@ TextFormat = Annotated[
     _Kind | None,
     output_option(
         "text: lines; jsonl: lines with scores and subwords; others: whole documents",
-        default="by suffix; text without one or for .txt, .en and other languages",
+        default="by suffix; text if there is none, or for .txt, .en and other languages",
         kind="KIND",
     ),
 ]

@@ -23,9 +23,9 @@ def score(
     hypothesis: Annotated[
         Path | None, typer.Argument(help="Translations, one per line; - is stdin", show_default="stdin")
     ] = None,
-    model: Annotated[Path | None, directory_option("Translate the source with this model and score that")] = None,
+    model: Annotated[Path | None, directory_option("Score translations of the source by this model")] = None,
     robust: Annotated[
-        bool, option("Also score the source in other case, without stops, with typos", "--robust")
+        bool, option("Also score sources in other case, without final stops, and with typos", "--robust")
     ] = False,
     metrics: Annotated[list[str] | None, option(METRICS, "--metric", default="by language", kind="NAME")] = None,
     tokenize: Annotated[Tokenizer | None, option("sacreBLEU tokenizer", default="by language")] = None,

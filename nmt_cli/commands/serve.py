@@ -62,10 +62,10 @@ def serve(
         float, number_option("Seconds without requests until a model of a directory is unloaded", min=0)
     ] = 3600,
     memory: Annotated[
-        int | None, number_option("Unload models of directories while the server takes more megabytes", min=1)
+        int | None, number_option("Unload models of directories while the server takes more than N megabytes", min=1)
     ] = None,
     pivot: Annotated[
-        bool, option("Translate through a third language where no model has a pair", "--pivot/--no-pivot")
+        bool, option("Translate through a third language if no model has a pair", "--pivot/--no-pivot")
     ] = True,
     protect: Protect = None,
     keep: Keep = None,

@@ -1,10 +1,10 @@
-"""Translation for synthetic training text: passed to `prepare`, which does not import the translator."""
+"""Translate real text for synthetic training pairs. `prepare` gets these functions and imports no translator."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-UNIT_LINES = range(100, 10_001)  # smallest and largest number
-UNITS = 2000  # about as many, if a line has 100 bytes
+UNIT_LINES = range(100, 10_001)  # allowed numbers of lines in a unit
+UNITS = 2000  # a text is divided into about this many units if its lines have 100 bytes
 
 
 def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:
@@ -18,9 +18,9 @@ def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> I
 
 
 def translate_units(model: Path, directory: Path, beam: int, sampling: bool, worker: tuple[int, int] | None) -> None:
-    """Translate the text in a directory of the cache in units, as one of many workers.
+    """Translate the text in a directory of the cache, divided into units, as one of many workers.
 
-    Without a worker, translate the units that are left, join them, and remove them. DataError if a unit fails.
+    If `worker` is None, translate the remaining units, join them all, and remove them. Raise DataError if a unit fails.
     """
     from nmt_cli.corpus.synthetic import TEXT, TRANSLATIONS
     from nmt_cli.sharding import inputs
@@ -33,7 +33,7 @@ def translate_units(model: Path, directory: Path, beam: int, sampling: bool, wor
     from nmt_cli.translation.translate import TranslateOptions
 
     if (directory / TRANSLATIONS).is_file():
-        (directory / TEXT).unlink(missing_ok=True)  # it was joined just before a kill
+        (directory / TEXT).unlink(missing_ok=True)  # left behind by a kill just after joining
         return
     text, out = str(directory / TEXT), str(directory / FOLDER)
     search = SearchOptions(beam=beam, sampling=Sampling() if sampling else None)

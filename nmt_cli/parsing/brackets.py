@@ -2,8 +2,8 @@
 
 Words that are punctuation in the gold tree are removed before spans are compared, and so are brackets with nothing
 else inside. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
-Different from evalb: a hypothesis that is no tree, or has another number of words, misses all gold brackets; evalb
-leaves such sentences out. The linear form has no words, so words are not compared.
+Here, a hypothesis that is not a tree or has a different number of words misses all gold brackets; evalb leaves it out.
+The linear form has no words, so words are not compared.
 """
 
 import itertools
@@ -26,8 +26,8 @@ class Brackets(NamedTuple):
     matched: int = 0
     sentences: int = 0
     complete: int = 0  # hypotheses with exactly the gold brackets
-    unparsable: int = 0  # hypotheses that are no trees
-    wrong_length: int = 0  # hypotheses that are trees with another number of words
+    unparsable: int = 0  # hypotheses that are not trees
+    wrong_length: int = 0  # hypotheses that are trees with a different number of words
 
     def scores(self) -> tuple[float, float, float]:
         """Return precision, recall and F1 in percent; 0 instead of a division by zero."""
@@ -37,7 +37,7 @@ class Brackets(NamedTuple):
 
 
 def _brackets(phrases: list[Phrase], positions: Sequence[int]) -> Counter[Phrase]:
-    """Return the brackets that count, in positions without punctuation."""
+    """Count the brackets that are scored. `positions` maps words to positions that skip punctuation."""
     return Counter(
         ("ADVP" if label == "PRT" else label, positions[first], positions[end])
         for label, first, end in phrases
@@ -46,7 +46,7 @@ def _brackets(phrases: list[Phrase], positions: Sequence[int]) -> Counter[Phrase
 
 
 def compare(hypothesis: str, gold: str) -> Brackets:
-    """Count the brackets of one sentence, given in the linear form. Raise ValueError if `gold` is no tree."""
+    """Count the brackets of one sentence, given in the linear form. Raise ValueError if `gold` is not a tree."""
     phrases, gold_tags = spans(gold.split())
     positions = [0, *itertools.accumulate(tag not in PUNCTUATION for tag in gold_tags)]
     expected = _brackets(phrases, positions)
@@ -62,7 +62,7 @@ def compare(hypothesis: str, gold: str) -> Brackets:
 
 
 def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
-    """Return the sums over all sentences. Raise DataError if a gold line is no tree, or if there are no brackets."""
+    """Return the sums over all sentences. Raise DataError if a gold line is not a tree or if there are no brackets."""
     total = Brackets()
     for number, (line, tree) in enumerate(zip(hypotheses, gold, strict=True), 1):
         try:

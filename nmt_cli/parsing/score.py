@@ -14,11 +14,11 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
 
 COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 (WSJ "
-COMPARE_WITH += "only) and 92.7. Output that is no tree, or has another number of words, misses all gold brackets"
+COMPARE_WITH += "only) and 92.7. Output that is not a tree or has a different number of words misses all gold brackets"
 
 
 def wanted(options: ScoreOptions) -> bool:
-    """Return whether to score brackets: --metric names them, or it is not given and the corpus holds trees."""
+    """Return whether to score brackets: --metric names them, or there is no --metric and the corpus holds trees."""
     if options.metrics or options.corpus is None or not artefact.present(options.corpus):
         return "brackets" in options.metrics
     return artefact.read_json(options.corpus / artefact.MANIFEST).get("tgt") == LABELS
@@ -42,7 +42,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
     def segment_details(i: int) -> dict[str, Any]:
         tree = None
-        with contextlib.suppress(ValueError):  # the words are unknown, or this is no tree of these words
+        with contextlib.suppress(ValueError):  # the words are unknown, or the hypothesis is not a tree over them
             tree = bracketed(words[i].split(" ") if words[i] else [], lines[i].split())
         return {"brackets": compare(lines[i], gold[i])._asdict(), "tree": tree}
 
@@ -51,7 +51,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
 
 def _linearize(report: Report) -> None:
-    """Turn a bracketed reference into labels and words, as `nmt prepare` does."""
+    """Turn a bracketed reference into lines of labels, and its words into the source, as `nmt prepare` does."""
     report.language = "trees"
     gold = report.references[0]
     if "".join(report.hypotheses.lines).lstrip().startswith("("):

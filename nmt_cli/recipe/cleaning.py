@@ -8,12 +8,12 @@ from nmt_cli.recipe.section import UNPUBLISHED, Section, Share
 
 
 class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur in dev or test are always dropped
-    unescape: bool = Field(True, description="undo HTML entities once (&amp; -> &)")
+    unescape: bool = Field(True, description="decode HTML entities once (&amp; -> &)")
     max_tokens: Annotated[int | None, UNPUBLISHED] = Field(
         250, ge=1, description="maximum length of either side in subwords; longer pairs are dropped"
     )
     max_ratio: Annotated[float | None, UNPUBLISHED] = Field(
-        9.0, ge=1, description="maximum ratio of the two lengths in subwords (9: Moses)"
+        9.0, ge=1, description="maximum ratio of the two lengths in subwords (9 as in Moses)"
     )
     drop_copies: bool = Field(True, description="drop pairs whose source equals their target")
     drop_duplicates: bool = Field(True, description="drop repeated pairs; a file listed twice still counts twice")
@@ -21,10 +21,10 @@ class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur i
     check_script: bool = Field(True, description="drop pairs with a side mostly in a foreign script")
 
 
-class Filters(Section):  # more pairs to drop, all off by default; recipes/README.md has the measurements
+class Filters(Section):  # more filters, all off by default; recipes/README.md has their measurements
     language: bool = Field(False, description="drop pairs with a side that is surely in another language")
     swapped: Literal["keep", "drop", "turn"] = Field("keep", description="pairs whose sides are swapped")
     numbers: bool = Field(False, description="drop pairs whose sides each have a digit that the other lacks")
     repeats: bool = Field(False, description="drop pairs with a side that repeats up to six words four times in a row")
-    min_letters: Share = Field(0, description="lowest share of letters in the characters of a side without spaces")
+    min_letters: Share = Field(0, description="lowest share of letters among a side's characters other than spaces")
     max_capitals: Share = Field(1, description="highest share of capitals in a side of at least ten letters")

@@ -25,6 +25,6 @@ def schema(recipe: Recipe) -> str:
 
 
 def _json(value: object, indent: int | None = None) -> str:
-    """Return JSON. Control characters, which a terminal would obey, are escaped."""
+    """Return a value as JSON, with control characters escaped, because terminals obey them."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

@@ -11,7 +11,7 @@ HOME = next(directory for directory in Path(__file__).parents if (directory / "r
 
 
 def find(path: Path, beside: Path = Path()) -> Path:
-    """Return the file of a recipe. The package's own are also found as "toy", "table3/base" or "recipes/toy.yaml"."""
+    """Return the file of a recipe. Names of the package's own recipes also work: "toy", "recipes/toy.yaml"."""
     own = (directory / name for directory in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
     for candidate in (beside / path, path, *own):
         if candidate.is_file():
@@ -23,14 +23,14 @@ def find(path: Path, beside: Path = Path()) -> Path:
 
 
 def listed() -> Iterator[tuple[str, str]]:
-    """Yield the name of each of the package's recipes and its first line, a description."""
+    """Yield the name and the description (the first line) of each of the package's recipes."""
     for path in sorted((HOME / "recipes").rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
         first_line = path.read_text("utf-8").partition("\n")[0]
         yield path.relative_to(HOME / "recipes").with_suffix("").as_posix(), first_line.removeprefix("# ")
 
 
 def to_copy(path: Path) -> bytes:
-    """Return the text of a recipe to copy anywhere. If it is the package's, its `base` becomes recipes/NAME."""
+    """Return the text of a recipe for a copy in any directory: a `base` in the package becomes recipes/NAME."""
     text = path.read_bytes()
     own = path.resolve().is_relative_to((HOME / "recipes").resolve())
     return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text) if own else text

@@ -1,6 +1,6 @@
 """Limits on the settings that translation reads. No pydantic here: importing it takes longer than a translation.
 
-loading.py has the other checks across settings.
+loading.py checks the other combinations of settings.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ MAX_POSITION_NUMBERS = 1 << 26  # positional encodings of 256 MB
 
 
 def contradictions(model: Any) -> Iterator[str]:
-    """Yield an error message for each pair of model sizes that are valid alone but not together."""
+    """Yield an error message for each combination of model settings that are valid alone but not together."""
     if model.positions != "learned" and model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
     if model.max_length * model.d_model > MAX_POSITION_NUMBERS:

@@ -22,7 +22,7 @@ STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectatio
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Return `low` with the settings in `high` replaced, section by section."""
+    """Return `low` updated with the settings in `high`, section by section."""
     merged = dict(low)
     for key, value in high.items():
         old = merged.get(key)
@@ -107,12 +107,12 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def _with_named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values, with the defaults of their named corpus where they have none."""
+    """Return the values, and for missing ones the defaults of the named corpus."""
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 
 def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
-    """Return a fingerprint of the training text, and the number of steps; None for both if a setting is wrong."""
+    """Return the settings that determine the training text, and the number of steps; both None if one is invalid."""
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))
@@ -125,7 +125,7 @@ def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
 
 
 def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge. If `high` changes the text, drop the expectations of `low`; if it changes the steps, drop the scores."""
+    """Merge settings. If `high` changes the text, drop `expect` of `low`; if only the steps, drop the scores in it."""
     (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
     expect = low.get("expect")
     if text != other_text:
@@ -136,7 +136,7 @@ def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
-    """Build a recipe from nested dicts, or raise a UsageError that names every wrong value."""
+    """Build a recipe from nested dicts, or raise a UsageError that names the wrong values."""
     values = _with_named(values)
     try:
         recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
@@ -153,7 +153,7 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
 
 
 def _weights(corpus: Corpus) -> list[float]:
-    """Return the weights that the entries of the corpus section name, in the order of its parts; [] if none does."""
+    """Return the weights in the entries of the corpus section, in the order of its parts; [] if no entry has one."""
     own = [None] if corpus.train_src or not corpus.sources else []
     real = [*own, *(entry.weight for entry in corpus.sources if entry.split == "train")] if corpus.real_pairs else []
     given = [*real, *(entry.weight for entry in corpus.synthetic)]
@@ -175,7 +175,10 @@ def override(text: str) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
-    """Load a recipe file and apply `key.key=value` overrides. With `start`, sizes are taken from training.init_from."""
+    """Load a recipe file and apply `key.key=value` overrides.
+
+    With `start`, the model in training.init_from sets sizes, languages and tokenizer.
+    """
     path = files.find(path)
     values = yaml_file.read_mapping(path)
     if not values:
@@ -192,7 +195,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     recipe = from_plain(values, str(path))
-    if recipe.name in (".", "..") or "/" in recipe.name:  # imported models may: they have no run
+    if recipe.name in (".", "..") or "/" in recipe.name:  # imported models may have such names, as they have no run
         raise UsageError(f"{path}: name must be the name of a directory under runs/, not {recipe.name[:60]!r}")
     return recipe
 
@@ -200,7 +203,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
     """Return the recipe with the languages in a corpus's manifest, unless the recipe sets them.
 
-    If the recipe sets others than the manifest, its expectations are dropped.
+    If the recipe sets languages that differ from the manifest's, its expectations are dropped.
     """
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)
@@ -218,7 +221,7 @@ def _settings_of(model: Path) -> dict[str, Any]:
 
 
 def load_stored(path: Path) -> Recipe:
-    """Load the recipe of a run or a model, perhaps by another version. Unknown settings outside `model` are ignored."""
+    """Load the recipe in a run or a model. Ignore unknown settings outside `model`: other versions may have them."""
     try:
         values = yaml_file.read_mapping(path)
         if not values:

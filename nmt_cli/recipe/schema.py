@@ -1,6 +1,6 @@
-"""The settings of a recipe: type, range, default, meaning and policy of each. cleaning.py has those of cleaning.
+"""The settings of a recipe: type, range, default, meaning and policy. cleaning.py has the settings of cleaning.
 
-Values get the type of their setting, never one guessed by YAML: the language "no" stays text.
+Values get the type of their setting, not a type that YAML guesses: the language "no" stays text.
 """
 
 from pathlib import Path
@@ -33,10 +33,10 @@ class Tokenizer(Section):  # the joint SentencePiece BPE model
 
 class Synthetic(Section):  # real text in one language, which a model translates into the other
     side: Literal["src", "tgt"] = Field("src", description="the side of the real text")
-    files: list[str] = Field([], description="files of real text; none: that side of the training pairs")
+    files: list[str] = Field([], description="files of real text; none: this side of the training pairs")
     src: str | None = Field(None, description="source language code of the pairs; null: corpus.src")
     tgt: str | None = Field(None, description="target language code of the pairs; null: corpus.tgt")
-    model: str | None = Field(None, description="model directory that translates it; null: training.teacher")
+    model: str | None = Field(None, description="model directory to translate with; null: training.teacher")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
     beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size of the model's search")
     sampling: bool = Field(False, description="sample from the model's probabilities instead of searching")
@@ -56,7 +56,7 @@ class TextSource(Section):  # parallel text in one or several files, which may b
     src: str | None = Field(None, description="source language code; null: corpus.src")
     tgt: str | None = Field(None, description="target language code; null: corpus.tgt")
     columns: list[str] = Field([], description="source and target column, by name or number; none: 1 and 2, or codes")
-    score: str | None = Field(None, description="column of a score, by name or number")
+    score: str | None = Field(None, description="column with a score, by name or number")
     min_score: float | None = Field(None, description="lowest score of pairs that are kept")
     finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
@@ -66,13 +66,13 @@ class TextSource(Section):  # parallel text in one or several files, which may b
 
 class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
     no_stop: Share = Field(0, description="share of pairs that lose their final stops, on both sides")
-    typos: Share = Field(0, description="share of pairs with typos in one of ten source words, in at least one")
+    typos: Share = Field(0, description="share of pairs with typos in a tenth of the source words, at least one")
     upper: Share = Field(0, description="share of pairs in upper case, on both sides")
     title: Share = Field(0, description="share of pairs with a capital at each word, on both sides")
     noise: Share = Field(0, description="share of pairs with the same emoji, number or URL added to both sides")
     joined: Share = Field(0, description="share of lines that join two or three successive pairs")
     bpe_dropout: Share = Field(
-        0, description="probability that a subword splits into the two that it was merged from, and these again"
+        0, description="probability that a subword splits into the two it was merged from, which may split again"
     )
 
     @property
@@ -100,7 +100,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     test_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, source side")
     test_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, target side")
     hold_out: int = Field(
-        0, ge=0, description="pairs to hold out for dev and for test without files; none left shares a side with them"
+        0, ge=0, description="pairs to hold out for dev and test if they have no files; training sees neither side"
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
@@ -126,20 +126,20 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def directory(self) -> Path:
-        """The default directory of the prepared corpus. With synthetic text, it gets a name of its own."""
+        """The default directory of the prepared corpus. The kinds of synthetic text are part of its name."""
         kinds = dict.fromkeys(SYNTHETIC_KINDS[entry.side] for entry in self.synthetic)
         return Path("data") / "-".join([str(self.name).removeprefix("hub:").replace("/", "-"), *kinds])
 
     @property
     def targets(self) -> list[str]:
-        """The target languages. If there are several, each source line begins with the token of its own."""
+        """The target languages. If there are several, each source line begins with the token of its target language."""
         codes = [source.tgt or self.tgt for source in self.sources]
         synthetic = [entry.tgt for entry in self.synthetic if entry.tgt]
         return list(dict.fromkeys([*([self.tgt] if self.train_src or not codes else []), *codes, *synthetic]))
 
     @property
     def target_tokens(self) -> list[str]:
-        """The names of the tokens that select a target language; none if there is one target language."""
+        """The names of the tokens that select a target language; none if there is only one."""
         return self.targets if len(self.targets) > 1 else []
 
     @property
@@ -168,7 +168,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def trained(self) -> list["Corpus"]:
-        """This section for each training text, with its own languages and filters."""
+        """A copy of this section for each training text, with the languages and filters of that text."""
         own = [self] if self.train_src or not self.sources else []
         sources = [self.of_source(i) for i, entry in enumerate(self.sources) if entry.split == "train"]
         return [*(own + sources if self.real_pairs else []), *map(self.of_synthetic, self.synthetic)]
@@ -229,9 +229,9 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
         return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
 
 
-class Stage(Section):  # steps of a training that draw its text by other weights
-    from_step: int = Field(1, ge=1, description="the step from which these weights hold")
-    weights: list[Weight] = Field([], description="as training.weights")
+class Stage(Section):  # later steps that draw the text with other weights
+    from_step: int = Field(1, ge=1, description="first step with these weights")
+    weights: list[Weight] = Field([], description="shares, as in training.weights")
 
 
 class Training(Section):  # section 5 of the paper
@@ -244,7 +244,7 @@ class Training(Section):  # section 5 of the paper
         description="shares of the tokens of train_src, of each source, of each synthetic entry; none: by size",
     )
     temperature: float = Field(
-        1, gt=0, le=100, description="without weights: shares are sizes to the power of 1 / temperature"
+        1, gt=0, le=100, description="without weights: shares are proportional to sizes ^ (1 / temperature)"
     )
     stages: list[Stage] = Field([], description="other weights from later steps on")
     tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
@@ -310,9 +310,9 @@ class Decoding(Section):  # search (section 6.1)
     )
     copy_wordless: bool = Field(True, description="copy lines without a letter, such as 3.14, untranslated")
     case: Literal["auto", "off"] = Field(
-        "auto", description="auto: search text in capitals or title case in sentence case, and restore its case after"
+        "auto", description="auto: translate capitals and title case as sentence case, then restore their case"
     )
-    target_prefix: str = Field("", description="token that begins every translation unseen, as in some Argos packages")
+    target_prefix: str = Field("", description="hidden token at the start of translations, as in some Argos packages")
 
 
 class Expect(Section):  # expected results and their source; `train` and `reproduce` compare runs with them
@@ -339,7 +339,7 @@ class Recipe(Section):  # all settings of one run
 
 
 def policies(section: type[Section] = Recipe, inherited: Policy = NO_POLICY, prefix: str = "") -> dict[str, Policy]:
-    """Return the policy of every setting, by its key: "training.seed"."""
+    """Return the policy of every setting by its key, such as "training.seed"."""
     found = dict[str, Policy]()
     for name, field in section.model_fields.items():
         policy = inherited
@@ -359,7 +359,7 @@ POLICIES = policies()
 
 
 def without(values: dict[str, Any], policy: Policy, prefix: str = "") -> dict[str, Any]:
-    """Return a dumped recipe without the settings of a policy. `prefix` is for the keys of a section."""
+    """Return a dumped recipe without the settings that have a policy. `prefix` begins the keys: "training."."""
     kept = dict[str, Any]()
     for name, value in values.items():
         if not isinstance(value, dict):

@@ -14,7 +14,7 @@ class Policy(enum.Flag):
     MAY_CHANGE = enum.auto()  # a resumed run may change the setting: it does not affect the trained weights
     UNPUBLISHED = enum.auto()  # the paper does not report the setting
     LOCAL = enum.auto()  # the machines of a run may have different values, such as paths
-    TRAINED = enum.auto()  # of the corpus, but for training alone: `prepare` ignores it, and no machine may differ
+    TRAINED = enum.auto()  # only training uses this corpus setting: `prepare` ignores it, and no machine may differ
 
 
 NO_POLICY = Policy(0)

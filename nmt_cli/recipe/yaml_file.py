@@ -43,7 +43,7 @@ def _refusal(why: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def _parse(data: bytes, max_values: int) -> Any:
-    """Return the document in a YAML text, or None if it is empty; yaml.YAMLError for a text that is refused."""
+    """Return the document in a YAML text, or None if it is empty. Raise yaml.YAMLError if the text is refused."""
     levels, count = [_Level(False)], 0
     for event in yaml.parse(data, Loader=_Parser):
         if isinstance(event, yaml.DocumentStartEvent) and levels[0].values:
@@ -65,7 +65,7 @@ def _parse(data: bytes, max_values: int) -> Any:
         if not isinstance(event, yaml.ScalarEvent):
             levels.append(_Level(isinstance(event, yaml.MappingStartEvent)))
         elif _NO_TEXT.search(event.value):
-            raise _refusal("a character that is not text", event)
+            raise _refusal("it has a character that is not text", event)
         else:
             level.values.append(event.value)
         if len(levels) > MAX_DEPTH:
@@ -74,7 +74,7 @@ def _parse(data: bytes, max_values: int) -> Any:
 
 
 def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return the mapping in a YAML text; UsageError for any other text. `where` is its name in the message."""
+    """Return the mapping in a YAML text. Raise UsageError, which names `where`, for any other text."""
     try:
         values = _parse(data, max_values) or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
@@ -86,7 +86,7 @@ def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> d
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a recipe; UsageError if there are too many, as of a corpus named by mistake."""
+    """Return the bytes of a recipe. Raise UsageError if the file is too large, like a corpus named by mistake."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -95,7 +95,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a recipe's file; UsageError if it contains anything else."""
+    """Return the mapping in a recipe's file. Raise UsageError if it contains anything else."""
     return parse_mapping(read_bytes(path), path)
 
 

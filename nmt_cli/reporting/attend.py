@@ -46,7 +46,7 @@ def attend(
     loaded = load_model(choose_models((model,) if model else ())[0])
     settings = loaded.recipe.model
     if settings.decoder_cell == "ssru":
-        raise UsageError(f"{loaded.directory} has no self-attention in its decoder (model.decoder_cell): no page of it")
+        raise UsageError(f"{loaded.directory} has no decoder self-attention to show (model.decoder_cell is ssru)")
     encoder_layers, decoder_layers = settings.depths
     layers = {"encoder": encoder_layers, "decoder": decoder_layers, "cross": decoder_layers}
     layer = layer or layers[role]
@@ -114,7 +114,7 @@ def _name(token: str) -> str:
 
 
 def _positions(model: Transformer) -> list[dict[str, Any]]:
-    """Return the first positional encodings, of both sides if learned. `values` are multiples of `largest` / 127."""
+    """Return the first positional encodings: if learned, for both sides. `values` are multiples of `largest` / 127."""
     shown = []
     kind = model.settings.positions
     for side in ("src", "tgt") if kind == "learned" else ("src",):

@@ -36,7 +36,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 def line_chart(
     title: str, lines: Sequence[Line], marks: Sequence[float] = (), log: bool = False
 ) -> dict[str, Any] | None:
-    """Return the layout of a chart, or None if no line has a point. `marks` are the x of vertical lines."""
+    """Return the layout of a chart, or None if no line has a point. `marks` are the x coordinates of vertical lines."""
     lines = [line for line in lines if line.points]
     if not lines:
         return None

@@ -20,14 +20,14 @@ def _visible(value: object) -> object:
 
 
 def compared(text: str, reference: str) -> list[tuple[str, bool]]:
-    """Return runs of words of a translation, each with whether the reference has it too."""
+    """Split a translation into runs of words. Each comes with True if the reference has it, too."""
     words, other = text.split(), reference.split()
     steps = difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes()
     return [(" ".join(words[start:end]), kind == "equal") for kind, start, end, *_ in steps if start < end]
 
 
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
-    """Return a page. All `values` are escaped, and its policy lets a browser load nothing and run only `script`."""
+    """Return a page. All `values` are escaped. The page's policy lets a browser load nothing and run only `script`."""
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
     pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}

@@ -1,4 +1,4 @@
-"""Which of the paper's models a recipe repeats, by the package's own recipes, and where it departs from them."""
+"""Compare a recipe with the package's recipes of the paper's models."""
 
 from nmt_cli.recipe import files, loading
 from nmt_cli.recipe.schema import Recipe
@@ -21,13 +21,13 @@ def _differences(published: Recipe, settings: Recipe) -> list[str]:
 
 
 def table_3(settings: Recipe) -> Recipe | None:
-    """Return the Table 3 recipe with the same model and training settings; averaging and decoding may differ."""
+    """Return the recipe of Table 3 with the same model and training settings, or None. Other settings may differ."""
     rows = (_published(name) for name, _ in files.listed() if name.startswith("table3/"))
     kinds = "model.", "training."
     return next((row for row in rows if not any(c.startswith(kinds) for c in _differences(row, settings))), None)
 
 
 def departures(settings: Recipe) -> tuple[str, list[str]]:
-    """Return the closer of the paper's models, base or big, and the settings that differ from it."""
+    """Return the name of the closer model of the paper, base or big, and the settings that differ from it."""
     differences = {name: _differences(_published(name), settings) for name in ("base", "big")}
     return min(differences.items(), key=lambda pair: len(pair[1]))

@@ -26,7 +26,7 @@ def report(
 ) -> Path:
     """Write the report of a run as an HTML file, with the runs in `compare` beside it, and return its path.
 
-    Each run uses the corpus in `data` that it was trained on. Compared runs may use one at its default path.
+    Each run uses the corpus in `data` that it was trained on. If there is none, compared runs use the default path.
     """
     opened = [read_run(run, _own(run, data) or next(iter(data), None))]
     opened += [read_run(directory, _own(directory, data)) for directory in compare]

@@ -1,4 +1,4 @@
-"""Translations of the held-out text of a run, kept beside the run."""
+"""Translations of the held-out text of a run, stored in its directory."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from nmt_cli.translation.translator import Translator
 
 
 def translate_held_out(run: RunFiles, model: Path) -> dict[str, list[str]]:
-    """Return the translations of each held-out split by `model`.
+    """Translate each held-out split with `model`, and return the translations.
 
     They are stored in the run's directory, and read from there if this model made them with the same settings.
     """

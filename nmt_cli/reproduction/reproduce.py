@@ -51,7 +51,7 @@ def run_stages(
 ) -> int:
     first_process = os.environ.get("RANK", "0") == "0"
     exists = artefact.present(data)
-    if first_process and (text.has_text or not exists):  # also compares an existing corpus with the settings
+    if first_process and (text.has_text or not exists):  # `prepare` compares an existing corpus with the settings
         say(f"1/5 prepare {data}")
         prepare(text, data, replace(options, dry_run=options.dry_run and not exists))
     if options.dry_run:

@@ -41,7 +41,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             name = by_system[0].name
             expected = _expected(run, split, by_system[0].metric)
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
-            if split != "general":  # so that the counts shown are those of the test set
+            if split != "general":  # show the counts of the test set
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
         for by_pair in zip(*(report.pairs for report in reports), strict=True):
             for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):
@@ -54,7 +54,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
         rows.append(["correct pronouns (pairs of nouns unseen in training)", "", f"{right} of {total}"])
     say("5/5 score", *(f"{name}: {text}" for name, text in signatures.items()))
     if not sources:
-        say("There is no test set, so no test score. Name one by corpus.test_src and test_tgt, or set corpus.hold_out")
+        say("There is no test set, so no test score. Name it: corpus.test_src and test_tgt, or set corpus.hold_out")
     note = " (generated text: not comparable with anything)" if generated else ""
     table(f"{run.settings.name}: {run.corpus.manifest['name']}{note}", ["", "expected", *systems], rows)
     samples = list(zip(sources, references, translations, strict=True))

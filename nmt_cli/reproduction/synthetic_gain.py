@@ -26,7 +26,7 @@ class _Candidate:
 
 
 def compare_models(run: RunFiles, baseline: RunFiles, score: Scorer) -> None:
-    """Print the scores, sizes and speeds of both runs' models, and of the teacher where there is one."""
+    """Print the scores, sizes and speeds of both runs' models, and of the teacher if there is one."""
     assert run.corpus
     candidates = [_Candidate("with", run, run.directory / "model")]
     candidates.append(_Candidate("without", baseline, baseline.directory / "model"))
@@ -64,9 +64,9 @@ def _teacher(run: RunFiles, model: Path) -> _Candidate:
 
 
 def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
-    """Return the words per second over all lines, and the mean milliseconds of a line alone, in one process.
+    """Return the words per second over all lines, and the mean milliseconds of a single line, in one process.
 
-    Each time is the shortest of several, because other work on the machine only makes it longer.
+    Each time is the shortest of several runs, because other work on the machine only makes runs longer.
     """
     options = decoding.model_dump(exclude={"target_prefix"})
     single_lines = lines[:20]

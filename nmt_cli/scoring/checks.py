@@ -26,7 +26,7 @@ def hypothesis_warnings(report: Report) -> Iterator[str]:
 
 
 def reference_warnings(report: Report) -> Iterator[str]:
-    """Yield warnings about references that lower the score unnoticed. The score is still computed as by sacreBLEU."""
+    """Yield warnings about references that lower the score unnoticed. The score remains the one sacreBLEU computes."""
     for text in report.references:
         pairs = zip(text.lines, report.hypotheses.lines, strict=True)
         if empty := sum(bool(line.strip()) > bool(reference.strip()) for reference, line in pairs):

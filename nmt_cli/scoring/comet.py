@@ -18,7 +18,7 @@ INSTALL = "Create one with python -m venv comet && comet/bin/pip install unbabel
 
 
 class Comet(Metric):
-    """Segment scores computed before, as a metric for sacreBLEU. A corpus's score is their mean times 100."""
+    """A metric for sacreBLEU whose segment scores were computed before. A corpus's score is their mean times 100."""
 
     _SIGNATURE_TYPE = Signature
 
@@ -58,8 +58,8 @@ def run_comet(
 ) -> Comet:
     """Return the metric with the segment scores of all systems, computed by another program.
 
-    A file named python, python3 or python3.11 is a Python with the module comet.cli.score. Any other file is a program
-    with the options of that module.
+    If `python` is named python, python3 or python3.11, it must have the module comet.cli.score. Any other file must be
+    a program with the options of that module.
     """
     if python is None:
         raise UsageError(f"--metric comet needs --comet-python, a Python with unbabel-comet. {INSTALL}")

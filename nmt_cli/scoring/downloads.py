@@ -13,7 +13,7 @@ SENTENCEPIECE_TOKENIZERS = ("flores200", "flores101", "spBLEU-1K")
 
 
 def fetch(get: Callable[[], T], name: str, advice: str) -> T:
-    """Return the result of `get`, which may download. Raise DownloadError, with one line, if that fails."""
+    """Return the result of `get`, which may download files. Raise DownloadError if it fails."""
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
     socket.setdefaulttimeout(60)  # sacreBLEU would wait forever
     try:

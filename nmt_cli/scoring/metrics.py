@@ -15,7 +15,7 @@ from nmt_cli.scoring.published import comparable
 from nmt_cli.scoring.significance import compare, interval
 from nmt_cli.system.errors import DataError, UsageError
 
-# Names of metrics: as options, and in results.
+# Name of each metric as an option, and its name in results.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER"}
 METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes", "comet": "COMET"}
 
@@ -43,7 +43,7 @@ def score_lines(
     metric: str, hypotheses: list[str], references: Sequence[list[str]], baseline: list[str] | None = None,
     *, language: str = "", tokenize: str = "13a", lowercase: bool = False, intervals: bool = False,
 ) -> tuple[Score, dict[str, Any] | None]:  # fmt: skip
-    """Return the score of raw lines, and the comparison with the baseline where there is one.
+    """Return the score of raw lines, and the comparison with the baseline if there is one.
 
     Raise DataError if the numbers of lines differ.
     """
@@ -91,7 +91,7 @@ def score_lines(
 def score_comet(
     scorer: Comet, hypotheses: list[str], baseline: list[str] | None, *, intervals: bool
 ) -> tuple[Score, dict[str, Any] | None]:
-    """Return COMET's score of lines, and the comparison with the baseline where there is one."""
+    """Return COMET's score of lines, and the comparison with the baseline if there is one."""
     stats = scorer._extract_corpus_statistics(hypotheses, None)
     value = scorer._aggregate_and_compute(stats).score
     comparison = compare("comet", METRICS["comet"], scorer, baseline, hypotheses) if baseline else None

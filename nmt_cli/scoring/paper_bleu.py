@@ -1,9 +1,9 @@
 """The BLEU of the paper: Moses tokens, compounds split at hyphens, and the arithmetic of multi-bleu.
 
 The code does what the authors' get_ende_bleu.sh does, byte for byte: replace-unicode-punctuation.perl, tokenizer.perl
-of 2017, compound splitting, multi-bleu.perl. (Text with Perl's placeholder "DOTMULTI" differs.) newstest2014.de has
-63,078 tokens, and 64,496 with split compounds. Since pull request 204 of November 2018, Moses also separates the last
-full stop of abbreviations, which gives 63,086 tokens.
+of 2017, compound splitting, multi-bleu.perl. (The exception is text with the placeholder "DOTMULTI" of the Perl code.)
+newstest2014.de has 63,078 tokens, and 64,496 with split compounds. Since pull request 204 of November 2018, Moses also
+separates the last full stop of abbreviations, which gives 63,086 tokens.
 """
 
 import re
@@ -97,7 +97,7 @@ def prepare(lines: Iterable[str], language: str, *, fold_quotes: bool = False) -
     for line in lines:
         line = re.sub("[。．] *", ". ", line.translate(_ASCII))
         tokens = moses_tokenize(line.translate(_QUOTES) if fold_quotes else line, language).encode()
-        if language == "de":  # a match takes the byte on either side: `a-b-c` is split once, `a-é-c` twice
+        if language == "de":  # a match consumes the bytes around it: `a-b-c` is split once, `a-é-c` twice
             tokens = re.sub(rb"([^ \t-\r])-([^ \t-\r])", rb"\1 ##AT##-##AT## \2", tokens)
         prepared.append(tokens.decode("ascii", "surrogateescape"))
     return prepared

@@ -1,6 +1,6 @@
 """Published scores that a score may be compared with."""
 
-# By metric and number of tokens in the references of newstest2014 (3,003 lines). File names do not matter.
+# The metric and the number of reference tokens identify newstest2014 (3,003 lines), whatever the files are named.
 # Sources: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's fit between the two scales.
 _NEWSTEST2014 = {
     ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU of newstest2014 en-de. "
@@ -15,7 +15,7 @@ _NEWSTEST2014 = {
 
 
 def comparable(metric: str, signature: str, reference_length: int, language: str) -> str:
-    """Return the published scores that a score may be compared with; the length counts the metric's own tokens."""
+    """Return the published scores that a score may be compared with. `reference_length` is in the metric's tokens."""
     if "case:mixed" in signature and (metric, reference_length) in _NEWSTEST2014:
         return _NEWSTEST2014[metric, reference_length]
     if "tok:char" in signature and language.lower().startswith("ja"):

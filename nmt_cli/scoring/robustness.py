@@ -1,4 +1,4 @@
-"""Score translations of the same source as people type it: other case, no final stop, typos."""
+"""Score translations of a source that is damaged in the way people type: other case, no final stop, typos."""
 
 import random
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from nmt_cli.scoring.metrics import METRICS, Score
 SEED = 1  # of the typos
 AS_IT_IS = "as it is"
 NOTE = (
-    "Loss: against the translation of the source as it is, changed and scored in the same way. The translation should "
-    "keep upper and title case, and leave out the final stop where the source does. Case is ignored for the "
+    "Loss: against the translation of the source as it is, after the same change to that translation. A translation "
+    "should keep upper and title case, and leave out the final stop if the source does. Case is ignored for the "
     f"lower-cased source. Typos: in one of ten words, seed {SEED}."
 )
 Change = Callable[[str], str]
@@ -24,17 +24,17 @@ ScoreMetrics = Callable[[list[str], list[list[str]], bool], list[Score]]
 
 @dataclass(frozen=True)
 class Damage:
-    """A way to damage the source, and the change of the reference that the translation should match."""
+    """A way to damage the source, and the change that adapts the reference to it."""
 
     name: str
     of_source: Change
     of_target: Change
-    changes_output: bool = False  # whether the reference's change is also made in the translation
+    changes_output: bool = False  # whether `of_target` is also applied to the translation
 
 
 def damages(src: str, tgt: str) -> list[Damage]:
     """Return the kinds of damage for text of these languages ("" if unknown)."""
-    draw = random.Random(SEED)  # noqa: S311  # no secret
+    rng = random.Random(SEED)  # noqa: S311  # not for secrets
 
     def in_case(name: str, change: Callable[[str, str], str], *, changes_output: bool = False) -> Damage:
         return Damage(name, lambda line: change(line, src), lambda line: change(line, tgt), changes_output)
@@ -42,7 +42,7 @@ def damages(src: str, tgt: str) -> list[Damage]:
     return [
         in_case("lower case", letter_case.lower, changes_output=True),
         Damage("no final stop", damage.without_stop, damage.without_stop),
-        Damage("typos", lambda line: damage.with_typos(line, draw), str),
+        Damage("typos", lambda line: damage.with_typos(line, rng), str),
         in_case("Title Case", letter_case.title),
         in_case("UPPER CASE", letter_case.upper),
     ]
@@ -54,7 +54,7 @@ def score_damaged(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return the scores of translations of the damaged `sources`, one entry for each damage and metric.
 
-    `plain` translates the sources as they are.
+    `plain` has the translations of the undamaged sources.
     """
     rows = [_row(AS_IT_IS, each, each) for each in score(plain, references, intervals)]
     for kind in damages(*languages):

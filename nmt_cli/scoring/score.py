@@ -48,7 +48,7 @@ class ScoreOptions:
     language_pair: str | None = None  # such as en-de
     corpus: Path | None = None
     split: str = "test"
-    language: str | None = None  # of the hypotheses; None: that of the corpus or the language pair
+    language: str | None = None  # of the hypotheses; None: from the corpus or the language pair
     metrics: tuple[str, ...] = ()  # empty: by language, see DEFAULTS
     tokenize: str | None = None  # sacreBLEU's tokenizer; None: by language
     lowercase: bool = False
@@ -61,11 +61,11 @@ class ScoreOptions:
     comet_python: Path | None = None  # a Python with unbabel-comet, or a program with the same options
     comet_model: str = comet.DEFAULT_MODEL
     intervals: bool = True  # 95% intervals by bootstrap
-    terms: Path | None = None  # a glossary; the share of its terms used is reported
-    robust: bool = False  # also translate and score the source as people type it
+    terms: Path | None = None  # a glossary, to report how many of its terms the hypotheses use
+    robust: bool = False  # also damage the source, and score its translations (see robustness.py)
 
 
-# The lines, a function that translates the source into them, or None for the file named by the options.
+# Lines, or a function that translates the source, or None to read the file that the options name.
 Hypotheses = list[str] | Translate | None
 Scorer = Callable[[ScoreOptions, list[str]], Report]
 
@@ -152,9 +152,9 @@ def _near_duplicates(corpus: Path, split: str) -> NearDuplicates | None:
 def read_inputs(
     options: ScoreOptions, hypotheses: Hypotheses, convert: Callable[[Report], None] | None = None
 ) -> Report:
-    """Return a report without scores. `convert` may change the inputs before they are checked.
+    """Read the inputs, and return a report without scores. `convert` may change the inputs before they are checked.
 
-    Raise DataError if they do not match.
+    Raise DataError if there is nothing to score, or if the inputs differ in their number of lines.
     """
     references, source, language = _references(options)
     if callable(hypotheses):
@@ -187,7 +187,7 @@ def read_inputs(
 
 
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
-    """Return the scores of the hypotheses, or of the file that the options name."""
+    """Score the hypotheses, by default from the file that the options name, and return the report."""
     if options.robust and (not callable(hypotheses) or options.hypothesis):
         raise UsageError("--robust translates the source itself. Add --model DIR, and no hypotheses")
     report = read_inputs(options, hypotheses)
@@ -275,9 +275,9 @@ def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> Ter
 
 
 def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
-    """Add counts, warnings and the result of the gate to a report with scores, and segments if an option needs them.
+    """Add counts, warnings, the gate's result and, if an option needs them, segments to a report that has scores.
 
-    `details(i)` returns further JSON fields of segment i.
+    `details(i)` returns more JSON fields for segment i.
     """
     lines = report.hypotheses.lines
     first = report.scores[0]

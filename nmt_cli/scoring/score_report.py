@@ -40,7 +40,7 @@ class ScoredSegment:
     source: str | None
     baseline: str | None
     baseline_chrf: float | None
-    details: dict[str, Any]  # of the corpus metrics: COMET or brackets
+    details: dict[str, Any]  # more scores of this segment, from COMET or brackets
 
     @property
     def gain(self) -> float:
@@ -67,7 +67,7 @@ class NearDuplicates:
 
 @dataclass(frozen=True)
 class TermCounts:
-    """Counts of the glossary terms in the source, at most one per term and line, and of those in the hypotheses."""
+    """Counts of the glossary terms in the source and in the hypotheses. A term counts once per line."""
 
     terms: int
     met: int  # terms translated by an accepted form
@@ -105,7 +105,7 @@ class Report:
 
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
-    robust: list[dict[str, Any]] = field(default_factory=list)  # scores of the source as people type it
+    robust: list[dict[str, Any]] = field(default_factory=list)  # scores of the damaged source's translations
     pairs: list[PairScores] = field(default_factory=list)  # if the corpus has several language pairs
     empty: int = 0
     copies: int | None = None  # hypotheses equal to their source; None without a source
@@ -123,12 +123,12 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     gated: bool
     failures: list[str] = field(default_factory=list)  # reasons for the gate to fail
-    details: bool  # report lengths and extremes
+    details: bool  # also report BLEU by length, and the best and worst segments
     intervals: bool
     segments: list[ScoredSegment] = field(default_factory=list)  # filled only if an option needs them
 
     def wins_and_losses(self) -> tuple[int, int]:
-        """Return the number of segments with a better chrF2 than the baseline's, and with a worse one."""
+        """Return the number of segments with a higher chrF2 than the baseline, and with a lower one."""
         return sum(segment.gain > 0 for segment in self.segments), sum(segment.gain < 0 for segment in self.segments)
 
     def extremes(self) -> dict[str, list[ScoredSegment]]:
@@ -207,7 +207,7 @@ class Report:
         return notes
 
     def _comparison(self) -> tuple[list[list[str]], str]:
-        """Return the table of the comparison with the baseline, header first, and a note on it."""
+        """Return the table that compares with the baseline, header first, and a note below the table."""
         rows = [["metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomization)"]]
         for c in self.comparisons:
             scores = [f"{c[system]:.2f} ± {c[system + '_ci']:.2f}" for system in ("baseline", "score")]

@@ -25,7 +25,7 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
     lines = len(stats)
     scores = np.empty(SAMPLES)
     for i in range(SAMPLES):
-        repeats = np.bincount(rng.choice(lines, lines), minlength=lines)  # the times each line is in the sample
+        repeats = np.bincount(rng.choice(lines, lines), minlength=lines)  # how often the sample has each line
         scores[i] = scorer._compute_score_from_stats((repeats @ counts).astype(np.float32)).score
     scorer.n_bootstrap, scorer.seed = SAMPLES, seed
     mean, half = estimate_ci(scores)
@@ -33,7 +33,7 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
 
 
 def compare(metric: str, name: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> dict[str, Any]:
-    """Test the difference of two systems by sacreBLEU's paired bootstrap (bs) and approximate randomization (ar)."""
+    """Test two systems for a difference with sacreBLEU's paired bootstrap (bs) and approximate randomization (ar)."""
     row: dict[str, Any] = {"metric": metric, "name": name}
     systems = [("baseline", baseline), ("this", hypotheses)]
     test = cast(Any, PairedTest)

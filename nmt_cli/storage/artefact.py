@@ -26,7 +26,7 @@ MANIFEST = "manifest.json"
 LOCK = ".lock"
 MAX_JSON_BYTES = 1 << 25  # enough for a vocabulary of a million tokens
 HOST = os.uname().nodename  # several hosts may share a directory
-# Names of temporary files and directories of this host; the group is the process ID.
+# Matches the names of this host's temporary files and directories. The group is the process ID.
 TEMPORARY = re.compile(rf"\.tmp-nmt-.*-{re.escape(HOST)}-([1-9]\d{{0,6}})-[0-9a-f]{{16}}", re.DOTALL)
 
 
@@ -41,21 +41,21 @@ def digest(value: Any) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file; MissingError if there is no file, DataError if it contains anything else."""
+    """Return the JSON object in a file. Raise MissingError if there is no file, DataError if it has anything else."""
     if isinstance(value := _parse_json(path), dict):
         return value
     raise DataError(f"{path} is damaged: it is not a JSON object")
 
 
 def read_json_list(path: Path) -> list[Any]:
-    """Return the JSON list in a file; MissingError if there is no file, DataError if it contains anything else."""
+    """Return the JSON list in a file. Raise MissingError if there is no file, DataError if it has anything else."""
     if isinstance(value := _parse_json(path), list):
         return value
     raise DataError(f"{path} is damaged: it is not a JSON list")
 
 
 def _parse_json(path: Path) -> Any:
-    """Return the JSON value in a file, None if it is not JSON."""
+    """Return the JSON value in a file, or None if it is not JSON."""
     if not path.exists():
         raise MissingError(f"{path} is missing")
     with path.open("rb") as file:
@@ -69,7 +69,7 @@ def _parse_json(path: Path) -> Any:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return indented JSON; ValueError for NaN and infinities."""
+    """Return a value as indented JSON. Raise ValueError for NaN and infinities."""
     return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
 
@@ -88,7 +88,7 @@ def free_megabytes(path: Path) -> int:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, and sync each entry to disk; OutputError if that is impossible."""
+    """Create a directory and its parents, and sync each entry to disk. Raise OutputError if that is impossible."""
     try:
         for directory in [each for each in (path, *path.parents) if not each.is_dir()][::-1]:
             directory.mkdir(exist_ok=True)
@@ -98,7 +98,7 @@ def make_directory(path: Path) -> None:
 
 
 def open_no_symlink(path: str, flags: int) -> int:
-    """Open a file whose name others can guess; OSError if it is a symbolic link. For `opener` of `open`."""
+    """Open a file whose name others can guess. Raise OSError if it is a symbolic link. Serves as `opener` of `open`."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -136,7 +136,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a directory if it exists, or the symbolic link in its place.
 
-    It is renamed before its files are deleted, so an incomplete directory never has its name.
+    The directory is renamed before its files are deleted, so `path` never names an incomplete directory.
     """
     if path.is_symlink():
         path.unlink()
@@ -148,7 +148,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files and directories of ended processes of this host."""
+    """Remove the temporary files and directories that ended processes of this host left in a directory."""
     for entry in directory.iterdir():
         if not (ours := TEMPORARY.fullmatch(entry.name)):
             continue
@@ -164,7 +164,7 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def _resolved(target: Path) -> Path:
-    """Return the target of a symbolic link, or the path itself: a link stays, and its target is replaced."""
+    """Return the target of a symbolic link, or the path itself. New artefacts replace the target and keep the link."""
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
@@ -207,8 +207,8 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
             stage.rename(target)
         except OSError as error:
             restore(target)
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # else a reader has moved the old one back: retry
-                raise
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise  # otherwise, a reader has moved the old one back: retry
     sync(target.parent)
     if _old_artefact(target):
         remove_tree(aside)
@@ -220,8 +220,8 @@ def staged(
 ) -> Iterator[Path]:
     """Yield a directory to fill, and commit it as `target` at the end, with `entries` in its manifest.
 
-    `entries` may be changed until then. OutputError if the target exists, unless `overwrite` is set and the target has
-    a manifest or, with `own_name`, a name that only nmt gives.
+    `entries` may be changed until then. Raise OutputError if the target exists, unless `overwrite` is set and the
+    target has a manifest. `own_name` promises that only nmt uses the target's name, so no manifest is required.
     """
     target = _resolved(target)
     restore(target)
@@ -256,7 +256,7 @@ def present(directory: Path) -> bool:
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Return the manifest of an artefact after checking it and each file's size; with `content`, also its hash."""
+    """Check the manifest and the size of each file and, with `content`, its hash. Return the manifest."""
     restore(directory)
     manifest = read_json(directory / MANIFEST)
     stored = f"{manifest.get('kind')} of format {manifest.get('format')}"
@@ -283,7 +283,7 @@ def was_locked(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path, name: str) -> Iterator[None]:
-    """Lock a directory for this process; BusyError if another process has locked it. `name` is for the message."""
+    """Lock a directory for this process. Raise BusyError, whose message begins with `name`, if another locked it."""
     make_directory(directory)
     with open(directory / LOCK, "a+", opener=open_no_symlink) as file:
         try:

@@ -1,4 +1,4 @@
-"""The required entries of a manifest, by its kind: a hash proves that a file is unchanged, not that it is valid."""
+"""The required entries of each kind of manifest. A hash proves that a file is unchanged, not that it is valid."""
 
 import re
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class Corpus(Manifest):
 
 
 KINDS: dict[str, type[Manifest]] = {"model": Model, "checkpoint": Checkpoint, "corpus": Corpus}
-NEEDED = {
+NEEDED = {  # files that readers of each kind need
     "model": {"model.safetensors", "recipe.yaml", "tokenizer.model"},
     "checkpoint": {"model.safetensors", "optimizer.safetensors", "state.json"},
     "corpus": {"train.src.ids", "train.src.offsets", "train.tgt.ids", "train.tgt.offsets", "tokenizer.model"},
@@ -77,7 +77,7 @@ NEEDED = {
 
 
 def check(manifest: dict[str, Any], kind: str, path: Path) -> None:
-    """Raise a DataError if an entry is missing or wrong, or if a file that readers of this kind need is not listed."""
+    """Raise DataError if an entry is missing or wrong, or if a needed file is not listed."""
     records.from_json(KINDS.get(kind, Manifest), manifest, path)
     if missing := sorted(NEEDED.get(kind, set()) - manifest["files"].keys()):
         raise DataError(f"{path} is damaged: it does not list {missing[0]}")

@@ -28,9 +28,9 @@ class Rule(Protocol):
 
 
 def from_json(kind: type[T], values: dict[str, Any], path: Path) -> T:
-    """Return a dataclass built from the JSON object in the file `path`; DataError names the first wrong value.
+    """Return a dataclass built from the JSON object in the file `path`. Keys without a field are ignored.
 
-    Keys without a field are ignored.
+    Raise DataError, which names the first wrong value, if the object does not fit.
     """
     try:
         return build(kind, values)
@@ -39,7 +39,7 @@ def from_json(kind: type[T], values: dict[str, Any], path: Path) -> T:
 
 
 def build(kind: type[T], values: dict[str, Any]) -> T:
-    """Return a dataclass built from a JSON object; ValueError names the first wrong or missing value."""
+    """Return a dataclass built from a JSON object. Raise ValueError, which names the first wrong or missing value."""
     return _convert(kind, values, "")  # type: ignore[no-any-return]
 
 
@@ -57,7 +57,7 @@ def _dataclass(kind: Any, values: Any, key: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
-    """Return the value as the type of its annotation; ValueError names `key`."""
+    """Return the value in the type of its annotation. Raise ValueError, which names `key`, if it does not fit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint, value, key)

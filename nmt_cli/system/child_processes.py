@@ -1,4 +1,4 @@
-"""Child processes: their parent handles signals while they start, and they end when it ends."""
+"""Child processes: start them without losing signals, and end them when their parent ends."""
 
 import contextlib
 import os
@@ -31,7 +31,7 @@ def end_with_parent(parent: int, *, thread_lasts: bool = True) -> None:
     if not (thread_lasts and kill_with_parent_thread()):
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
         return
-    if os.getppid() != parent:  # it ended before the call
+    if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -99,7 +99,7 @@ def from_os_error(error: OSError) -> NmtError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
         return MissingError(f"cannot read{where}: {cause}. Check the path")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST):
-        return OutputError(f"cannot create or open{where}: {cause}. Choose another place or change its permissions")
+        return OutputError(f"cannot create or open{where}: {cause}. Choose another path or change its permissions")
     return StorageError(f"cannot read or write{where}: {cause}. If the disk is full, free some space. Then try again")
 
 

@@ -1,4 +1,4 @@
-"""The differences between Linux and macOS. Other modules call these functions and never ask for the system."""
+"""The differences between Linux and macOS. Other modules call these functions and never check which system runs."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def allowed_cores() -> int:
-    """Return the number of cores that the CPU affinity allows; macOS has no affinity, so all of them."""
+    """Return the number of cores that the CPU affinity allows. macOS has no affinity, so all cores count there."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -31,12 +31,12 @@ def kill_with_parent_thread() -> bool:
 
 
 def cpu_model() -> str:
-    """Return the name of the CPU, or its architecture if the system does not tell the name."""
+    """Return the name of the CPU, or its architecture if the name is unknown."""
     return _cpuinfo().partition("model name\t: ")[2].partition("\n")[0] or _brand() or os.uname().machine
 
 
 def cpu_features() -> set[str]:
-    """Return the names that Linux has for the CPU's features; on macOS none."""
+    """Return Linux's names for the CPU's features. On macOS, return an empty set."""
     lines = (line.partition(":") for line in _cpuinfo().split("\n"))
     return {word for name, _, words in lines if name.strip() in ("flags", "Features") for word in words.split()}
 
@@ -59,7 +59,7 @@ def _brand() -> str:
 
 
 def resident_bytes() -> int:
-    """Return the memory that this process takes."""
+    """Return the resident memory of this process."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
@@ -69,12 +69,12 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Return the most memory that this process has taken so far."""
+    """Return the peak resident memory of this process so far."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if MACOS else 1024)
 
 
 def limit_memory(limit: int) -> None:
-    """Let allocations fail beyond a number of bytes. macOS has no such limit."""
+    """Make allocations fail once this process takes `limit` bytes of address space. Do nothing on macOS."""
     if MACOS:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -83,14 +83,14 @@ def limit_memory(limit: int) -> None:
 
 
 def set_malloc_options(options: Mapping[int, int]) -> None:
-    """Set options of glibc's mallopt(3), in this order; other C libraries lack it."""
+    """Set options of glibc's mallopt(3) in this order. Do nothing with other C libraries."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         for option, value in options.items():
             mallopt(option, value)
 
 
 def trim_malloc() -> None:
-    """Return the freed memory that glibc keeps to the system, by malloc_trim(3); other C libraries lack it."""
+    """Make glibc release freed memory to the system, by malloc_trim(3). Do nothing with other C libraries."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
@@ -99,7 +99,7 @@ def trim_malloc() -> None:
 def shared_file() -> Iterator[Path]:
     """Yield the path of an empty file that this process and its children can open during the block.
 
-    After a fork, it is in memory and has no name, so not even SIGKILL leaves it behind.
+    Where child processes are forked, the file is in memory and has no name, so even SIGKILL leaves nothing behind.
     """
     if START_METHOD == "spawn":
         import tempfile  # slow; translation does not need it

@@ -25,7 +25,7 @@ def usable_cores() -> int:
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that all processes of this container, or of the machine, may use together."""
+    """Return the bytes of memory that all processes of this container, or of this machine, may use together."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     files = (group / name for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes"))
     return min([memory, *(limit for file in files for limit in _numbers(file) if limit > 0)])

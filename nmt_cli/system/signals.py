@@ -1,6 +1,6 @@
-"""Handle SIGINT and SIGTERM from the start of a command. It then ends with code 130 or 143, and one line on stderr.
+"""Handle SIGINT and SIGTERM from the start of a command, which then ends with code 130 or 143 and one line on stderr.
 
-Training replaces these handlers by its own, training/stopping.py, to finish its step first.
+Training replaces these handlers with its own (training/stopping.py), which finish the current step first.
 
 Signals are not handled until this module is loaded, so it imports nothing slow.
 """
@@ -14,7 +14,7 @@ from types import FrameType
 from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
-ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers also forward signals that processes got themselves
+ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers forward signals that processes already got
 RETRY_SECONDS = 0.02
 STARTING = "nmt_cli.commands.", "nmt_cli.__main__", __name__  # modules that run before a command's own work
 _received, _since = 0, 0.0  # the first signal and its time
@@ -42,7 +42,7 @@ def message(code: int) -> str:
 
 
 def leave(code: int) -> None:
-    """End the process at once."""
+    """Print the line that explains the exit code, and end the process at once."""
     try:
         os.write(2, f"{message(code)}\n".encode(errors="backslashreplace"))
     finally:  # stderr may be closed
@@ -62,7 +62,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt or SystemExit, but not during an import, which may swallow it and leave half a module.
 
-    If an import is running, end the process at once before the command's own work; later, raise when it has finished.
+    During an import before the command's own work, end the process at once. During a later import, raise at its end.
     """
     importing, working = _state(frame)
     if importing and not working:
@@ -77,7 +77,7 @@ def _raise_when_possible(number: int, frame: FrameType | None) -> None:
 
 
 def _state(frame: FrameType | None) -> tuple[bool, bool]:
-    """Return whether an import is running, and whether a function of the command's own work is."""
+    """Return whether an import is running, and whether the command's own work has begun."""
     importing = working = False
     while frame:
         module, function = str(frame.f_globals.get("__name__")), frame.f_code.co_name

@@ -1,1 +1,1 @@
-"""Training: `train` has the loop, `trainer` computes a step, `batches` selects its sentences, `checkpoints` saves."""
+"""Training: `train` loops, `trainer` computes steps, `batches` selects sentences, `checkpoints` saves progress."""

@@ -1,4 +1,4 @@
-"""Accelerate's view of the device and the processes of a run."""
+"""Set up Accelerate, which manages the devices and the processes of a run."""
 
 import os
 from datetime import timedelta
@@ -14,9 +14,10 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.training.torch_errors import to_user_error
 
-INIT_METHOD = "NMT_INIT_METHOD"  # environment variable: the file where forks meet, since a port may be taken by others
+# Environment variable with the URL of the file through which child processes find each other: a port could be in use.
+INIT_METHOD = "NMT_INIT_METHOD"
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-# Settings of Accelerate's configuration that nmt ignores: the value for "off", and the advice to users.
+# Settings of Accelerate's configuration that nmt ignores. Each has the value that means "off", and advice to users.
 IGNORED_SETTINGS = {
     "DYNAMO_BACKEND": ("no", "nothing is compiled"),
     "MIXED_PRECISION": ("no", "set training.precision in the recipe (there is no fp16 or fp8)"),
@@ -26,13 +27,17 @@ IGNORED_SETTINGS = {
 
 
 def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = None) -> Any:
-    """Return an Accelerator, or raise a UsageError for a launcher's configuration that would train another model."""
+    """Return an Accelerator.
+
+    Raise UsageError if the tracker is not installed, or if the launcher's configuration would shard the model.
+    """
     if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
-        raise UsageError(f"no tracker {tracker!r} here (there are {installed}). pip install {tracker}, or leave it out")
+        advice = f"pip install {tracker}, or leave it out"
+        raise UsageError(f"tracker {tracker!r} is not installed (available: {installed}). {advice}")
     if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
         advice = "Models of this size fit on every device: accelerate launch --multi_gpu -m nmt_cli train RECIPE"
         raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
-    # Another process may be validating or saving: wait for it ten minutes.
+    # Another process may be validating or saving, so wait up to ten minutes for it.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
     ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(INIT_METHOD))]

@@ -1,7 +1,7 @@
 """The average-checkpoints command: the mean of the last checkpoints' weights (section 6.1 of the paper).
 
-After fine-tuning, it can interpolate the best checkpoint with the model that training started from, "the start", to
-keep more of its abilities (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+After fine-tuning, it can interpolate between the best checkpoint and the model that training started from, "the start".
+The mixture keeps more of the start's abilities (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 """
 
 from pathlib import Path
@@ -21,8 +21,8 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
-LINES = 500  # of each set, translated to choose the share of the start
-MAX_BLEU_LOSS = 0.5  # that a mixture may lose, see `choose_share`
+LINES = 500  # lines of each set that are translated to choose the start's share
+MAX_BLEU_LOSS = 0.5  # BLEU points that a mixture may lose, see `choose_share`
 
 
 def mean_of(paths: list[Path]) -> Weights:
@@ -35,10 +35,10 @@ def mean_of(paths: list[Path]) -> Weights:
 
 
 def average(run: Path, last: int | None, out: Path | None, data: Path | None = None) -> tuple[Path, list[int]]:
-    """Average a run's `last` checkpoints into `out`, by default `run/model`; return that directory and the steps.
+    """Average the newest `last` checkpoints of a run into `out` (default: run/model). Return that path and the steps.
 
     The recipe may ask for the best checkpoint instead (averaging.best), and for a mixture with the model that training
-    started from (averaging.with_start), whose share is chosen on the dev sets of `data`.
+    started from (averaging.with_start). The dev sets of the corpus in `data` decide on that model's share.
     """
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -59,7 +59,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
             break
         except (NmtError, OSError):
             if all(checkpoints.directory_of(run, step).exists() for step in steps):
-                raise  # otherwise training has just removed one: try again
+                raise  # if one is missing, training has just removed it: try again
     hashes = [each["files"][checkpoints.MODEL]["sha256"] for each in manifests]
     manifest = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     manifest |= {"steps": steps, "checkpoints": hashes}
@@ -107,12 +107,12 @@ def steps_to_average(run: Path, settings: schema.Recipe, last: int | None) -> li
 
 
 def mixture(end: Weights, start: Weights, share: float) -> Weights:
-    """Interpolate weights: `share` of the start's, the rest of the end's."""
+    """Interpolate between weights: share 0 is `end`, share 1 is `start`."""
     return {name: tensor.lerp(start[name], share) for name, tensor in end.items()}
 
 
 def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Corpus | None) -> float:
-    """Translate the corpus' dev and general text with each mixture; return the share chosen by BLEU."""
+    """Translate dev and general text with each mixture; return the start's share that `choose_share` picks by BLEU."""
     splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
     if not corpus or "dev" not in splits:
         warn("there is no dev set to choose averaging.with_start on, so the start is not mixed in")
@@ -138,10 +138,11 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
 
 
 def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
-    """Choose a share of the start by the BLEU of each share, and of the start alone, on dev and general text.
+    """Choose the share of the start's weights.
 
+    `scores` has the BLEU of each share on dev and, if there is any, on general text; `start` has the start's own BLEU.
     Return the best share on dev that loses at most MAX_BLEU_LOSS on general text, or else the share that loses least.
-    Without general text, return the largest share that loses at most MAX_BLEU_LOSS on dev against the best one.
+    Without general text, return the largest share whose dev BLEU is at most MAX_BLEU_LOSS below the best.
     """
     if len(start) == 1:
         best = max(bleu for (bleu,) in scores.values())

@@ -109,7 +109,7 @@ class Writer:
         self._newest.result()
 
     def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
-        """Commit a checkpoint and prune the old ones. A full disk ends the run at the third failure in a row."""
+        """Commit a checkpoint and prune the old ones. The third failure in a row, as on a full disk, ends the run."""
         try:
             self.metrics.commit()
             save(self.run, state, model.get(), moments.get(), self.fields)
@@ -171,7 +171,7 @@ def blank_moments(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def check_moments(model: torch.nn.Module, moments: dict[str, Tensor]) -> None:
-    """Raise a DataError if a tensor of Adam's state is missing or has another shape than its parameter."""
+    """Raise DataError if a tensor of Adam's state is missing or does not have the shape of its parameter."""
     for name, blank in blank_moments(model).items() if moments else ():
         moment = moments.get(name)
         if moment is None or moment.shape != blank.shape:
@@ -186,7 +186,7 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space that a run still needs if it has `present` checkpoints."""
-    # The checkpoints kept, the best, the newest, and the one being written; the final model is a third as large.
+    # Space for the kept checkpoints, the best, the newest, and the one being written. A model takes a third of one.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 
@@ -201,8 +201,9 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     settings = loading.with_languages(settings, corpus.manifest)
     source, size = (int(corpus.manifest[f"{side}vocabulary_size"]) for side in ("source_", ""))
     if (settings.model.source_vocabulary or size) != source:
-        raise DataError(f"{corpus.directory} has {source} source tokens: set model.source_vocabulary={source}")
-    if steps_in(run) or (run / "model").exists():  # otherwise nothing is learned yet, and every setting may change
+        found = f"{corpus.directory} has a source vocabulary of {source} tokens"
+        raise DataError(f"{found}: set model.source_vocabulary={source}")
+    if steps_in(run) or (run / "model").exists():  # before the first checkpoint, every setting may change
         if not stored.exists():
             raise DataError(f"{stored} is missing beside a model or checkpoints. Put it back, or use another --run")
         changes = loading.differences(loading.load_stored(stored).model_dump(), settings.model_dump())
@@ -215,7 +216,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
-    artefact.replace_file(stored, loading.to_yaml(settings))  # last: this file makes the directory a run
+    artefact.replace_file(stored, loading.to_yaml(settings))  # written last: this file makes the directory a run
     need = disk_megabytes(settings.training, parameter_count(settings.model, size), len(steps_in(run)))
     free = artefact.free_megabytes(run)
     if free < need:

@@ -10,7 +10,7 @@ from torch import Tensor
 from nmt_cli.system.errors import NmtError, from_os_error
 
 Result = TypeVar("Result")
-SYNC_STEPS = 10  # on CUDA: an agreement of all processes waits for the devices, so it is not made in every step
+SYNC_STEPS = 10  # on CUDA, processes agree only every so many steps, because each agreement waits for the devices
 
 
 def is_sync_step(step: int, accelerator: Any) -> bool:
@@ -30,13 +30,16 @@ def gather_objects(value: Any, world: int) -> list[Any]:
 
 
 def broadcast_tensors(accelerator: Any, tensors: Iterable[Tensor]) -> None:
-    """Overwrite these tensors with those of the main process."""
+    """Overwrite the tensors with the main process's values."""
     for tensor in tensors if accelerator.num_processes > 1 else ():
         torch.distributed.broadcast(tensor, src=0)
 
 
 def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *arguments: Any) -> dict[str, Any]:
-    """Call `work` on the main process only and return its result on all. If it fails, all exit with the same code."""
+    """Call `work` on the main process only, and return its result on all processes.
+
+    If it fails, the main process raises the error, and the others exit with the same code.
+    """
     result: dict[str, Any] = {}
     failure: NmtError | None = None
     if accelerator.is_main_process:
@@ -53,8 +56,10 @@ def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *argum
 
 
 def on_all(accelerator: Any, work: Callable[[], Result]) -> Result:
-    """Call `work` on every process and return its own result. If any fails, the first of those raises its error and
-    the others exit with the same code."""
+    """Call `work` on every process and return that process's result.
+
+    If it fails anywhere, the first process that failed raises its error, and all others exit with the same code.
+    """
     failure: NmtError | None = None
     try:
         result = work()

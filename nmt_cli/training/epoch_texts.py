@@ -1,7 +1,7 @@
 """The augmented text of each epoch, written ahead of training and removed after use.
 
-On each machine, one process writes the text into its run directory, and all processes of the machine map it. A run that
-resumes writes the same text again.
+On each machine, one process writes the text into the run directory, and all processes of the machine map it into
+memory. A run that resumes writes the same text again.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ KIND = "epoch"
 MAX_WORKERS = 8
 POLL_SECONDS = 0.05
 EPOCHS_ON_DISK = 4  # one being written, the current one, and two that another process may still open
-GROWTH = 1.5  # of the text by augmentation, at most about
+GROWTH = 1.5  # rough upper bound: augmented text has this many times the tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,27 +44,27 @@ class AugmentedCorpus(Corpus):
 
     @property
     def fewest_lines(self) -> int:
-        return len(self.src) // MOST_JOINED if self.texts.how.settings.joined else len(self.src)
+        return len(self.src) // MOST_JOINED if self.texts.augmentation.settings.joined else len(self.src)
 
 
 def augmented(
     settings: schema.Recipe, corpus: Corpus, accelerator: Any, run: Path, step: int, stack: contextlib.ExitStack
 ) -> Corpus:
-    """Return the corpus with the augmented text of each epoch, until `stack` closes; itself if nothing is augmented.
+    """Return a corpus whose text is augmented in each epoch, or `corpus` itself if the recipe augments nothing.
 
-    All processes of a run call this together. The run continues after `step`.
+    The text exists until `stack` closes. All processes of a run call this together. The run continues after `step`.
     """
     augment, training = settings.corpus.augment, settings.training
     if not augment.is_active:
         return corpus
     languages = settings.corpus.src, settings.corpus.tgt
-    # Of the corpus as prepared: a run that resumes, or another machine, may list other sources.
+    # Take the target languages from the corpus, because the recipe of this run or machine may list other sources.
     prepared = schema.Corpus.model_validate(corpus.manifest.get("recipe", {}), extra="ignore")
     targets = tuple(prepared.target_tokens)
-    how = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed, targets)
+    augmentation = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed, targets)
     writer = accelerator.process_index - accelerator.local_process_index  # the first process of this machine
     directory = run / DIRECTORY / f"{artefact.HOST}-{writer}"
-    texts = EpochTexts(corpus, how, directory, accelerator.is_local_main_process)
+    texts = EpochTexts(corpus, augmentation, directory, accelerator.is_local_main_process)
     result = AugmentedCorpus(**vars(corpus), texts=texts)
     if step < training.steps:
         mixing = Mixing(result, count_steps(result, training.tokens_per_step), training.seed, training)
@@ -85,13 +85,13 @@ def remove_leftovers(run: Path) -> None:
 
 
 class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
-    """Opens the text of epochs. The process that `writes` also writes it, an epoch ahead, in a thread and workers."""
+    """Opens the text of epochs. If it `writes`, it also writes the text an epoch ahead, in a thread and workers."""
 
-    def __init__(self, plain: Corpus, how: Augmentation, directory: Path, writes: bool) -> None:
-        self.plain, self.how, self.directory, self.writes = plain, how, directory, writes
-        self.first, self.last = 0, -1  # epochs that this training needs
-        self._mutex = threading.Lock()  # the threads that prepare batches and that compute steps both open texts
-        self._opened = dict[int, Corpus]()  # the last two
+    def __init__(self, plain: Corpus, augmentation: Augmentation, directory: Path, writes: bool) -> None:
+        self.plain, self.augmentation, self.directory, self.writes = plain, augmentation, directory, writes
+        self.first, self.last = 0, -1  # the first and the last epoch that this run still needs
+        self._mutex = threading.Lock()  # two threads open texts: one prepares batches, the other computes steps
+        self._opened = dict[int, Corpus]()  # the last two epochs
         self._written = dict[int, Future[None]]()
         self._closing = False
         self._thread = ThreadPoolExecutor(1)
@@ -102,7 +102,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         if self.writes:
             if self.directory.exists() and not artefact.was_locked(self.directory):
                 raise OutputError(f"{self.directory} is in the way, and nmt did not make it. Move it away")
-            artefact.remove_tree(self.directory)  # of a run that was killed
+            artefact.remove_tree(self.directory)  # left behind by a killed run
             self._stack.enter_context(artefact.locked(self.directory, "the augmented text in"))
             self._stack.enter_context(self._pool)
             needed = EPOCHS_ON_DISK * self._megabytes()
@@ -112,7 +112,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
                     f"{self.directory} needs {needed} MB for augmented text and has {free} MB free. Free some space"
                 )
             if self.first <= self.last:
-                self._ahead(self.first)
+                self._start_writing(self.first)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,7 +124,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
     def _remove(self) -> None:
         self._stack.close()
         artefact.remove_tree(self.directory)
-        for parent in (self.directory.parent, self.directory.parents[1]):  # not there before, on other machines
+        for parent in (self.directory.parent, self.directory.parents[1]):  # other machines had no run directory before
             with contextlib.suppress(OSError):
                 parent.rmdir()
 
@@ -132,46 +132,46 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         sides = self.plain.src, self.plain.tgt
         return 1 + int(sum(GROWTH * side.ids.nbytes + side.offsets.nbytes for side in sides) / 1e6)
 
-    def _of(self, number: int) -> Path:
+    def _directory_of(self, number: int) -> Path:
         return self.directory / f"epoch-{number}"
 
     def open(self, number: int) -> Corpus:
-        """Return the text of an epoch, once it is written. Raise the error that prevents it."""
+        """Wait until the text of an epoch is written, and return it. Raise the error if writing failed."""
         if number > self.last:
-            return self.plain  # the loop prepares a batch that no step computes
+            return self.plain  # the training loop prepares one batch after the last step and never uses it
         with self._mutex:
             if number not in self._opened:
                 if self.writes:
-                    self._ahead(number).result()
+                    self._start_writing(number).result()
                     if number < self.last:
-                        self._ahead(number + 1)
+                        self._start_writing(number + 1)
                 else:
                     self._wait(number)
                 previous = {key: text for key, text in self._opened.items() if key == number - 1}
                 self._opened = {**previous, number: self._read(number)}
-                self._forget(number - 2)
+                self._remove_up_to(number - 2)
             return self._opened[number]
 
-    def _ahead(self, number: int) -> Future[None]:
+    def _start_writing(self, number: int) -> Future[None]:
         if number not in self._written:
             self._written[number] = self._thread.submit(self._write, number)
         return self._written[number]
 
-    def _forget(self, newest: int) -> None:
-        """Remove the text of epochs up to `newest`. Other processes may be one step behind, so perhaps one epoch."""
+    def _remove_up_to(self, newest: int) -> None:
+        """Remove the text of epochs up to `newest`, which leaves an epoch for processes that are a step behind."""
         for number in [each for each in self._written if each <= newest]:
             del self._written[number]
-            artefact.remove_tree(self._of(number))
+            artefact.remove_tree(self._directory_of(number))
 
     def _write(self, number: int) -> None:
         manifest = self.plain.manifest
         sizes = {"src": int(manifest["source_vocabulary_size"]), "tgt": int(manifest["vocabulary_size"])}
         jobs = [(number, block) for block in range(-(-len(self.plain.src) // BLOCK))]
         try:
-            with artefact.staged(self._of(number), KIND, {}, overwrite=True, own_name=True) as stage:
+            with artefact.staged(self._directory_of(number), KIND, {}, overwrite=True, own_name=True) as stage:
                 with contextlib.ExitStack() as stack:
                     writers = [stack.enter_context(SideWriter(stage, name, size)) for name, size in sizes.items()]
-                    for sides in self._pool.map(partial(augment_block, self.how), jobs):
+                    for sides in self._pool.map(partial(augment_block, self.augmentation), jobs):
                         if self._closing:
                             raise StorageError("training ends")
                         for writer, side in zip(writers, sides, strict=True):
@@ -181,14 +181,14 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
             raise from_os_error(error) from error
 
     def _wait(self, number: int) -> None:
-        """Wait until the writing process has written an epoch; StorageError if that process has ended."""
-        while not (self._of(number) / artefact.MANIFEST).is_file():
+        """Wait until the writing process has written an epoch. Raise StorageError if that process has ended."""
+        while not (self._directory_of(number) / artefact.MANIFEST).is_file():
             with contextlib.suppress(BusyError), artefact.locked(self.directory, "the augmented text in"):
                 raise StorageError("lost another process of this run. The same command resumes")
             time.sleep(POLL_SECONDS)
 
     def _read(self, number: int) -> Corpus:
-        directory = self._of(number)
+        directory = self._directory_of(number)
         try:
             artefact.verify(directory, KIND, content=self.writes)  # one process of each machine compares every byte
             sizes = self.plain.manifest["source_vocabulary_size"], self.plain.manifest["vocabulary_size"]

@@ -28,19 +28,19 @@ from nmt_cli.training.torch_errors import to_user_error
 from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.directory import parameter_count
 
-FIRST_STEPS = 100  # not measured with CUDA graphs: by then most sizes of batches are captured
+FIRST_STEPS = 100  # before the measurement, with CUDA graphs: they capture most batch sizes
 MEASURED_SECONDS = 4.0
 MEASURED_TOKENS = 2048  # per step and process on the CPU: larger steps are no faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
-Parts = dict[str, tuple[float, float]]  # by part of a step: operations of matrix products, bytes read and written
+Parts = dict[str, tuple[float, float]]  # part of a step: operations of its matrix products, bytes read and written
 
 
 def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Lengths, itemsize: int = 2) -> Parts:
-    """Return the least work of each part of a step, for sentences of these lengths in numbers of `itemsize` bytes.
+    """Return the least work of each part of a step for sentences of these lengths. A number takes `itemsize` bytes.
 
-    A weight takes 6 operations per token (2 forward, 4 backward); attention's two products are not halved where they
-    are causal. Bytes assume one kernel forward and one backward; products of weights count none. So queries, keys,
-    values and outputs count 3 times, a residual and its norm 7 times (3 + 4), an activation 5 times (2 + 3), a logit 3.
+    A weight takes 6 operations per token (2 forward, 4 backward). Causal attention counts as much as full attention.
+    Bytes assume one kernel forward and one backward; products with weights count as 0 bytes. Queries, keys, values and
+    outputs count 3 times, a residual and its norm 7 times (3 + 4), an activation 5 times (2 + 3), and a logit 3 times.
     """
     src, tgt = src.astype(np.float64), tgt.astype(np.float64)
     encoder_layers, decoder_layers = model.depths
@@ -58,12 +58,12 @@ def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Len
         "attention": (6 * scores, itemsize * 3 * projected * heads),
         "element-wise": (0, itemsize * (7 * residuals + 5 * feed_forward * model.d_ff)),
         "loss": (0, itemsize * 3 * vocabulary_size * tgt_tokens),
-        "optimizer": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # Adam's 7, and 1 for the norm
+        "optimizer": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # Adam counts 7, the norm 1
     }
 
 
 def dry_run(settings: schema.Recipe, data: Path) -> int:
-    """Print an estimate of training on this machine; return 0. Without a prepared corpus it uses random sentences."""
+    """Print an estimate of training on this machine and return 0. Without a prepared corpus, use random sentences."""
     with tempfile.TemporaryDirectory() as directory:
         return in_processes(settings, partial(print_estimate, settings, data, Path(directory)))
 
@@ -81,7 +81,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     try:
         trainer = start_trainer(measured, corpus, accelerator, directory, 0)
         tokens_per_second, step_seconds = measure(trainer)
-        memory = peak_memory_mb()  # of the steps
+        memory = peak_memory_mb()  # before roofline_rows takes more
         bounds = roofline_rows(trainer, step_seconds)
     except (RuntimeError, MemoryError) as error:
         raise to_user_error(error, settings) from error
@@ -114,13 +114,13 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
             f"{settings.name}: training estimate, measured on {text}", ["", "here", "paper, base", "paper, big"], rows
         )
     del trainer
-    accelerator.free_memory()  # as in train
+    accelerator.free_memory()  # releases DDP first, as in train.py
     accelerator.end_training()
     return 0
 
 
 def measure(trainer: Trainer) -> tuple[float, float]:
-    """Take real steps; return target tokens per second and seconds per step, without the first steps."""
+    """Take real steps; return target tokens per second and seconds per step, not counting the first steps."""
     first = FIRST_STEPS if trainer.graphs else 1
     for step in range(1, first + 1):
         trainer.take_step(step, trainer.step_batch(step - 1))
@@ -140,7 +140,7 @@ def measure(trainer: Trainer) -> tuple[float, float]:
 
 
 def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
-    """Return rows of the table: the least share of a step's `seconds` that each part takes, and the rest."""
+    """Return table rows: the share of a step's `seconds` that each part takes at least, and the remaining share."""
     model, plan = trainer.transformer, trainer.plan
     product_seconds, weights = 0.0, 0
     tokens = min(trainer.memory_tokens, trainer.settings.training.tokens_per_step)

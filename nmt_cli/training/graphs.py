@@ -1,7 +1,7 @@
 """Training steps as CUDA graphs.
 
-A step of the paper's base model has so many kernels that launching them takes the host as long as running them takes
-an H100. A CUDA graph of the step needs one launch. A graph has fixed sizes, so batches are padded to sizes that recur
+A step of the paper's base model has so many kernels that the host needs as long to launch them as an H100 to run them.
+A CUDA graph of the step needs one launch. A graph has fixed sizes, so batches are padded to sizes that recur
 (`BatchPlan.batch`). The first step of each size is launched kernel by kernel, the second is captured and replayed, and
 later ones are replayed.
 """
@@ -18,7 +18,7 @@ from nmt_cli.transformer.attention import has_kernel
 from nmt_cli.transformer.hardware import captured
 from nmt_cli.transformer.model import Batch
 
-MAX_GRAPHS = 64  # steps of further sizes are launched kernel by kernel
+MAX_GRAPHS = 64  # steps of other sizes are launched kernel by kernel
 Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
@@ -31,7 +31,7 @@ def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) 
 
 
 def has_spare_memory(device: torch.device) -> bool:
-    """Return whether there is memory for graphs: a little more than the most that was reserved so far."""
+    """Return whether there is memory for graphs, which need a little more than the peak reserved so far."""
     free, _ = torch.cuda.mem_get_info(device)
     return 1.2 * torch.cuda.max_memory_reserved(device) < free
 
@@ -43,7 +43,7 @@ class StepGraphs:
         self.device = device
         self.rate = torch.zeros((), device=device)
         self.scale = torch.zeros((), dtype=torch.float64, device=device)
-        self.seen = set[tuple[int, ...]]()  # sizes of batches
+        self.seen = set[tuple[int, ...]]()  # sizes of earlier batches
         self.graphs: dict[tuple[int, ...], tuple[Batch, torch.cuda.CUDAGraph, tuple[Tensor, Tensor]]] = {}
         self.pool: Any = None
         self.max_graphs = MAX_GRAPHS

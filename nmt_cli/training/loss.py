@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from nmt_cli.transformer.hardware import compiled
 from nmt_cli.transformer.model import PAD, Batch, Transformer
 
-BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # of logits held at once
-ROWS = 256  # of a softmax on the CPU: so many stay in its cache
+BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # bytes of logits held at once
+ROWS = 256  # rows of a softmax on the CPU, which fit into its cache
 
 
 class _SmoothedLoss(torch.autograd.Function):
@@ -93,7 +93,7 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
     The target distribution is (1 - smoothing) on the label, plus smoothing spread evenly over the vocabulary without
-    PAD: Szegedy et al. 2015, which the paper cites. (The paper's released code gives the label no share of it.)
+    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code spreads it over the other tokens only.
     """
     weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores no_grad
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""metrics.jsonl of a run: one JSON object per line, and the comparison of its figures with the recipe's."""
+"""The metrics.jsonl of a run, with one JSON object per line, and the comparison with the recipe's expectations."""
 
 import json
 import math
@@ -11,16 +11,17 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.operating_system import peak_bytes
 
-# Noise is smaller: two runs of Multi30k differ by 3 % of the perplexity and 1.3 BLEU.
+# Larger deviations from the recipe are reported. Noise is smaller: two runs of Multi30k differ by 3 % of the perplexity
+# and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 MIN_IMPROVEMENT = 0.002  # a validation counts as better (training.patience) if it lowers the dev loss by this share
 
 
 class MetricsLog:
-    """Appends records to the metrics file of a run. `size` is the file's length in whole lines."""
+    """Appends records to the metrics file of a run. `size` is the number of bytes in its complete lines."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Open the file and cut it to the lines of its first `size` bytes, the length at the last checkpoint."""
+        """Open the file, and truncate it to the complete lines in `size` bytes, its length at the last checkpoint."""
         self.file = path.open("a+b", buffering=0)
         self.file.seek(0)
         self.size = self.file.read(size).rfind(b"\n") + 1
@@ -45,7 +46,7 @@ class MetricsLog:
 
 
 def peak_memory_mb() -> int:
-    """Return the most memory that this process has held so far, of its GPU if it uses one."""
+    """Return the peak memory of this process so far, on its GPU if it uses one."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -54,7 +55,7 @@ def peak_memory_mb() -> int:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return all whole records; a last line that a kill cut short is left out."""
+    """Return all complete records, without a last line that a kill cut short."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     try:
         return [dict(json.loads(line)) for line in lines]
@@ -63,7 +64,10 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
-    """Describe the scores that are clearly worse than the recipe expects at this step or the last one before it."""
+    """Return which scores are clearly worse than expected, or None.
+
+    The expectation is the one for `step`, or for the last step before it that has one.
+    """
     index = sum(expected <= step for expected in expect.dev_steps) - 1
     if index < 0:
         return None

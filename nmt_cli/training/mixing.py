@@ -1,7 +1,7 @@
 """The sentences of each epoch: all of them once, or a mix of the corpus's parts by weight.
 
-The mix of an epoch depends on the corpus, the recipe and the seed alone. Each part is read in passes: every sentence
-comes once before any comes again, even if a pass takes many epochs, or an epoch many passes.
+The mix of an epoch depends only on the corpus, the recipe and the seed. Each part is read in passes: every sentence is
+used once before any is used again. A pass may take many epochs, and an epoch may take many passes.
 """
 
 import itertools
@@ -16,22 +16,22 @@ from nmt_cli.corpus.store import BLOCK, Corpus, Lengths
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError
 
-Numbers = npt.NDArray[Any]  # of sentences, in uint32 or int64
-LARGE = 1 << 28  # numbers; a plain shuffle of more waits for memory at each step
+Numbers = npt.NDArray[Any]  # sentence numbers, in uint32 or int64
+LARGE = 1 << 28  # more numbers than this are shuffled in buckets: a plain shuffle waits for memory at each swap
 BUCKETS = 1024
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps that draw the parts by the same shares."""
+    """A range of steps with the same shares of the corpus's parts."""
 
     first_step: int  # from 0
     first_epoch: int  # epochs of all stages are numbered in one sequence
-    shares: tuple[float, ...]  # of the tokens, for each part; they add up to 1. Empty: every sentence once per epoch
+    shares: tuple[float, ...]  # each part's share of the tokens, adding up to 1; empty: every sentence once per epoch
 
 
 class Mixing:
-    """Numbers the epochs of a training and orders the sentences of each."""
+    """Numbers the epochs of a run and orders the sentences of each epoch."""
 
     def __init__(
         self, corpus: Corpus, steps_per_epoch: int, seed: int, training: schema.Training | None = None
@@ -86,7 +86,7 @@ class Mixing:
         return self._random(epoch).permutation(np.concatenate(drawn))
 
     def _part(self, part: int, share: float, stage: int, epoch: int) -> Lengths:
-        """Return the sentences of a part in an epoch: the next ones of its passes."""
+        """Return the sentences that an epoch takes from a part. They continue the part's passes."""
         count = self.pairs[part]
         per_epoch = share * self.tokens.sum() / self.tokens[part] * count
         first, end = int(epoch * per_epoch), int((epoch + 1) * per_epoch)
@@ -120,12 +120,12 @@ def shuffled(random: np.random.Generator, count: int) -> Numbers:
     blocks = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
     sizes = np.array([np.bincount(buckets[block], minlength=BUCKETS) for block in blocks])
     ends = np.cumsum(sizes.sum(0))
-    places = ends - sizes.sum(0)  # of the next number of each bucket
+    positions = ends - sizes.sum(0)  # where each bucket's next number goes
     for block, of_block in zip(blocks, sizes, strict=True):
         by_bucket = np.split(np.argsort(buckets[block], kind="stable"), np.cumsum(of_block)[:-1])
         for bucket, found in enumerate(by_bucket):
-            numbers[places[bucket] : places[bucket] + len(found)] = found + block.start
-        places += of_block
+            numbers[positions[bucket] : positions[bucket] + len(found)] = found + block.start
+        positions += of_block
     for start, end in itertools.pairwise([0, *ends.tolist()]):
         random.shuffle(numbers[start:end])
     return numbers

@@ -7,7 +7,10 @@ from nmt_cli.recipe.schema import Training
 
 
 def noam_rate(step: int, d_model: int, training: Training) -> float:
-    """Return the learning rate of `step` (from 1) by equation 3; it falls linearly over the last `cooldown_steps`."""
+    """Return the learning rate of `step` (from 1) by equation 3.
+
+    Over the last `cooldown_steps`, it also falls linearly toward zero.
+    """
     rate: float = training.rate_factor * d_model**-0.5 * min(step**-0.5, step * training.warmup_steps**-1.5)
     left = training.steps - step + 1
     return rate * min(1.0, left / (training.cooldown_steps + 1)) if training.cooldown_steps else rate

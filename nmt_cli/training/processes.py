@@ -39,8 +39,8 @@ LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SI
 def local_processes(settings: schema.Recipe) -> int:
     """Return the number of processes to train in: on CPUs one per core, because threads are slower.
 
-    Each process gets at least TOKENS_PER_PROCESS tokens of a step, and all together at most a quarter of the memory.
-    Elsewhere, and under a launcher, it is 1.
+    Each process gets at least TOKENS_PER_PROCESS tokens of a step, and together they use at most a quarter of the
+    memory. On other devices, and under a launcher, the number is 1.
     """
     if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED or multiprocessing.current_process().daemon:
         return 1
@@ -68,8 +68,8 @@ def _refuse_unconnected_machines() -> None:
 def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     """Call `work` in this process, or in several child processes; return the result of the first process.
 
-    Raise the first error of any process, and StorageError if one was killed. Unless processes are forks, `work` must be
-    picklable.
+    Raise the first error of any process, or StorageError if one was killed. Where child processes are not forked,
+    `work` must be picklable.
     """
     _refuse_unconnected_machines()
     if torch.get_num_threads() > usable_cores():  # threads above a container's limit only wait for each other
@@ -84,7 +84,7 @@ class _Job:
 
     parent: int
     count: int
-    rendezvous: Path  # file where the processes meet
+    rendezvous: Path  # the file through which the processes find each other
     sender: Connection  # for the result or an error
     threads: int  # of torch in each process
     quiet: bool
@@ -133,9 +133,9 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
 
 
 def _wait_for_first(children: Sequence[BaseProcess], receiver: Connection) -> tuple[int, Any]:
-    """Wait until the first process ends, any process fails, or one sends a result.
+    """Wait until the first process ends, any process fails, or one sends its result or error.
 
-    Return the exit code of the failed one and the result; a missing one is 0.
+    Return the exit code of the failed process (0 if none failed) and what was sent (0 if nothing was).
     """
     codes = [child.exitcode for child in children]
     while codes[0] is None and not any(codes) and not receiver.poll():
@@ -148,7 +148,7 @@ def _wait_for_first(children: Sequence[BaseProcess], receiver: Connection) -> tu
 
 
 def _run(rank: int, job: _Job) -> None:
-    """Do the work as process `rank`, and send its error, or from the first process its result.
+    """Do the work as process `rank` and send its error, if any. The first process also sends its result.
 
     Only the first process prints progress.
     """
@@ -156,7 +156,7 @@ def _run(rank: int, job: _Job) -> None:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_DFL)  # until Stop handles it
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # of an earlier training in this command
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # left by earlier training in this command
     torch.set_num_threads(job.threads)
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": job.count, "LOCAL_WORLD_SIZE": job.count}
     network = {"GLOO_SOCKET_IFNAME": LOOPBACK, INIT_METHOD: f"file://{job.rendezvous}"}

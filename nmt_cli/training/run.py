@@ -18,7 +18,7 @@ TRANSLATIONS = "translations.json"
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The contents of a run directory and its corpus; None or empty if missing."""
+    """The contents of a run directory, and its corpus. Missing parts are None or empty."""
 
     directory: Path
     settings: schema.Recipe
@@ -59,9 +59,10 @@ def stored_recipe(directory: Path) -> schema.Recipe:
 
 
 def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
-    """Open a run and its corpus: `data`, else data/<corpus> in the working directory or beside runs/, else None.
+    """Open a run and its corpus.
 
-    Raise a DataError if the run was trained on another corpus, unless `any_corpus` allows it.
+    The corpus is `data`, or else data/<corpus> in the working directory or beside runs/, or else None. Raise DataError
+    if the run was trained on another corpus, unless `any_corpus` allows it.
     """
     settings, model = stored_recipe(directory), directory / "model"
     default = settings.corpus.directory

@@ -18,14 +18,14 @@ def decisive(settings: schema.Recipe) -> dict[str, Any]:
 def open_same_corpus(
     settings: schema.Recipe, data: Path, identity: str, recipe: dict[str, Any], content: bool
 ) -> Corpus:
-    """Open this machine's corpus, with `content` after comparing every byte with its hashes.
+    """Open this machine's corpus. With `content`, compare every byte with its hashes first.
 
-    Raise a DataError if its identity, or the decisive settings, differ from those of the main process.
+    Raise DataError if the corpus or the decisive settings differ from `identity` and `recipe` of the main process.
     """
     corpus = open_corpus(data, content=content)
     if corpus.identity != identity:
-        raise DataError(f"{data} on {artefact.HOST} is another corpus than on the first machine. Copy that one")
+        raise DataError(f"{data} on {artefact.HOST} differs from the first machine's corpus. Copy the first machine's")
     if changes := loading.differences(recipe, decisive(settings)):
-        problem = f"the recipe on {artefact.HOST} is not that of the first machine: {'; '.join(changes)}"
+        problem = f"the recipe on {artefact.HOST} differs from the first machine's: {'; '.join(changes)}"
         raise DataError(f"{problem}. Give all machines the same recipe and --set")
     return corpus

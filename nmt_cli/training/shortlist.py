@@ -1,8 +1,8 @@
 """The work of `nmt shortlist`: learn from parallel text which target tokens translate a source token.
 
-IBM Model 1 (Brown et al. 1993): every target token is the translation of one token of its source, or of none, and all
-are equally likely at first. Each round of expectation maximization counts translations by the probabilities of the
-round before.
+IBM Model 1 (Brown et al. 1993) assumes that every target token translates one token of the source sentence, or none.
+At first, all of them are equally likely. Each round of expectation maximization counts translations with the
+probabilities of the previous round.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ from nmt_cli.translation.shortlist import FILE, Shortlist
 
 ROUNDS = 5
 MAX_LINKS = 25_000_000  # pairs of a source and a target token within a sentence: 0.8 GB of memory
-MOST_TOKENS = 1000  # of a line
-NONE = PAD  # the source of target tokens that translate none
+MOST_TOKENS = 1000  # in a line; longer ones are left out
+NONE = PAD  # stands in for the source token of target tokens that translate none
 Ids = npt.NDArray[np.int32]
 
 
@@ -48,9 +48,9 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
 
 
 def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
-    """Return the pairs of lines with text, and their number. Pairs of more than MOST_TOKENS on a side are left out.
+    """Return the encoded pairs of lines, and their number. Pairs with an empty or a too long line are left out.
 
-    If they have over 2 x MAX_LINKS links, return evenly spaced ones only, because the files may exceed the memory.
+    If they have over 2 x MAX_LINKS links, return only evenly spaced pairs, because the files may exceed the memory.
     """
     kept, links, step, count = list[tuple[Ids, Ids]](), 0, 1, 0
     for number, chunk in enumerate(read_pairs(str(src), str(tgt), 0, {})):
@@ -85,7 +85,7 @@ def _links(pair: tuple[Ids, Ids]) -> int:
 
 
 def within_links(pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[Ids, Ids]]:
-    """Return the pairs, or as many of them, evenly spaced, as have at most MAX_LINKS."""
+    """Return all pairs, or only evenly spaced ones if all would have more than MAX_LINKS links."""
     links = sum(map(_links, pairs))
     return list(pairs[:: max(1, -(-links // MAX_LINKS))])
 
@@ -93,7 +93,7 @@ def within_links(pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[Ids, Ids]]:
 def learn(pairs: Sequence[tuple[Ids, Ids]], tokenizer: Tokenizer, best: int, frequent: int) -> Shortlist:
     """Return the `frequent` most frequent target tokens, and the `best` translations of each source token.
 
-    If both sides share a vocabulary, each source token also translates itself: names and numbers are copied.
+    If both sides share a vocabulary, each source token also translates to itself, since names and numbers are copied.
     """
     sources, targets, probabilities = _model_1(pairs, tokenizer.target.vocabulary_size)
     counts = np.bincount(np.concatenate([tgt for _, tgt in pairs]), minlength=tokenizer.target.vocabulary_size)
@@ -113,7 +113,7 @@ def learn(pairs: Sequence[tuple[Ids, Ids]], tokenizer: Tokenizer, best: int, fre
 
 
 def _model_1(pairs: Sequence[tuple[Ids, Ids]], vocabulary: int) -> tuple[Any, Any, Any]:
-    """Return each source token with each target token that occurs beside it, and its probability."""
+    """Return arrays of source tokens, of target tokens in the same pair of lines, and of translation probabilities."""
     keys_L = []
     for src, tgt in pairs:
         with_none = np.append(src, np.int32(NONE)).astype(np.int64)

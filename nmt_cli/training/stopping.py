@@ -28,7 +28,7 @@ class Interrupted(BaseException):
 
 
 class Stop:
-    """Handles signals while entered: the first one requests a stop after the current step.
+    """Handles signals during a `with` block: the first one requests a stop after the current step.
 
     A second one exits at once, unless it follows within ECHO_SECONDS: launchers forward signals that every process has
     received already.
@@ -49,7 +49,10 @@ class Stop:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Raise Interrupted at a signal in this block, or at once if one came before. The block must be repeatable."""
+        """Raise Interrupted at a signal during the block, or at once after an earlier signal.
+
+        The block must be repeatable.
+        """
         self._interruptible = True
         try:
             if self.requested:

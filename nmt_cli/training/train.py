@@ -84,7 +84,7 @@ def _open(
 
 
 def _flat(settings: schema.Recipe) -> dict[str, Any]:
-    """Return the settings as trackers want them: one level of numbers and text."""
+    """Return the settings in a form that trackers accept: numbers and text, not nested."""
     sections = {name: section for name, section in settings.model_dump().items() if isinstance(section, dict)}
     values = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
     return {key: value if isinstance(value, int | float) else str(value) for key, value in values.items()}
@@ -97,7 +97,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
     with trainer.batch_thread() as pool, trainer.writer.pool, progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
-        unread = list[tuple[int, ToHost]]()  # steps whose gradient norms are still to be read, with these norms
+        unread = list[tuple[int, ToHost]]()  # steps and their gradient norms that are not read yet
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
             window_began += _validate(trainer, trainer.dev, stop)  # the first weights count as the best so far
@@ -164,7 +164,7 @@ def _describe(reason: StopReason, trainer: Trainer) -> str:
 
 
 def _print_start(trainer: Trainer) -> None:
-    """Print where the run starts and its size; warn if the recipe expects something else."""
+    """Print the run's first step and its size; warn if the recipe expects another size."""
     pairs = len(trainer.corpus.src)
     parameters = sum(p.numel() for p in trainer.transformer.parameters())
     step, steps, expect = trainer.state.step, trainer.settings.training.steps, trainer.settings.expect

@@ -29,7 +29,7 @@ from nmt_cli.transformer.weights import load_into, load_model
 
 
 class Trainer:
-    """Takes steps of training. `start_trainer` makes one that is ready."""
+    """Takes the steps of a run. `start_trainer` returns a trainer that is ready."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Trainer:
         training, device = settings.training, accelerator.device
         self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
         self.transformer, self.state = transformer, state
-        self.warned = False  # of scores worse than expected: once is enough
+        self.warned = False  # whether it has warned of scores worse than expected; it does so only once
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
         steps_per_epoch = batches.count_steps(corpus, training.tokens_per_step)
@@ -81,7 +81,7 @@ class Trainer:
         return ThreadPoolExecutor(1, initializer=self.device_module.set_device, initargs=(device,))
 
     def step_batch(self, index: int) -> batches.StepBatch:
-        """Return this process's share of step `index` (from 0), on its way to the device."""
+        """Return this process's share of step `index` (from 0). Its copy to the device may not be finished yet."""
         micro_batches = self.plan.micro_batches_of(index)
         tokens = [self.plan.tokens(sentences, index) for sentences in micro_batches]
         costs = [max(sides) for sides in tokens]
@@ -128,7 +128,7 @@ class Trainer:
 
     def check_memory(self) -> None:
         """Compute the gradient of the longest sentences and discard it, so that a lack of memory shows at the start."""
-        growth = 2 if self.settings.corpus.augment.is_active else 1.1  # of the largest steps
+        growth = 2 if self.settings.corpus.augment.is_active else 1.1  # of the largest steps over the average one
         step_tokens = growth * self.settings.training.tokens_per_step
         most = max(self.memory_tokens, step_tokens / self.plan.micro_batches)
         tokens = max(1, int(min(most, step_tokens / self.accelerator.num_processes)))

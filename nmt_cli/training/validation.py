@@ -1,4 +1,4 @@
-"""Loss and BLEU on the development set, by the search of `nmt translate` and the metric of `nmt score`."""
+"""Loss and BLEU on the development set, with the search of `nmt translate` and the metric of `nmt score`."""
 
 import contextlib
 import itertools
@@ -36,7 +36,7 @@ class DevSet:
             raise DataError(f"all dev pairs of {corpus.directory} are longer than {longest} tokens. Use another set")
 
     def translated(self, count: int) -> list[int]:
-        """Return the lines that a validation translates: the first ones, as many of each language pair."""
+        """Return the numbers of the first `count` lines, or of equally many first lines of each language pair."""
         each = max(1, count // len(self.lines_by_pair)) if self.lines_by_pair and count else count
         groups = self.lines_by_pair.values() or [range(len(self.lines))]
         return [line for group in groups for line in group[:each]]
@@ -53,7 +53,7 @@ def validate(
 ) -> dict[str, Any]:
     """Return the loss per target token, BLEU of the first `validate_bleu` lines (None for 0 lines), and ten samples.
 
-    If the set has several language pairs, the lines are the first of each, and each pair has its own BLEU.
+    If the set has several language pairs, the first lines of each are translated, and each also has its own BLEU.
     Process `rank` of `world` computes every `world`th line, and all return the same. If a signal interrupts one
     process, all raise Interrupted.
     """
@@ -81,7 +81,7 @@ def validate(
 def compute_share(
     model: Transformer, dtype: torch.dtype, dev: DevSet, settings: schema.Recipe, own: slice
 ) -> tuple[float, list[str]]:
-    """Return the summed loss of one process' pairs, and the translations of its lines."""
+    """Return the summed loss of one process's pairs, and the translations of its lines."""
     total = 0.0
     sources = [dev.lines[line] for line in dev.translated(settings.training.validate_bleu)[own]]
     with torch.inference_mode():

@@ -254,7 +254,7 @@ def test_a_corpus_with_a_source_vocabulary_needs_a_model_with_one(lab: Lab) -> N
     manifest = {**corpus.manifest, "source_vocabulary_size": 77}
     other = dataclasses.replace(corpus, manifest={**manifest, "vocabulary_size": 320})
     for change in ((), ("model.source_vocabulary=78",)):
-        with pytest.raises(DataError, match=r"has 77 source tokens: set model\.source_vocabulary=77"):
+        with pytest.raises(DataError, match=r"has a source vocabulary of 77 tokens: set model\.source_vocabulary=77"):
             checkpoints.open_run(lab.recipe(*change), other, lab.run)
     assert checkpoints.open_run(lab.recipe("model.source_vocabulary=77"), other, lab.run) == 0
 

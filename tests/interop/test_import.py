@@ -254,7 +254,8 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
             prepare(settings.corpus, corpus.directory, PrepareOptions(workers=1))
         file.write_bytes(content)
     wrong = settings.model_copy(update={"model": shape.model_copy(update={"source_vocabulary": 7})})
-    with pytest.raises(DataError, match=rf"has {sizes[0]} source tokens: set model\.source_vocabulary={sizes[0]}"):
+    message = rf"has a source vocabulary of {sizes[0]} tokens: set model\.source_vocabulary={sizes[0]}"
+    with pytest.raises(DataError, match=message):
         train(wrong, corpus.directory, tmp_path / "wrong")
     assert train(settings, corpus.directory, tmp_path / "run") == 0
     tuned = load_model(tmp_path / "run").model.state_dict()

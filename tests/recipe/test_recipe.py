@@ -185,7 +185,7 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ("training:\n  steps: 5\ntraining:\n  seed: 6", "not valid YAML: key 'training' occurs twice"),
         ("name: !!python/object/apply:os.system ['touch pwned']", "tags (!) are not supported"),
         ("name: &a [*a]", "not valid YAML: aliases (*) are not supported"),
-        ('name: "a\\0b"', "not valid YAML: a character that is not text"),
+        ('name: "a\\0b"', "not valid YAML: it has a character that is not text"),
         ('name: "\\ud800"', "not valid YAML: "),
         *((empty, "is empty") for empty in ("", "# a comment\n", "{}", "---\n...\n")),
         # names of directories under runs/ and data/

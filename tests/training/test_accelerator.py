@@ -102,7 +102,7 @@ def test_memory_of_onednn_is_bounded_before_torch_is_imported() -> None:
 @pytest.mark.parametrize("name", ["tensorbord", "wandb", "all"])
 def test_a_missing_tracker_is_refused(lab: Lab, name: str) -> None:
     lab.patch.setattr(tracking, "get_available_trackers", list)
-    with pytest.raises(UsageError, match=f"no tracker '{name}' here.*pip install"):
+    with pytest.raises(UsageError, match=f"tracker '{name}' is not installed.*pip install"):
         lab.train(tracker=name)
     assert not lab.run.exists()
 

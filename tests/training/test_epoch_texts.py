@@ -57,7 +57,7 @@ def test_each_epoch_has_other_text_in_as_many_steps(augmented_lab: Lab) -> None:
         seen = []
         for epoch in range(3):
             text = texts.open(epoch)
-            expected = augment_block(texts.how, (epoch, 0))
+            expected = augment_block(texts.augmentation, (epoch, 0))
             for side, (ids, lengths) in zip((text.src, text.tgt), expected, strict=True):
                 assert side.ids.tolist() == ids.tolist()
                 assert side.lengths().tolist() == lengths.tolist()

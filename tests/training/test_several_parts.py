@@ -75,7 +75,7 @@ def test_only_few_epochs_are_on_the_disk(prepared: Corpus, tmp_path: Path, monke
             assert again is text
             assert epoch == 2 or texts.open(epoch - 1) is before, "it stays open"
             before = text
-            blocks = [augment_block(texts.how, (epoch, block)) for block in range(2)]
+            blocks = [augment_block(texts.augmentation, (epoch, block)) for block in range(2)]
             for number, side in enumerate((text.src, text.tgt)):
                 assert side.ids.tolist() == [i for block in blocks for i in block[number][0].tolist()]
             texts._thread.submit(int).result()  # the next epoch is written
