@@ -65,7 +65,7 @@ class Protocol(HttpToolsProtocol):
 
     _discarding = False  # ignore further data
     _refused = False
-    _head_bytes = 0  # of this request without its body; after a refusal, of all further data, too
+    _head_bytes = 0  # of this request without its body; after a refusal, of everything that arrives
     _in_head = False
     _refusal: tuple[int, str] | None = None
     waiting_since = 0.0  # when the connection last began to wait for its client
@@ -289,7 +289,7 @@ class Listener:
 
 
 def connection_limit(wanted: int | None) -> int:
-    """Return the number of connections to allow. Raise UsageError if the limit on open files is too low for it."""
+    """Return the number of connections to allow. Raise UsageError if too few files may be open for `wanted`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return wanted or DEFAULT_CONNECTIONS

@@ -1,4 +1,4 @@
-"""The server's database: glossaries, hashes of API keys, and usage by key and day. It never stores translated texts.
+"""The server's database: glossaries, hashes of API keys, and usage by key and day. It never has texts to translate.
 
 It is in memory, in an SQLite file that several servers of one machine may share, or in PostgreSQL for servers on
 several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
@@ -93,7 +93,7 @@ def is_url(place: str | Path) -> bool:
 
 
 def connect(place: str | Path | None) -> Connection:
-    """Open or create the file at a path, memory, or the database of a postgresql:// URL."""
+    """Connect to a file, which is created if needed, or to a postgresql:// URL. None means a database in memory."""
     if place is None or not is_url(place):
         return SqliteConnection(None if place is None else Path(place))
     from nmt_cli.serving.postgres_connection import PostgresConnection  # needs an extra

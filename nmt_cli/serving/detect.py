@@ -13,7 +13,7 @@ from typing import Any
 from nmt_cli.corpus.languages import NAMES, base_of, near
 
 MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
-SURE = 90  # percent; a language with at least this probability is the text's, even if no model translates it
+SURE = 90  # percent; at this probability, a text counts as being in a language even if no model translates it
 BLOCK = 1024  # states compared at once
 
 
@@ -100,7 +100,7 @@ class Transitions:
     """
 
     def __init__(self, table: Any, rows: Any) -> None:
-        """`rows` has the row of `table` for each state. A row holds 256 next states. State 0 is the start."""
+        """`rows` gives the row of `table` for each state. A row holds 256 next states. State 0 is the start."""
         import numpy as np
 
         table = table.reshape(-1, 256)

@@ -104,7 +104,7 @@ class Fields:
         return bool(found)
 
     def choice(self, name: str, words: tuple[str, ...]) -> str:
-        """Return the field's word in lower case, which must be one of `words`, or their first if the field is missing.
+        """Return the field's word, which must be one of `words`, in lower case. A missing field means the first word.
 
         If "0" is one of the words, a flag in any form counts as "1" or "0".
         """
@@ -177,7 +177,7 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
 
 
 def _bounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields. Refuse with 400 if one that is not in LARGE_FIELDS is too long to stay in memory."""
+    """Return the fields. Refuse with 400 if one that is not in LARGE_FIELDS is too long, since all stay in memory."""
     values.pop("context", None)  # DeepL allows any length; it has no effect here
     for name, value in values.items():
         texts = value if isinstance(value, list) else [value]

@@ -18,7 +18,7 @@ from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
 
 MAX_GLOSSARIES = 100
-MAX_ENTRIES = 5000  # of a dictionary; their characters are limited as the text of a request
+MAX_ENTRIES = 5000  # of a dictionary; together they may have as many characters as a request's text
 MAX_FORMS = 50_000  # translations in all glossaries
 MAX_PARSED_FORMS = 10_000  # translations in the cache of parsed dictionaries, about 6 MB
 MAX_LINES = 20_000  # of the entries in a request
@@ -58,7 +58,7 @@ class Glossaries:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._parsed = OrderedDict[bytes, Terms]()  # a cache by the hash of entries, the last used at the end
+        self._parsed = OrderedDict[bytes, Terms]()  # a cache, by the hash of entries; the most recently used is last
 
     def all(self) -> list[Glossary]:
         """Return the glossaries, the oldest first."""
@@ -214,8 +214,8 @@ def _form_count(terms: Terms) -> int:
 def parse(entries: str, kind: str) -> Terms:
     """Return the terms in a request's entries, whose format `kind` is tsv or csv. Matching is case-sensitive.
 
-    A target may list several forms, separated by |. Refuse malformed entries and repeated sources with 400, which names
-    the line.
+    A target may list several forms, separated by |. Refuse malformed entries and repeated sources with 400. The message
+    names the line.
     """
     lines = list[str]()
     try:
@@ -240,7 +240,7 @@ def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
         if not any(map(str.strip, cells)):
             continue
         if len(cells) not in widths:
-            raise DataError(f"entries, line {number:,} is no term: it must have a source and a target")
+            raise DataError(f"entries, line {number:,} is not a term: it must have a source and a target")
         yield number, [" ".join(cell.split()) for cell in cells[:2]]
 
 
@@ -253,5 +253,5 @@ def _csv_rows(lines: list[str]) -> list[tuple[int, list[str]]]:
             rows.append((first, row))
             first = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"entries, line {first:,} is no csv: {error}") from None
+        raise DataError(f"entries, line {first:,} is not valid CSV: {error}") from None
     return rows

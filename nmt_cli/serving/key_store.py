@@ -1,7 +1,7 @@
 """API keys in the database, with limits and usage.
 
-A key is 32 random bytes, and the database stores only its SHA-256. Nobody can guess so long a key from its hash. A slow
-hash, as for passwords, would therefore only delay each request.
+A key is 32 random bytes, and the database stores only its SHA-256. Such a key cannot be guessed from its hash, so a
+slow hash, as for passwords, would only delay requests.
 """
 
 import datetime

@@ -23,7 +23,7 @@ def read_keys(path: Path) -> list[bytes]:
             continue
         if not all(0x21 <= byte <= 0x7E for byte in key):
             raise DataError(
-                f"{path}, line {number:,} is no key: it must be printable ASCII without spaces. "
+                f"{path}, line {number:,} is not a key: it must be printable ASCII without spaces. "
                 "Write comments on lines of their own, beginning with #"
             )
         keys.append(key)

@@ -85,11 +85,11 @@ def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], pref
 
 
 def _compose(first: Aligned, ranks: Ranks) -> Ranks:
-    """Return the translations of a translation, linked to the text that `first` translates."""
+    """Return the translations of the translation `first`, linked to its source."""
     ends = [end for end, _ in first.links]
 
     def origin(offset: int) -> int:
-        """Return the start of the token whose first translation is at an offset."""
+        """Return the start of the source token whose translation in `first` is at an offset."""
         return first.links[min(bisect_right(ends, offset), len(ends) - 1)][1] if ends else 0
 
     return [Aligned(each.text, [(end, origin(offset)) for end, offset in each.links]) for each in ranks]

@@ -215,7 +215,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise UsageError(f"--host {host} is no address of this machine: {error.strerror}") from None
+        raise UsageError(f"--host {host} is not an address of this machine: {error.strerror}") from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -85,7 +85,7 @@ class Service:
         self.glossaries = Glossaries(self.database)
         # A separate connection, so that searches for keys do not wait while glossaries are read or written.
         self.api_keys = KeyStore(self.database.another())
-        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key, with its start
+        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # start and search, by key
         self._has_stored_keys = self.api_keys.exist
 
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
@@ -179,7 +179,7 @@ class Service:
         return texts, several
 
     def count(self, request: Request, texts: Sequence[str]) -> None:
-        """Count the texts of a request, unless they have been counted. Refuse with 400 if all are too long together."""
+        """Count the texts of a request, but once if it is tried again. Refuse with 400 if they have too much text."""
         characters = sum(map(len, texts))
         is_counted = hasattr(request.state, "texts")
         request.state.texts, request.state.characters = len(texts), characters

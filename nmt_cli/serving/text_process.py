@@ -1,4 +1,4 @@
-"""A worker process for files and long texts with markup. It reads and writes lines of JSON: a result for each call.
+"""A worker process for files and long texts with markup. It reads calls and writes results, as one line of JSON each.
 
 The server kills it at a request's deadline. It ends when its standard input closes or the server dies.
 """
