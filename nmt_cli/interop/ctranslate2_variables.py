@@ -42,7 +42,7 @@ FEATURES = {
     "softcapping": "a limit of logits",
 }
 OFF = "alibi", "multi_query_attention"  # attributes that must be 0
-WITHOUT_EFFECT = (  # attributes that may have any value, since none matters if OFF is 0
+WITHOUT_EFFECT = (  # attributes that only matter with ALiBi, or that read_config checks
     *("alibi_use_positive_positions", "scale_alibi", "unk_token", "bos_token", "eos_token"),
     *("with_source_bos", "with_source_eos", "with_target_bos", "user_decoder_start_tokens"),
 )
