@@ -92,7 +92,7 @@ class Binary:
         return float(self.values(name).reshape(()))
 
     def text(self, name: str, default: str) -> str:
-        """Return the text attribute of this name, or the default if there is none, as from version 6 on."""
+        """Return the text attribute of this name, or the default. Versions from 6 on have no such attributes."""
         variable = self.variables.get(name)
         if variable is None:
             return default

@@ -193,7 +193,7 @@ def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
 
 
 def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
-    """Return the positional encodings that CTranslate2 adds. If they are not stored, it computes them from 1 on."""
+    """Return the positional encodings that CTranslate2 adds. It computes missing ones from position 1 on."""
     name = f"{side}/position_encodings/encodings"
     if name in binary.variables:
         return torch.from_numpy(binary.weights(name)[:length])

@@ -77,7 +77,7 @@ def check_features(binary: Binary) -> None:
     for module in ("encoder/embeddings_0", "decoder/embeddings", "decoder/projection"):
         known |= {f"{module}/{end}" for end in ("weight", "weight_scale", "bias")}
     layers = depth(binary, "decoder")
-    ranges = {  # CTranslate2 does not check them
+    ranges = {  # CTranslate2 does not check these numbers
         "encoder/embeddings_merge": (0, 1),
         "decoder/alignment_layer": (-layers, layers - 1),
         "decoder/alignment_heads": (0, int(min(binary.number("decoder/num_heads", SPECS[binary.spec]), 1 << 20))),

@@ -90,8 +90,8 @@ def read_marian(directory: Path) -> ForeignModel:
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
         raise DataError(f"{file} cannot be imported: its options do not fit its tensors: {difference}")
-    # Marian would multiply 8-bit weights by rounded activations, so it gets the weights in float32. It gets them from
-    # packed files, too, since it cannot read these.
+    # Marian would multiply 8-bit weights by rounded activations, and it cannot read packed files. In both cases it gets
+    # the weights in float32.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
     lexicons = files_like(directory, "lex.*.bin")
@@ -172,7 +172,7 @@ def _norms(options: Options) -> tuple[str, str, str]:
 
 
 def check_options(options: Options, source: Path) -> None:
-    """Raise DataError if a required option is not a valid number, or with all options that we do not support."""
+    """Raise DataError if a required option is not a valid number, or if there are options that we do not support."""
     for key, least in REQUIRED.items():
         value = options.get(key, "not there")
         if not (_is_number(value) and int(value) >= least):

@@ -70,7 +70,7 @@ class LanguageRoute:
 def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, str], LanguageRoute]:
     """Return the route for each language pair that can be translated, direct ones first.
 
-    A pair without a model gets the shortest route through other languages. Among equally short ones, English wins.
+    A pair without a model gets the shortest route through other languages. Among equally short routes, English wins.
     """
     routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
     for source in dict.fromkeys(model.source for model in models):

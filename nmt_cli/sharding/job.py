@@ -111,7 +111,7 @@ class Job:
         return self._units or []
 
     def plan(self, start: int = 0) -> None:
-        """Read or make the plan of the units. Files that no worker has counted are counted, from number `start` on."""
+        """Read or make the plan of the units. Count files that no worker has counted, from number `start` on."""
         if stored := self._read(PLAN, Plan):
             counts = stored.counts
         else:
@@ -151,7 +151,7 @@ class Job:
         return records.from_json(kind, value, Path(place))
 
     def states(self) -> States:
-        """Return the states of all units, which the names of files in the store tell."""
+        """Return the states of all units, judged by the names of files in the store."""
         states = States()
         kinds = {"json": states.done, "failed": states.failed, "claim": states.claimed}
         for folder in range(0, len(self.units), PER_FOLDER):

@@ -1,8 +1,8 @@
 """One worker of a job. It does the units of its share, then helps with the others, without any coordinator.
 
 The worker does the units of its share in order. Then it repeatedly takes the second half of the longest run of units
-that no worker has begun, so that two workers rarely do the same unit. At last it does the units that others have begun
-and not finished, since their workers may have been killed.
+that no worker has begun, so that two workers rarely do the same unit. Finally it does the units that other workers have
+begun and not finished, since these workers may have been killed.
 """
 
 import os
