@@ -1,1 +1,1 @@
-"""Export models to transformers, CTranslate2 and Argos, and import models of these, of Marian and of Firefox."""
+"""Export models to transformers, CTranslate2 and Argos. Import models of these three, Marian and Firefox."""

@@ -27,15 +27,18 @@ BATCH = 32  # sentences
 OFFLINE = {"local_files_only": True, "trust_remote_code": False}
 MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # Marian's command line, for python -c
 MARIAN_OPTIONS = ("--cpu-threads", "1", "--quiet")
-PRE_NORM = "Marian's decoder normalizes no keys and values with pre-norm, its training and scorer do: not compared."
+PRE_NORM = (
+    "translations were not compared, because with pre-norm Marian's decoder does not normalize keys and values, but "
+    "its training and its scorer do."
+)
 TokenIds = list[int]
 
 
 class Adapter:
     """A model in another toolkit."""
 
-    beam: int | None = None  # the only beam size with which it searches as we do, or None
-    difference = ""  # why its translations differ from ours, if they do although token probabilities agree
+    beam: int | None = None  # the only beam size with which its search is the same as ours; None if every size is
+    difference = ""  # if translations differ from ours although token probabilities agree, the reason
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
         """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently."""
@@ -50,7 +53,7 @@ class Adapter:
 
 
 class Transformers(Adapter):
-    """A model directory of transformers. `id_maps`: its ids of our tokens."""
+    """A model directory of transformers. `id_maps` has its id for each of our tokens."""
 
     def __init__(self, directory: Path, id_maps: IdMaps) -> None:
         options = {
@@ -119,9 +122,9 @@ class Transformers(Adapter):
 class CTranslate2(Adapter):
     """A model directory of CTranslate2, on the CPU.
 
-    `names`: its tokens in the order of our ids, of source and target. `spm`: its SentencePiece models, to compare them.
-    `ends_source`: its caller ends sources with EOS. `compute_type`: "default" computes with the weights as they are
-    stored. `prefix`: the token that begins every translation, if any.
+    `names` has its source and target tokens in the order of our ids. `spm` has its SentencePiece models if they are to
+    be compared with ours. If `ends_source` is set, its caller ends sources with EOS. With the `compute_type` "default",
+    it computes in the type of the stored weights. `prefix` is the token that begins every translation, if any.
     """
 
     def __init__(
@@ -152,7 +155,7 @@ class CTranslate2(Adapter):
         return cls(directory, names, spm, ends_source, "float32", prefix) if find_spec("ctranslate2") else None
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
-        """As Adapter. Lines that begin with a language token are left out: SentencePiece does not know it."""
+        """See Adapter. Lines that begin with a language token are left out, because SentencePiece lacks the token."""
         import sentencepiece
 
         different = 0
@@ -197,14 +200,14 @@ class CTranslate2(Adapter):
 class Marian(Adapter):
     """A model.npz in Marian (pip install pymarian).
 
-    Marian receives tokens separated by spaces, with .yml vocabularies, so it does not tokenize. That needs no check:
-    it would use the same SentencePiece files.
+    Marian receives tokens separated by spaces, with .yml vocabularies, so it does not tokenize. Its tokenizer needs no
+    check, because it would use the same SentencePiece files.
     """
 
     beam = 1  # Marian narrows a wider beam with every finished hypothesis
 
     def __init__(self, model: Path, vocabularies: list[ForeignIds], norm: str, arrays: Any = None) -> None:
-        """`arrays`: weights and options to use instead of those in the file `model`."""
+        """`arrays` has weights and options that replace the contents of the file `model`."""
         self.difference = PRE_NORM if norm == "pre" else ""
         self.model = model.resolve()
         self.arrays = arrays
@@ -230,7 +233,7 @@ class Marian(Adapter):
             yield [float(number) for number in line.rpartition("WordScores=")[2].split()]
 
     def _run(self, command: str, sides: Sequence[Iterable[TokenIds]], *options: object) -> list[str]:
-        """Run a command of Marian on sources, or on sources and targets; return its lines of output."""
+        """Run a command of Marian on sources, or on sources and targets. Return its lines of output."""
         with tempfile.TemporaryDirectory() as directory:
             vocabulary_files = [Path(directory) / f"{side}.yml" for side in ("source", "target")]
             text_files = [Path(directory) / side for side in ("source", "target")]

@@ -40,7 +40,7 @@ def prepare_package(folder: Path, src: str, tgt: str, target_prefix: str) -> Non
 
 
 def write_archive(folder: Path, out: Path) -> None:
-    """Write a folder as a zip archive, whose only folder has the same name. `out` appears when it is complete."""
+    """Write a zip archive that contains the folder. `out` appears when it is complete."""
     temporary = artefact.beside(out, ".tmp-nmt-", f"-{os.getpid()}")
     try:
         with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED) as archive:

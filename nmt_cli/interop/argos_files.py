@@ -9,14 +9,14 @@ from nmt_cli.interop.ctranslate2_files import read_with
 from nmt_cli.interop.foreign import ForeignModel
 from nmt_cli.system.errors import DataError, MissingError
 
-# argostranslate searches with beam 4 and divides by length ^ 0.2. Ours divides by ((5 + length) / 6) ^ alpha, which has
-# the same slope at 25 tokens.
+# argostranslate searches with beam 4 and divides by length ^ 0.2. We divide by ((5 + length) / 6) ^ alpha. With this
+# alpha, both penalties have the same slope at 25 tokens.
 DECODING = {"beam": 4, "alpha": 0.24}
 SENTENCE = 40  # tokens; argostranslate translates each sentence alone, so longer lines are split into sentences
 
 
 def read_argos(path: Path) -> ForeignModel:
-    """Read a package, a file or an installed directory. Nothing is written outside a temporary directory."""
+    """Read a package from its file or its installed directory. Writes only to a temporary directory."""
     if path.is_dir():
         return _read_package(path)
     with tempfile.TemporaryDirectory() as temporary:

@@ -19,7 +19,7 @@ NEWEST = 6  # version of the format
 TYPES = ["<f4", "<i1", "<i2", "<i4", "<f2", "bfloat16"]  # by number
 WIDTHS = [4, 1, 2, 4, 2, 2]  # bytes
 MAX_RANK, MAX_NAME = 4, 512
-MAX_VARIABLES = 100_000  # and aliases; a model of 1,000 layers has fewer
+MAX_VARIABLES = 100_000  # the same for aliases; a model of 1,000 layers has fewer
 INT16_SCALE = 1000.0  # of 16-bit weights without a scale, in old files
 
 Array = npt.NDArray[Any]
@@ -41,7 +41,7 @@ class Variable(NamedTuple):
 
 @dataclass(frozen=True)
 class Binary:
-    """The header of a model.bin: where its variables are."""
+    """The header of a model.bin, with the offsets of its variables."""
 
     path: Path
     version: int
@@ -50,7 +50,7 @@ class Binary:
     variables: dict[str, Variable]  # aliases included
 
     def values(self, name: str) -> Array:
-        """Return a variable as it is stored; bfloat16 in float32."""
+        """Return a variable in its stored type, but bfloat16 in float32."""
         shape, kind, offset = self.variables[name]
         count = math.prod(shape)
         with self.path.open("rb") as file:
@@ -65,7 +65,7 @@ class Binary:
         return array.reshape(shape)
 
     def weights(self, name: str) -> Array:
-        """Return a variable in float32. Integers are divided by their scale: one per row in 8 bits, one in 16 bits."""
+        """Return a variable in float32. Integers are divided by scales: one per row for 8 bits, one in all for 16."""
         array = self.values(name)
         if not self.variables[name].is_integer:
             return array.astype(np.float32)
@@ -88,21 +88,21 @@ class Binary:
         if (variable := self.variables.get(name)) is None:
             return default
         if variable.elements != 1:
-            raise DataError(f"{self.path} is damaged: its attribute {printable(name, MAX_NAME)} is no number")
+            raise DataError(f"{self.path} is damaged: its attribute {printable(name, MAX_NAME)} is not a number")
         return float(self.values(name).reshape(()))
 
     def text(self, name: str, default: str) -> str:
-        """Return the attribute of this name, a text in versions before 6, or the default if there is none."""
+        """Return the text attribute of this name, or the default. Versions from 6 on have no such attributes."""
         variable = self.variables.get(name)
         if variable is None:
             return default
         if variable.elements > MAX_NAME or TYPES[variable.type] != "<i1":
-            raise DataError(f"{self.path} is damaged: its attribute {printable(name, MAX_NAME)} is no text")
+            raise DataError(f"{self.path} is damaged: its attribute {printable(name, MAX_NAME)} is not text")
         return self.values(name).tobytes().decode("utf-8", "replace")
 
 
 class _Reader:
-    """Reads numbers and names; ValueError where the file ends early."""
+    """Reads numbers and names. Raises ValueError if the file ends early."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file = file
@@ -136,7 +136,7 @@ class _Reader:
 
 
 def read_binary(path: Path) -> Binary:
-    """Return the header of a model.bin. DataError if it is damaged: every variable lies within the file."""
+    """Return the header of a model.bin. Raise DataError if it is damaged, or if variables extend beyond the file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

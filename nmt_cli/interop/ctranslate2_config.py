@@ -23,7 +23,7 @@ SPECIALS = [*SPECIAL]  # <pad>, <unk>, </s>
 class Vocabularies:
     """The vocabularies of source and target."""
 
-    tokens: list[list[str]]  # as CTranslate2 names them, by their ids
+    tokens: list[list[str]]  # CTranslate2's names, in the order of its ids
     ids: list[ForeignIds]  # in our order
 
     @property
@@ -40,14 +40,14 @@ def shape_of(binary: Binary, name: str, rank: int) -> tuple[int, ...]:
 
 
 def has_explicit_eos(binary: Binary, config: dict[str, Any]) -> bool:
-    """Return whether CTranslate2's caller ends sources with EOS, as the tokenizers of transformers do."""
+    """Return whether CTranslate2's caller must end sources with EOS, as the tokenizers of transformers do."""
     marian = bool(binary.number("decoder/start_from_zero_embedding", 0))
     pegasus = config["decoder_start_token"] == SPECIALS[PAD]
     return not config["add_source_eos"] and (marian or pegasus)
 
 
 def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
-    """Return config.json, or the same values from model.bin in versions that have no such file."""
+    """Return config.json, or the same values from model.bin if its version has no such file."""
     if binary.version >= 6 or (directory / CONFIG).is_file():
         config = artefact.read_json(directory / CONFIG)
     else:
@@ -67,7 +67,7 @@ def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
 
 
 def _check(config: dict[str, Any], path: Path) -> None:
-    """Raise DataError for a wrong value, and for one that asks for a feature that our model lacks."""
+    """Raise DataError if a value is wrong, or if it enables a feature that our model lacks."""
     epsilon = config.get("layer_norm_epsilon", LAYER_NORM_EPSILON)
     wrong = {
         f"the layer norm epsilon {epsilon!r}": epsilon != LAYER_NORM_EPSILON,
@@ -84,7 +84,7 @@ def _check(config: dict[str, Any], path: Path) -> None:
 
 
 def _read_tokens(directory: Path, side: str) -> list[str]:
-    """Return the tokens of a vocabulary by their ids; none if there is no such file."""
+    """Return the tokens of a vocabulary in the order of their ids, or none if there is no such file."""
     file = directory / f"{side}_vocabulary.json"
     if file.is_file():
         tokens = artefact.read_json_list(file)
@@ -99,7 +99,7 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
     else:
         return []
     if not all(isinstance(token, str) and not SURROGATE.search(token) for token in tokens):
-        raise DataError(f"{file} is damaged: a token is no text")
+        raise DataError(f"{file} is damaged: a token is not text")
     if len({*tokens}) < len(tokens):
         raise DataError(f"{file} is damaged: it names a token twice")
     return tokens
@@ -108,8 +108,8 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
 def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -> Vocabularies:
     """Return both vocabularies.
 
-    Each gets a <pad>, with the number of its embeddings as id, unless the decoder starts from a <pad> of its own that
-    it never produces.
+    Each gets a <pad>, whose id is the number of its embeddings. It keeps its own <pad> if the decoder starts from it
+    and never produces it.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:

@@ -38,8 +38,8 @@ ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS = {1: "approximate gelu (tanh)", 4: "approximate gelu (sigmoid)", 5: "tanh", 6: "sigmoid"}
 MAX_LENGTH = 1024  # positions; CTranslate2 cuts longer sources
 MAX_EXPANSION = 3  # parameters per byte of the file; aliases could make a small file fill the memory
-CLOSE = 1e-4  # between positional encodings that are the same but for rounding
-# SentencePiece models of source and target, by name.
+CLOSE = 1e-4  # largest difference of positional encodings that rounding explains
+# Names of the files with the SentencePiece models of source and target.
 TOKENIZERS = [
     ("tokenizer.model", "tokenizer.target.model"),
     ("sentencepiece.model", "sentencepiece.model"),
@@ -48,7 +48,7 @@ TOKENIZERS = [
 
 
 def read_ctranslate2(directory: Path) -> ForeignModel:
-    """Read a model directory of CTranslate2. DataError names the features that our model does not have."""
+    """Read a model directory of CTranslate2. Raise DataError with the name of a feature that our model lacks."""
     for names in TOKENIZERS:
         files = [directory / name for name in names if (directory / name).is_file()]
         if files:
@@ -93,13 +93,13 @@ def read_with(directory: Path, spm: list[Path], values: dict[str, Any]) -> Forei
 
 
 def _names(vocabularies: Vocabularies) -> list[list[str]]:
-    """Return the tokens of CTranslate2 in the order of our ids; "" where it has none."""
+    """Return CTranslate2's tokens in the order of our ids, with "" for tokens that it lacks."""
     sides = zip(vocabularies.tokens, vocabularies.id_maps, strict=True)
     return [[tokens[i] if i < len(tokens) else "" for i in ids] for tokens, ids in sides]
 
 
 def _same(binary: Binary, name: str, default: int) -> int:
-    """Return an attribute of both sides; DataError if they differ."""
+    """Return an attribute that encoder and decoder share. Raise DataError if they differ."""
     values = {binary.number(f"{side}/{name}", default) for side in ("encoder", "decoder")}
     if len(values) > 1 or not float(value := min(values)).is_integer():
         raise DataError(f"{binary.path} cannot be imported: the model of nmt has one {name} for encoder and decoder")
@@ -107,7 +107,7 @@ def _same(binary: Binary, name: str, default: int) -> int:
 
 
 def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str, Any], str]:
-    """Return our settings of the model, and the order of its positional encodings: "ours" or "sines first"."""
+    """Return the model's settings in a recipe, and the order of its positional encodings: "ours" or "sines first"."""
     src_rows, d_model = shape_of(binary, "encoder/embeddings_0/weight", 2)
     tgt_rows, _ = shape_of(binary, "decoder/embeddings/weight", 2)
     heads = _same(binary, "num_heads", SPECS[binary.spec])
@@ -143,7 +143,7 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
         sizes |= {"encoder_layers": layers[0], "decoder_layers": layers[1]}
     parameters = parameter_count(foreign_recipe({"model": sizes}, binary.path).model, max(src_rows, tgt_rows))
     if parameters > MAX_EXPANSION * binary.path.stat().st_size:
-        raise DataError(f"{binary.path} cannot be imported: its layers share weights, those of nmt do not")
+        raise DataError(f"{binary.path} cannot be imported: its layers share weights, which layers of nmt cannot do")
     src, tgt, output = (_embedding(binary, side) for side in ("src", "tgt", "output"))
     shared = vocabularies.ids[0] == vocabularies.ids[1] and src.shape == tgt.shape and bool((src == tgt).all())
     tied = tgt.shape == output.shape and bool((tgt == output).all())
@@ -170,9 +170,9 @@ def _has_bias(binary: Binary) -> bool:
 
 
 def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
-    """Return our name of the positional encodings, their number, and the order of their sines and cosines.
+    """Return our name for the positional encodings, their number, and the order of their sines and cosines.
 
-    Encodings other than ours are stored as learned ones.
+    Encodings that differ from ours are imported as learned ones.
     """
     names = [f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")]
     if not any(name in binary.variables for name in names):
@@ -193,7 +193,7 @@ def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
 
 
 def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
-    """Return the positional encodings of a side as CTranslate2 adds them. Computed ones begin at 1."""
+    """Return the positional encodings that CTranslate2 adds. It computes missing ones from position 1 on."""
     name = f"{side}/position_encodings/encodings"
     if name in binary.variables:
         return torch.from_numpy(binary.weights(name)[:length])
@@ -201,7 +201,7 @@ def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
 
 
 def _embedding(binary: Binary, side: str) -> Any:
-    """Return an embedding matrix, or the matrix of the logits, in float32, for a model that multiplies by sqrt(d)."""
+    """Return an embedding matrix or the output matrix in float32. Our model multiplies embeddings by sqrt(d_model)."""
     module = {"src": "encoder/embeddings_0", "tgt": "decoder/embeddings", "output": "decoder/projection"}[side]
     shape_of(binary, f"{module}/weight", 2)
     matrix = binary.weights(f"{module}/weight")
@@ -272,7 +272,7 @@ def _embeddings(binary: Binary, settings: schema.Model, vocabularies: Vocabulari
 
 
 def _check_bias(binary: Binary, name: str) -> None:
-    """Raise DataError unless a bias has one number per row of its matrix: CTranslate2 does not check that."""
+    """Raise DataError unless a bias has one number per row of its matrix, which CTranslate2 does not check."""
     if shape_of(binary, name, 1) != shape_of(binary, name.replace("/bias", "/weight"), 2)[:1]:
         raise DataError(f"{binary.path} is damaged: {name} does not fit its weight")
 
@@ -288,10 +288,10 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 
 
 def rounding(binary: Binary) -> str:
-    """Return a sentence on the integers of 8-bit weights; "" if there are none.
+    """Return a sentence about the integers of 8-bit weights, or "" if there are none.
 
-    The engine quantizes a row so that its largest magnitude becomes 127. CTranslate2 does, too, so that its integers
-    stay the same. Rows of files that were rounded in another way are counted.
+    The engine quantizes each row so that its largest magnitude becomes 127. CTranslate2 does the same, so its integers
+    stay as they are. The sentence counts the rows that were quantized in another way.
     """
     matrices = {variable.offset: name for name, variable in binary.variables.items() if variable.type == 1}
     rows = other = 0

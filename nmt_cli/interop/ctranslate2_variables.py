@@ -6,7 +6,7 @@ from nmt_cli.interop.ctranslate2_binary import Binary
 from nmt_cli.interop.ctranslate2_config import NOTHING_LIKE
 from nmt_cli.system.errors import DataError, printable
 
-SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # names, with their number of heads
+SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # default number of heads
 # Our modules of a layer -> theirs.
 ENCODER = {
     "self_attention.query_key_value": "self_attention/linear_0",
@@ -41,16 +41,15 @@ FEATURES = {
     "scale_outputs": "a scale of logits",
     "softcapping": "a limit of logits",
 }
-# Attributes that must be 0, and attributes without effect if they are. CTranslate2 does not check ranges of numbers.
-OFF = "alibi", "multi_query_attention"
-WITHOUT_EFFECT = (
+OFF = "alibi", "multi_query_attention"  # attributes that must be 0
+WITHOUT_EFFECT = (  # attributes that only matter with ALiBi, or that read_config checks
     *("alibi_use_positive_positions", "scale_alibi", "unk_token", "bos_token", "eos_token"),
     *("with_source_bos", "with_source_eos", "with_target_bos", "user_decoder_start_tokens"),
 )
 
 
 def with_current_names(binary: Binary) -> Binary:
-    """Add the names of the newest revision to the variables of an older one."""
+    """Rename the variables of older revisions to their names in the newest revision."""
     variables = dict(binary.variables)
     for name in ("num_heads", "pre_norm", "activation"):
         if (variable := variables.pop(name, None)) is not None:
@@ -69,7 +68,7 @@ def with_current_names(binary: Binary) -> Binary:
 
 
 def check_features(binary: Binary) -> None:
-    """Raise DataError for a variable that our model lacks, unless it is an attribute that is off."""
+    """Raise DataError if there is a variable that our model lacks, unless it is an attribute that is off."""
     known = {name for _, name in modules(binary)}
     known |= {f"{side}/{end}" for side in ("encoder", "decoder") for end in ("num_heads", "pre_norm", "activation")}
     known |= {f"{side}/scale_embeddings" for side in ("encoder", "decoder")}
@@ -78,7 +77,7 @@ def check_features(binary: Binary) -> None:
     for module in ("encoder/embeddings_0", "decoder/embeddings", "decoder/projection"):
         known |= {f"{module}/{end}" for end in ("weight", "weight_scale", "bias")}
     layers = depth(binary, "decoder")
-    ranges = {
+    ranges = {  # CTranslate2 does not check these numbers
         "encoder/embeddings_merge": (0, 1),
         "decoder/alignment_layer": (-layers, layers - 1),
         "decoder/alignment_heads": (0, int(min(binary.number("decoder/num_heads", SPECS[binary.spec]), 1 << 20))),
@@ -105,7 +104,7 @@ def depth(binary: Binary, side: str) -> int:
 
 
 def modules(binary: Binary) -> Iterator[tuple[str, str]]:
-    """Yield the name of each of our tensors of layers and final norms, with the name of theirs and of its scale."""
+    """Yield our name and CTranslate2's name for each tensor of layers and final norms, and for its scale."""
     for side, layer in (("encoder", ENCODER), ("decoder", DECODER)):
         pairs = {f"{side}_norm": f"{side}/layer_norm"} if binary.number(f"{side}/pre_norm", 1) else {}
         for i in range(depth(binary, side)):

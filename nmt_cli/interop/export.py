@@ -29,15 +29,15 @@ from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2", "argos": "ctranslate2"}
-WEIGHTS = {"argos": "int8"}  # the usual type of weights; float32 for the other targets
-DEV_LINES = 100  # compared if the user names no file
+WEIGHTS = {"argos": "int8"}  # the default type of weights; float32 for the other targets
+DEV_LINES = 100  # lines of the dev set that are compared if the user names no file
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
-    """Write a model for "hf" or "ctranslate2" to the new directory `out`, and compare both on the lines of a file.
+    """Write a model for "hf", "ctranslate2" or "argos" to `out`, and compare it with ours on the lines of a file.
 
-    For "argos", `out` is the new file of a package.
-    Without a file, compares on the dev set of the model's corpus. Returns the exit code.
+    `out` is a new directory, or for "argos" the new file of a package. Without `file`, the models are compared on the
+    dev set of the model's corpus. Returns the exit code.
     """
     weights = quantization or WEIGHTS.get(target, "float32")
     if target == "hf" and weights != "float32":
@@ -84,7 +84,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
 
 @contextlib.contextmanager
 def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, Any]) -> Iterator[Path]:
-    """Yield a directory to fill. At the end it becomes `out`, or the one folder of the Argos package `out`."""
+    """Yield a directory to fill. After the block it becomes `out`, or the only folder in the Argos package `out`."""
     if target != "argos":
         with artefact.staged(out, "export", manifest) as stage:
             yield stage
@@ -99,7 +99,7 @@ def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, An
 
 
 def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
-    """Return source lines, normalized, and their references: all lines of a file without references, else dev lines."""
+    """Return normalized source lines and their references: from the file, without references, or from the dev set."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")

@@ -14,20 +14,20 @@ from nmt_cli.translation.shortlist import Shortlist
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model of any toolkit, with our tensors: `engine/layout.py` has their names and shapes."""
+    """A model of another toolkit, converted to our tensors. `engine/layout.py` has their names and shapes."""
 
     tensors: dict[str, Tensor]
     recipe: schema.Recipe
     tokenizers: list[bytes]  # our SentencePiece models: one for both languages, or source and target
     weight_files: list[Path]
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
-    note: str = ""  # one more sentence of the report
-    seen_tokens: int | None = None  # longer lines are split into sentences; None: by the limits of a recipe
+    note: str = ""  # a sentence to add to the report
+    seen_tokens: int | None = None  # longer lines are split into sentences; if None, the recipe's limits count
     shortlist: Shortlist | None = None
 
 
 def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:
-    """Return a recipe with these settings; DataError if a foreign model exceeds the limits of a recipe."""
+    """Return a recipe with these settings. Raise DataError if a foreign model exceeds the limits of a recipe."""
     try:
         return loading.from_plain(values, str(source))
     except UsageError as error:

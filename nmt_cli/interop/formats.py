@@ -1,4 +1,4 @@
-"""Recognize models of other toolkits by the names of their files. Imports nothing heavy: the command line needs it."""
+"""Recognize models of other toolkits by the names of their files. The command line needs it: import nothing heavy."""
 
 import hashlib
 import re
@@ -11,7 +11,7 @@ ARGOS = ".argosmodel"
 PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Firefox's files
 METADATA, BINARY = "metadata.json", "model.bin"
 MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version of Marian's binary models
-PACKED = (".gz", ".zst")  # suffixes of Firefox's files as Mozilla's servers have them
+PACKED = (".gz", ".zst")  # suffixes of Firefox's compressed files on Mozilla's servers
 MAX_EXPANSION = 20  # size of an unpacked file relative to the packed one; weights shrink by a quarter
 
 
@@ -27,9 +27,9 @@ def has_ctranslate2_model(path: Path) -> bool:
 
 
 def files_like(directory: Path, pattern: str) -> list[Path]:
-    """Return the files that match a pattern, or do once unpacked, in the order of their names.
+    """Return the files whose unpacked names match a pattern, in the order of their names.
 
-    A packed file does not count if the directory has it unpacked, too.
+    A packed file is left out if the directory also has the unpacked one.
     """
     found = dict[str, Path]()
     for suffix in ("", *PACKED):
@@ -44,7 +44,7 @@ def unpacked_name(file: Path) -> str:
 
 
 def read_unpacked(file: Path) -> bytes:
-    """Return the content of a file, unpacked by its suffix. DataError if it is damaged or unpacks to far more."""
+    """Return the content of a file, unpacked if its suffix says so. Raise DataError if it is damaged or too large."""
     if file.suffix not in PACKED:
         return file.read_bytes()
     from nmt_cli.corpus.opening import opened  # lzma and others, which plain models do not need
@@ -58,7 +58,7 @@ def read_unpacked(file: Path) -> bytes:
 
 
 def is_marian_binary(file: Path) -> bool:
-    """Return whether a file is a binary model of Marian: by its name if it is packed."""
+    """Return whether a file is a binary model of Marian. The name of a packed file decides."""
     if file.suffix in PACKED:
         return file.name.startswith("model.")
     with file.open("rb") as stream:
@@ -71,19 +71,19 @@ def has_marian_binary(path: Path) -> bool:
 
 
 def firefox_pair(path: Path) -> tuple[str, str] | None:
-    """Return the two languages in the name of a binary model of Marian in a directory, or None."""
+    """Return the two languages in the file name of a directory's binary model of Marian, or None."""
     for file in files_like(path, "*.bin"):
         if (pair := PAIR.search(file.name)) and is_marian_binary(file):
             return pair[1], pair[2]
     return None
 
 
-# Formats of local files that commands read as they are, after an import into the cache.
+# Formats of local models that commands accept by path. They import these models into the cache.
 READ_DIRECTLY = [is_argos_package, has_ctranslate2_model, has_marian_binary]
 
 
 def content_key(path: Path) -> str:
-    """Return a name for the cached import of a model, which changes with the content of its files."""
+    """Return a name for the cached import of a model. The name changes with the content of the model's files."""
     if path.is_file():
         files = {path.name: path}
     else:

@@ -30,7 +30,8 @@ from nmt_cli.translation.translator import Translator
 
 UNNAMED = "src", "tgt"  # languages of a model whose files do not name them
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
-# Formats of models: the test that recognizes a directory, and its reader. The first match counts, else transformers.
+# Formats of models: the test that recognizes a path, and the reader. The first match counts. Without one, the format is
+# that of transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
     (is_argos_package, read_argos),
     (has_marian_model, read_marian),
@@ -41,9 +42,9 @@ FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
 def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str | None = None) -> Path:
     """Convert a model of another toolkit to the new model directory `out`, and return `out`.
 
-    `source` is an Argos package, a directory as CTranslate2, transformers or Marian writes it, or OWNER/NAME or
-    OWNER/NAME@REVISION on the hub. `src` and `tgt` are its languages if its files do not name them, as those of
-    CTranslate2 and Marian. The import is kept only if both models compute the same results.
+    `source` is an Argos package, a model directory of CTranslate2, transformers or Marian, or OWNER/NAME or
+    OWNER/NAME@REVISION on the hub. `src` and `tgt` replace the languages that its files name. Files of CTranslate2 and
+    Marian name none. The import is kept only if both models compute the same results.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -99,7 +100,7 @@ def import_cached(name: Path | str, directory: Path | None = None) -> Path:
 
 
 def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recipe, adapter: Adapter | None) -> str:
-    """Compare tokens, log-probabilities and translations of random text; return a report.
+    """Compare tokens, log-probabilities and translations of random text, and return a report.
 
     Raises DataError if they differ.
     """
@@ -115,13 +116,13 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     if tags:
         adapter.check_tokenizer(tokenizer, tags, [])
     lines = [*sources, *(f"{tag} {line}" for tag, line in zip(tags, sources, strict=False))]
-    # If vocab.json lacks a token of the .spm file, their tokenizer does not know it. Ours splits it into shorter ones.
+    # If vocab.json lacks a token of the .spm file, their tokenizer returns <unk>, and ours returns shorter tokens.
     adapter.check_tokenizer(tokenizer, lines, targets, allowed=LINES // 2)
     try:
         translator = Translator.of(model, tokenizer, recipe, torch.float32)
         return compare(translator, adapter, dict(enumerate(lines)), exact=True)[0]
     except (DataError, DivergedError) as error:
-        raise DataError(f"{recipe.name} computes something else than our model with its weights: {error}") from None
+        raise DataError(f"{recipe.name} does not compute the same as our model with its weights: {error}") from None
 
 
 def _random_lines(side: Tokenizer) -> list[str]:

@@ -2,8 +2,8 @@
 
 Layout (marian-dev, src/common/binary.cpp), little-endian: u64 version 1, u64 number of items; for each item u64 length
 of its name, type, number of dimensions, bytes of data; all names, each closed by NUL; all shapes, int32; u64 n and n
-bytes of padding; all data. 8-bit matrices of shape [inputs, outputs] are stored as [outputs][inputs], embeddings as
-their shape says. The float32 after them is their multiplier: weight = byte / multiplier.
+bytes of padding; all data. 8-bit matrices of shape [inputs, outputs] are stored as [outputs][inputs], but embeddings in
+the order of their shape. A float32 after each 8-bit matrix is its multiplier: weight = byte / multiplier.
 """
 
 import math
@@ -18,7 +18,7 @@ from nmt_cli.system.errors import DataError, printable
 
 MAX_ITEMS, MAX_NAME, MAX_DIMENSIONS = 10_000, 1000, 4
 TEXT, FLOAT32 = 0x101, 0x404
-# Both are the same layout. The fork of Marian that makes Firefox's models writes the first, Marian the second.
+# Two numbers for the same layout. The fork of Marian that makes Firefox's models writes the first, Marian the second.
 INT8 = 0x4101, 0x10001
 OTHER_TYPES = {0x202: "int16", 0x204: "float16", 0x408: "float64", 0x4102: "intgemm16", 0x10002: "intgemm16"}
 EMBEDDING = "Wemb"  # the end of the names of matrices that are not transposed

@@ -1,6 +1,6 @@
 """Read a model directory of Marian: model.npz or .bin, which includes the options, and vocabularies (.yml or .spm).
 
-Firefox's models are such directories: model.ende.intgemm.alphas.bin and vocab.ende.spm, or srcvocab and trgvocab.
+Firefox's models are such directories, with model.ende.intgemm.alphas.bin and vocab.ende.spm, or srcvocab and trgvocab.
 Tensors get the names of transformers. For the names and meaning of options, see marian-dev, src/models/transformer.h.
 """
 
@@ -47,7 +47,7 @@ UNSUPPORTED = [  # options that must be false
     *("transformer-train-positions", "transformer-disable-position-embeddings"),
 ]
 REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # with their minimum
-# The same for a recurrent decoder.
+# More options with the values that our model supports, if the decoder is recurrent.
 SUPPORTED_RNN = {"dec-cell": ["ssru"], "layer-normalization": ["false"], "transformer-rnn-projection": ["false"]}
 # Operations before sublayers, after them, and on top of the stack -> the recipe's name.
 NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
@@ -59,7 +59,7 @@ LINEAR = {
 }
 NORM = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
 RECURRENT = {"rnn_value.weight": "rnn_W", "rnn_forget.weight": "rnn_Wf", "rnn_forget.bias": "rnn_bf"}
-ALPHA = "_QuantMultA"  # the end of the names of scales of activations in 8 bits
+ALPHA = "_QuantMultA"  # the end of the names of tensors that scale 8-bit activations
 
 
 def _model_files(directory: Path) -> list[Path]:
@@ -68,12 +68,12 @@ def _model_files(directory: Path) -> list[Path]:
 
 
 def has_marian_model(directory: Path) -> bool:
-    """Whether a directory has a model of Marian and none of transformers."""
+    """Return whether a directory has a model of Marian and none of transformers."""
     return bool(_model_files(directory)) and not (directory / "config.json").is_file()
 
 
 def read_marian(directory: Path) -> ForeignModel:
-    """Read a model directory of Marian. DataError names the features that our model does not have."""
+    """Read a model directory of Marian. Raise DataError with the names of features that our model lacks."""
     file, vocabulary_files = find_files(directory)
     arrays, eight_bits = (read_arrays(file), False) if file.suffix == ".npz" else read_items(file)
     if OPTIONS not in arrays:
@@ -90,18 +90,18 @@ def read_marian(directory: Path) -> ForeignModel:
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
         raise DataError(f"{file} cannot be imported: its options do not fit its tensors: {difference}")
-    # Marian would multiply 8-bit weights by rounded activations: it gets the weights that the file stands for. It does
-    # not read packed files either.
+    # Marian would multiply 8-bit weights by rounded activations, and it cannot read packed files. In both cases it gets
+    # the weights in float32.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
     lexicons = files_like(directory, "lex.*.bin")
     shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
-    note = "Its 8-bit weights were compared as the numbers that they stand for." if eight_bits and adapter else ""
+    note = "Its 8-bit weights were converted to float32 for the comparison." if eight_bits and adapter else ""
     return ForeignModel(ours, recipe, tokenizers, [file], adapter, note, shortlist=shortlist)
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
-    """Return the recipe of one of Firefox's models with the languages in its name, which are decoded greedily."""
+    """Return the recipe. If the file's name has languages, as Firefox's do, the recipe gets them and greedy search."""
     if not (pair := PAIR.search(file.name)):
         return recipe
     corpus = recipe.corpus.model_copy(update={"src": pair[1], "tgt": pair[2]})
@@ -172,7 +172,7 @@ def _norms(options: Options) -> tuple[str, str, str]:
 
 
 def check_options(options: Options, source: Path) -> None:
-    """Raise DataError for a required option without a valid number, or else for all options that we do not support."""
+    """Raise DataError if a required option is not a valid number, or if there are options that we do not support."""
     for key, least in REQUIRED.items():
         value = options.get(key, "not there")
         if not (_is_number(value) and int(value) >= least):
@@ -227,7 +227,7 @@ def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -
             raise DataError(f"{source} has no tensor {name}")
         unused.pop(name, None)
         if is_matrix and tensors[name].dim() != 2:
-            raise DataError(f"{source} cannot be imported: its tensor {name} is no matrix")
+            raise DataError(f"{source} cannot be imported: its tensor {name} is not a matrix")
         return tensors[name] if is_matrix else tensors[name].flatten()
 
     tied = {key: options.get(f"tied-embeddings{key}", "false") == "true" for key in ("", "-src", "-all")}
@@ -250,8 +250,8 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     """Return both vocabularies in our order, and our SentencePiece models.
 
     A .spm file, which may be packed, is both vocabulary and SentencePiece model. With .yml vocabularies, the
-    SentencePiece models are source.spm and target.spm. Both vocabularies get a <pad>, with its number in `sizes` as id;
-    Marian's own <pad> is an ordinary token.
+    SentencePiece models are source.spm and target.spm. Both vocabularies get a <pad>, whose id is the vocabulary's
+    number in `sizes`. Marian's own <pad> is an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

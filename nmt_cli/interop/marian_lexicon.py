@@ -1,8 +1,8 @@
-"""Read Marian's binary shortlists (lex.50.50.ende.s2t.bin), which Firefox's models bring along.
+"""Read Marian's binary shortlists (lex.50.50.ende.s2t.bin), which are part of Firefox's models.
 
 Layout (marian-dev, src/data/shortlist.cpp), little-endian: u64 magic number, checksum, number of frequent tokens (the
-first ones of the vocabulary), most tokens of a list, number of offsets, number of entries; u64 offsets, one per source
-token and one more; u32 entries. Files of Firefox may have one to three offsets fewer: the last tokens have no list.
+first ones of the vocabulary), length of the longest list, number of offsets, number of entries; u64 offsets, one per
+source token and one more; u32 entries. Firefox's files may lack one to three offsets: the last tokens have no list.
 """
 
 import struct
@@ -20,10 +20,10 @@ HEADER = struct.Struct("<6Q")
 
 
 def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
-    """Return a shortlist in our ids. `id_maps`: Marian's id of each of our source and target tokens.
+    """Return a shortlist in our ids. `id_maps` has Marian's id of each of our source and target tokens.
 
-    Its checksum, a hash of Marian's own, is not compared; all numbers are checked. As in Marian, tokens of a vocabulary
-    that both sides share also list themselves.
+    The checksum, which is Marian's own hash, is not verified, but all numbers are. As in Marian, each token of a
+    vocabulary that both sides share also lists itself.
     """
     data = read_unpacked(file)
     header = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size else (0,) * 6
@@ -32,7 +32,7 @@ def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
         raise DataError(f"{file} is damaged or no shortlist of Marian")
     offsets = np.frombuffer(data, "<u8", offset_count, HEADER.size)
     entries = np.frombuffer(data, "<u4", entry_count, HEADER.size + 8 * offset_count)
-    our_ids = {theirs: ours for ours, theirs in enumerate(id_maps[1]) if ours}  # without PAD, which is ours alone
+    our_ids = {theirs: ours for ours, theirs in enumerate(id_maps[1]) if ours}  # without PAD, which Marian lacks
     rising = bool((offsets[1:] >= offsets[:-1]).all()) and offsets[-1] <= entry_count
     known = entry_count == 0 or (int(entries.max()) < len(our_ids))
     if not (rising and known and frequent <= len(our_ids) and offset_count <= len(id_maps[0])):

@@ -31,7 +31,7 @@ def kind_of(path: Path) -> Kind | None:
 
 
 def described(path: Path) -> StoredModel | None:
-    """Return the model at a path. A warning names a damaged one, and one without languages, which are skipped."""
+    """Return the model at a path, or None. Warn about a model that is damaged or does not name its languages."""
     try:
         kind = kind_of(path)
         if not kind and (has_ctranslate2_model(path) or has_marian_binary(path)):
@@ -50,7 +50,7 @@ def find_models(directory: Path) -> list[StoredModel]:
 
 
 def list_models(paths: Sequence[Path]) -> list[StoredModel]:
-    """Return the models at paths and directly inside other directories; MissingError if there are none."""
+    """Return the models at paths and directly inside other directories. Raise MissingError if there are none."""
     found = list[StoredModel]()
     for path in paths:
         if kind_of(path):
@@ -94,8 +94,8 @@ def _own_directory(path: Path) -> Path | None:
 def _describe_own(path: Path) -> StoredModel | None:
     directory = _own_directory(path)
     assert directory
-    described = (directory / MODEL_JSON).is_file()  # the directories of nmt 0.1 have a recipe only
-    config = read_model_json(directory / MODEL_JSON) if described else open_model(directory).config
+    has_model_json = (directory / MODEL_JSON).is_file()  # the directories of nmt 0.1 have a recipe only
+    config = read_model_json(directory / MODEL_JSON) if has_model_json else open_model(directory).config
     if config.output != "text":
         return None
     size = sum(file.stat().st_size for file in directory.iterdir() if file.is_file())
@@ -127,7 +127,8 @@ def _foreign(path: Path, kind: str, direction: Direction) -> StoredModel:
     return StoredModel(path, kind, (direction,), sum(file.stat().st_size for file in files), 0, partial(imported, path))
 
 
-# Directories of CTranslate2 are no kind: they do not name their languages. A command reads one that is named itself.
+# Directories of CTranslate2 are not a kind, because they do not name their languages. Commands read one that the user
+# names.
 KINDS = (
     Kind("nmt", lambda path: _own_directory(path) is not None, _describe_own),
     Kind("argos", is_argos_package, _describe_argos),

@@ -16,10 +16,10 @@ PACKAGE = Path(__file__).parents[2]  # the directory of the package nmt_cli
 
 
 def model_directories(models: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the directories of the named models, else of $NMT_MODEL, which is then logged, else none.
+    """Return the directories of the named models. If no model is named, use $NMT_MODEL and log its name.
 
-    A model of CTranslate2, Argos or Firefox is imported into the cache, once for its content.
-    OWNER/NAME is imported from the hub unless the directory OWNER exists, or OWNER is "runs" or "models".
+    A model of CTranslate2, Argos or Firefox is imported into the cache, and again only if its files change. OWNER/NAME
+    is imported from the hub unless the directory OWNER exists, or OWNER is "runs" or "models".
     """
     if not models and (default := os.environ.get("NMT_MODEL")):
         say(f"model: {default}")
@@ -43,9 +43,9 @@ def _directory_of(model: Path) -> Path:
 
 
 def imported(model: Path) -> Path:
-    """Return the directory in the cache of a local model of another toolkit, importing it at the first call.
+    """Return the cache directory of a local model of another toolkit. The first call imports the model.
 
-    A process of its own imports it: PyTorch takes more memory than most models, and keeps it.
+    A separate process imports it, because PyTorch takes more memory than most models and keeps it.
     """
     directory = cache_directory() / content_key(model)
     if artefact.present(directory):

@@ -1,7 +1,8 @@
 """Convert between our tensors and those of transformers: Marian for post-norm models, Pegasus for pre-norm models.
 
-Their positional encodings have all sines before all cosines; ours alternate. A permutation of d_model converts exactly.
-Exports put PAD last, because CTranslate2 replaces the last row of a Marian embedding by zeros and starts from it.
+Their positional encodings have all sines before all cosines; ours alternate. A permutation of d_model converts one to
+the other exactly. Exports put PAD last, because CTranslate2 replaces the last row of a Marian embedding by zeros and
+starts from it.
 """
 
 import itertools
@@ -40,7 +41,7 @@ CONFIG = {  # our settings -> their names in config.json
     "max_length": ["max_position_embeddings"],
     "activation": ["activation_function"],
 }
-# Our modules of a layer -> theirs. Ours concatenates several of theirs along dimension 0.
+# Our modules of a layer -> theirs. If there are several, ours concatenates them along dimension 0.
 ENCODER = {
     "self_attention.query_key_value": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     "self_attention.output": ["self_attn.out_proj"],
@@ -80,8 +81,11 @@ def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
 
 
 def permute_d_model(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """Permute d_model in a tensor of ours: the columns of modules that read the residual stream, else the rows. In an
-    SSRU, whose inputs and outputs are elements of the stream, both."""
+    """Permute d_model in one of our tensors.
+
+    These are the columns of modules that read the residual stream, the rows of other modules, and both in an SSRU,
+    which reads and writes elements of the stream.
+    """
     if "recurrence" in name:
         return tensor[order] if tensor.dim() == 1 else tensor[order][:, order]
     reads = name.rpartition(".")[0].endswith(("query", "key_value", "inner"))
@@ -121,7 +125,7 @@ def to_transformers(tensors: dict[str, Tensor], settings: schema.Model, id_maps:
 def from_transformers(
     tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int, source: Path
 ) -> dict[str, Tensor]:
-    """Return our weights for those of transformers. DataError, which names `source`, if they do not fit together.
+    """Return our weights for weights of transformers. Raise DataError, with `source`, if they do not fit together.
 
     Our decoder starts from PAD, so PAD gets the embedding of `start`, the foreign id from which theirs starts.
     """
@@ -160,11 +164,13 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
         raise DataError(f"cannot export: transformers and CTranslate2 have no {settings.decoder_cell} decoder")
     sides = [side.tokens([*range(side.vocabulary_size)]) for side in (tokenizer, tokenizer.target)]
     separate = sides[0] != sides[1]
-    # PAD is last, except in separate vocabularies: it is first there, because both sides need the same id.
+    # PAD is last. In separate vocabularies it is first, because both sides need the same id.
     id_maps = [[i if separate else (i - 1) % len(tokens) for i in range(len(tokens))] for tokens in sides]
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions == "learned" or widths != {settings.d_model}:
-        raise DataError("cannot export: Marian has sinusoidal positions, and num_heads x d_k and x d_v are d_model")
+        raise DataError(
+            "cannot export: Marian needs sinusoidal positions, and num_heads x d_k and x d_v equal to d_model"
+        )
     if settings.norm == "pre" and len(_embedding_names(settings)) > 1:
         raise DataError("cannot export: with pre-norm (Pegasus) source, target and output must share one embedding")
     transformers = import_package("transformers")

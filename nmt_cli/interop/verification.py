@@ -1,7 +1,7 @@
 """Verify that a model computes the same in two toolkits: compare token log-probabilities and translations.
 
-Translations are compared without length penalty, and only where they end before our length limit, because other
-toolkits define both differently.
+Translations are compared without length penalty, and only if they end before our length limit, because other toolkits
+define the penalty and the limit differently.
 """
 
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from nmt_cli.system.console import table
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translator import Translator
 
-# Allowed difference per token, in nats, or as a fraction of log-probabilities below -1. It covers another order of
-# float32 sums.
+# Allowed difference per token, in nats, or as a fraction of log-probabilities below -1. Adding float32 numbers in
+# another order causes smaller differences.
 TOLERANCE = 1e-4
 # Allowed fraction of differing translations, plus one line. Rounding decides between equally likely hypotheses in about
 # one line of 8,000; a different kind of search changes many lines.
@@ -30,9 +30,10 @@ def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]
 def compare(
     translator: Translator, adapter: Adapter, lines: dict[int, str], exact: bool
 ) -> tuple[str, list[TokenIds], list[TokenIds]]:
-    """Translate lines, given by their index in the file, in both toolkits; return a report and both translations.
+    """Translate lines in both toolkits, and return a report and both translations.
 
-    With `exact`, raises DataError if they differ by more than rounding, and prints the lines that differ.
+    `lines` has each line by its index in the file. With `exact`, print the translations that differ, and raise
+    DataError if rounding does not explain the differences.
     """
     decoding = translator.config.decoding
     beam = adapter.beam or decoding.beam
@@ -59,6 +60,6 @@ def compare(
         rows = [[str(numbers[i]), *decode([ours[i][:-1], theirs[i][:-1]])] for i in differing[:MAX_LISTED]]
         table("lines that differ", ["line", "ours", "theirs"], rows)
     if exact and not (len(differing) <= 1 + MAX_DIFFERING * len(ended) and largest <= TOLERANCE):
-        must = f"log-probabilities must agree within {TOLERANCE:g}, and translations but for {MAX_DIFFERING:.0%}"
+        must = f"log-probabilities must agree within {TOLERANCE:g}, and all but {MAX_DIFFERING:.0%} of translations"
         raise DataError(f"the copy is not kept: {must}. {report}")
     return report, ours, theirs

@@ -1,4 +1,4 @@
-"""Convert vocabularies and SentencePiece models of other toolkits to our order of tokens: PAD, UNK, EOS, the others."""
+"""Convert vocabularies and SentencePiece models of other toolkits to our order of tokens: PAD, UNK, EOS, others."""
 
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
     if missing := [name for name in SPECIAL if name not in ids]:
         raise DataError(f"{source} has no token {missing[0]}")
     if len(numbers) < len(ids) or len({*numbers}) < len(numbers):
-        raise DataError(f"{source} does not number its tokens below {size}, each by a number of its own")
+        raise DataError(f"{source} does not give its tokens distinct numbers below {size}")
     ids = ids | {f"{UNNAMED_PREFIX}{number}>": number for number in {*range(size)} - {*numbers}}
     return {name: ids[name] for name in [*SPECIAL, *sorted(ids.keys() - SPECIAL.keys(), key=ids.__getitem__)]}
 
@@ -33,7 +33,7 @@ def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
 def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separate: bool) -> list[bytes]:
     """Return our SentencePiece models for theirs: one for both languages if possible, else source and target.
 
-    `separate`: source and target ids are unrelated.
+    If `separate` is set, source and target ids are unrelated.
     """
     if not separate and read_unpacked(files[0]) == read_unpacked(files[1]):
         files = files[:1]
@@ -54,7 +54,7 @@ def read_sentencepiece(file: Path) -> Any:
 
 
 def hidden(model: bytes, token: str) -> bytes:
-    """Return a SentencePiece model that decodes a token to nothing; DataError if it does not have the token."""
+    """Return a SentencePiece model that decodes a token to nothing. Raise DataError if it does not have the token."""
     parsed = import_package("sentencepiece.sentencepiece_model_pb2").ModelProto.FromString(model)
     found = [piece for piece in parsed.pieces if piece.piece == token]
     if not found:
@@ -65,7 +65,7 @@ def hidden(model: bytes, token: str) -> bytes:
 
 
 def _renumber(file: Path, order: list[str]) -> Any:
-    """Return a SentencePiece model whose tokens are these, in this order.
+    """Return the SentencePiece model of a file with exactly the tokens in `order`, in this order.
 
     Target-language tokens match at the beginning of a text. Other tokens that the file lacks can only be decoded.
     """

@@ -21,8 +21,8 @@ MAX_BYTES = 1 << 28
 def read_vocabulary_map(file: Path, tokenizer: Tokenizer) -> Shortlist:
     """Return a shortlist for a model with this tokenizer.
 
-    The target tokens of an n-gram are listed for its first token, so they are there wherever CTranslate2 has them.
-    Tokens that the tokenizer lacks are left out; DataError if it has none of them.
+    The target tokens of an n-gram are listed for its first token, so the shortlist allows every token that CTranslate2
+    allows. Tokens that the tokenizer lacks are left out. Raise DataError if it has none of the tokens.
     """
     if file.stat().st_size > MAX_BYTES:
         raise DataError(f"{file} is too large for a vocabulary map: {MAX_BYTES:,} bytes at most")
@@ -32,7 +32,7 @@ def read_vocabulary_map(file: Path, tokenizer: Tokenizer) -> Shortlist:
     for number, line in enumerate(split_lines(file.read_bytes(), str(file)), 1):
         ngram, tab, names = line.partition("\t")
         if not tab:
-            raise DataError(f"{file}, line {number:,} has no tab: it is no vocabulary map of CTranslate2")
+            raise DataError(f"{file}, line {number:,} has no tab: it is not a vocabulary map of CTranslate2")
         targets = {target_ids[name] for name in names.split(" ") if name in target_ids}
         first = ngram.split(" ")[0]
         if not ngram:

@@ -71,7 +71,7 @@ ROUTES: list[BaseRoute] = [
 
 
 def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
-    """Return the application; `access` decides which hosts and web pages may use it."""
+    """Return the application. `access` decides which host names and web pages it accepts."""
     middleware = [Middleware(RequestLog, service=service), Middleware(AccessCheck, service=service, access=access)]
     if access.origins:
         cors = Middleware(
@@ -133,7 +133,7 @@ class AccessCheck:
 
 
 class RequestLog:
-    """Middleware that counts each request and logs one line about it, without its text. It adds the route's header."""
+    """Middleware that counts each request, logs it in one line without its text, and adds ROUTE_HEADER."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Limits on connections: their number, their memory and their time."""
+"""Limits the number of connections, and the memory and time that each may take."""
 
 import asyncio
 import contextlib
@@ -25,9 +25,9 @@ WRITE_BYTES = 1 << 16
 MAX_HEAD_BYTES = 1 << 16  # of a request without its body: URL, headers, chunk sizes, trailers
 MAX_HEADERS = 100
 MAX_PIPELINED = 32  # requests that a client may send before it reads the responses
-PIECE = 1 << 13  # bytes to parse before the limits are checked
+PIECE = 1 << 13  # bytes to parse between checks of the limits
 LINGER_SECONDS = 1  # how long a refused client may read the response
-LINGER_BYTES = 1 << 20  # and how much it may still send
+LINGER_BYTES = 1 << 20  # how much a refused client may still send
 GRACE_SECONDS = 1  # an idle connection can be closed for a new one after this time
 DEFAULT_CONNECTIONS = 512
 SPARE_FILES = 32  # file descriptors for everything but connections
@@ -65,7 +65,7 @@ class Protocol(HttpToolsProtocol):
 
     _discarding = False  # ignore further data
     _refused = False
-    _head_bytes = 0  # of this request, without its body; after a refusal, of all data
+    _head_bytes = 0  # of this request without its body; after a refusal, of everything that arrives
     _in_head = False
     _refusal: tuple[int, str] | None = None
     waiting_since = 0.0  # when the connection last began to wait for its client
@@ -100,7 +100,7 @@ class Protocol(HttpToolsProtocol):
         self._update_header_timer()
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= MAX_PIPELINED:  # answer these, then close the connection
+        if len(self.pipeline) >= MAX_PIPELINED:  # answer the earlier requests, then close the connection
             self.cycle.keep_alive = False
             self._discarding = True
             raise StopParsing
@@ -190,20 +190,20 @@ class Protocol(HttpToolsProtocol):
         if not self._in_request():
             self.transport.close()
 
-    def _watch_reader(self, before: int | None = None) -> None:
+    def _watch_reader(self, unread_before: int | None = None) -> None:
         """Close the connection if the client reads less than WRITE_BYTES of its response in WRITE_SECONDS."""
-        left = self.transport.get_write_buffer_size()
-        if before is not None and left > before - WRITE_BYTES:
+        unread = self.transport.get_write_buffer_size()
+        if unread_before is not None and unread > unread_before - WRITE_BYTES:
             self.transport.abort()
         else:
-            self._write_timer.start(WRITE_SECONDS, lambda: self._watch_reader(left))
+            self._write_timer.start(WRITE_SECONDS, lambda: self._watch_reader(unread))
 
 
 class Listener:
     """Accepts up to `limit` connections from a socket.
 
-    Further ones wait in the socket's backlog. Each takes the place of the connection that has waited longest for
-    its client.
+    Further connections wait in the socket's backlog. To make room for one, the connection that has waited longest for
+    its client is closed.
     """
 
     def __init__(self, server_socket: socket.socket, limit: int, make_protocol: Callable[[], Protocol]) -> None:
@@ -236,7 +236,7 @@ class Listener:
             self._loop.add_reader(self.server_socket, self._accept)
 
     def _stop(self, seconds: float | None = None) -> None:
-        """Accept no connection for some seconds, or until an open one ends."""
+        """Accept no connection until an open one ends, or until some seconds have passed."""
         self._loop.remove_reader(self.server_socket)
         self._timer.stop()
         if seconds is not None:
@@ -289,7 +289,7 @@ class Listener:
 
 
 def connection_limit(wanted: int | None) -> int:
-    """Return the number of connections to allow; UsageError if the limit on open files is too low for `wanted`."""
+    """Return the number of connections to allow. Raise UsageError if too few files may be open for `wanted`."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return wanted or DEFAULT_CONNECTIONS

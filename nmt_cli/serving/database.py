@@ -1,8 +1,8 @@
-"""The server's data base: glossaries, hashes of API keys, and usage by key and day. It stores no text of a request.
+"""The server's database: glossaries, hashes of API keys, and usage by key and day. It never has texts to translate.
 
-It is an SQLite file that several servers of a machine may share, memory, or a PostgreSQL data base for servers on
-several machines. This module, `sqlite_connection.py` and `key_store.py` need no other package, so that `nmt keys` works
-without the extra `serve`.
+It is in memory, in an SQLite file that several servers of one machine may share, or in PostgreSQL for servers on
+several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
+`nmt keys` works without it.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from nmt_cli.serving.sqlite_connection import SqliteConnection
 from nmt_cli.system.errors import DataError
 
 URL_SCHEMES = "postgresql:", "postgres:"
-# Each entry upgrades the schema by one version. Never change an entry that was released: append another. Names in
-# braces are the `types` of a connection.
+# Each entry upgrades the schema by one version. Never change a released entry: append another. A connection's `types`
+# replace the names in braces.
 MIGRATIONS = (
     """
     CREATE TABLE keys (
@@ -56,13 +56,16 @@ MIGRATIONS = (
 
 
 class Connection(Protocol):
-    """A connection of one thread at a time. Statements have a `?` for each value, in SQL that all data bases know."""
+    """A connection that one thread may use at a time.
+
+    Statements are in SQL that SQLite and PostgreSQL share, with a `?` for each value.
+    """
 
     name: str  # for messages: a path, or an address without a password
-    types: Mapping[str, str]  # the words of MIGRATIONS that differ among data bases
+    types: Mapping[str, str]  # SQL for the names in braces in MIGRATIONS
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        """Return the rows that a statement selects."""
+        """Execute a statement, and return the rows that it selects."""
         ...
 
     def begin(self, *, durable: bool, part: int) -> None: ...
@@ -72,25 +75,25 @@ class Connection(Protocol):
     def rollback(self) -> None: ...
 
     def version(self) -> int | None:
-        """Return the version of the schema; 0 if the data base is empty, None if it belongs to another program."""
+        """Return the version of the schema: 0 if the database is empty, None if it belongs to another program."""
         ...
 
     def set_version(self, version: int) -> None: ...
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Convert errors of the data base: BusyError if others keep it locked, else StorageError."""
+        """Convert the database's errors to BusyError if others keep it locked, else to StorageError."""
         ...
 
     def close(self) -> None: ...
 
 
 def is_url(place: str | Path) -> bool:
-    """Return whether a place names a PostgreSQL data base, not a file."""
+    """Return whether a place names a PostgreSQL database, not a file."""
     return str(place).startswith(URL_SCHEMES)
 
 
 def connect(place: str | Path | None) -> Connection:
-    """Open or create the file at a path, memory, or the data base of a postgresql:// URL."""
+    """Connect to a file, which is created if needed, or to a postgresql:// URL. None means a database in memory."""
     if place is None or not is_url(place):
         return SqliteConnection(None if place is None else Path(place))
     from nmt_cli.serving.postgres_connection import PostgresConnection  # needs an extra
@@ -99,12 +102,12 @@ def connect(place: str | Path | None) -> Connection:
 
 
 class Database:
-    """A connection to the data base. Threads may share it: each call waits until the one before has ended."""
+    """A connection to the database. Threads may share it: it runs one call at a time."""
 
     def __init__(self, place: str | Path | None = None) -> None:
-        """Open a data base and bring its schema to the newest version.
+        """Open a database and bring its schema to the newest version.
 
-        DataError if it belongs to another program or a newer nmt, OutputError if it cannot be opened.
+        Raise DataError if it belongs to another program or a newer nmt, and OutputError if it cannot be opened.
         """
         self.place = place
         self._lock = threading.Lock()
@@ -112,7 +115,7 @@ class Database:
         self._migrate()
 
     def another(self) -> "Database":
-        """Return a data base with a connection of its own; memory has one only."""
+        """Return another connection to the database, or this one if the database is in memory."""
         return Database(self.place) if self.place else self
 
     def _migrate(self) -> None:
@@ -121,7 +124,7 @@ class Database:
         with self.transaction() as connection:
             version = connection.version()
             if version is None:
-                raise DataError(f"{name} is the data base of another program. Choose another one")
+                raise DataError(f"{name} is the database of another program. Choose another one")
             if version > len(MIGRATIONS):
                 raise DataError(f"a newer nmt wrote {name}: its schema has version {version}. Update nmt")
             for statements in MIGRATIONS[version:]:
@@ -132,11 +135,10 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self, *, durable: bool = True, part: int = 0) -> Iterator[Connection]:
-        """Write within the block: all of it or, after an exception, nothing is stored. Other writers wait.
+        """Run the block as a transaction: an exception undoes all of its writes. Other writers wait until it ends.
 
-        A transaction survives the death of the process; a `durable` one is on the disk and survives that of the
-        machine. In PostgreSQL, transactions that write different parts, such as the rows of two keys, do not wait for
-        each other.
+        A committed transaction survives a crash of the process; a `durable` one also survives a crash of the machine.
+        In PostgreSQL, transactions with different values of `part` do not wait for each other. API keys use their ids.
         """
         connection = self._connection
         with self._lock, connection.errors():

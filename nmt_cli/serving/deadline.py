@@ -11,7 +11,7 @@ Refuse = Callable[[Request, int, str], Response]
 
 
 class Deadline:
-    """Cancels a request after `seconds` and answers 504, unless the response has already begun."""
+    """Cancels a request after `seconds`. Answers 504 unless the response has already begun."""
 
     def __init__(self, app: ASGIApp, seconds: float, refuse: Refuse) -> None:
         """`refuse` returns the response for a request, a status and an error message."""

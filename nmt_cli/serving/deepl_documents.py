@@ -16,13 +16,13 @@ from nmt_cli.serving import files
 from nmt_cli.serving.fields import RETRY_SECONDS, Fields, Refusal
 from nmt_cli.serving.service import Service
 
-MAX_WAITING = 20  # documents that are being translated or wait for it
-MAX_RUNNING = 2  # translated at once
-MAX_KEPT = 100  # documents, translated ones included
-MAX_BYTES = 1 << 26  # of their files and translations
-RUN_SECONDS = 600  # to translate one
-BUSY_SECONDS = 5  # until a document that finds no room is tried again
-KEEP_SECONDS = 1800  # after its translation
+MAX_WAITING = 20  # documents whose translation is not finished
+MAX_RUNNING = 2  # documents translated at once
+MAX_KEPT = 100  # documents, including translated ones
+MAX_BYTES = 1 << 26  # of all uploaded files and translations
+RUN_SECONDS = 600  # time to translate a document
+BUSY_SECONDS = 5  # pause before a document is tried again that was refused for lack of room
+KEEP_SECONDS = 1800  # how long a translation is kept
 NOT_FOUND = "There is no such document, or it has expired"
 
 
@@ -36,7 +36,7 @@ class Job:
     data: bytes
     id: str = field(default_factory=lambda: secrets.token_hex(16).upper())
     key: str = field(default_factory=lambda: secrets.token_hex(32).upper())
-    status: str = "queued"  # translating, done, error
+    status: str = "queued"  # or translating, done, error
     error: str = ""
     characters: int = 0
     ended: float = 0.0
@@ -57,14 +57,14 @@ class Job:
 
 
 class Jobs:
-    """The documents of a server. They are kept in memory."""
+    """The documents of a server, in memory."""
 
     def __init__(self) -> None:
         self._jobs = dict[str, Job]()
-        self._running: asyncio.Semaphore | None = None  # of the event loop
+        self._running: asyncio.Semaphore | None = None  # made when the event loop runs
 
     def add(self, request: Request, job: Job) -> None:
-        """Begin to translate a document; 429 if too many wait or their files are too large."""
+        """Start translating a document. Refuse with 429 if too many wait or all together are too large."""
         self._remove_old(job)
         waiting = sum(each.waits for each in self._jobs.values())
         size = sum(len(each.data) for each in self._jobs.values())
@@ -74,16 +74,16 @@ class Jobs:
         service: Service = request.app.state.service
         service.pool.workers.start(self._translate(_detached(request), job))
 
-    def find(self, key: str, secret: str) -> Job:
-        """Return a document; 404 if there is none, or if the secret key of it is wrong."""
+    def find(self, document: str, key: str) -> Job:
+        """Return the document with this id. Refuse with 404 if there is none, or if `key` is not its key."""
         self._remove_old()
-        job = self._jobs.get(key)
-        if not job or not hmac.compare_digest(job.key.encode(), secret.encode()):
+        job = self._jobs.get(document)
+        if not job or not hmac.compare_digest(job.key.encode(), key.encode()):
             raise Refusal(404, NOT_FOUND)
         return job
 
     def take(self, job: Job) -> bytes:
-        """Return a translation, and forget the document; 503 while it is translated."""
+        """Return a translation and forget its document. Refuse with 503 until the translation is finished."""
         if job.waits:
             raise Refusal(503, "The document is being translated: try again later", retry_after=RETRY_SECONDS)
         if job.error:
@@ -112,7 +112,7 @@ class Jobs:
             job.ended = time.monotonic()
 
     def _remove_old(self, *added: Job) -> None:
-        """Remove documents that have expired, and the oldest translations while they leave no room for `added`."""
+        """Remove expired documents, and the oldest translations until there is room for `added`."""
         ended = sorted((job for job in self._jobs.values() if not job.waits), key=lambda job: job.ended)
         size = sum(len(job.data) for job in [*self._jobs.values(), *added])
         for job in ended:
@@ -123,7 +123,7 @@ class Jobs:
 
 
 async def _translated(request: Request, job: Job) -> bytes:
-    """Return the translation of a document. It waits while other requests leave no room for it."""
+    """Return the translation of a document. Try again while other requests leave no room for it."""
     while True:
         try:
             return await files.translated(request, job.kind, job.data, job.pair)
@@ -134,7 +134,7 @@ async def _translated(request: Request, job: Job) -> bytes:
 
 
 def _detached(request: Request) -> Request:
-    """Return a request with the state of another one that does not end with its client."""
+    """Return a copy of a request that continues after the client disconnects."""
 
     async def receive() -> Message:
         await asyncio.Event().wait()
@@ -159,7 +159,7 @@ async def upload(request: Request) -> JSONResponse:
         kinds = ", ".join(sorted(files.KINDS))
         raise Refusal(400, f"Invalid request: file format not supported. Send one of {kinds}")
     if fields.text("output_format", default=suffix[1:]).lower() not in (suffix[1:], ""):
-        raise Refusal(400, "Invalid request: output_format must be that of the file")
+        raise Refusal(400, "Invalid request: output_format must be the format of the file")
     if fields.text("glossary_id", "glossary_ids", default=""):
         raise Refusal(400, "Invalid request: glossary_id is not supported for documents")
     pair = fields.text("source_lang", default="") or "auto", fields.text("target_lang")

@@ -1,4 +1,4 @@
-"""DeepL's routes for glossaries. In version 2 one has a single dictionary, in version 3 one for each language pair."""
+"""DeepL's routes for glossaries, which have one dictionary in version 2, and one per language pair in version 3."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -29,7 +29,7 @@ def _name(fields: Fields) -> str:
 
 
 async def _terms(service: Service, dictionaries: list[Fields]) -> dict[tuple[str, str], Terms]:
-    """Return the terms in a request's dictionaries for each language pair; 400 if a pair is repeated."""
+    """Return the terms of a request's dictionaries by language pair. Refuse with 400 if a pair is repeated."""
     size = sum(len(fields.text("entries")) for fields in dictionaries)
     if size > (limit := service.limits.characters):
         raise Refusal(400, f"Invalid request: entries ({size:,}) exceeds text limit ({limit:,})")
@@ -44,7 +44,7 @@ async def _terms(service: Service, dictionaries: list[Fields]) -> dict[tuple[str
 
 
 def _pair(service: Service, fields: Fields) -> tuple[str, str]:
-    """Return the languages of a dictionary, without countries; 400 if they cannot be translated."""
+    """Return the languages of a dictionary, without countries. Refuse with 400 if no model translates between them."""
     route = service.pool.find(fields.text("source_lang"), fields.text("target_lang"))
     return base_of(route.source), base_of(route.target)
 
@@ -71,7 +71,7 @@ def _with_dictionaries(glossary: Glossary) -> dict[str, object]:
 
 
 async def _single(service: Service, key: str) -> Glossary:
-    """Return a glossary with one dictionary; 404 for others, which version 2 cannot show."""
+    """Return a glossary. Refuse with 404 unless it has exactly one dictionary: version 2 cannot show others."""
     glossary = await service.stored(service.glossaries.get, key)
     if len(glossary.dictionaries) != 1:
         raise Refusal(404, "This glossary does not have exactly one dictionary: use version 3 of the API")
@@ -132,7 +132,7 @@ async def show_v3(request: Request) -> JSONResponse:
 
 
 async def update(request: Request) -> JSONResponse:
-    """Rename a glossary, and add terms to its dictionaries. A term that exists gets the new translations."""
+    """Rename a glossary, and add terms to its dictionaries. An existing term gets the new translations."""
     service, fields = await _open(request)
     name = _name(fields) if fields.has("name") else None
     given = fields.objects("dictionaries", MAX_DICTIONARIES) if fields.has("dictionaries") else []

@@ -13,7 +13,7 @@ from typing import Any
 from nmt_cli.corpus.languages import NAMES, base_of, near
 
 MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
-SURE = 90  # percent, above which a detected language decides even if no model reads it
+SURE = 90  # percent; at this probability, a text counts as being in a language even if no model translates it
 BLOCK = 1024  # states compared at once
 
 
@@ -21,7 +21,7 @@ class Detector:
     """Detects the language of texts, among all known languages."""
 
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
-        """`sources` are the languages that models translate from, `languages` those of both sides."""
+        """`sources` are the source languages of the models, `languages` their source and target languages."""
         self._default = sources[0]
         self._sources = {base_of(code) for code in sources}
         self._codes = {base_of(code): code for code in reversed(languages)}
@@ -31,8 +31,8 @@ class Detector:
     def _identifiers(self) -> tuple[Any, Any] | None:
         """Two classifiers: one for the models' languages, one for all known languages.
 
-        None if py3langid is not installed or knows no source language. It never returns a language of the models that
-        it does not know. Loading takes a second and 25 MB, so it waits for the first request that needs it.
+        None if py3langid is not installed or knows no source language. A language that py3langid does not know is never
+        detected. Loading takes a second and 25 MB, so it waits for the first request that detects a language.
         """
         easily_mistaken = set().union(*map(near, self._codes))
         try:
@@ -72,7 +72,7 @@ class Detector:
 
 
 def load_classifier(languages: Collection[str]) -> Any:
-    """Return py3langid's classifier for the languages that its model knows."""
+    """Return py3langid's classifier for those of the languages that its model knows."""
     import numpy as np
     from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
 
@@ -95,12 +95,12 @@ def load_classifier(languages: Collection[str]) -> Any:
 class Transitions:
     """The next states of a byte automaton, indexed by `state << 8 | byte` as a full table would be.
 
-    A state stores only the transitions in which it differs from its fallback state, as in an Aho-Corasick automaton:
-    2 MB for py3langid's model, not 39.
+    A state stores only the transitions in which it differs from its fallback state, as in an Aho-Corasick automaton.
+    For py3langid's model, this takes 2 MB instead of 39.
     """
 
     def __init__(self, table: Any, rows: Any) -> None:
-        """`rows` has for each state its row of `table`, which holds 256 next states. State 0 is the start."""
+        """`rows` gives the row of `table` for each state. A row holds 256 next states. State 0 is the start."""
         import numpy as np
 
         table = table.reshape(-1, 256)
@@ -117,7 +117,7 @@ class Transitions:
                 at, letters = np.nonzero(own != inherited)
                 targets = own[at, letters]
                 edges.append((block[at], letters.astype(np.uint8), targets))
-                new = ~known[targets]  # they fall back to the target that their parent would inherit
+                new = ~known[targets]  # new states fall back to the target that their parent inherits
                 fallback = inherited[at, letters][new]
                 fallbacks[targets[new]] = np.where(known[fallback], fallback, 0)
                 reached.append(targets[new])

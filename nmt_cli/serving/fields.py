@@ -23,14 +23,14 @@ RETRY_SECONDS = 1
 LARGE_FIELDS = {"q", "text", "entries"}  # fields with limits of their own
 MAX_FIELD_CHARACTERS = 10_000  # of any other field
 MAX_JSON_VALUES = 20_000
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # in JSON; also without an end
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a JSON string, or the start of one
 MultiPartParser.spool_max_size = 1 << 24  # keep uploads in memory; the limit on bodies bounds them
 
 
 class Refusal(Exception):
     """An error response with a status of 4xx or 5xx and a message of one sentence.
 
-    In docstrings of this package, "400 if" means that a function raises a refusal with this status.
+    In docstrings of this package, "refuse with 400" means to raise a refusal with this status.
     """
 
     def __init__(self, status: int, text: str, *, retry_after: int | None = None, close: bool = False) -> None:
@@ -50,7 +50,7 @@ class BodyMemory:
     bytes: int = 0
 
     def add(self, count: int) -> None:
-        """Count more bytes; 503 if there are too many."""
+        """Count more bytes. Refuse with 503 if there are too many."""
         if self.bytes + count > MAX_BODY_MEMORY:
             text = "Too many large requests at once: try again later"
             raise Refusal(503, text, retry_after=RETRY_SECONDS, close=True)
@@ -67,7 +67,7 @@ class Fields:
         return self._values.get(name) is not None
 
     def text(self, *names: str, default: str | None = None) -> str:
-        """Return the first of these fields that is present, else the default; 400 if there is neither."""
+        """Return the first of these fields that is present, else the default. Refuse with 400 if there is neither."""
         for name in names:
             if self.has(name):
                 return checked_text(name, self._values[name])
@@ -76,7 +76,7 @@ class Fields:
         return default
 
     def texts(self, name: str, limit: int) -> tuple[list[str], bool]:
-        """Return the texts of a field, and whether it was a list; 400 if there are more than `limit`."""
+        """Return the texts of a field, and whether it was a list. Refuse with 400 if there are more than `limit`."""
         if not self.has(name):
             raise Refusal(400, f"Invalid request: missing {name} parameter")
         value = self._values[name]
@@ -86,7 +86,7 @@ class Fields:
         return [checked_text(name, each) for each in several], isinstance(value, list)
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """Return an integer from `low` to `high`; `low` if the field is missing."""
+        """Return an integer from `low` to `high`, or `low` if the field is missing."""
         value = self._values.get(name)
         if value is None or value == "":
             return low
@@ -97,16 +97,16 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return a flag in any form that clients send, such as true, 1, "1", "True" or "on"; 400 for other values."""
+        """Return a flag in any form that clients send, such as true, 1 or "on". Refuse other values with 400."""
         value = self._values.get(name)
         if (found := _flag(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
         return bool(found)
 
     def choice(self, name: str, words: tuple[str, ...]) -> str:
-        """Return one of the words in lower case; the first if the field is missing.
+        """Return the field's word, which must be one of `words`, in lower case. A missing field means the first word.
 
-        If "0" is one of them, a flag in any form counts as "1" or "0".
+        If "0" is one of the words, a flag in any form counts as "1" or "0".
         """
         value = self._values.get(name)
         if "0" in words and (found := _flag(value)) is not None and value != "":
@@ -119,7 +119,7 @@ class Fields:
         return value
 
     def objects(self, name: str, limit: int) -> list["Fields"]:
-        """Return the JSON objects in a list; 400 if the field is anything else or has more than `limit`."""
+        """Return the JSON objects in a list. Refuse with 400 if the field is anything else or has more than `limit`."""
         value = self._values.get(name)
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise Refusal(400, f"Invalid request: {name} must be a list of objects")
@@ -135,7 +135,7 @@ class Fields:
 
 
 def _flag(value: Any) -> bool | None:
-    """Return the value as a flag; None if it is not a flag."""
+    """Return the value as a flag, or None if it is not one."""
     word = str(value).strip().lower() if isinstance(value, str | int) else "?"
     if word in YES:
         return True
@@ -143,7 +143,7 @@ def _flag(value: Any) -> bool | None:
 
 
 def checked_text(name: str, value: Any) -> str:
-    """Return a text; 400 for another type, a NUL character or a lone surrogate."""
+    """Return a text. Refuse other types, NUL characters and lone surrogates with 400."""
     if not isinstance(value, str):
         raise Refusal(400, f"Invalid request: {name} must be text")
     if "\0" in value:
@@ -157,9 +157,10 @@ def checked_text(name: str, value: Any) -> str:
 
 
 async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMemory) -> Fields:
-    """Return the fields in a request's body and query string; 400 if the body is malformed, 413 if it is too large.
+    """Return the fields in a request's body and query string.
 
-    A body that is too large is still read to its end, because a client that is sending does not read the response.
+    Refuse with 400 if the body is malformed, and with 413 if it is too large. A body that is too large is still read to
+    its end, because a client that is sending does not read the response.
     """
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
     body = await _body(request, max_bytes, memory)
@@ -176,7 +177,7 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
 
 
 def _bounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields; 400 if one without a limit of its own is too long: they stay in memory until the response."""
+    """Return the fields. Refuse with 400 if one that is not in LARGE_FIELDS is too long, since all stay in memory."""
     values.pop("context", None)  # DeepL allows any length; it has no effect here
     for name, value in values.items():
         texts = value if isinstance(value, list) else [value]

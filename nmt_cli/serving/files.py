@@ -15,7 +15,7 @@ from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
 
 KINDS = SUFFIXES | {".txt": "text"}
-MAX_FILE_BYTES = 1 << 24  # of an upload; pictures in it take room, too
+MAX_FILE_BYTES = 1 << 24  # of an upload, including its pictures
 MAX_FILES = 100
 MAX_BYTES = 1 << 26  # of all files
 SECONDS = 1800  # how long a file is kept
@@ -44,9 +44,9 @@ class FileStore:
 
     def _evict(self) -> None:
         while self._files:
-            put, _ = next(iter(self._files.values()))
+            kept_since, _ = next(iter(self._files.values()))
             fits = len(self._files) <= MAX_FILES and (self._bytes <= MAX_BYTES or len(self._files) == 1)
-            if fits and time.monotonic() - put < SECONDS:
+            if fits and time.monotonic() - kept_since < SECONDS:
                 return
             _, (_, data) = self._files.popitem(last=False)
             self._bytes -= len(data)
@@ -68,7 +68,7 @@ async def translate_file(request: Request) -> JSONResponse:
 
 
 async def translated(request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
-    """Return the translation of a file of a kind in KINDS, and count its characters."""
+    """Return the translation of a file, and count its characters. `kind` is one of the values of KINDS."""
     service: Service = request.app.state.service
     if kind in FORMATS and FORMATS[kind].binary:
         return await service.translate_file(request, kind, data, pair)

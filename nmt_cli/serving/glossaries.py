@@ -18,12 +18,12 @@ from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
 
 MAX_GLOSSARIES = 100
-MAX_ENTRIES = 5000  # of a glossary; the limit on a request's text bounds their characters
+MAX_ENTRIES = 5000  # of a dictionary; together they may have as many characters as a request's text
 MAX_FORMS = 50_000  # translations in all glossaries
-MAX_PARSED_FORMS = 10_000  # in the parsed glossaries that are kept, about 6 MB
+MAX_PARSED_FORMS = 10_000  # translations in the cache of parsed dictionaries, about 6 MB
 MAX_LINES = 20_000  # of the entries in a request
 MAX_NAME = 1000  # characters
-QUOTA_EXCEEDED = 456  # a status of DeepL's own
+QUOTA_EXCEEDED = 456  # DeepL's own status
 FORMATS = "tsv", "csv"
 
 
@@ -42,10 +42,10 @@ class Glossary:
     key: str
     name: str
     created: str
-    dictionaries: tuple[Dictionary, ...]  # in version 2 of DeepL's API exactly one
+    dictionaries: tuple[Dictionary, ...]  # exactly one in version 2 of DeepL's API
 
     def dictionary(self, source: str, target: str) -> Dictionary:
-        """Return the dictionary for two language codes; 400 if there is none."""
+        """Return the dictionary for two language codes. Refuse with 400 if there is none."""
         for each in self.dictionaries:
             if (base_of(source), base_of(target)) == (each.source, each.target):
                 return each
@@ -54,11 +54,11 @@ class Glossary:
 
 
 class Glossaries:
-    """The glossaries of a data base. All methods that are not async wait for it: call them outside the event loop."""
+    """The glossaries of a database. Methods that are not async wait for it: call them outside the event loop."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._parsed = OrderedDict[bytes, Terms]()  # by the hash of their entries, those used last
+        self._parsed = OrderedDict[bytes, Terms]()  # a cache, by the hash of entries; the most recently used is last
 
     def all(self) -> list[Glossary]:
         """Return the glossaries, the oldest first."""
@@ -79,7 +79,7 @@ class Glossaries:
         return _glossary(rows)
 
     def add(self, name: str, dictionaries: Mapping[tuple[str, str], Terms]) -> Glossary:
-        """Store a glossary, given the terms of each pair of languages; 456 if there are too many."""
+        """Store a glossary with the terms of each language pair. Refuse with 456 if there are too many."""
         key = str(uuid.uuid4())
         created = datetime.datetime.now(datetime.UTC).isoformat()
         rows = [_row(key, pair, terms) for pair, terms in dictionaries.items()]
@@ -98,10 +98,10 @@ class Glossaries:
             connection.execute("UPDATE glossaries SET name = ? WHERE id = ?", (name, key))
 
     async def extend(self, key: str, pair: tuple[str, str], terms: Terms, workers: Workers) -> None:
-        """Add terms to a dictionary, which may be new; 400 if it would have too many.
+        """Add terms to a dictionary, which may be new. Refuse with 400 if it would have too many.
 
-        Terms are merged outside the transaction, for others wait for it. If the dictionary was changed meanwhile, they
-        are merged again.
+        Terms are merged before the transaction, because other writers wait until it ends. If the dictionary has changed
+        by then, they are merged again.
         """
         while True:
             rows = await workers.in_database(self._database.read, _READ, key, *pair)
@@ -111,7 +111,7 @@ class Glossaries:
                 return
 
     def _replace_unchanged(self, key: str, pair: tuple[str, str], terms: Terms, old: str | None) -> bool:
-        """Store a dictionary, and return whether the stored entries were still `old`; else do nothing."""
+        """Store a dictionary if its stored entries are still `old`, and return whether they were."""
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
@@ -122,7 +122,7 @@ class Glossaries:
         return True
 
     def replace(self, key: str, pair: tuple[str, str], terms: Terms) -> Glossary:
-        """Store a dictionary, in place of one of the same languages."""
+        """Store a dictionary. It replaces one of the same languages."""
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
@@ -142,12 +142,12 @@ class Glossaries:
             connection.execute("DELETE FROM glossaries WHERE id = ?", (key,))
 
     def entries(self, key: str, source: str, target: str) -> str:
-        """Return the entries of a dictionary, one per line: source, tab, forms with | between them."""
+        """Return the entries of a dictionary, one per line: source, tab, and the translations, separated by |."""
         dictionary = self.get(key).dictionary(source, target)
         return _entries(self._database.read(_READ, key, dictionary.source, dictionary.target))
 
     async def terms(self, entries: str, workers: Workers) -> Terms:
-        """Return the terms of entries. Those not used recently are parsed again, which takes 0.1 s for 5,000."""
+        """Return the terms of a dictionary's entries, from a cache if possible. Parsing 5,000 takes 0.1 s."""
         digest = hashlib.sha256(entries.encode()).digest()
         if digest not in self._parsed:
             self._parsed[digest] = await workers.in_thread(parse, entries, "tsv")
@@ -167,7 +167,7 @@ def _check_exists(connection: Connection, key: str) -> None:
 
 
 def _merged(old: Terms, new: Terms) -> Terms:
-    """Return the terms of both; a phrase of both has its new translations."""
+    """Return the terms of both. A phrase in both has the new translations only."""
     by_phrase = {words(term.source): term for term in [*old.terms, *new.terms]}
     if len(by_phrase) > MAX_ENTRIES:
         raise Refusal(400, f"Invalid request: the dictionary would have more than {MAX_ENTRIES:,} terms")
@@ -192,7 +192,10 @@ def _row(key: str, pair: tuple[str, str], terms: Terms) -> tuple[object, ...]:
 
 
 def _put(connection: Connection, row: tuple[object, ...]) -> None:
-    """Store a dictionary, in place of one of the same languages; 456 if all glossaries have too many translations."""
+    """Store a dictionary, which replaces one of the same languages.
+
+    Refuse with 456 if all glossaries together would have too many translations.
+    """
     connection.execute(
         "INSERT INTO dictionaries VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (glossary, source, target) "
         "DO UPDATE SET (entries, terms, forms) = (excluded.entries, excluded.terms, excluded.forms)",
@@ -209,9 +212,10 @@ def _form_count(terms: Terms) -> int:
 
 
 def parse(entries: str, kind: str) -> Terms:
-    """Return the terms in a request's entries, in the format tsv or csv. Matching is case-sensitive.
+    """Return the terms in a request's entries, whose format `kind` is tsv or csv. Matching is case-sensitive.
 
-    A target may list several forms with | between them. A malformed entry or a repeated source gives 400 with its line.
+    A target may list several forms, separated by |. Refuse malformed entries and repeated sources with 400. The message
+    names the line.
     """
     lines = list[str]()
     try:
@@ -236,7 +240,7 @@ def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
         if not any(map(str.strip, cells)):
             continue
         if len(cells) not in widths:
-            raise DataError(f"entries, line {number:,} is no term: it must have a source and a target")
+            raise DataError(f"entries, line {number:,} is not a term: it must have a source and a target")
         yield number, [" ".join(cell.split()) for cell in cells[:2]]
 
 
@@ -249,5 +253,5 @@ def _csv_rows(lines: list[str]) -> list[tuple[int, list[str]]]:
             rows.append((first, row))
             first = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"entries, line {first:,} is no csv: {error}") from None
+        raise DataError(f"entries, line {first:,} is not valid CSV: {error}") from None
     return rows

@@ -1,7 +1,7 @@
-"""API keys in the data base, with limits and usage.
+"""API keys in the database, with limits and usage.
 
-A key is 32 random bytes. The data base has its SHA-256 only: it cannot be guessed from the hash, so that a slow hash,
-as for passwords, would add nothing but time to each request.
+A key is 32 random bytes, and the database stores only its SHA-256. Such a key cannot be guessed from its hash, so a
+slow hash, as for passwords, would only delay requests.
 """
 
 import datetime
@@ -27,8 +27,8 @@ class ApiKey:
     name: str
     created: str
     revoked: str | None
-    per_minute: int | None  # limit on requests; None: no limit
-    per_day: int | None  # limit on characters
+    per_minute: int | None  # limit on requests, if any
+    per_day: int | None  # limit on characters, if any
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ _USED = (
 
 
 class KeyStore:
-    """The API keys of a data base. Several servers may use it at the same time."""
+    """The API keys of a database. Several servers may use it at the same time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, name: str, per_minute: int | None = None, per_day: int | None = None) -> str:
-        """Make a key, and return it: it is not stored. OutputError if there is one of this name."""
+        """Make a key and return it. Only its hash is stored. Raise OutputError if there is a key of this name."""
         name = " ".join(name.split())
         if not 0 < len(name) <= MAX_NAME or not name.isprintable():
             raise UsageError(
@@ -81,7 +81,7 @@ class KeyStore:
         self._change(name, "UPDATE keys SET per_minute = ?, per_day = ? WHERE name = ?", per_minute, per_day)
 
     def _change(self, name: str, statement: str, *values: object) -> None:
-        """MissingError if there is no key of this name."""
+        """Change a key with an SQL statement. Raise MissingError if there is no key of this name."""
         with self._database.transaction() as connection:
             if not connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)):
                 raise MissingError(f"there is no key {printable(name, 100)!r}. See: nmt keys list")
@@ -96,10 +96,10 @@ class KeyStore:
         return bool(self._database.read("SELECT 1 FROM keys LIMIT 1"))
 
     def find(self, key: str) -> ApiKey | None:
-        """Return a key that is not revoked.
+        """Return the record of a key, or None if it is unknown or revoked.
 
-        The time of the search depends on the hash, which tells nothing about other keys; hashes are then compared in
-        constant time.
+        The time of the lookup depends only on the hash, which reveals nothing about other keys. Hashes are then
+        compared in constant time.
         """
         digest = _hash(key)
         rows = self._database.read(_FIND, digest)
@@ -110,9 +110,9 @@ class KeyStore:
         return None
 
     def charge(self, key: ApiKey, characters: int, now: float | None = None) -> Exceeded | None:
-        """Count a request and its characters, unless that would exceed a limit, which is then returned.
+        """Count a request and its characters. If that would exceed a limit, count nothing and return the limit.
 
-        All servers of the data base count together. A minute and a day begin at full ones of UTC.
+        All servers that use the database share the counts. Minutes and days are those of the clock in UTC.
         """
         now = time.time() if now is None else now
         minute = int(now // 60)
@@ -140,7 +140,7 @@ class KeyStore:
         return int(rows[0][0]) if rows else 0
 
     def usage(self) -> list[tuple[str, str, int, int]]:
-        """Return (day, name of the key, requests, characters), the newest days first."""
+        """Return tuples of day, name of the key, requests and characters, the newest day first."""
         rows = self._database.read(
             "SELECT day, name, requests, characters FROM usage JOIN keys ON keys.id = usage.key ORDER BY day DESC, name"
         )

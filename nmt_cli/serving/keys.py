@@ -15,7 +15,7 @@ SHORT_KEY = 16  # characters; shorter keys can be guessed
 
 
 def read_keys(path: Path) -> list[bytes]:
-    """Return the keys; DataError for a line that no HTTP header can carry. The error does not show the line."""
+    """Return the keys. Raise DataError, which does not show the line, if an HTTP header cannot carry a key."""
     keys = list[bytes]()
     for number, line in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         key = line.strip()
@@ -23,7 +23,7 @@ def read_keys(path: Path) -> list[bytes]:
             continue
         if not all(0x21 <= byte <= 0x7E for byte in key):
             raise DataError(
-                f"{path}, line {number:,} is no key: it must be printable ASCII without spaces. "
+                f"{path}, line {number:,} is not a key: it must be printable ASCII without spaces. "
                 "Write comments on lines of their own, beginning with #"
             )
         keys.append(key)
@@ -37,6 +37,6 @@ def read_keys(path: Path) -> list[bytes]:
 
 
 def is_accepted(key: bytes, accepted: Sequence[bytes]) -> bool:
-    """Return whether a key is accepted. Comparing it with every key keeps the time independent of them."""
+    """Return whether a key is accepted. It is compared with every key, so the time reveals nothing about them."""
     equal = [hmac.compare_digest(key, each) for each in accepted]
     return any(equal)

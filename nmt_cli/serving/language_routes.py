@@ -28,7 +28,7 @@ class ServedModel:
     prefix: str = ""  # put before every source to select one of the model's target languages
 
     def held(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Keep the model in memory within the block; 500 if it cannot be loaded."""
+        """Keep the model in memory within the block. Refuse with 500 if it cannot be loaded."""
         return self.translator.held() if isinstance(self.translator, OnDemand) else contextlib.nullcontext()
 
     @property
@@ -36,7 +36,7 @@ class ServedModel:
         return self.translator.loaded if isinstance(self.translator, OnDemand) else self.translator
 
     def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
-        """Start translating a unit of a text. Units at later positions let the first units of other texts go first."""
+        """Start translating a unit of a text. The first units of other texts go before units at later positions."""
         return self._loaded.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
@@ -70,7 +70,7 @@ class LanguageRoute:
 def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, str], LanguageRoute]:
     """Return the route for each language pair that can be translated, direct ones first.
 
-    A pair without a model gets the shortest route through other languages; of equal ones, that through English.
+    A pair without a model gets the shortest route through other languages. Among equally short routes, English wins.
     """
     routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
     for source in dict.fromkeys(model.source for model in models):

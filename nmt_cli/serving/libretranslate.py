@@ -1,4 +1,4 @@
-"""LibreTranslate's routes. Error responses are {"error": text}."""
+"""The routes of LibreTranslate's API. Error responses are {"error": text}."""
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request

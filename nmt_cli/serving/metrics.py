@@ -15,15 +15,15 @@ class Metrics:
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
-        self._registry = own = CollectorRegistry()
-        self.requests = Counter("nmt_requests", "Requests", ["route", "code"], registry=own)
-        self.texts = Counter("nmt_texts", "Texts in requests", registry=own)
-        self.characters = Counter("nmt_characters", "Characters in these texts", registry=own)
-        self._queued = Histogram("nmt_queue_seconds", "Wait for a slot, per line", buckets=SECONDS, registry=own)
-        self._searched = Histogram("nmt_search_seconds", "Search, per request", buckets=SECONDS, registry=own)
-        self._waiting = Gauge("nmt_segments_waiting", "Segments waiting for a slot", registry=own)
-        self._slots = Gauge("nmt_slots_in_use", "Segments in search", registry=own)
-        ProcessCollector(registry=own)  # memory, processor time, open files
+        self._registry = registry = CollectorRegistry()
+        self.requests = Counter("nmt_requests", "Requests", ["route", "code"], registry=registry)
+        self.texts = Counter("nmt_texts", "Texts in requests", registry=registry)
+        self.characters = Counter("nmt_characters", "Characters in these texts", registry=registry)
+        self._queued = Histogram("nmt_queue_seconds", "Wait for a slot, per line", buckets=SECONDS, registry=registry)
+        self._searched = Histogram("nmt_search_seconds", "Search, per request", buckets=SECONDS, registry=registry)
+        self._waiting = Gauge("nmt_segments_waiting", "Segments waiting for a slot", registry=registry)
+        self._slots = Gauge("nmt_slots_in_use", "Segments in search", registry=registry)
+        ProcessCollector(registry=registry)  # memory, processor time, open files
 
     def watch(self, load: Callable[[], tuple[int, int]]) -> None:
         """Read the gauges from `load`, which returns the numbers of waiting segments and of segments in search."""

@@ -1,4 +1,4 @@
-"""Decides which host names and web pages may use the server, against CSRF and DNS rebinding."""
+"""Decides which host names and web pages the server accepts. This prevents CSRF and DNS rebinding."""
 
 import ipaddress
 import re
@@ -28,7 +28,7 @@ class Access:
     origins: tuple[str, ...] = ()
 
     def refusal(self, method: str, headers: Headers, has_keys: bool) -> tuple[int, str] | None:
-        """Return the status and message with which to refuse a request; None to accept it."""
+        """Return the status and message with which to refuse a request, or None to accept it."""
         hosts = headers.getlist("Host")
         for host in hosts:
             if not self.has_host(host):
@@ -70,7 +70,7 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 def access_for(host: str, names: Sequence[str], origins: Sequence[str]) -> Access:
-    """Return the rules for a server at the address `host`; UsageError for a malformed name or origin."""
+    """Return the rules for a server at the address `host`. Raise UsageError if a name or an origin is malformed."""
     for name in names:
         found = _AUTHORITY.fullmatch(name)
         if name != ANY and (not found or found[2]):

@@ -1,7 +1,7 @@
 """Translates the units of a request along a route.
 
-On a route through another language, each sentence passes all models. The links of its words are composed, and the last
-model is given the terms that the first sentence contains.
+On a route through another language, each sentence passes through all models. The word links of all models are composed.
+The last model gets the glossary terms whose phrases are in the source sentence.
 """
 
 import re
@@ -76,7 +76,7 @@ class SentenceTerms(Terms):
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], prefix: str) -> SentenceTerms:
-    """Return the terms of sentences for their translations `texts`, which the last model reads after `prefix`."""
+    """Return the terms of each sentence, to be found by its translation in `texts`, after the prefix."""
     by_text = dict[str, list[Term]]()
     for sentence, text in zip(sentences, texts, strict=True):
         own = by_text.setdefault(normalize(visible(prefix + text)), [])
@@ -85,11 +85,11 @@ def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], pref
 
 
 def _compose(first: Aligned, ranks: Ranks) -> Ranks:
-    """Return translations of a translation with links to the first text."""
+    """Return the translations of the translation `first`, linked to its source."""
     ends = [end for end, _ in first.links]
 
     def origin(offset: int) -> int:
-        """Return where the token of the first text begins whose translation is at an offset."""
+        """Return the start of the source token whose translation in `first` is at an offset."""
         return first.links[min(bisect_right(ends, offset), len(ends) - 1)][1] if ends else 0
 
     return [Aligned(each.text, [(end, origin(offset)) for end, offset in each.links]) for each in ranks]
@@ -98,7 +98,7 @@ def _compose(first: Aligned, ranks: Ranks) -> Ranks:
 def _join(spans: Sequence[tuple[int, int]], sentences: Sequence[Ranks]) -> Ranks:
     """Return the translations of a unit, given those of its sentences and their spans in the unit.
 
-    They are joined by a space, unless both sides of a joint are Chinese or Japanese.
+    A space separates them, unless the characters on both sides are Chinese or Japanese.
     """
     joined = Ranks()
     for rank in range(max(map(len, sentences), default=1)):

@@ -23,7 +23,7 @@ from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
 WARM_UP = "Hello."
-# How many segments of long texts a CPU thread searches while it also searches other texts; more would slow those down.
+# How many segments of long texts a CPU thread searches while it searches other texts, too: more would delay the others.
 BACKGROUND_SEGMENTS = 1
 # The cost of a text, in characters, estimates the memory and the garbage collection time that it takes.
 COST_PER_UNIT = 50  # added to the characters of each line or sentence
@@ -34,7 +34,7 @@ SMALL_COST = 2500  # requests of up to this cost are always admitted
 class Budget:
     """A limit on the sum of the amounts that requests reserve at once.
 
-    Small amounts are always granted and not counted; a large one is always granted if no other is reserved.
+    Small amounts are always granted and never counted. A large one is always granted if no other is reserved.
     """
 
     def __init__(self, limit: int, small: int) -> None:
@@ -104,7 +104,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         return self._targets.get(source, [])
 
     def find(self, source: str, target: str) -> LanguageRoute:
-        """Return the route between two language codes; 400 if there is none."""
+        """Return the route between two language codes. Refuse with 400 if there is none."""
         for code in (source, target):
             if match(code, self.languages) is None:
                 raise Refusal(400, f"{code[:40]} is not supported")
@@ -116,7 +116,10 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
 
     @contextlib.contextmanager
     def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
-        """Count texts as pending within the block; 429 if too many others are, 400 if the texts cost too much."""
+        """Count texts as pending within the block.
+
+        Refuse with 429 if too many others are pending, and with 400 if the texts cost too much.
+        """
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
         self.texts += len(texts)
@@ -127,13 +130,13 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             self.texts -= len(texts)
 
     def _reserve(self, cost: int, reserved: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Reserve a cost; 400 if the request would cost too much, including the cost already `reserved`."""
+        """Reserve a cost. Refuse with 400 if the request would cost too much, including the cost already `reserved`."""
         if cost + reserved > self.max_cost:
             raise Refusal(400, "Invalid request: too many lines, sentences and alternatives. Divide the text")
         return self.costs.reserve(cost)
 
     async def translate(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Translation]:
-        """Translate units with a model that is held. Cancellation cancels their translation."""
+        """Translate units with a model that the caller holds. Cancelling the call cancels the translation."""
         try:
             pending = await self._finished(model, units, options)
             return [each.translation() for each in pending]
@@ -222,7 +225,7 @@ class Completion:
 
     def _count_down(self) -> None:
         self.remaining -= 1
-        if not self.remaining and not self.future.done():  # it was cancelled with its request
+        if not self.remaining and not self.future.done():  # done if its request was cancelled
             self.future.set_result(None)
 
 

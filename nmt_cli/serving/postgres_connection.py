@@ -1,4 +1,4 @@
-"""The data base in PostgreSQL, for servers on several machines. It needs the extra `postgres`."""
+"""The database in PostgreSQL, for servers on several machines. It needs the extra `postgres`."""
 
 import contextlib
 import ssl
@@ -19,12 +19,12 @@ BUSY_SECONDS = 5  # how long a statement may take, including its wait for other 
 NETWORK_SECONDS = 10  # how long to wait for a response of the server
 FORM = "postgresql://USER:PASSWORD@HOST/NAME"
 MODES = "disable", "prefer", "require", "verify-ca", "verify-full"  # of sslmode, as in libpq
-# Codes of errors that pass: deadlock, connections exhausted, lock not available, timeout, server starts
+# Codes of temporary errors: deadlock, connections exhausted, lock not available, timeout, server starting
 BUSY = "40P01", "53300", "55P03", "57014", "57P03"
 
 
 class PostgresConnection:
-    """A connection that is opened again after the server was restarted or the network failed."""
+    """A connection that is opened again after the server restarts or the network fails."""
 
     types: Mapping[str, str] = {
         "identity": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -35,7 +35,7 @@ class PostgresConnection:
     }
 
     def __init__(self, url: str) -> None:
-        """Connect to the data base of a postgresql:// URL. OutputError or BusyError if that fails."""
+        """Connect to the database of a postgresql:// URL. Raise OutputError or BusyError if that fails."""
         self.name, self._arguments = parse(url)
         self._connection: native.Connection | None = None
         self._prepared = dict[str, native.PreparedStatement]()  # saves two of three round trips
@@ -44,24 +44,24 @@ class PostgresConnection:
             self._open()
         except native.Error as error:
             kind = BusyError if _code(error) in BUSY else OutputError
-            raise kind(f"cannot open the data base {self.name}: {_text(error)}") from None
+            raise kind(f"cannot open the database {self.name}: {_text(error)}") from None
 
     def _open(self) -> native.Connection:
-        # The server ends a transaction whose machine has died: else its locks would stay for hours.
+        # Make the server end the transaction of a machine that has died. Otherwise its locks would stay for hours.
         limits = {"statement_timeout": BUSY_SECONDS, "idle_in_transaction_session_timeout": NETWORK_SECONDS}
         settings = {name: f"{seconds}s" for name, seconds in limits.items()}
         try:
             connection = native.Connection(
                 **self._arguments, timeout=NETWORK_SECONDS, application_name="nmt", startup_params=settings
             )
-        except OSError as error:  # pg8000 converts those after the TLS handshake
+        except OSError as error:  # pg8000 converts only errors after the TLS handshake
             raise native.InterfaceError(str(error)) from None
         self._prepared.clear()
         self._connection = connection
         return connection
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        """Execute a statement. If the connection is lost outside of a transaction, connect again and repeat it."""
+        """Execute a statement. If the connection is lost outside a transaction, reconnect and repeat the statement."""
         try:
             return self._execute(statement, values)
         except native.Error as error:
@@ -81,13 +81,13 @@ class PostgresConnection:
                 first, *others = statement.split("?")
                 numbered = (f":v{number}{part}" for number, part in enumerate(others))
                 self._prepared[statement] = connection.prepare(first + "".join(numbered))
-            # PostgreSQL stores no NUL. Only an id in a URL may have one, and no glossary has such an id.
+            # PostgreSQL cannot store NUL. Only an id in a URL may contain it, and no glossary has such an id.
             sent = (value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
             rows = self._prepared[statement].run(**{f"v{number}": value for number, value in enumerate(sent)})
         return [tuple(row) for row in rows or ()]
 
     def begin(self, *, durable: bool, part: int) -> None:
-        """Begin a transaction, and wait until no other one writes the same part."""
+        """Begin a transaction, and wait until no other transaction writes the same part."""
         commit = "on" if durable else "off"
         lock = f"SELECT pg_advisory_xact_lock({LOCKS}, {part % 2**31})"
         try:
@@ -102,7 +102,7 @@ class PostgresConnection:
         self._in_transaction = False
 
     def rollback(self) -> None:
-        """End a transaction. If its connection is lost, the server has ended it."""
+        """Undo a transaction. If the connection is lost, the server has already undone it."""
         self._in_transaction = False
         if self._connection:
             self.execute("ROLLBACK")
@@ -122,12 +122,12 @@ class PostgresConnection:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert the server's errors: BusyError if others keep the data base locked, else StorageError."""
+        """Convert the server's errors to BusyError if others keep the database locked, else to StorageError."""
         try:
             yield
         except native.Error as error:
             kind = BusyError if _code(error) in BUSY else StorageError
-            raise kind(f"the data base {self.name} cannot be used: {_text(error)}. Try again") from None
+            raise kind(f"the database {self.name} cannot be used: {_text(error)}. Try again") from None
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -137,14 +137,17 @@ class PostgresConnection:
 
 
 def parse(url: str) -> tuple[str, dict[str, Any]]:
-    """Return an address to show, which has no password, and pg8000's arguments. UsageError, without the URL."""
+    """Return an address for messages, without the password, and pg8000's arguments.
+
+    Raise UsageError, which does not show the URL, if it is malformed.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port or 5432
         options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError:
         raise UsageError(
-            f"--database has a malformed URL. Give one such as {FORM}, special characters as %XX"
+            f"--database has a malformed URL. Give one such as {FORM}, with special characters as %XX"
         ) from None
     name = unquote(parts.path.removeprefix("/"))
     if not (parts.hostname and parts.username and name) or parts.fragment:
@@ -179,7 +182,7 @@ def _context(mode: str, certificate: str | None) -> ssl.SSLContext | bool | None
 
 
 def _code(error: native.Error) -> str:
-    """Return the SQLSTATE of an error, or "" if the server could not be asked."""
+    """Return the SQLSTATE of an error, or "" if the error is not from the server."""
     first = error.args[0] if error.args else ""
     return str(first.get("C", "")) if isinstance(first, dict) else ""
 
@@ -191,6 +194,6 @@ def _text(error: native.Error) -> str:
 
 
 def _is_lost(error: native.Error) -> bool:
-    """Return whether the connection has ended: by the network, an administrator or a timeout of the session."""
+    """Return whether the network, an administrator or a timeout of the session has ended the connection."""
     code = _code(error)
     return isinstance(error, native.InterfaceError) or code[:3] == "57P" or code[:2] == "08" or code == "25P03"

@@ -20,11 +20,11 @@ MAX_SENTENCES = 10_000
 
 
 async def sentences(request: Request) -> Response:
-    """Answer {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment"}, ...]}, ...], "after"}.
+    """Return {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment"}, ...]}, ...], "after"}.
 
     "alignment" is a list of pairs: the offset in "source" of a word, and the offset in "text" of a token that
-    translates it. Offsets count characters from 0. "before" is the text between a sentence and its predecessor, "after"
-    the text behind the last one: joined in order with the sources, they are the request's text.
+    translates it. Offsets count characters from 0. "before" is the text between a sentence and its predecessor, and
+    "after" is the text after the last sentence. Joined with the sources in order, they give the request's text.
     """
     service: Service = request.app.state.service
     fields = await service.read(request)
@@ -65,7 +65,7 @@ class Hypothesis(NamedTuple):
 async def _translate(
     service: Service, route: LanguageRoute, units: list[str], options: SearchOptions
 ) -> list[list[Hypothesis]]:
-    """Translate sentences. Those with placeholders or words to keep get no alignment."""
+    """Translate sentences. A sentence with placeholders or words to keep gets no alignment."""
     pool, text_format = service.pool, TextFormat(protect=service.protect, keep=service.keep)
     marked = list[str]()
     if text_format.marked:

@@ -39,8 +39,8 @@ KEEP_ALIVE_SECONDS = 30
 MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 SWITCH_SECONDS = 0.001  # how long a thread may keep the interpreter; the event loop waits for it
 READ_SECONDS = 0.1  # time for requests in transit to arrive after the port closes
-MAX_LISTED = 10  # language pairs in the log line of the start
-SPARE_SECONDS = 5  # beyond the timeout of a request, before open connections are closed
+MAX_LISTED = 10  # language pairs that the first log line lists
+SPARE_SECONDS = 5  # added to the timeout of a request before a shutdown closes open connections
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ServeOptions:
 
 
 def serve(options: ServeOptions) -> int:
-    """Serve until SIGTERM or SIGINT, then finish the pending requests and return 0. A second signal ends it at once."""
+    """Serve until SIGTERM or SIGINT, finish pending requests, and return 0. A second signal stops it at once."""
     _return_memory()
     database = Database(options.database)
     keys = api_keys(options, KeyStore(database).exist)
@@ -191,14 +191,14 @@ class _Server(uvicorn.Server):
 
 
 def _return_memory() -> None:
-    """Make glibc return freed memory to the system; by default it keeps it, in an arena per thread."""
+    """Make glibc return freed memory to the system. By default it keeps the memory in an arena per thread."""
     set_malloc_options(MALLOC)
 
 
 def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
-    """Return the API keys of the file; UsageError if other machines could reach the server without a key.
+    """Return the API keys of the file. Raise UsageError if other machines could reach the server without a key.
 
-    `stored` tells whether the data base has keys.
+    `stored` tells whether the database has keys.
     """
     if not options.api_key_file:
         if not is_loopback(options.host) and not stored:
@@ -215,7 +215,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise UsageError(f"--host {host} is no address of this machine: {error.strerror}") from None
+        raise UsageError(f"--host {host} is not an address of this machine: {error.strerror}") from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

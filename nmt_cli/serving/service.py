@@ -38,8 +38,8 @@ MAX_ALTERNATIVES = 10
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
 KEY_FIELDS = "api_key", "apiKey", "auth_key"
 
-KEY_SECONDS = 1  # how long a server may accept a key that was revoked
-MAX_SEARCHES = 1000  # results of searches for keys that are kept
+KEY_SECONDS = 1  # how long a server may still accept a revoked key
+MAX_SEARCHES = 1000  # cached results of searches for keys
 
 Result = TypeVar("Result")
 
@@ -73,7 +73,7 @@ class Service:
     metrics: Metrics
     limits: Limits = field(default_factory=Limits)
     keys: Sequence[bytes] = ()  # if there are any, each request needs one of them
-    protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
+    protect: bool | None = None  # keep placeholders from the model; if None, in every format but plain text
     suggestions: Path | None = None  # a file for suggested translations
     database: Database = field(default_factory=Database)  # in memory
     keep: tuple[str, ...] = ()  # words and phrases that are not translated
@@ -83,13 +83,13 @@ class Service:
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
         self.glossaries = Glossaries(self.database)
-        # A connection of its own: requests do not wait for the glossaries of others.
+        # A separate connection, so that searches for keys do not wait while glossaries are read or written.
         self.api_keys = KeyStore(self.database.another())
-        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key, when begun
+        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # start and search, by key
         self._has_stored_keys = self.api_keys.exist
 
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
-        """Return a request's fields; 408 if its body does not arrive in time, 413 if it exceeds the limits.
+        """Return a request's fields. Refuse with 408 if its body does not arrive in time, with 413 if it is too large.
 
         `max_bytes` is a higher limit, for files.
         """
@@ -105,10 +105,10 @@ class Service:
         return fields
 
     async def identify(self, request: Request, fields: Fields) -> None:
-        """Look a request's API key up in the data base, unless that is in memory.
+        """Look up a request's API key in the database, unless the database is in memory.
 
-        A result counts for KEY_SECONDS, and requests with the same key wait for the same search: one thread would be
-        too slow to search for each of hundreds of requests.
+        A result is valid for KEY_SECONDS, and requests with the same key share a search. One thread would be too slow
+        to search for each of hundreds of requests.
         """
         if not self.database.place:
             return
@@ -126,11 +126,11 @@ class Service:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether requests need an API key: if there is a file of keys, or there ever was a key in the data base."""
+        """Whether requests need an API key, because there is a file of keys or the database has ever had a key."""
         return bool(self.keys) or self._has_stored_keys
 
     def key_of(self, request: Request) -> ApiKey | None:
-        """Return the request's key if it is one of the data base."""
+        """Return the request's key if it is in the database, else None."""
         return getattr(request.state, "key", None)
 
     def _given_key(self, request: Request, fields: Fields) -> str:
@@ -140,7 +140,10 @@ class Service:
         return key.strip()
 
     def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
-        """Check the API key in a field or the Authorization header: 403 if it is wrong, `missing` if there is none."""
+        """Check the API key in a field or the Authorization header.
+
+        Refuse with 403 if it is wrong, and with the status `missing` if there is none.
+        """
         if not self.needs_keys or self.key_of(request):
             return
         key = self._given_key(request, fields)
@@ -151,9 +154,10 @@ class Service:
             raise Refusal(403, "Invalid API key")
 
     async def charge(self, request: Request) -> None:
-        """Count a request and the characters of its texts for its key; 429, or DeepL's 456, at the key's limits.
+        """Count a request and the characters of its texts for its key.
 
-        Call it once the request is admitted: a request that is refused costs the key nothing.
+        Refuse with 429, or DeepL's 456, if they exceed the key's limits. Call this after the request is admitted, so
+        that a refused request costs the key nothing.
         """
         key = self.key_of(request)
         if not key:
@@ -165,7 +169,7 @@ class Service:
             raise Refusal(status, exceeded.text, retry_after=exceeded.seconds)
 
     async def stored(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Return the result of a function that uses the data base; 503 if that cannot be used."""
+        """Return the result of a function that uses the database. Refuse with 503 if the database cannot be used."""
         return await self.pool.workers.in_database(function, *arguments)
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
@@ -175,7 +179,7 @@ class Service:
         return texts, several
 
     def count(self, request: Request, texts: Sequence[str]) -> None:
-        """Count the texts of a request, once if it is tried again; 400 if they have too many characters."""
+        """Count the texts of a request, but once if it is tried again. Refuse with 400 if they have too much text."""
         characters = sum(map(len, texts))
         is_counted = hasattr(request.state, "texts")
         request.state.texts, request.state.characters = len(texts), characters
@@ -196,9 +200,9 @@ class Service:
         terms: Terms | None = None,
         case: str | None = None,
     ) -> Answer:
-        """Translate the texts of a request; 400 if no model translates between the languages of `pair`.
+        """Translate the texts of a request. Refuse with 400 if no model translates between the languages of `pair`.
 
-        The source language may be "auto". `case` is that of SearchOptions.
+        The source language may be "auto". See SearchOptions for `case`.
         """
         source, confidence = await self.source_language(texts, *pair)
         if self.needs_no_translation(source, pair[1]):
@@ -213,15 +217,15 @@ class Service:
         return Answer(translations, route.source, confidence)
 
     def route(self, request: Request, source: str, target: str) -> LanguageRoute:
-        """Return the route between two language codes, and note it for the response's header; 400 if there is none."""
+        """Return the route between two languages, and note it for ROUTE_HEADER. Refuse with 400 if there is none."""
         route = self.pool.find(source, target)
         request.state.route = route.name
         return route
 
     async def translate_file(self, request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
-        """Return a translated file, and count its characters; 400 if it does not have the format `kind` of FORMATS.
+        """Return a translated file, and count its characters. `kind` is one of FORMATS.
 
-        The source language may be "auto".
+        Refuse with 400 if the file does not have this format. The source language may be "auto".
         """
         return await while_connected(request, self._translate_file(request, kind, data, pair))
 
@@ -272,9 +276,9 @@ class Service:
         return await workers.in_thread(assemble, text_format, texts, results, short=short)
 
     async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
-        """Return the source language, and the confidence in percent if "auto" asks to detect it.
+        """Return the source language. If `source` is "auto", detect it, and return the confidence in percent, too.
 
-        400 if the text is surely in a language that no model has.
+        Refuse with 400 if the text is surely in a language that no model has.
         """
         if source.lower() != "auto":
             return source, None

@@ -1,4 +1,4 @@
-"""The data base in an SQLite file that several servers of one machine may share, or in memory."""
+"""The database in an SQLite file that several servers of one machine may share, or in memory."""
 
 import contextlib
 import os
@@ -24,9 +24,9 @@ class SqliteConnection:
     }
 
     def __init__(self, path: Path | None) -> None:
-        """Open or create the file at a path, or a data base in memory.
+        """Open or create the file at a path, or a database in memory.
 
-        DataError if the file belongs to another program, OutputError if it cannot be opened.
+        Raise DataError if the file is no SQLite database, and OutputError if it cannot be opened.
         """
         self.name = str(path)
         if path:
@@ -38,12 +38,12 @@ class SqliteConnection:
             self._use_log()
             self._connection.execute("PRAGMA user_version")
         except sqlite3.OperationalError as error:
-            raise OutputError(f"cannot open the data base {path}: {error}") from None
+            raise OutputError(f"cannot open the database {path}: {error}") from None
         except sqlite3.DatabaseError as error:
-            raise DataError(f"{path} is damaged or no SQLite data base: {error}") from None
+            raise DataError(f"{path} is damaged or not an SQLite database: {error}") from None
 
     def _use_log(self) -> None:
-        """Switch to write-ahead logging. SQLite does not wait by itself if another process does the same."""
+        """Switch to write-ahead logging. Wait for processes that do the same, since SQLite does not wait for them."""
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -58,7 +58,7 @@ class SqliteConnection:
         return self._connection.execute(statement, tuple(values)).fetchall()
 
     def begin(self, *, durable: bool, part: int) -> None:
-        """Begin a transaction that excludes all other writers, of any part."""
+        """Begin a transaction that excludes all other writers, whatever their `part`."""
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._connection.execute("BEGIN IMMEDIATE")
 
@@ -83,11 +83,11 @@ class SqliteConnection:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert SQLite's errors: BusyError if another process keeps the data base locked, else StorageError."""
+        """Convert SQLite's errors to BusyError if another process keeps the database locked, else to StorageError."""
         try:
             yield
         except sqlite3.Error as error:
-            text = f"the data base {self.name} cannot be used: {error}"
+            text = f"the database {self.name} cannot be used: {error}"
             if "locked" in str(error):
                 raise BusyError(f"{text}. Try again") from None
             raise StorageError(f"{text}. If the disk is full, free some space") from None
@@ -101,4 +101,4 @@ def _create(path: Path) -> None:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:
-        raise OutputError(f"cannot open the data base {path}: {error.strerror}") from None
+        raise OutputError(f"cannot open the database {path}: {error.strerror}") from None

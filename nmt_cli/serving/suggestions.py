@@ -15,7 +15,7 @@ MAX_FILE_BYTES = 1 << 28
 
 
 async def suggest(request: Request) -> JSONResponse:
-    """Append a suggestion to the server's file; 403 if it collects none."""
+    """Append a suggestion to the server's file. Refuse with 403 if the server collects none."""
     service: Service = request.app.state.service
     fields = await service.read(request)
     service.check_key(request, fields, "api_key", "apiKey")
@@ -30,7 +30,7 @@ async def suggest(request: Request) -> JSONResponse:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line to a file that only its owner may read; 503 if it is full or cannot be written."""
+    """Append a line to a file that only its owner may read. Refuse with 503 if it is full or cannot be written."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:

@@ -1,4 +1,4 @@
-"""A worker process for files and long texts with markup: it reads a call per line of JSON and writes a result per line.
+"""A worker process for files and long texts with markup. It reads calls and writes results, as one line of JSON each.
 
 The server kills it at a request's deadline. It ends when its standard input closes or the server dies.
 """
@@ -23,7 +23,7 @@ MAX_MEMORY = 1 << 30
 
 def main() -> None:
     os.nice(NICE)
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server finishes its requests first
+    for number in (signal.SIGINT, signal.SIGTERM):  # after a signal, the server finishes its requests first
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(os.getppid())
     limit_memory(MAX_MEMORY)

@@ -32,7 +32,7 @@ from nmt_cli.system.processors import usable_cores
 Result = TypeVar("Result")
 SHORT_TEXT = 1000  # characters
 IMPORT_ROOT = Path(__file__).parents[2]  # the directory that holds the package nmt_cli
-WARN_SECONDS = 60  # between two warnings about the data base
+WARN_SECONDS = 60  # between two warnings about the database
 MAX_RESULT = 1 << 28  # bytes of a result from a process
 
 
@@ -50,7 +50,7 @@ class Workers:
         self._text_processes, self._file_processes = (asyncio.Semaphore(max(1, cores // 2)) for _ in range(2))
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()
-        self._warned = -math.inf  # when the last warning about the data base was logged
+        self._warned = -math.inf  # when the last warning about the database was logged
         self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object, short: bool = False) -> Result:
@@ -77,7 +77,7 @@ class Workers:
             cancelled.set()
 
     async def in_database(self, function: Callable[..., Result], *arguments: object, accounts: bool = False) -> Result:
-        """Return the result of a function that uses the data base; 503 if the data base cannot be used.
+        """Return the result of a function that uses the database. Refuse with 503 if the database cannot be used.
 
         A cancelled request does not wait for its transaction, which still runs to its end.
         """
@@ -86,7 +86,7 @@ class Workers:
             return await to_thread.run_sync(function, *arguments, abandon_on_cancel=True, limiter=limiter)
         except (BusyError, StorageError) as error:
             self._warn(str(error))
-            raise Refusal(503, "The server's data base cannot be used: try again later", retry_after=1) from None
+            raise Refusal(503, "The server's database cannot be used: try again later", retry_after=1) from None
 
     def _warn(self, text: str) -> None:
         if time.monotonic() - self._warned >= WARN_SECONDS:

@@ -1,5 +1,6 @@
-"""Work that many machines share: files of lines are cut into units, and a unit is complete or absent.
+"""Divide a translation among many machines. Files are cut into units of lines; a unit's result is complete or absent.
 
-`inputs.py` finds files, `units.py` cuts them, `job.py` describes the work and its finished units on disk (`store.py`),
-`worker.py` does one worker's part, and `proof.py` checks and joins the result. No process coordinates the others.
+`inputs.py` finds the files, and `units.py` cuts them. `job.py` keeps the plan and the finished units in a store: a
+directory (`store.py`) or an object store (`bucket.py`). `shard.py` numbers the workers, `worker.py` runs one of them,
+and `proof.py` checks and joins the results. No process coordinates the others.
 """

@@ -12,7 +12,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import MissingError, NmtError, StorageError, UsageError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-WITH_DIRECTORIES = {"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb"}  # others make them of names
+WITH_DIRECTORIES = {"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb"}  # others have none
 
 
 class Bucket:
@@ -51,7 +51,7 @@ class Bucket:
         return self.create(name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Where the store cannot refuse to replace a file, two workers may both succeed."""
+        """Write a small file unless it exists. Two workers may both succeed if the store always replaces files."""
         if self.exists(name):
             return False
         with remote(self.place):
@@ -93,7 +93,7 @@ def is_url(text: str) -> bool:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """Return the file system of fsspec for a URL, and the path in it; UsageError if its library is not installed."""
+    """Return fsspec's file system for a URL, and the path in it. Raise UsageError if its library is not installed."""
     import fsspec
 
     with remote(url):
@@ -108,7 +108,7 @@ def file_system(url: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def remote(place: str) -> Iterator[None]:
-    """Turn the errors of a store's own library into StorageErrors, and name the place in those of Python."""
+    """Convert the errors of a store's own library to StorageErrors, and add the place to OSErrors."""
     try:
         yield
     except (NmtError, NotImplementedError):

@@ -35,8 +35,8 @@ class Input:
 def find(words: Sequence[str]) -> list[Input]:
     """Return the files that paths, directories, patterns and URLs name, sorted by name.
 
-    A directory names all files below it, except hidden ones. MissingError if a word names none, UsageError if two
-    files would have outputs of the same name.
+    A directory names all files below it, except hidden ones. Raise MissingError if a word names no file, and UsageError
+    if two files would have outputs of the same name.
     """
     found = [each for word in words for each in (_found_remotely(word) if is_url(word) else _local(word))]
     found = sorted(dict.fromkeys(found), key=lambda each: each.name)
@@ -80,12 +80,12 @@ def _remote(word: str) -> Iterator[Input]:
         entries = {path: files.info(path)} if files.exists(path) else {}
         root = path.rpartition("/")[0]
     root = root.rstrip("/") + "/"
-    kept = {file: about for file, about in entries.items() if about["type"] == "file"}
-    kept = {file: about for file, about in kept.items() if not _hidden(Path(file.removeprefix(root)))}
+    kept = {file: info for file, info in entries.items() if info["type"] == "file"}
+    kept = {file: info for file, info in kept.items() if not _hidden(Path(file.removeprefix(root)))}
     if not kept:
         raise MissingError(f"{word} names no file. Check the address and the access rights")
-    for file, about in kept.items():
-        yield Input(file.removeprefix(root).lstrip("/"), f"{scheme}://{file}", int(about["size"]))
+    for file, info in kept.items():
+        yield Input(file.removeprefix(root).lstrip("/"), f"{scheme}://{file}", int(info["size"]))
 
 
 def _fixed(pattern: str) -> str:
@@ -100,7 +100,7 @@ def _hidden(path: Path) -> bool:
 
 @contextlib.contextmanager
 def opened(file: Input) -> Iterator[IO[bytes]]:
-    """Open an input, decompressed by its suffix; DataError if it is damaged or of another kind."""
+    """Open an input, decompressed according to its suffix. Raise DataError if it is damaged or has another format."""
     with remote(file.place), _raw(file.place) as raw, decompressing(raw, file.place) as stream:
         check_plain(stream.peek(4)[:4], file.place)
         yield stream

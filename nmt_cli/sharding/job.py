@@ -1,10 +1,10 @@
 """A job on disk: its description, the plan of its units, and the state of each unit.
 
     units/job.json              the input files, the model and the options: everything that determines the output
-    units/counts/00003.json     lines and bytes of the units of one file
-    units/plan.json             the same of all files, once all are counted
+    units/counts/00003.json     lines and bytes of each unit of one file
+    units/plan.json             the same for all files, written when all are counted
     units/012/0012345.json      sidecar: the unit is complete
-    units/012/0012345-HASH      its lines, named by their hash; the sidecar names this file
+    units/012/0012345-HASH      the translated lines; HASH is their hash, and the sidecar names this file
     units/012/0012345.claim     a worker has begun the unit; only a hint for others, perhaps left by a killed worker
     units/012/0012345.failed    why the unit's translation failed
     units/parts/                temporary files
@@ -49,7 +49,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Description:
-    """All that determines a job's output. `identity` has the model, the options and the version of nmt."""
+    """Everything that determines a job's output. `identity` has the model, the options and the version of nmt."""
 
     format: int
     identity: dict[str, Any]
@@ -111,7 +111,7 @@ class Job:
         return self._units or []
 
     def plan(self, start: int = 0) -> None:
-        """Find the units. Files that no worker has counted yet are counted here, from number `start` on."""
+        """Read or make the plan of the units. Count files that no worker has counted, from number `start` on."""
         if stored := self._read(PLAN, Plan):
             counts = stored.counts
         else:
@@ -136,7 +136,7 @@ class Job:
         return [counts[number] for number in range(len(self.files))]
 
     def _read(self, name: str, kind: type[T]) -> T | None:
-        """Return a record in the store, None if it is not there; DataError if it is damaged."""
+        """Return a record in the store, or None if there is none. Raise DataError if it is damaged."""
         try:
             with self.store.open(name) as file:
                 data = file.read(MAX_JSON_BYTES + 1)
@@ -151,7 +151,7 @@ class Job:
         return records.from_json(kind, value, Path(place))
 
     def states(self) -> States:
-        """Return the states of all units, by their names in the store."""
+        """Return the states of all units, judged by the names of files in the store."""
         states = States()
         kinds = {"json": states.done, "failed": states.failed, "claim": states.claimed}
         for folder in range(0, len(self.units), PER_FOLDER):
@@ -165,7 +165,10 @@ class Job:
         return self.store.exists(_name(unit, ".json"))
 
     def sidecar(self, unit: Unit) -> Sidecar | None:
-        """Return the sidecar of a unit, None if there is none; DataError if it is damaged or belongs to another job."""
+        """Return the sidecar of a unit, or None if there is none.
+
+        Raise DataError if it is damaged, and OutputError if it belongs to another job.
+        """
         found = self._read(_name(unit, ".json"), Sidecar)
         if found and found.job != self.digest:
             place = f"{self.store.place}/{_name(unit, '.json')}"
@@ -176,7 +179,7 @@ class Job:
         return found
 
     def open_output(self, unit: Unit, sidecar: Sidecar) -> Any:
-        """Open the lines of a finished unit; FileNotFoundError if they are gone."""
+        """Open the translated lines of a finished unit. Raise FileNotFoundError if they are missing."""
         return self.store.open(f"{_folder(unit.number)}/{sidecar.output}")
 
     def forget(self, unit: Unit) -> None:
@@ -184,7 +187,7 @@ class Job:
         self.store.remove(_name(unit, ".json"))
 
     def claim(self, unit: Unit) -> bool:
-        """Claim a unit and return whether no other worker has."""
+        """Claim a unit. Return False if another worker has claimed it."""
         return self.store.claim(_name(unit, ".claim"), f"{artefact.HOST} {os.getpid()}\n".encode())
 
     def release(self, unit: Unit) -> None:
@@ -212,22 +215,22 @@ class Job:
         return self._read(_name(unit, ".failed"), Failure)
 
     def lines_of(self, unit: Unit) -> str:
-        """Return a unit's lines in words."""
+        """Return a description of a unit's lines for messages."""
         return f"{self.files[unit.file].name}, lines {unit.first:,} to {unit.last:,}"
 
 
 def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit_lines: int | None) -> Job:
-    """Return the job in the store `output`, which is created if needed; OutputError if it has another description.
+    """Return the job in the store `output`, or create it. Raise OutputError if it exists with another description.
 
-    Without `unit_lines`, an existing job keeps its own number.
+    Without `unit_lines`, an existing job keeps its number of lines per unit.
     """
     store = store_of(output, PARTS)
     if reserved := next((file.name for file in files if file.name.split("/")[0] == FOLDER), None):
-        raise UsageError(f"{reserved}: an input cannot have the name of the directory of the units")
+        raise UsageError(f"{reserved}: the name {FOLDER} is reserved for the directory of the units")
     if isinstance(store, Directory):
         _check_apart(store.path, files)
         store.remove_leftovers()
-    values = json.loads(json.dumps(identity))  # as they will be read again
+    values = json.loads(json.dumps(identity))  # with the types that reading JSON returns
     own = Description(FORMAT, values, unit_lines or units.UNIT_LINES, _stored(files))
     job = Job(store, files, own)
     stored = job._read(JOB, Description)
@@ -243,7 +246,7 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
 
 
 def resume(output: str, files: Sequence[Input]) -> Job:
-    """Return the job that exists in a store; MissingError if there is none, DataError for other files."""
+    """Return the existing job in a store. Raise MissingError if there is none, DataError if its files are different."""
     job = Job(store_of(output, PARTS), files, Description(FORMAT, {}, 1, []))
     stored = job._read(JOB, Description)
     if not stored:
@@ -255,7 +258,7 @@ def resume(output: str, files: Sequence[Input]) -> Job:
 
 
 def summary(path: Path) -> tuple[str, int, int]:
-    """Return the SHA-256 of a local file, and its numbers of bytes and of line feeds."""
+    """Return the SHA-256, the number of bytes and the number of line feeds of a local file."""
     import hashlib
 
     hashed, size, lines = hashlib.sha256(), 0, 0
@@ -282,7 +285,7 @@ def _check_apart(output: Path, files: Sequence[Input]) -> None:
 
 
 def _differences(stored: Mapping[str, Any], own: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Yield the values that differ, each in words."""
+    """Yield a description of each value that differs."""
     for key in dict.fromkeys([*stored, *own]):
         old, new = stored.get(key), own.get(key)
         if isinstance(old, dict) and isinstance(new, dict):

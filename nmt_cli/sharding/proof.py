@@ -23,7 +23,7 @@ class Problem(NamedTuple):
 
 
 def problems(job: Job) -> Iterator[Problem]:
-    """Yield the units without a valid result. Input and output are read once and compared with all hashes."""
+    """Yield the units without a valid result. Input and output are read once, and all hashes are compared."""
     with Reader(job.files) as reader:
         for unit in job.units:
             if reason := _problem(job, unit, reader)[1]:
@@ -31,9 +31,10 @@ def problems(job: Job) -> Iterator[Problem]:
 
 
 def join(job: Job, output: str | None) -> list[str]:
-    """Write the outputs of all files and return their places. DataError if a line is missing; then none is written.
+    """Write the outputs of all files and return their places. Write none and raise DataError if a line is missing.
 
-    `output` is a file for one input, else a directory; None stands for the job's own. Suffixes choose a compression.
+    `output` is a directory, or a file if there is one input. None means the job's own directory. Suffixes of the names
+    choose the compression.
     """
     store, names = _outputs(job, output)
     units = {file: list[Unit]() for file in range(len(job.files))}
@@ -83,7 +84,7 @@ def _copy(job: Job, unit: Unit, reader: Reader, target: IO[bytes]) -> None:
 
 
 def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]:
-    """Return a unit's sidecar, and the reason why its result is not valid, or "". The unit's input is read."""
+    """Read a unit's input. Return the unit's sidecar, and the reason why its result is not valid, or ""."""
     content = reader.read(unit)
     try:
         sidecar = job.sidecar(unit)
@@ -98,7 +99,7 @@ def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]
 
 
 def damage_of(job: Job, unit: Unit, sidecar: Sidecar) -> str:
-    """Return the damage to the translated lines of a unit, "" if they match their sidecar."""
+    """Return a description of the damage to a unit's translated lines, or "" if they match their sidecar."""
     hashed = hashlib.sha256()
     try:
         with job.open_output(unit, sidecar) as lines:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nmt_cli.system.errors import UsageError
 
-# Variables of array jobs: a task's number, the first number, the number of tasks. "" where a scheduler sets none.
+# Variables of array jobs: a task's number, the first number, the number of tasks. "" if a scheduler sets none.
 ARRAYS = (
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("JOB_COMPLETION_INDEX", "", ""),  # Kubernetes
@@ -19,7 +19,7 @@ ARRAYS = (
     ("PBS_ARRAY_INDEX", "", ""),
     ("HQ_TASK_ID", "", ""),  # HyperQueue
 )
-# Variables of processes that one task starts: rank, number of processes.
+# Variables of the processes in a task: rank, number of processes.
 RANKS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -30,7 +30,7 @@ ADVICE = "Give the worker's number and the number of workers, such as --shard 1/
 
 
 class Shard(NamedTuple):
-    """Worker `number` of so many workers, counted from 1. It decides only where a worker begins."""
+    """Worker `number` of `workers`, counted from 1. The number decides only where the worker begins."""
 
     number: int
     workers: int
@@ -47,10 +47,10 @@ class Shard(NamedTuple):
 
 
 def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
-    """Return the shard that an option names: "3/8", "auto", or "auto/8" where the scheduler sets no number of tasks.
+    """Return the shard that an option names: "3/8", "auto", or "auto/8" if the scheduler sets no number of tasks.
 
-    With "auto", an array job numbers its tasks, and the rank numbers the processes of a task: with both, process P of Q
-    in task I of N is worker (I - 1) * Q + P + 1 of N * Q. UsageError if the variables of no scheduler are set.
+    With "auto", the scheduler's variables number the tasks of an array job from 1, and the processes of a task from 0.
+    If both are set, process P of Q in task I of N is worker (I - 1) * Q + P + 1 of N * Q. Raise UsageError if none is.
     """
     if found := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         shard = Shard(int(found[1]), int(found[2]))
@@ -71,7 +71,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
         tasks = count or numbers.get(array[2], 0)
         if not tasks:
             raise UsageError(f"{array[0]} is set, but not the number of tasks. Give it: --shard auto/N")
-        # The remainder numbers any N tasks in a row, from any first number on.
+        # The remainder is different for any N consecutive tasks, whatever their first number.
         task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
     elif ranks > 1 or count:
         ranks = count or ranks

@@ -1,6 +1,6 @@
-"""Directories for the results of many workers: local or shared ones, and object stores (bucket.py).
+"""Stores for the results of many workers: directories, local or shared, and object stores (bucket.py).
 
-A file appears by one rename, or by one upload. Nothing is locked, and no clock is read.
+A file appears in one step, by a rename or an upload. There are no locks, and clocks do not matter.
 """
 
 import errno
@@ -12,7 +12,7 @@ from nmt_cli.sharding.bucket import Bucket, is_url
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import OutputError
 
-NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}  # of file systems without hard links
+NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}  # errors of file systems without hard links
 
 
 class Store(Protocol):
@@ -21,12 +21,12 @@ class Store(Protocol):
     place: str  # for messages
 
     def names(self, folder: str) -> set[str]:
-        """Return the names of the files in a folder, none if there is no such folder."""
+        """Return the names of the files in a folder. A missing folder has none."""
 
     def exists(self, name: str) -> bool: ...
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a file for reading; FileNotFoundError if there is none."""
+        """Open a file for reading. Raise FileNotFoundError if there is none."""
 
     def claim(self, name: str, data: bytes) -> bool:
         """Write a small file unless it exists, and return whether it was written. Readers may see half of it."""
@@ -38,7 +38,7 @@ class Store(Protocol):
         """Write a small file in one step."""
 
     def part(self) -> Path:
-        """Return a new local path to write a file for `keep`."""
+        """Return a new local path for a file that `keep` will store."""
 
     def keep(self, part: Path, name: str) -> None:
         """Give a complete local file its name in the store, in one step, and remove the local one."""
@@ -48,10 +48,10 @@ class Store(Protocol):
 
 
 class Directory:
-    """A directory of a file system, perhaps shared by machines."""
+    """A directory of a file system, which machines may share."""
 
     def __init__(self, path: Path, parts: str) -> None:
-        """`parts` is the directory for temporary files, below this one."""
+        """`parts` is the directory for temporary files, relative to `path`."""
         self.path = path
         self.place = str(path)
         self._parts = path / parts
@@ -128,5 +128,5 @@ class Directory:
 
 
 def store_of(place: str, parts: str = "") -> Store:
-    """Return the store at a path or a URL. A local one keeps its temporary files in the directory `parts`."""
+    """Return the store at a path or a URL. A directory keeps temporary files in its directory `parts`."""
     return Bucket(place) if is_url(place) else Directory(Path(place), parts)

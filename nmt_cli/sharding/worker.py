@@ -1,7 +1,8 @@
-"""One worker of a job: it does the units of its share, then helps with the others, without any coordinator.
+"""One worker of a job. It does the units of its share, then helps with the others, without any coordinator.
 
-First its share, in order. Then, again and again, the second half of the longest run of units that no worker has begun,
-so that workers rarely meet. Last the units that others have begun and not finished: their workers may have been killed.
+The worker does the units of its share in order. Then it repeatedly takes the second half of the longest run of units
+that no worker has begun, so that two workers rarely do the same unit. Finally it does the units that other workers have
+begun and not finished, since these workers may have been killed.
 """
 
 import os
@@ -17,14 +18,14 @@ from nmt_cli.sharding.units import Content, Reader, Unit
 from nmt_cli.system.console import Progress, warn
 from nmt_cli.system.errors import DataError, NmtError
 
-# Translates the lines of one file descriptor to another; the number of the first line is the third argument.
+# Translates lines. The arguments are two file descriptors, source and target, and the number of the first line.
 Translate = Callable[[int, int, int], None]
-LANES = 2  # units in work at once: one fills the search threads while the other ends
-STOP_SECONDS = 10  # that an interrupted unit may take to stop
+LANES = 2  # units translated at once: one fills the search threads while the other ends
+STOP_SECONDS = 10  # how long an interrupted unit may take to stop
 
 
 class Worker:
-    """Does the units of a job that are left. `stop` interrupts translations that are running."""
+    """Does the units of a job that have no result. `stop` interrupts running translations."""
 
     def __init__(self, job: Job, shard: Shard, translate: Translate, *, one_line: bool, stop: Callable[[], object]):
         """With `one_line`, each line must have one output line."""
@@ -38,14 +39,13 @@ class Worker:
         self._own = set[int]()  # units that it has done or is doing
         self._reader = Reader(job.files)
         self._order = self._in_order()
-        self._lock = threading.Lock()  # of the order and the reader
+        self._lock = threading.Lock()  # for the order and the reader
         self._events = queue.SimpleQueue[tuple[Unit, Failure | None] | BaseException | None]()
         self.failures = list[tuple[Unit, Failure]]()
         self.lines = 0
 
     def run(self, progress: Progress) -> None:
-        """Do units until none is left that has neither a result nor a failure. The first error of the disk or of the
-        output ends the worker."""
+        """Do units until each has a result or a failure. The first error of the disk or the output ends the worker."""
         lanes = [threading.Thread(target=self._lane, daemon=True, name=f"unit {lane}") for lane in range(LANES)]
         try:
             for lane in lanes:
@@ -76,7 +76,7 @@ class Worker:
                 self._reader.__exit__()
 
     def do_unit(self, unit: Unit) -> Failure | None:
-        """Do one unit unless it has a result, and return why that failed."""
+        """Do one unit unless it has a result. Return its failure, if any."""
         if self._job.is_done(unit):
             return None
         with self._reader:
@@ -96,7 +96,7 @@ class Worker:
             return (unit, self._reader.read(unit)) if unit else None
 
     def _in_order(self) -> Iterator[Unit]:
-        """Yield the units to do. They are chosen only when the units before have been taken."""
+        """Yield the units to do. Each is chosen only when the worker is ready for it."""
         units, total = self._job.units, len(self._job.units)
         done = self._job.states().done
         for unit in units[self._shard.start(total) : self._shard.end(total)]:
@@ -116,7 +116,7 @@ class Worker:
                 yield unit
 
     def _longest_run(self) -> Sequence[Unit]:
-        """Return the most units in a row that no worker has begun."""
+        """Return the longest run of units that no worker has begun."""
         states = self._job.states()
         begun = states.done | states.failed | states.claimed | self._tried
         longest, start, total = range(0), 0, len(self._job.units)
@@ -134,10 +134,10 @@ class Worker:
         return True
 
     def _is_intact(self, unit: Unit) -> bool:
-        """Return whether a finished unit has its lines. If not, remove its sidecar."""
+        """Return whether a finished unit has valid lines. If not, remove its sidecar."""
         try:
             sidecar = self._job.sidecar(unit)
-            damage = damage_of(self._job, unit, sidecar) if sidecar else "it is not there any more"
+            damage = damage_of(self._job, unit, sidecar) if sidecar else "its sidecar is missing"
         except DataError as error:
             damage = str(error)
         if damage:
@@ -146,7 +146,7 @@ class Worker:
         return not damage
 
     def _do(self, unit: Unit, content: Content) -> Failure | None:
-        """Translate a unit and store its result, or why there is none."""
+        """Translate a unit and store its result. If that fails, store and return the failure."""
         part = self._job.store.part()
         try:
             try:
@@ -167,7 +167,7 @@ class Worker:
         return None
 
     def _write(self, data: bytes, part: Path, unit: Unit) -> None:
-        """Translate lines to a local file; DataError if a line is missing."""
+        """Translate lines to a local file. Raise DataError if a line is missing."""
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(os.memfd_create("unit"), "wb", buffering=0) as source:

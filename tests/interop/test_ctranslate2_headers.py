@@ -60,7 +60,7 @@ def test_scales_and_types_of_numbers(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=rf"model\.bin is damaged: {name} has no scale for its integers"):
             binary.weights(name)
     assert (binary.number("one", 3), binary.number("none", 3)) == (7, 3)
-    with pytest.raises(DataError, match="its attribute s is no number"):
+    with pytest.raises(DataError, match="its attribute s is not a number"):
         binary.number("s", 3)
     (tmp_path / "model.bin").write_bytes(b"")
     with pytest.raises(DataError, match=r"model\.bin was cut while it was read"):
@@ -168,7 +168,7 @@ def test_the_configuration_of_old_versions_is_in_the_weights(tmp_path: Path) -> 
         with pytest.raises(DataError, match=feature):
             config_of(tmp_path, **{attribute: 1})
     for wrong in ("x" * 513, np.array([1], np.int16)):
-        with pytest.raises(DataError, match="its attribute unk_token is no text"):
+        with pytest.raises(DataError, match="its attribute unk_token is not text"):
             read_config(tmp_path, written(tmp_path / "model.bin", {"unk_token": wrong}, version=5))
     with pytest.raises(MissingError, match=r"config\.json"):
         config_of(tmp_path, 6)
@@ -253,7 +253,7 @@ def test_vocabularies_in_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         tmp_path, read_binary(tmp_path / "model.bin"), {"unk_token": "<unk>", "eos_token": "</s>", **config}
     )
     assert (found.tokens[0][4], found.tokens[1][0]) == ("b", "x\r")
-    with pytest.raises(DataError, match="does not number its tokens below 5"):
+    with pytest.raises(DataError, match="does not give its tokens distinct numbers below 5"):
         vocabularies(tmp_path, config, rows=4)
     assert vocabularies(tmp_path, config, rows=4, source_rows=6) == [[6, 0, 2, 1, 3, 4, 5], [4, 1, 3, 0, 2]]
     monkeypatch.setattr(artefact, "MAX_JSON_BYTES", 10)
@@ -261,8 +261,8 @@ def test_vocabularies_in_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(DataError, match=r"source_vocabulary\.txt is too large: 10 bytes at most"):
         vocabularies(tmp_path, config)
     monkeypatch.undo()
-    for tokens, reason in (([*TOKENS, "a"], "it names a token twice"), ([*TOKENS[:4], 5], "a token is no text"),
-                           ([*TOKENS[:4], "\ud800"], "a token is no text")):  # fmt: skip
+    for tokens, reason in (([*TOKENS, "a"], "it names a token twice"), ([*TOKENS[:4], 5], "a token is not text"),
+                           ([*TOKENS[:4], "\ud800"], "a token is not text")):  # fmt: skip
         (tmp_path / "shared_vocabulary.json").write_text(json.dumps(tokens))
         with pytest.raises(DataError, match=rf"shared_vocabulary\.json is damaged: {reason}"):
             vocabularies(tmp_path, config)

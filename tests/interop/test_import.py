@@ -145,7 +145,7 @@ def test_a_language_tag_is_one_token_at_the_beginning(tmp_path):
         ({"scale_embedding": False}, "scaled by sqrt"),
         ({"activation_function": "tanh"}, "activation tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "has no tensor lm_head"),
-        ({"decoder_vocab_size": 5}, r"vocab\.json does not number its tokens below 5"),
+        ({"decoder_vocab_size": 5}, r"vocab\.json does not give its tokens distinct numbers below 5"),
         ({"encoder_layers": 3}, r"no tensor model\.encoder\.layers\.2"),
         ({"decoder_layers": 3}, r"no tensor model\.decoder\.layers\.2"),
         ({"model_type": "t5"}, "t5 model"),
@@ -166,7 +166,7 @@ def test_different_results_and_two_bpe_models_are_refused(tmp_path, saved, monke
     with pytest.raises(DataError, match="two BPE models over one vocabulary"):
         import_model(tmp_path / "hf", tmp_path / "model")
     monkeypatch.setattr(transformers_marian, "sines_first", torch.arange)
-    with pytest.raises(DataError, match="computes something else than our model"):
+    with pytest.raises(DataError, match="does not compute the same as our model"):
         import_model(saved, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

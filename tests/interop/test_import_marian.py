@@ -159,7 +159,7 @@ def test_yml_vocabularies_with_sentencepiece_models(tmp_path):
     with pytest.raises(MissingError, match=r"source\.spm\. A \.yml vocabulary needs it to split text"):
         import_model(directory, tmp_path / "model")
     (directory / "opus.vocab.yml").write_text(text.replace(": 5\n", ": five\n"), "utf-8")
-    with pytest.raises(DataError, match=r"opus\.vocab\.yml does not number its tokens below"):
+    with pytest.raises(DataError, match=r"opus\.vocab\.yml does not give its tokens distinct numbers below"):
         import_model(directory, tmp_path / "model")
     (directory / "opus.vocab.yml").write_text(text, "utf-8")
     for side in ("source", "target"):

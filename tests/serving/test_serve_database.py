@@ -213,7 +213,7 @@ def test_a_locked_data_base_is_answered_with_503(
             for _ in range(3):
                 answer = client.post("/v2/glossaries", json=NEW)
                 assert answer.status_code == 503
-                assert answer.json() == {"message": "The server's data base cannot be used: try again later"}
+                assert answer.json() == {"message": "The server's database cannot be used: try again later"}
             assert client.post("/translate", json={"q": "rot", **PAIR}).status_code == 200
             assert capsys.readouterr().err.count("warning") == 1
         assert client.post("/v2/glossaries", json=NEW).status_code == 201
@@ -279,7 +279,7 @@ def test_the_schema_is_upgraded_and_a_newer_one_refused(path: Path, monkeypatch:
 
 def test_files_that_are_no_data_base_of_ours_are_refused_and_left_alone(path: Path, tmp_path: Path) -> None:
     path.write_bytes(b"x" * 5000)
-    with pytest.raises(DataError, match="no SQLite data base"):
+    with pytest.raises(DataError, match="not an SQLite database"):
         Database(path)
     assert path.read_bytes() == b"x" * 5000
     other = tmp_path / "other.db"
@@ -288,7 +288,7 @@ def test_files_that_are_no_data_base_of_ours_are_refused_and_left_alone(path: Pa
     with pytest.raises(DataError, match="another program"):
         Database(other)
     for wrong in (tmp_path, tmp_path / "nowhere" / "x"):
-        with pytest.raises(OutputError, match="cannot open the data base"):
+        with pytest.raises(OutputError, match="cannot open the database"):
             Database(wrong)
 
 

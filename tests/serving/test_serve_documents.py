@@ -81,7 +81,7 @@ def test_wrong_uploads_are_refused(client: TestClient) -> None:
     for name, fields, text in (
         ("a.exe", {}, "file format not supported"),
         ("a", {}, "file format not supported"),
-        ("a.html", {"output_format": "pdf"}, "output_format must be that of the file"),
+        ("a.html", {"output_format": "pdf"}, "output_format must be the format of the file"),
         ("a.html", {"glossary_id": "x"}, "glossary_id is not supported"),
         ("a.html", {"target_lang": "fr"}, "fr is not supported"),
     ):

@@ -329,11 +329,11 @@ def test_keys_are_lines_without_comments(tmp_path: Path, data: bytes, keys: list
 )
 def test_an_invalid_key_is_reported_by_line_and_not_shown(tmp_path: Path, line: str) -> None:
     (tmp_path / "keys").write_bytes(b"# ours\n" + LONG_KEY + b"\n" + line.encode())
-    with pytest.raises(DataError, match=r"keys, line 3 is no key: it must be printable ASCII without spaces") as caught:
+    with pytest.raises(DataError, match=r"keys, line 3 is not a key: it must be printable ASCII") as caught:
         read_keys(tmp_path / "keys")
     assert line not in str(caught.value)
     (tmp_path / "keys").write_bytes(LONG_KEY.decode().encode("utf-16"))
-    with pytest.raises(DataError, match="line 1 is no key"):
+    with pytest.raises(DataError, match="line 1 is not a key"):
         read_keys(tmp_path / "keys")
 
 
