@@ -293,7 +293,8 @@ def connection_limit(wanted: int | None) -> int:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return wanted or DEFAULT_CONNECTIONS
-    with contextlib.suppress(OSError):
+    opened = 0
+    with contextlib.suppress(OSError):  # /dev may be hidden
         opened = len(list(Path("/dev/fd").iterdir()))
     room = limit - opened - SPARE_FILES
     if room < (wanted or 1):

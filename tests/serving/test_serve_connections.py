@@ -301,3 +301,9 @@ def test_the_limit_on_open_files_to_set_is_named(monkeypatch: pytest.MonkeyPatch
         found = re.search(r"64 open files are too few for ([\d,]+) connections.*ulimit -n (\d+)", str(caught.value))
         assert found
         assert (found[1], int(found[2])) == (f"{wanted or 1:,}", opened + connections.SPARE_FILES + needed)
+
+
+def test_connections_are_limited_where_dev_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (connections.SPARE_FILES + 50, 0))
+    monkeypatch.setattr(Path, "iterdir", Mock(side_effect=PermissionError))
+    assert connections.connection_limit(None) == 50
