@@ -17,7 +17,7 @@ GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # of NVIDI
 
 
 def may_have_gpu() -> bool:
-    """Return False if there is certainly no GPU. This check spares importing torch."""
+    """Return False if there is certainly no GPU. This check avoids importing torch."""
     on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return not on_cpu and not hidden and any(Path(file).exists() for file in GPU_FILES)

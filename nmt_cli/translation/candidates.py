@@ -29,7 +29,7 @@ def _normalize(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
 def best_continuations(
     logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, sampling: Sampling | None, uniform_R1: Tensor
 ) -> Tensor:
-    """Return each slot's 2W best continuations, best first: sums of log-probabilities, hypotheses, ids: 3 x S x C.
+    """Return each slot's 2W best continuations, best first, 3 x S x C: sums of log-probabilities, hypotheses and ids.
 
     `forced_S` holds each slot's forced next token, or PAD if any token may follow. It is empty if no slot has one. If
     scores are not finite, sums are NaN. With `sampling`, W is 1, and each row draws a token with its random number from
@@ -76,7 +76,7 @@ def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Ten
 def _top(
     scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each slot's `most` best sums of a row's base and a score, their hypotheses and their ids, all S x C.
+    """Return each slot's `most` best sums (a row's base plus a score), their hypotheses and their ids, all S x C.
 
     It compares the largest sum of each block, and searches only the `most` best blocks. On a CPU this is five times as
     fast as topk over the vocabulary.

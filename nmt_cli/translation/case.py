@@ -22,8 +22,8 @@ SURE_UPPER = 3  # words in capitals; fewer may be an acronym or a name, so the m
 SURE_TITLE = 5  # words in title case; with fewer, the model chooses
 FEWEST_TITLED = 3  # words with a capital in a line in title case; two are mostly a name
 MOST_PHRASES = 64  # phrases of several words that keep their case in one line; the time grows with their number
-SHORT_WORD = 3  # most letters of a word that may be lowercase in title case
-SHORTEST_STEM = 3  # fewest letters of a word that is judged without its ending, or as a single word in capitals
+SHORT_WORD = 3  # maximum letters of a word that may be lowercase in title case
+SHORTEST_STEM = 3  # minimum letters of a word that is judged without its ending, or as a single word in capitals
 # Acronyms that many languages share. Those of two letters are words in some languages. Other acronyms stay in capitals
 # if the tokenizer has them as one token, or if they have no vowels.
 _ACRONYMS = """
@@ -251,7 +251,7 @@ class Caser:
         return len(spelled[word]) == 1 or no_vowel or bool(_ROMAN.fullmatch(word))
 
     def _is_shouted(self, core: str) -> bool:
-        """Return whether a word's capitals are spelled by letters or bytes, but its usual form in few tokens."""
+        """Return whether the tokenizer needs many tokens for a word in capitals, but few for its usual form."""
         word = max(map(_stem, _WORD.findall(core)), key=len)
         if len(word) < SHORTEST_STEM or word in ACRONYMS or any(map(str.isdigit, core)):
             return False

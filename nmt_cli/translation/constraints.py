@@ -1,9 +1,9 @@
 """Lexical constraints: forms of terms that every translation must contain. engine.c follows the same rules.
 
 A term is met by any of its forms. The forms of all terms make up an automaton of tokens (Aho and Corasick 1975). The
-state of a hypothesis has two parts: the set of terms that it has met, and the node of the automaton for the form that
-its last tokens begin. A complete form meets its term only when the next token begins a word: until then, its last word
-may be the beginning of a longer one.
+state of a hypothesis has two parts: the node of the automaton that its last tokens lead to, and the set of terms that
+it has met. A complete form meets its term only when the next token begins a word: until then, its last word may be the
+beginning of a longer one.
 
 For every hypothesis, each step considers the best W tokens and every token that continues a form of an unmet term. It
 considers EOS only when all terms are met. These candidates are put in banks by their progress, the number of tokens of

@@ -132,7 +132,7 @@ class SegmentQueue:
     def peek(self, held: dict[Segment, bool]) -> Segment | None:
         """Return the next segment, if any, for a worker that holds the segments `held`.
 
-        No worker takes more than its share while others could search the rest. Cancelled segments are removed, too.
+        No worker takes more than its share while others could search the rest. Also removes cancelled segments.
         """
         while len(held) < -(-self.unfinished // len(self._workers)):
             heaps = [self._first] if self._first else []
@@ -173,8 +173,8 @@ class SegmentQueue:
 class WorkerQueue:
     """A worker's end of the queue. The worker's search calls `take` and `finish`.
 
-    If a search raises an error, each segment that the worker holds is searched again, alone. If the segment raises an
-    error alone, too, it keeps this error.
+    If a search raises an error, each segment that the worker holds is searched again, alone. If the search of a segment
+    alone fails, too, the segment gets the error.
     """
 
     def __init__(self, queue: SegmentQueue, search: Search) -> None:

@@ -317,7 +317,7 @@ def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, row
 
 
 def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
-    """Align each token of a segment's hypotheses with a source token, if its options ask for it. Return the segment.
+    """Return a segment. If its options ask for alignments, align each token of its hypotheses with a source token.
 
     The source token with the most evidence is chosen. Evidence is the sum of the attention of all heads of all layers,
     each weighted by its sharpness, exp(-entropy). It is then divided by s ^ 0.75, where s is the sum of the source

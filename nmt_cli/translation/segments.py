@@ -53,7 +53,7 @@ class Segment:
         return self.ids if eos else self.ids[:-1] or self.ids
 
     def limit(self, longest: int) -> int:
-        """Return the most tokens that the translation may have, EOS counted. `longest` is the model's own limit."""
+        """Return the maximum number of tokens of the translation, EOS counted. `longest` is the model's own limit."""
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)
 
     def random(self) -> Any:

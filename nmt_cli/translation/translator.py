@@ -158,7 +158,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         target: str = "",
         shortlist: bool = False,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line, in order, while reading more lines. An empty line stays empty.
+        """Yield the translation of every line, in order, while reading more lines. A line without text has none.
 
         `prefixes` are the forced beginnings of the translations, one for each line. The other keywords are those of
         SearchOptions.
@@ -227,7 +227,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 
     def _token_of(self, target: str) -> str:
-        """Return the text before each source that selects a target language. Raises UsageError if there is none."""
+        """Return the text that selects a target language before a source. Raises UsageError if the model has none."""
         if target.startswith(">>"):
             return target  # resolved already
         tokens = {each.target: each.prefix for each in directions_of(self.config, self.tokenizer)}
