@@ -145,8 +145,9 @@ def check(files: Sequence[str], output: str) -> int:
         number += 1
         print(checked.files[unit.file].name, unit.first, unit.last, reason, sep="\t")
     lines = counted(sum(unit.lines for unit in checked.units), "line")
-    of_all = f"{counted(len(checked.units), 'unit')}, {lines} of {counted(len(checked.files), 'file')}"
-    say(f"{number:,} of {of_all} are missing or damaged" if number else f"complete: {of_all}")
+    units = counted(len(checked.units), "unit")
+    of_all = f"{lines} of {counted(len(checked.files), 'file')}"
+    say(f"{number:,} of {units} missing or damaged ({of_all} in all)" if number else f"complete: {units}, {of_all}")
     return INCOMPLETE if number else 0
 
 

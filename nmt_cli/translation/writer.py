@@ -95,7 +95,7 @@ def report(counts: Counter[str], max_length: int) -> None:
             "sentences or parts of them stay untranslated: the model repeated itself or did not end",
         ),
         (say, "constrained", "segments lacked a term and were searched again, with constraints"),
-        (say, "split", "lines longer than those of training were split at sentence ends and rejoined"),
+        (say, "split", "lines longer than training lines were split at sentence ends and rejoined"),
         (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),
     ):
         if counts[name]:
