@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
 SOURCES = *(HERE / name for name in ("engine.c", "neon.c", "team.c", "dispatch.c")), HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
-TARGET = "NMT_ENGINE_TARGET"  # of the wheel: a processor (with Linux), or a name such as aarch64-macos; default: this
+TARGET = "NMT_ENGINE_TARGET"  # of the wheel: a processor (for Linux), or such as aarch64-macos; default: this system
 COMPILER = "ziglang>=0.15,<0.18"
 GLIBC = "2.17"  # the oldest that zig supports on aarch64
 MACOS = "11.0"  # the first for Apple's own processors

@@ -43,9 +43,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
     """
     with path.open("rb") as file:
         size, entries = _header(file, path)
-        memory = mmap.mmap(
-            -1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )  # shared memory could not be released
+        # Private, because `release` cannot free shared memory.
+        memory = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if file.readinto(memory) < size:
             raise DataError(f"{path} was truncated while it was read")
     base = ctypes.addressof(c_char.from_buffer(memory))

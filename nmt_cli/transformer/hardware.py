@@ -113,8 +113,7 @@ class Staged:
 def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.Lock]:
     """Return the stream for all graph captures of this process, and its lock.
 
-    Torch hands out 32 streams in turn. If each search took a new one, some search would get the stream that batches
-    use.
+    Torch hands out 32 streams in turn. If each search took a new one, some search would get the stream for batches.
     """
     return torch.cuda.Stream(device), threading.Lock()
 

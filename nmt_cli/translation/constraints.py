@@ -114,7 +114,7 @@ class Constraints:
         return all(gain or state.met >> term & 1 for term, gain in enumerate(self.gains[state.node]))
 
     def wanted(self, state: State) -> list[int]:
-        """Return the next tokens of the forms of unmet terms."""
+        """Return the tokens that begin or continue a form of an unmet term."""
         found = []
         for node in range(1, len(self.tokens)):
             if self.parents[node] in (0, state.node):

@@ -158,10 +158,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         target: str = "",
         shortlist: bool = False,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line, in order, while reading more lines. A line without text has none.
+        """Yield the translation of every line, in order, while reading more lines.
 
-        `prefixes` are the forced beginnings of the translations, one for each line. The other keywords are those of
-        SearchOptions.
+        A line without text has an empty translation. `prefixes` are the forced beginnings of the translations, one for
+        each line. The other keywords are fields of SearchOptions.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes an iterable of lines, not one text: [text]")
