@@ -24,12 +24,12 @@ HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
 SOURCES = *(HERE / name for name in ("engine.c", "neon.c", "team.c", "dispatch.c")), HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
-TARGET = "NMT_ENGINE_TARGET"  # to build a wheel for: a processor, for Linux, or such as aarch64-macos; default: this
+TARGET = "NMT_ENGINE_TARGET"  # of the wheel: a processor (for Linux), or such as aarch64-macos; default: this system
 COMPILER = "ziglang>=0.15,<0.18"
 GLIBC = "2.17"  # the oldest that zig supports on aarch64
 MACOS = "11.0"  # the first for Apple's own processors
 
-# Per processor: instruction set levels, fastest first, with the CPU features that zig compiles for.
+# For each kind of processor: the instruction set levels, fastest first, and the CPU features that zig compiles for.
 LEVELS: dict[str, dict[str, str]] = {
     "x86_64": {
         "amx": "x86_64_v4+avx512vnni+amx_tile+amx_int8",
@@ -56,7 +56,7 @@ def own_target() -> str:
     machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in LEVELS or not (glibc or sys.platform == "darwin"):
         systems = f"macOS or Linux with glibc on {' or '.join(LEVELS)}"
-        raise CannotBuildError(f"it needs {systems}, not {sys.platform} {machine}")
+        raise CannotBuildError(f"the engine needs {systems}, not {sys.platform} {machine}")
     return target_of(machine if glibc else f"{machine}-macos")
 
 
@@ -64,7 +64,7 @@ def target_of(name: str) -> str:
     """Return zig's name for a processor, with Linux and glibc, or for a name such as aarch64-macos."""
     machine, _, system = name.partition("-")
     if machine not in LEVELS or system not in ("", "macos"):
-        raise CannotBuildError(f"it supports {' and '.join(LEVELS)}, with -macos for macOS, not {name}")
+        raise CannotBuildError(f"the engine supports {' and '.join(LEVELS)}, with -macos for macOS, not {name}")
     return f"{machine}-macos.{MACOS}" if system else f"{machine}-linux-gnu.{GLIBC}"
 
 
@@ -87,7 +87,7 @@ def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
 
 
 def is_current(output: Path, stamp: str | None = None) -> bool:
-    """Return whether the library was compiled from the current sources, by default for all levels of this system."""
+    """Return whether the library was compiled from the current sources (default: for all levels of this system)."""
     stamp = stamp or _stamp(own_target(), levels_of(own_target()), [])
     return output.exists() and stamp.encode() in output.read_bytes()
 
@@ -130,7 +130,7 @@ def build(
             level_flags = [f"-mcpu={cpus[level]}", f"-DLEVEL={level}", "-c", str(HERE / "engine.c")]
             commands.append([*zig, *level_flags, "-o", f"{folder}/{level}.o"])
         list(pool.map(_run, commands, [environment] * len(commands)))
-        new = output.with_name(f".{output.name}-{os.getpid()}")  # a process may have the old one open
+        new = output.with_name(f".{output.name}-{os.getpid()}")  # a process may have the old library open
         try:
             _run([*zig, *(command[-1] for command in commands), *link, "-o", str(new)], environment)
             new.replace(output)
@@ -164,7 +164,7 @@ def get_build_hook() -> type[Any]:
                 if wanted:
                     raise CannotBuildError(f"{TARGET}={wanted}: {obstacle}")
                 LIBRARY.unlink(missing_ok=True)
-                self.app.display_warning(f"nmt is built without its engine, translation on a CPU is slower: {obstacle}")
+                self.app.display_warning(f"nmt is built without its engine, so CPU translation is slower: {obstacle}")
             elif version != "editable":
                 build_data["force_include"][str(library)] = "nmt_cli/engine/libengine.so"
                 build_data["tag"] = wheel_tag(target)

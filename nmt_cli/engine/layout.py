@@ -1,4 +1,4 @@
-"""The tensors of a model: their names and shapes follow from its sizes."""
+"""Names and shapes of a model's tensors, which follow from its settings."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ class Settings(Protocol):
 
     @property
     def depths(self) -> tuple[int, int]:
-        """Layers of the encoder and of the decoder."""
+        """The numbers of layers of the encoder and of the decoder."""
 
 
 def depths(settings: Settings) -> dict[str, int]:
@@ -61,7 +61,7 @@ def norms(settings: Settings, side: str) -> list[str]:
 
 
 def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
-    """Return the shape of each tensor by name. `vocabulary_size` counts the tokens of the target, PAD included."""
+    """Return the shape of each tensor by name. `vocabulary_size` is the number of target tokens, PAD included."""
     d = settings.d_model
     queries, values = settings.num_heads * settings.d_k, settings.num_heads * settings.d_v
     shape_of = {
@@ -95,7 +95,7 @@ def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
 
 
 def differences(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> Iterator[str]:
-    """Yield a description of each tensor that is missing, superfluous or of another shape."""
+    """Yield a description of each tensor that is missing, superfluous or of the wrong shape."""
     for name in {**expected, **found}:
         shape, wanted = found.get(name), expected.get(name)
         if shape != wanted:

@@ -1,7 +1,7 @@
 """Open the compiled engine and choose its level, the instruction set to use.
 
-The library holds every level of its processor. The fastest one that the CPU supports is used, unless NMT_ENGINE names
-another level, or `off` for no engine.
+The library contains all levels for its kind of processor. The fastest level that the CPU supports is used, unless
+NMT_ENGINE names another level, or `off` for no engine.
 """
 
 import ctypes
@@ -52,14 +52,14 @@ def describe(path: Path = PATH) -> str:
 
 
 def fastest_level(compiled: Sequence[str], runnable: Sequence[str]) -> str | None:
-    """Return the first level of `runnable`, fastest first, that is also compiled, or the one that NMT_ENGINE names.
+    """Return the level that NMT_ENGINE names, or else the fastest one that is compiled and runnable, if any.
 
-    Raises UsageError if that one is not available.
+    `runnable` lists the fastest level first. Raises UsageError if the named level is not available.
     """
     wanted = os.environ.get("NMT_ENGINE", "")
     levels = [level for level in runnable if level in compiled]
     if wanted and wanted not in levels:
-        raise UsageError(f"NMT_ENGINE={wanted} cannot run on this CPU. It has {', '.join(levels)}")
+        raise UsageError(f"NMT_ENGINE={wanted} cannot run on this CPU. It runs {', '.join(levels)}")
     return wanted or next(iter(levels), None)
 
 

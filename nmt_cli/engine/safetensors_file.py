@@ -17,11 +17,11 @@ from nmt_cli.system.errors import DataError, printable
 
 MAX_HEADER_BYTES = 1 << 24
 MAX_DIMENSIONS = 8
-Entries = dict[str, tuple[int, tuple[int, ...]]]  # by name: offset in the data after the header, and shape
+Entries = dict[str, tuple[int, tuple[int, ...]]]  # for each name: offset in the data after the header, and shape
 
 
 class Tensor(NamedTuple):
-    address: int  # of float32 numbers, row-major
+    address: int  # of row-major float32 numbers
     shape: tuple[int, ...]
 
     @property
@@ -37,23 +37,22 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], mmap.mmap]:
-    """Return the tensors, and the memory that they lie in; keep a reference to it while they are used.
+    """Return the tensors, and the memory that holds them. Keep a reference to the memory while you use the tensors.
 
-    DataError if the file is damaged or contains numbers other than float32.
+    Raises DataError if the file is damaged or contains numbers other than float32.
     """
     with path.open("rb") as file:
         size, entries = _header(file, path)
-        memory = mmap.mmap(
-            -1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        )  # shared memory could not be released
+        # Private, because `release` cannot free shared memory.
+        memory = mmap.mmap(-1, max(size, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if file.readinto(memory) < size:
-            raise DataError(f"{path} was cut while it was read")
+            raise DataError(f"{path} was truncated while it was read")
     base = ctypes.addressof(c_char.from_buffer(memory))
     return {name: Tensor(base + first, shape) for name, (first, shape) in entries.items()}, memory
 
 
 def release(memory: mmap.mmap, kept: Iterable[Tensor]) -> None:
-    """Release the memory of all tensors of a file except these."""
+    """Release the memory of a file's tensors, except for the tensors in `kept`."""
     base = ctypes.addressof(c_char.from_buffer(memory))
     spans = sorted((tensor.address - base, tensor.address - base + tensor.bytes) for tensor in kept)
     end = 0
@@ -78,9 +77,9 @@ def _header(file: BinaryIO, path: Path) -> tuple[int, Entries]:
         for (first, last, shape), name in spans:
             if tensors[name]["dtype"] != "F32":
                 what = printable(f"{name} is {tensors[name]['dtype']}", 100)
-                raise DataError(f"{path} has weights of another type than F32: {what}")
+                raise DataError(f"{path} has weights that are not F32: {what}")
             if first != end or last != first + 4 * math.prod(shape) or last > left:
-                raise ValueError(f"the bytes of {name} are not there")
+                raise ValueError(f"the offsets or the shape of {name} are wrong")
             end, entries[name] = last, (first, shape)
         if end != left:
             raise ValueError(f"{left - end:,} bytes belong to no tensor")
@@ -98,10 +97,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _span(name: str, entry: Any) -> tuple[int, int, tuple[int, ...]]:
-    """Return the first offset, the end and the shape in a header's entry; ValueError if they are not sizes."""
+    """Return the start, the end and the shape in a header's entry. Raises ValueError if they are not sizes."""
     offsets, shape = entry["data_offsets"], entry["shape"]
     if len(offsets) != 2 or len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"the entry of {name} is no tensor's")
+        raise ValueError(f"the entry of {name} does not describe a tensor")
     if any(type(number) is not int or not 0 <= number < 1 << 62 for number in (*offsets, *shape)):
-        raise ValueError(f"the bytes of {name} are not there")
+        raise ValueError(f"the offsets or the shape of {name} are wrong")
     return *offsets, tuple(shape)

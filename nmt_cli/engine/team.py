@@ -1,4 +1,4 @@
-"""Helper threads that share large products with the threads that search."""
+"""Helper threads that compute parts of large matrix products for the threads that search."""
 
 import threading
 
@@ -6,10 +6,10 @@ from nmt_cli.engine.library import Library
 
 
 class Team:
-    """Helpers for searches by `threads` threads, which together use at most `threads` cores.
+    """Helpers for searches in up to `threads` threads. Searches and helpers together use at most `threads` cores.
 
-    A product of a search is shared while fewer threads search. Results do not depend on it. The helpers end when the
-    Team is garbage-collected.
+    While fewer threads search, helpers compute parts of their products. This does not change the results. The helpers
+    end when the Team is garbage-collected.
     """
 
     def __init__(self, library: Library, threads: int) -> None:
@@ -17,7 +17,7 @@ class Team:
         self.handle = library.team_new(threads)
         if not self.handle:
             raise MemoryError
-        for number in range(threads - 1):  # they may not refer to the Team
+        for number in range(threads - 1):  # no reference to the Team, or it would never be garbage-collected
             arguments = self.handle, number
             threading.Thread(target=library.help, args=arguments, name=f"helper {number}", daemon=True).start()
 

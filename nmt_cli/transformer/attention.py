@@ -33,7 +33,7 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tenso
 
 
 def token_positions(lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the sentence of each token of a packed batch, and its position in the sentence."""
+    """Return, for each token of a packed batch, the index of its sentence and its position in the sentence."""
     sentences_N = np.repeat(np.arange(len(lengths)), lengths)
     return sentences_N, np.arange(len(sentences_N)) - (lengths.cumsum() - lengths)[sentences_N]
 
@@ -43,8 +43,8 @@ class Layout:
 
     On the device: `positions_N`, the position of each token in its sentence; `lengths_B`; `offsets_B`, the first token
     of each sentence, then N; `widths_B`, the grid width of the sentence's block. `integers` are these four on the host.
-    On the host only: `blocks`, the number of sentences and the grid width of each block; `full`, whether a block has no
-    padding; `max_length`, an upper bound of all lengths.
+    On the host only: `blocks`, the number of sentences and the grid width of each block; `full`, whether each block has
+    no padding; `max_length`, an upper bound on all lengths.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
@@ -74,7 +74,7 @@ class Layout:
         return self._indices[heads]
 
     def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-        """Return for each block a bias on the scores that hides padding or, if causal, all later tokens."""
+        """Return a bias on the scores for each block. It hides padding or, if causal, all later tokens."""
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
             return [mask_bias(ones(width, width).tril_(), dtype) for _, width in self.blocks]

@@ -16,8 +16,9 @@ def attention_scores(
 ) -> dict[str, Tensor]:
     """Return q k^T / sqrt(d_k) of every head by role, L x H x T x S in float64 on the CPU; -inf if masked.
 
-    Roles are "encoder", "decoder" and "cross". The rows of "decoder" and "cross" are the tokens to predict; the columns
-    of "decoder" are the start symbol and the earlier tokens; an SSRU decoder has no such role. Both sides end with EOS.
+    Roles are "encoder", "cross" and, unless the decoder is an SSRU, "decoder". The rows of "decoder" and "cross" are
+    the tokens to predict. The columns of "decoder" are the start symbol and the earlier tokens. Both sides end with
+    EOS.
     """
     roles: dict[nn.Module, str] = {layer.self_attention: "encoder" for layer in layers(model.encoder)}
     for layer in layers(model.decoder):

@@ -3,8 +3,8 @@
 Shapes: S slots (each for one sentence in the search), W hypotheses per slot, R = S x W rows, H heads, K size per
 head, E cache entries, L source positions, G = S x W x H rows that a step adds to a cache. Keys and values are not moved
 when a hypothesis continues another one: `used_SWE` marks the entries of each hypothesis. A new token is written to an
-entry that no hypothesis of its slot uses. The entries of an SSRU hold its states; a hypothesis reads its last one.
-Except for keys, values and states, all state is on the host, so that a step never waits for the device.
+entry that no hypothesis of its slot uses. The entries of an SSRU hold its states, and a hypothesis reads only its
+latest state. Everything except keys, values and states is on the host, so that a step never waits for the device.
 """
 
 import copy
@@ -48,7 +48,7 @@ def for_inference(model: Transformer, dtype: torch.dtype) -> Transformer:
         frozen.output.bias = nn.Parameter(F.pad(frozen.output_bias, (0, more)), requires_grad=False)
     for layer in frozen.modules():
         if isinstance(layer, nn.Linear) or (isinstance(layer, nn.LayerNorm) and layer.weight.is_cuda):
-            layer.to(dtype)  # else `layer_norm` would cast in each call on CUDA
+            layer.to(dtype)  # otherwise, `layer_norm` would cast in each call on CUDA
     return frozen
 
 
@@ -120,7 +120,7 @@ class DecoderCache:
         return encoded
 
     def fill(self, slots: list[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
-        """Put sentences into slots. `starts` and `lengths` say which rows of `encoded` (from `encode`) they are."""
+        """Put sentences into slots. `starts` and `lengths` select each sentence's rows of `encoded` (from `encode`)."""
         self.src_lengths_S[slots], self.used_SWE[slots] = lengths, False
         length, room = self._rounded(int(self.src_lengths_S.max())), self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
@@ -136,10 +136,10 @@ class DecoderCache:
 
     def release(self, slots: list[int]) -> None:
         self.src_lengths_S[slots] = 0
-        self.last_SW[slots] = 0  # their entries may be cropped before the slots are filled again
+        self.last_SW[slots] = 0  # the old entries may be cropped before the slots are filled again
 
     def allocate_entries(self) -> list[Int64s]:
-        """Take an entry for the next token of each hypothesis; return the last four arguments of `step`."""
+        """Reserve an entry for the next token of each hypothesis. Return the last four arguments of `step`."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))

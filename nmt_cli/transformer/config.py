@@ -1,7 +1,7 @@
 """model.json: the settings of a stored model that translation reads.
 
-A model directory also holds the recipe, for fine-tuning and reports. Translation does not read it, because importing
-pydantic takes longer than a translation. In directories of nmt 0.1, which have no model.json, it reads the recipe.
+A model directory also holds the recipe, for fine-tuning and reports. Translation reads the recipe only in directories
+of nmt 0.1, which have no model.json, because a recipe needs pydantic, whose import takes longer than a translation.
 """
 
 import re
@@ -58,7 +58,7 @@ class Architecture:
 
     @property
     def depths(self) -> tuple[int, int]:
-        """Layers of the encoder and of the decoder."""
+        """The numbers of layers of the encoder and of the decoder."""
         return self.encoder_layers, self.decoder_layers
 
 
@@ -71,13 +71,13 @@ class Decoding:
     extra_length: Annotated[int, limits.EXTRA_LENGTH]
     split: bool
     copy_wordless: bool
-    case: Literal["auto", "off"] = "auto"  # models of nmt 1.0 and before lack it
+    case: Literal["auto", "off"] = "auto"  # models of nmt 1.0 and older lack it
     target_prefix: Text = ""  # token that begins every translation and is not shown
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """All that translation needs to know about a model, besides its tensors and its tokenizer."""
+    """Everything that translation needs from a model besides its tensors and its tokenizer."""
 
     src: Text  # language codes
     tgt: Text
@@ -87,11 +87,11 @@ class ModelConfig:
     seen_tokens: Size | None  # 99.9th percentile of source lengths in training, EOS included; None: unknown
     architecture: Architecture
     decoding: Decoding
-    tags: list[Text] = field(default_factory=list)  # names of tokens before the source that are no languages
+    tags: list[Text] = field(default_factory=list)  # names of tokens before the source that are not languages
 
 
 def from_recipe(recipe: "schema.Recipe", vocabulary_size: int, seen_tokens: int | None = None) -> ModelConfig:
-    """Return the config of a model trained by a recipe. `vocabulary_size` counts the tokens of the target."""
+    """Return the config of a model trained by a recipe. `vocabulary_size` is the number of target tokens."""
     encoder_layers, decoder_layers = recipe.model.depths
     settings = {**vars(recipe.model), "encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
     return ModelConfig(
@@ -112,7 +112,7 @@ def to_json(config: ModelConfig) -> bytes:
 
 
 def read_model_json(path: Path) -> ModelConfig:
-    """Read model.json; DataError if a value is missing or wrong, or if a newer nmt wrote it."""
+    """Read model.json. Raises DataError if a value is missing or wrong, or if a newer nmt wrote it."""
     values = artefact.read_json(path)
     advice = f"It was edited, or a newer nmt than {__version__} wrote it: then update"
     if values.get("format") != FORMAT:
@@ -126,7 +126,7 @@ def read_model_json(path: Path) -> ModelConfig:
 
 
 def checked_decoding(values: Mapping[str, Any]) -> Decoding:
-    """Return the settings of a search; UsageError for a value out of range."""
+    """Return the settings of a search. Raises UsageError for a value out of range."""
     try:
         return records.build(Decoding, dict(values))
     except ValueError:  # slower, but pydantic also converts numbers of other types, and reports every wrong value

@@ -37,7 +37,7 @@ class ModelDirectory:
 
 
 def open_model(directory: Path) -> ModelDirectory:
-    """Open and verify a model directory: MissingError if there is none, DataError if it is damaged."""
+    """Open and verify a model directory. Raises MissingError if there is none, and DataError if it is damaged."""
     if directory.is_file():
         raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
     if not artefact.present(directory):
@@ -60,7 +60,7 @@ def open_model(directory: Path) -> ModelDirectory:
 
 
 def output_of(directory: Path) -> str:
-    """Return what a model writes, "text" or "trees". The directory is not verified."""
+    """Return a model's output format, "text" or "trees", without verifying the directory."""
     if (directory / MODEL_JSON).is_file():
         return model_config.read_model_json(directory / MODEL_JSON).output
     return _stored_recipe(directory).corpus.format
@@ -73,7 +73,7 @@ def _stored_recipe(directory: Path) -> "schema.Recipe":
 
 
 def models_here() -> str:
-    """Return a sentence that names the models under runs/ and models/; "" if there are none."""
+    """Return a sentence that names the models under runs/ and models/, or "" if there are none."""
     directories = [*sorted(Path("runs").glob("*/model")), *sorted(Path("models").glob("*"))]
     here = [str(directory).removesuffix("/model") for directory in directories if artefact.present(directory)]
     more = f", and {len(here) - MAX_NAMED} more" if len(here) > MAX_NAMED else ""
@@ -81,7 +81,7 @@ def models_here() -> str:
 
 
 def other_models() -> str:
-    """Return the models that can be used instead, and how to get one."""
+    """Return advice for an error message: which models are here, and how to get another one."""
     here = models_here()
     train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
     return f"{here}From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
@@ -99,12 +99,12 @@ def _check_shapes(shapes: dict[str, layout.Shape], opened: ModelDirectory) -> No
     source = architecture.source_vocabulary or rows
     if (source, rows) != (vocabulary := (tokenizer.vocabulary_size, tokenizer.target.vocabulary_size)):
         sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(vocabulary))
-        raise DataError(f"{file} has embeddings of {rows:,} tokens, its tokenizer has {sizes}: the models differ")
+        raise DataError(f"{file} has embeddings of {rows:,} tokens, but its tokenizer has {sizes}: the models differ")
     for difference in layout.differences(shapes, layout.tensor_shapes(architecture, opened.config.vocabulary_size)):
         settings = MODEL_JSON if MODEL_JSON in opened.manifest["files"] else RECIPE
         raise DataError(f"{file} does not fit {settings}: {difference}")
 
 
 def parameter_count(settings: layout.Settings, vocabulary_size: int) -> int:
-    """Return the number of trained parameters. `vocabulary_size` counts the tokens of the target."""
+    """Return the number of trained parameters. `vocabulary_size` is the number of target tokens."""
     return sum(map(math.prod, layout.tensor_shapes(settings, vocabulary_size).values()))

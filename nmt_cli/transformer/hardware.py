@@ -60,8 +60,8 @@ def can_compile(device: torch.device) -> bool:
 
     torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal in one batch may differ in the next
     torch._dynamo.config.specialize_float = True  # our floats are settings, which never change
-    torch._dynamo.config.optimize_ddp = False  # it would cut graphs at DDP's buckets; ours are single layers
-    # Cast all weights of a layer in one kernel. Not reductions: combined ones may fail (pytorch issue 187269).
+    torch._dynamo.config.optimize_ddp = False  # True splits graphs at DDP's buckets, but our graphs are single layers
+    # Cast all weights of a layer in one kernel. Do not combine reductions, which may fail (pytorch issue 187269).
     inductor.combo_kernels = inductor.combo_kernels_pointwise_only = True
     try:
         torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
@@ -74,18 +74,19 @@ def can_compile(device: torch.device) -> bool:
 def reuse_memory() -> None:
     """Make glibc keep freed memory for the next tensor, instead of returning large blocks to the kernel.
 
-    It saves a sixth of a training step, and a third of a search step with 37,000 subwords (tests/benchmarks/README.md).
-    It affects the whole process, so only commands and their forks call it.
+    It saves a sixth of a training step's time, and a third of a search step's with 37,000 subwords (see
+    tests/benchmarks/README.md). It affects the whole process, so only commands and their forks call it.
     """
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # malloc.h
-    # One arena: else other threads could not reuse memory freed by the one that prepares batches.
+    # With one arena, all threads can reuse the memory that the thread preparing batches has freed.
     set_malloc_options({m_arena_max: 1, m_mmap_max: 0, m_trim_threshold: 2**31 - 1})
 
 
 class Staged:
-    """Buffers on the host and on the device for arrays of these shapes and dtypes, copied all at once.
+    """A buffer on the host and one on the device, for arrays with the shapes and dtypes of `arrays`.
 
-    Each copy overwrites the host's buffer, so the device must have finished the previous one.
+    `copy` sends all arrays at once. It overwrites the host's buffer, so the device must have finished the previous
+    copy.
     """
 
     def __init__(self, device: torch.device, arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -112,7 +113,7 @@ class Staged:
 def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.Lock]:
     """Return the stream for all graph captures of this process, and its lock.
 
-    Torch hands out 32 streams in turn: with a new one for each search, some search would get the one for batches.
+    Torch hands out 32 streams in turn. If each search took a new one, some search would get the stream for batches.
     """
     return torch.cuda.Stream(device), threading.Lock()
 
@@ -153,7 +154,7 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
     stream, lock = _capture_stream(device)
     free, total = torch.cuda.mem_get_info(device)
     with lock, torch.cuda.stream(stream):
-        if free < total / 8:  # a capture cannot use the allocator's cache; emptying it is slow
+        if free < total / 8:  # a capture cannot use the allocator's cache, but emptying it is slow
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
         # capture_begin allocates a little. If that failed, torch would abort while destroying the

@@ -104,7 +104,7 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
     if torch.compiler.is_compiling():  # for fusion, each channel hashes its pair's number and takes half of the bits
-        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # thanks to the mask, compiled products below wrap around
+        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this mask, compiled products would not wrap around
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
     bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
@@ -119,8 +119,8 @@ def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
     """Return dropout(y), or x + dropout(y) if `x_ND` is given. Without seeds, nothing drops out.
 
-    What drops out depends on a hash of the token's seed, the place in the model and the channel, but not on the device
-    or on the other sentences of the batch.
+    A hash of the token's seed, the place in the model and the channel decides which values drop out. The device and the
+    other sentences of the batch have no influence.
     """
     if seeds_N is None:
         return y_ND if x_ND is None else x_ND + y_ND
@@ -258,7 +258,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw weights like the released code of 2017: Glorot uniform matrices, N(0, 1/d_model) embeddings."""
+        """Draw weights as the code released in 2017 does: Glorot uniform matrices, N(0, 1/d_model) embeddings."""
         for module in self.modules():
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
@@ -277,7 +277,7 @@ class Transformer(nn.Module):
             self.embedding_of(side).weight[PAD].zero_()
 
     def embedding_of(self, side: str) -> nn.Embedding:
-        """Return the embedding of the side "src" or "tgt", or, for "output", the one that gives the logits."""
+        """Return the embedding of the side "src" or "tgt", or for "output" the embedding that computes logits."""
         return cast(nn.Embedding, self.own_embeddings[side]) if side in self.own_embeddings else self.embedding
 
     def positions(self, side: str) -> Tensor:
@@ -294,8 +294,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the input of the first layer in `dtype`.
 
-        If gradients are needed, the sum is compiled to one kernel. The look-ups stay outside it, because torch sorts
-        the ids to compute their gradients. Compiled code would use atomic additions, many of them to the same few rows.
+        If gradients are needed, the sum is compiled to one kernel. The look-ups are not compiled, because torch sorts
+        the ids to compute gradients. Compiled code would use atomic additions, many of them to the same few rows.
         """
         vectors = self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side))
         function = compiled(dropped_sum, ids_N.device, dropped_sum) if torch.is_grad_enabled() else dropped_sum
@@ -323,22 +323,22 @@ class Transformer(nn.Module):
         seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
         x_ND = self._first_input(batch.tgt_in_N, batch.tgt.positions_N, "tgt", memory_ND.dtype, seeds_N)
         forward = self._packed_layer(x_ND)
-        if self.settings.decoder_cell == "ssru":  # compiled code would depend on the number of passes of its scan
+        if self.settings.decoder_cell == "ssru":  # it would be compiled again for each number of passes of its scan
             forward = cast(Callable[..., tuple[Tensor, Tensor | None]], Layer.packed)
         for layer in self.decoder:
             x_ND, seeds_N = forward(layer, x_ND, batch.tgt, seeds_N, (memory_ND, batch.src))
         return layer_norm(x_ND, self.decoder_norm) if self.settings.norm == "pre" else x_ND
 
     def forward(self, batch: Batch, dtype: torch.dtype | None = None) -> Tensor:
-        """Return hidden_ND for every target token of a batch, computed in `dtype` (default: that of the weights)."""
+        """Return hidden_ND for every target token of a batch, computed in `dtype` (default: the weights' dtype)."""
         dtype = dtype or self.embedding.weight.dtype
         return self.decode(batch, self.encode(batch.src_N, batch.src, dtype, batch.src_seeds_N))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Return the two factors of the logits: hidden states and embedding matrix.
 
-        A bias becomes one more column of each. Columns of zeros then fill both up to a multiple of 8, because the fast
-        matrix products of GPUs need it.
+        A bias becomes one more column of each. Columns of zeros then pad both to a multiple of 8, which fast matrix
+        products on GPUs require.
         """
         weight_VD = self.embedding_of("output").weight
         if self.output_bias is None:

@@ -1,9 +1,9 @@
-"""The simpler simple recurrent unit (SSRU) in the place of the decoder's self-attention (Kim et al. 2019).
+"""The simpler simple recurrent unit (SSRU), which can replace the decoder's self-attention (Kim et al. 2019).
 
     f_t = sigmoid(x_t W_f + b_f)    c_t = f_t * c_(t-1) + (1 - f_t) * (x_t W)    h_t = relu(c_t)
 
 A step of decoding costs the same at every position: a hypothesis keeps one vector per layer. Shapes: N tokens in a
-packed batch, D d_model. The states are float32 at least.
+packed batch, D d_model. The states have at least float32 precision.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ from nmt_cli.transformer.attention import Layout, linear
 def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest: int) -> Tensor:
     """Return y with y_t = factor_t * y_(t-1) + term_t within each sentence, and y = 0 before it.
 
-    Each pass doubles the number of steps that a token's factor and term combine. `positions_N` counts from the
-    beginning of the recurrence; token t - 1 is the row before.
+    Each pass doubles the number of steps that a token's factor and term combine. `positions_N` counts from the first
+    token of each sentence's recurrence. Token t - 1 is in the row before token t.
     """
     distance = 1
     while distance < min(longest, len(terms_ND)):

@@ -23,7 +23,7 @@ from nmt_cli.transformer.model import Transformer
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn the error of safetensors on a full disk into a StorageError."""
+    """Convert the error that safetensors raises on a full disk to a StorageError."""
     from safetensors import SafetensorError
 
     try:
@@ -52,18 +52,18 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return copies of the tensors: a later change of the file does not affect them."""
+    """Return copies of the tensors, which a later change of the file does not affect."""
     return {name: tensor.clone() for name, tensor in read_tensors(path)}
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
-    """Replace a model's weights. DataError names `source` and the first tensor that does not fit."""
+    """Replace a model's weights. Raises DataError that names `source` and the first tensor that does not fit."""
     check_shapes(tensors, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, source)
     model.load_state_dict(tensors, assign=True)
 
 
 def check_shapes(tensors: dict[str, Tensor], expected: Mapping[str, layout.Shape], source: Path) -> None:
-    """Raise DataError, which names `source` and the first tensor of another shape than expected."""
+    """Raise DataError, naming `source` and a tensor, if a tensor is missing, unexpected or of the wrong shape."""
     for difference in layout.differences({name: tuple(tensor.shape) for name, tensor in tensors.items()}, expected):
         raise DataError(f"{source} does not fit the model: {difference}")
 
@@ -74,7 +74,7 @@ def check_settings(tensors: dict[str, Tensor], settings: schema.Model, source: P
 
 
 class SkipInit(TorchFunctionMode):
-    """Skip initializing weights that are loaded next. Using the meta device would make torch import its compiler."""
+    """Skip initializing weights that will be loaded. (The meta device would make torch import its compiler.)"""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

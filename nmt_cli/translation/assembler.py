@@ -1,4 +1,4 @@
-"""Joins the hypotheses of segments to the translations of texts, and repeats segments that failed."""
+"""Join the hypotheses of segments into translations of texts, and search failed segments again."""
 
 import logging
 import math
@@ -14,18 +14,19 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # in a row, of a source and then of its halves
-# Nats. With a small model of Multi30k, 31 of 146 short phrases in capitals are likelier as they were given, and one by
-# more than 0.6: the translation of words that are spelled letter by letter is nonsense of likely letters.
+MAX_HALVINGS = 3  # in a row: the source, its halves and its quarters
+# Nats per token. With a small model of Multi30k, 31 of 146 short phrases in capitals score higher as given than in
+# sentence case, but only one by more than 0.6. A high score means little here: the tokenizer spells capitals letter by
+# letter, and such a translation is often nonsense whose letters are likely.
 CLEARLY = 0.5
-EXCESS, MARGIN = 4, 10  # a translation of EXCESS times the tokens of its source and MARGIN more is an invention
+EXCESS, MARGIN = 4, 10  # a translation has failed if it has EXCESS times as many tokens as its source, plus MARGIN
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
-    """Join the hypotheses of a line's segments; without segments the result is empty.
+    """Join the hypotheses of a line's segments. The result is empty if there are none.
 
-    Texts are joined by a space, unless both sides of a joint are Chinese or Japanese.
+    Texts are joined by a space, or by nothing between Chinese or Japanese characters.
     """
     texts = tokenizer.target.decode([part.ids for part in parts])
     texts = [part.text or text for part, text in zip(parts, texts, strict=True)]
@@ -40,17 +41,17 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
 
 class Assembler:
     """Receives segments from the queue. A segment whose translation is empty or loops is searched again in halves. A
-    segment whose translation lacks a term is searched again with constraints. If the halves fail, too, their source
-    stays. An error ends only its own text."""
+    segment whose translation lacks a term is searched again with constraints. If the halves fail, too, they stay
+    untranslated. An error fails only the text in which it occurs."""
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
-        """Translations begin with `head`."""
+        """Every translation begins with the ids `head`."""
         self.tokenizer = tokenizer
         self.head = [*head]
         self.counts = counts
 
     def __call__(self, segment: Segment) -> None:
-        """Receive a segment that is done, with the queue's lock held."""
+        """Receive a segment that is done. The caller holds the queue's lock."""
         pending: Pending | None = segment.owner
         segment.owner = None  # a thread keeps its last segment alive, but must not keep the text alive, too
         if pending is None:
@@ -67,7 +68,7 @@ class Assembler:
             self.finish(pending)
 
     def finish(self, pending: Pending) -> None:
-        """Join the segments of a text, none of which is open, and call its `done`."""
+        """Join the segments of a text once all of them are done, and call the text's `done`."""
         try:
             if pending.wanted:
                 self._join(pending)
@@ -76,8 +77,8 @@ class Assembler:
         pending.finished = True
         try:
             pending.done(pending)
-        except Exception:  # raised by the caller's function; other texts must go on
-            logging.getLogger(__name__).exception("the function to call after a translation failed")
+        except Exception:  # an error in the caller's function must not stop other texts
+            logging.getLogger(__name__).exception("the `done` callback of a text raised an error")
 
     def _join(self, pending: Pending) -> None:
         whole, options = pending.translation(), pending.options
@@ -106,7 +107,7 @@ class Assembler:
         return replace(hypothesis, text=written)
 
     def _inspect(self, segment: Segment, pending: Pending) -> None:
-        """Count the tokens found; repeat a segment that is empty, loops or lacks a term."""
+        """Count a segment's tokens. Search it again if its translation is empty, loops or lacks a term."""
         self.counts["tokens"] += sum(len(h.ids) for h in segment.hypotheses)
         if segment.unconstrained:
             if not segment.hypotheses or not self._has_terms(segment):
@@ -130,7 +131,7 @@ class Assembler:
             self._leave_untranslated(segment)
 
     def _gives_up(self, segment: Segment, pending: Pending) -> bool:
-        """Return whether the source is better than a translation that failed, and is not to be searched again."""
+        """Return whether a translation has failed and the source should take its place."""
         may_repeat = pending.options.split and not pending.options.sampling
         return bool(may_repeat and self._failed(segment) and self._best(segment) and segment.prefix == self.head)
 
@@ -145,11 +146,11 @@ class Assembler:
         return len(text) >= EXCESS * len(source) + 2 * MARGIN
 
     def _best(self, segment: Segment) -> list[int]:
-        """Return the ids of the best translation, without those with which all begin."""
+        """Return the ids of the best translation, without `head`."""
         return segment.hypotheses[0].ids[len(self.head) :]
 
     def _leave_untranslated(self, segment: Segment) -> None:
-        """Make the source the hypothesis, each of its tokens linked to itself."""
+        """Make the source the only hypothesis, with each token aligned with itself."""
         first = len(self.tokenizer.language(segment.ids))
         source = segment.ids[first:-1]
         [text] = self.tokenizer.decode([source])
@@ -162,8 +163,11 @@ class Assembler:
         self.counts["untranslated"] += 1
 
     def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
-        """Return one of two segments: that with the text as it was given if its translation is likelier for each token,
-        in capitals clearly likelier, else its rival in sentence case."""
+        """Return `segment`, whose text is as given, or its rival in sentence case.
+
+        `segment` wins if its translation has the higher log-probability per token. For capitals, the lead must be
+        more than CLEARLY.
+        """
         segment.rival, rival.given = None, []
         log_probabilities = [each.hypotheses[0].token_log_probabilities for each in (segment, rival)]
         given, sentence_case = (math.fsum(values) / len(values) for values in log_probabilities)
@@ -178,11 +182,11 @@ class Assembler:
         draft[index : index + 1] = others
 
     def _search(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
-        """Search others instead of a segment."""
+        """Replace a segment by others, and queue these."""
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
         _, offset, _ = segment.random_key
         for other in others:
-            # Only the segments of its own text count: it has already waited for those before it in a larger text.
+            # Count only the segments of this text: the wait for earlier parts of a larger text is over.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)
@@ -192,7 +196,7 @@ class Assembler:
         return all(term.form_in(text) is not None for term in segment.terms for text in texts)
 
     def _constrain(self, segment: Segment, pending: Pending) -> bool:
-        """Search a segment that lacks a term again, with constraints; return False if it lacks none."""
+        """Search a segment again with constraints if it lacks a term. Return whether it is searched again."""
         if not segment.terms or self._has_terms(segment):
             return False
         if constraints := constraints_of(segment.terms, self.tokenizer.target):
@@ -210,7 +214,7 @@ class Assembler:
         return bool(constraints)
 
     def _halve(self, segment: Segment, pending: Pending) -> bool:
-        """Search the halves of a segment instead, and return whether it has any."""
+        """Search the halves of a segment instead. Return False if it is too short to halve."""
         parts = [
             replace(
                 segment,

@@ -1,4 +1,4 @@
-"""The choice of a backend: the engine on a CPU, torch on GPUs and where the engine is not installed."""
+"""Choose a backend: the engine on a CPU; torch on GPUs, or if the engine is not installed."""
 
 import os
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from nmt_cli.translation import engine_backend
 from nmt_cli.translation.queue import Backend
 
 MAX_THREADS = 16
-GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # of NVIDIA's driver, of WSL's, of AMD's
+GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # of NVIDIA, WSL and AMD drivers
 
 
 def may_have_gpu() -> bool:
-    """Return False where there is certainly no GPU, so that torch is not imported to find out."""
+    """Return False if there is certainly no GPU. This check avoids importing torch."""
     on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return not on_cpu and not hidden and any(Path(file).exists() for file in GPU_FILES)
 
 
 def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None, cores: int) -> Backend:
-    """Return the backend for an ensemble of models; UsageError for a precision that is not available here."""
+    """Return the backend for an ensemble of models. Raises UsageError if the precision is not available here."""
     if precision not in ("auto", "fp32", "bf16", "int8"):
         raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
     if may_have_gpu():
@@ -42,7 +42,7 @@ def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None
         return engine_backend.on_engine(engine, weights, precision, threads, cores)
     if precision == "int8":
         raise UsageError("--precision int8 needs the engine, which is not installed (see nmt env). Leave it out")
-    warn("the engine is not installed (see nmt env): torch translates, several times as slowly")
+    warn("the engine is not installed (see nmt env), so torch translates, several times more slowly")
     from nmt_cli.translation import torch_backend
 
     return torch_backend.on_cpu(models, threads)

@@ -1,4 +1,4 @@
-"""One step of search for all rows: from logits to the best, or sampled, continuations.
+"""One search step for all rows: turn logits into the best or sampled continuations.
 
 Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B blocks of the vocabulary V.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 from nmt_cli.transformer.cache import BLOCK
 from nmt_cli.translation.options import Sampling
 
-CACHED_ROWS = 32  # normalized at once on a CPU: their intermediate results stay in its cache
+CACHED_ROWS = 32  # rows normalized at once on a CPU, so that intermediate results stay in its cache
 
 
 def widened(scores: Tensor) -> Tensor:
@@ -18,10 +18,10 @@ def widened(scores: Tensor) -> Tensor:
 
 
 def _normalize(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each block's largest score, R x B, and each row's log Z, R x 1, in float32 at least."""
+    """Return each block's largest score, R x B, and each row's log Z, R x 1, at least in float32."""
     scores_RV = widened(scores_RV)
     largest_RB = scores_RV.unflatten(1, (-1, BLOCK)).amax(-1)
-    # log Z = x - log softmax(x) for the largest x: torch's softmax is twice as fast as its logsumexp, and as exact.
+    # log Z = x - log softmax(x) for the largest x. Torch's softmax is twice as fast as its logsumexp, and as exact.
     highest_R1 = torch.softmax(scores_RV, -1).amax(-1, keepdim=True)
     return largest_RB, largest_RB.amax(-1, keepdim=True) - highest_R1.log()
 
@@ -29,10 +29,11 @@ def _normalize(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
 def best_continuations(
     logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, sampling: Sampling | None, uniform_R1: Tensor
 ) -> Tensor:
-    """Return each slot's 2W best sums of log-probabilities, their hypotheses and their ids, best first: 3 x S x C.
+    """Return each slot's 2W best continuations, best first, 3 x S x C: sums of log-probabilities, hypotheses and ids.
 
-    `forced_S` has the only token that may follow, or PAD, for each slot; it may be empty. Where scores are not finite,
-    sums are NaN. With `sampling`, W is 1 and each row draws a token by its number from [0, 1).
+    `forced_S` holds each slot's forced next token, or PAD if any token may follow. It is empty if no slot has one. If
+    scores are not finite, sums are NaN. With `sampling`, W is 1, and each row draws a token with its random number from
+    [0, 1) in `uniform_R1`.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     if sampling:
@@ -51,8 +52,8 @@ def best_continuations(
 
 
 def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Tensor) -> Tensor:
-    """Return the sums of log-probabilities and the ids of each hypothesis' W best tokens and M wanted tokens: 2 x S x W
-    x (W + M). The sum is -inf for PAD and where there are fewer tokens."""
+    """Return sums of log-probabilities and ids for each hypothesis' W best tokens and M wanted tokens, 2 x S x W x
+    (W + M). The sum is -inf for PAD and for missing tokens."""
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     best_RC, _, ids_RC = _top(scores_RV, largest_RB, base_R1, 1, min(alive_SW.shape[1], scores_RV.shape[1]))
     wanted_RM = wanted_SWM.flatten(0, 1)
@@ -62,8 +63,8 @@ def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Te
 
 
 def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores R x V, each block's largest, R x B, and the addend that turns a row's scores into sums of
-    log-probabilities, R x 1."""
+    """Return scores, R x V; the largest score of each block, R x B; and a number per row, R x 1. Adding this number to
+    the row's scores gives sums of log-probabilities."""
     scores_RV = logits[0]
     if len(logits) > 1:  # average the models' probabilities
         scores_RV = torch.stack([torch.log_softmax(widened(x), -1) for x in logits]).logsumexp(0)
@@ -75,10 +76,10 @@ def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Ten
 def _top(
     scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each slot's `most` best sums of a row's base and a score, their hypotheses and their ids, all S x C.
+    """Return each slot's `most` best sums (a row's base plus a score), their hypotheses and their ids, all S x C.
 
-    They are in the blocks with the best largest scores. On a CPU this is five times as fast as topk over the
-    vocabulary.
+    It compares the largest sum of each block, and searches only the `most` best blocks. On a CPU this is five times as
+    fast as topk over the vocabulary.
     """
     blocks = largest_RB.shape[1]
     count = min(most, width * blocks)
@@ -90,7 +91,7 @@ def _top(
     sums_SC, indices_SC = sums_SC.topk(most, 1)
     block_SC = indices_SC // BLOCK
     ids_SC = chosen_SC.gather(1, block_SC) % blocks * BLOCK + indices_SC % BLOCK
-    # A missing continuation may have any id, also one beyond the vocabulary: make it PAD.
+    # A missing continuation has an arbitrary id, which may be beyond the vocabulary: make it PAD.
     return sums_SC, parents_SC.gather(1, block_SC), ids_SC.masked_fill_(sums_SC == -torch.inf, 0)
 
 
@@ -98,7 +99,7 @@ def _draw(scores_RV: Tensor, sampling: Sampling, uniform_R1: Tensor) -> tuple[Te
     """Return the score and the id of one sampled token for each row, R x 1."""
     best_RC, ids_RC = scores_RV.topk(min(sampling.top_k or scores_RV.shape[1], scores_RV.shape[1]), -1)
     cumulative_RC = torch.softmax(best_RC.double() / sampling.temperature, -1).cumsum(-1)
-    # The fewest tokens that reach top_p together.
+    # Keep the fewest best tokens whose probabilities reach top_p together.
     last_R1 = (cumulative_RC < sampling.top_p).sum(-1, keepdim=True).clamp_max(cumulative_RC.shape[1] - 1)
     point_R1 = uniform_R1 * cumulative_RC.gather(1, last_R1)
     drawn_R1 = torch.minimum((cumulative_RC <= point_R1).sum(-1, keepdim=True), last_R1)

@@ -1,8 +1,9 @@
-"""Puts text in capitals or in title case into sentence case for the search, and its translation into the given case.
+"""Convert text in capitals or title case to sentence case for the search, and its translation back to the given case.
 
-Models have mostly seen sentence case: their tokenizers spell a word in capitals letter by letter. A sentence without a
-small letter is "upper", a line whose words all begin with capitals is "title", and "words" are single words in capitals
-within other text. The tokenizer decides the case of each word: it spells the usual form in fewer tokens.
+Models have mostly seen sentence case, and their tokenizers spell a word in capitals letter by letter. There are three
+styles. A sentence without lowercase letters is "upper", a line whose words all begin with capitals is "title", and
+single words in capitals within other text are "words". The tokenizer decides the case of each word in sentence case: it
+needs fewer tokens for the usual form.
 """
 
 import itertools
@@ -17,14 +18,14 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import MOST_FIRST, Tokenizer
 
 UPPER, TITLE, WORDS = "upper", "title", "words"
-SURE_UPPER = 3  # words of a line; fewer may be an acronym or a name, so the model chooses
-SURE_TITLE = 5
-FEWEST_TITLED = 3  # words that begin with a capital in a line in title case: two are mostly a name
-MOST_PHRASES = 64  # of several words that keep their case in one line: the time grows with their number
-SHORT_WORD = 3  # letters of a word that may be small in title case
-SHORTEST_STEM = 3  # letters of a word that is judged without its ending, or alone in other text
-# Acronyms that many languages share; those of two letters are words in some. Others stay in capitals if the tokenizer
-# knows them so, or if they have no vowels.
+SURE_UPPER = 3  # words in capitals; fewer may be an acronym or a name, so the model chooses
+SURE_TITLE = 5  # words in title case; with fewer, the model chooses
+FEWEST_TITLED = 3  # words with a capital in a line in title case; two are mostly a name
+MOST_PHRASES = 64  # phrases of several words that keep their case in one line; the time grows with their number
+SHORT_WORD = 3  # maximum letters of a word that may be lowercase in title case
+SHORTEST_STEM = 3  # minimum letters of a word that is judged without its ending, or as a single word in capitals
+# Acronyms that many languages share. Those of two letters are words in some languages. Other acronyms stay in capitals
+# if the tokenizer has them as one token, or if they have no vowels.
 _ACRONYMS = """
 AIDS ASAP ATM BBC BMW CD CEO CIA CNN CV DIY DNA DVD EU FAQ FBI FIFA GPS HIV HTML IBM ID IQ LCD LED MTV NASA NATO NBA NFL
 NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR VIP VW WC WTO
@@ -36,28 +37,28 @@ _SPACED = re.compile(r"\S+")
 _LETTERS = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 _EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00a1"
-# In a word: signs of addresses, placeholders, tags, paths, variables, of U.S. and of R&B.
+# A word keeps its case if it looks like an address, a placeholder, a tag, a path, a variable, U.S. or R&B.
 _FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
 _ORDINAL = re.compile(r"\d+(?:ST|ND|RD|TH|S)")
 _ROMAN = re.compile(r"(?=..)M{0,3}(?:C[MD]|D?C{0,3})(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")
 _VI_IS_A_WORD = "sv", "da", "nb", "nn", "no", "it", "es", "pt"
 _CAPITALIZES_NOUNS = "de", "lb"
-_NO_SHORT_WORDS = "en", "de", "nl", "lb"  # languages whose single letters are names of letters; in English not "a"
+_NO_SHORT_WORDS = "en", "de", "nl", "lb"  # languages without one-letter words, except "a" and "I" in English
 
 
 @dataclass(frozen=True)
 class Case:
-    """How the translation of a segment is written."""
+    """The letter case in which to write a segment's translation."""
 
     style: str  # UPPER, TITLE or WORDS
     source: str  # language codes
     language: str  # of the translation
     kept: frozenset[str] = frozenset()  # words and phrases that keep their case
-    capitals: frozenset[str] = frozenset()  # of WORDS: source words, as searched, whose translation gets capitals
-    prefix: str = ""  # forced beginning of the translation, as it was given
+    capitals: frozenset[str] = frozenset()  # for WORDS: source words in sentence case, to translate in capitals
+    prefix: str = ""  # forced beginning of the translation, in its given case
 
     def written(self, text: str) -> str:
-        """Return a translation in this case, UPPER or TITLE; for WORDS see `emphasized`."""
+        """Return a translation in the style UPPER or TITLE. For WORDS, see `emphasized`."""
         phrases = sorted((each for each in self.kept if " " in each), key=len, reverse=True)
         if not phrases:
             return _SPACED.sub(self._changed, text)
@@ -76,7 +77,8 @@ class Case:
     def emphasized(self, text: str, source: Sequence[str], target: Sequence[str], positions: Sequence[int]) -> str:
         """Return a translation with capitals for the words that translate `capitals`.
 
-        `source` and `target` are the tokens of both sides; `positions` has the source token of each target token.
+        `source` and `target` are the tokens of both sides. `positions` holds the index of each target token's source
+        token.
         """
         loud = set[int]()
         for word in _by_word(source):
@@ -96,22 +98,22 @@ class Case:
 class Part:
     """One or more sentences of a line that have the same case."""
 
-    text: str  # to be searched
+    text: str  # to translate
     case: Case | None = None
-    given: str = ""  # the text as it was given, if the model must choose which of the two to translate
+    given: str = ""  # the text in its given case, if the model must choose between the two
 
 
 @dataclass(frozen=True)
 class _Token:
-    """A part of a text without spaces."""
+    """A stretch of text between spaces."""
 
-    start: int  # of its core, which has no quotes and punctuation around it
-    core: str
-    kind: str  # "upper", "title", "lower", "caseless", or "" for parts that keep their case
+    start: int  # of the core
+    core: str  # without quotes and punctuation around it
+    kind: str  # "upper", "title", "lower", "caseless", or "" if it keeps its case
 
 
 def unusual(text: str) -> bool:
-    """Return whether a text may have capitals beyond those of ordinary sentences, within two microseconds."""
+    """Return whether a text may have more capitals than ordinary sentences. This takes two microseconds."""
     words = text.split()
     if any(len(word) > 1 and word.isupper() for word in words):
         return True
@@ -119,10 +121,10 @@ def unusual(text: str) -> bool:
 
 
 class Caser:
-    """Finds unusual case in source text, and puts it into sentence case."""
+    """Finds source text in unusual case, and converts it to sentence case."""
 
     def __init__(self, tokenizer: Tokenizer, source: str, target: str, tags: Sequence[str] = ()) -> None:
-        """`source` and `target` are language codes. Tokens of `tags` name no language."""
+        """`source` and `target` are language codes. `tags` are names of source tokens that do not select a language."""
         self.tokenizer = tokenizer
         self.source = base_of(source)
         self.target = target
@@ -133,8 +135,8 @@ class Caser:
     ) -> list[Part]:
         """Return the parts of a normalized text, given the start and end of its sentences.
 
-        The phrases of `terms` keep their case, and so do their translations, unless a term ignores case. If the model
-        `may_ask`, a part has both forms where the case is not certain: the caller searches both.
+        The phrases of `terms` keep their case, and so do their translations, unless a term ignores case. With
+        `may_ask`, a part has both forms if its style is uncertain, so that the caller can let the model choose.
         """
         spans = list(sentences)
         head = _FIRST_TOKENS.match(text)
@@ -166,7 +168,7 @@ class Caser:
         return self.target if code in self.tags else code
 
     def prefix(self, text: str) -> str:
-        """Return the forced beginning of a translation in sentence case, if it is in capitals."""
+        """Return the forced beginning of a translation, in sentence case if it was in capitals."""
         target = Caser(self.tokenizer.target, self.target, self.target)
         [part, *others] = target.parts(text, [(0, len(text))], may_ask=False)
         return part.text if not others and part.case and part.case.style == UPPER else text
@@ -177,16 +179,16 @@ class Caser:
             core = match[0].strip(_EDGES)
             if core:
                 start = match.start() + match[0].index(core)
-                before = bisect_left(starts, start + len(core))  # phrases that begin before the end of the core
+                before = bisect_left(starts, start + len(core))  # how many phrases begin before the end of the core
                 inside = before > 0 and fixed[before - 1][1] > start
                 yield _Token(start, core, "" if inside else _kind_of(core))
 
     def _sentence_case(
         self, part: str, start: int, tokens: Sequence[_Token], firsts: set[int], style: str
     ) -> tuple[str, frozenset[str]]:
-        """Return the part of a text that begins at `start` in sentence case, and the words that changed.
+        """Return a part of a text in sentence case, and the words that changed.
 
-        `firsts` has the offsets of the first words of sentences.
+        `start` is the offset of the part in the text. `firsts` holds the offset of each sentence's first word.
         """
         pieces, last, changed = list[str](), start, set[str]()
         for token in tokens:
@@ -205,7 +207,7 @@ class Caser:
         return "".join([*pieces, part[last - start :]]), frozenset(changed)
 
     def _usual(self, word: str, *, first: bool) -> str:
-        """Return the usual form of a word in capitals or with a capital: as in a sentence, or at its beginning."""
+        """Return the usual form of a word that has capitals, within a sentence or as its first word."""
         if any(map(str.isdigit, word)):
             return word.lower() if self.source == "en" and _ORDINAL.fullmatch(word) else word
         small = letter_case.lower(word, self.source)
@@ -222,9 +224,10 @@ class Caser:
         return word if self._is_acronym(word, spelled) else self._best(forms, spelled)
 
     def _best(self, forms: Sequence[str], spelled: dict[str, list[int]]) -> str:
-        """Return the form with the fewest tokens; of equals a small one, except of German words in several tokens.
+        """Return the form with the fewest tokens.
 
-        Elsewhere than in German, only a word that is one token gets a capital: other differences are accidents.
+        If forms have equally many, prefer lowercase, except for German words of several tokens. In other languages, a
+        capital counts only if the word is a single token: other differences are accidents.
         """
         fewest = min(len(spelled[form]) for form in forms)
         equal = [form for form in forms if len(spelled[form]) == fewest]
@@ -248,7 +251,7 @@ class Caser:
         return len(spelled[word]) == 1 or no_vowel or bool(_ROMAN.fullmatch(word))
 
     def _is_shouted(self, core: str) -> bool:
-        """Return whether the tokenizer spells a word in capitals by letters or bytes, but knows it in small letters."""
+        """Return whether the tokenizer needs many tokens for a word in capitals, but few for its usual form."""
         word = max(map(_stem, _WORD.findall(core)), key=len)
         if len(word) < SHORTEST_STEM or word in ACRONYMS or any(map(str.isdigit, core)):
             return False
@@ -275,12 +278,12 @@ def _kind_of(core: str) -> str:
 def _groups(
     tokens: Sequence[_Token], sentences: Sequence[tuple[int, int]], source: str
 ) -> Iterator[tuple[str, bool, int, int]]:
-    """Yield neighboring sentences of the same style: the style, whether it is certain, the start and the end."""
+    """Group neighboring sentences of the same style. Yield the style, whether it is certain, the start and the end."""
     if (title := _title_of(tokens, source)) and sentences:
         yield TITLE, title == "sure", sentences[0][0], sentences[-1][1]
         return
-    alone = {token.kind for token in tokens} <= {"", UPPER}
-    styled = [(_style_of(_within(tokens, span), alone), *span) for span in sentences]
+    all_upper = {token.kind for token in tokens} <= {"", UPPER}
+    styled = [(_style_of(_within(tokens, span), all_upper), *span) for span in sentences]
     for style, group in itertools.groupby(styled, lambda each: each[0]):
         spans = list(group)
         start, end = spans[0][1], spans[-1][2]
@@ -288,18 +291,18 @@ def _groups(
         yield style, style == WORDS or words >= SURE_UPPER, start, end
 
 
-def _style_of(tokens: Sequence[_Token], alone: bool) -> str:
-    """Return UPPER or WORDS for a sentence. Beside sentences in another case, a short one is not UPPER."""
+def _style_of(tokens: Sequence[_Token], all_upper: bool) -> str:
+    """Return UPPER or WORDS for a sentence. A short one is UPPER only if the whole text is in capitals."""
     kinds = [token.kind for token in tokens if token.kind]
     long = any(len(token.core) > 1 for token in tokens if token.kind)
-    enough = len(kinds) >= (1 if alone else SURE_UPPER)
+    enough = len(kinds) >= (1 if all_upper else SURE_UPPER)
     return UPPER if long and enough and set(kinds) == {UPPER} else WORDS
 
 
 def _title_of(tokens: Sequence[_Token], source: str) -> str:
-    """Return "sure" or "unsure" for a line in title case, "" for others.
+    """Return "sure" or "unsure" for a line in title case, and "" for other lines.
 
-    Short words may be small, as in "The Lord of the Rings", but not in languages that write nouns with capitals.
+    Short words may be lowercase, as in "The Lord of the Rings", but not in languages that capitalize nouns.
     """
     kinds = [token.kind for token in tokens if token.kind]
     titled = kinds.count("title")
@@ -318,7 +321,7 @@ def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> Sequence[_Token]
 
 
 def _stem(word: str) -> str:
-    """Return a word without its ending after an apostrophe, which may follow a name: Anna's, İstanbul'da."""
+    """Return a word without an ending after an apostrophe, such as Anna's or İstanbul'da."""
     stem = re.split("['\u2019]", word, maxsplit=1)[0]
     return stem if len(stem) >= SHORTEST_STEM else word
 
@@ -336,7 +339,7 @@ def _by_word(tokens: Sequence[str]) -> Iterator[list[int]]:
 
 
 def _whole(phrase: str) -> str:
-    """Return a pattern for a phrase that is not part of longer words."""
+    """Return a pattern that matches a phrase, but not within longer words."""
     before = r"(?<!\w)" if phrase[0].isalnum() else ""
     after = r"(?!\w)" if phrase[-1].isalnum() else ""
     return before + re.escape(phrase) + after

@@ -1,16 +1,16 @@
 """Lexical constraints: forms of terms that every translation must contain. engine.c follows the same rules.
 
 A term is met by any of its forms. The forms of all terms make up an automaton of tokens (Aho and Corasick 1975). The
-state of a hypothesis has two parts: a node, which stands for the tokens of a form so far, and the set of terms that the
-hypothesis has met. A complete form meets its term only when the next token begins a word: until then, its last word may
-be the beginning of a longer one.
+state of a hypothesis has two parts: the node of the automaton that its last tokens lead to, and the set of terms that
+it has met. A complete form meets its term only when the next token begins a word: until then, its last word may be the
+beginning of a longer one.
 
 For every hypothesis, each step considers the best W tokens and every token that continues a form of an unmet term. It
 considers EOS only when all terms are met. These candidates are put in banks by their progress, the number of tokens of
 terms that they contain (Post and Vilar 2018). The best candidate of each bank survives, higher banks first, then the
-second best of each bank, and so on until W survive (Hu et al. 2019). Those that end with EOS are finished, and as many
-others survive in their place. A search is over when no hypothesis that has met or begun all terms can win. The others
-do not count: to win they would have to end soon, which the missing terms mostly prevent.
+second best of each bank, and so on until W survive (Hu et al. 2019). Candidates that end with EOS are finished, and as
+many others survive in their place. A search is over when no hypothesis that has met or begun all terms can win. Other
+hypotheses do not prolong it: to win, they would have to end soon, which their missing terms mostly prevent.
 """
 
 import itertools
@@ -28,7 +28,7 @@ MAX_TOKENS = 1024  # of all forms together: the time of a step grows with the sq
 
 
 class State(NamedTuple):
-    node: int  # 0: within no form
+    node: int  # 0: not within a form
     met: int  # bit t: term t is met
 
 
@@ -42,10 +42,11 @@ class Candidate(NamedTuple):
 
 
 class Constraints:
-    """The automaton of terms: a term is a list of forms, a form a list of token ids. `begins` is that of Tokenizer.
+    """The automaton of terms. A term is a list of forms, and a form is a list of token ids.
 
-    `sizes` has the number of tokens of each term's longest form. The other lists have an item for each node: that of
-    `gains` has, for each term, its size less the tokens that its form lacks at the node, or 0 outside its forms.
+    `begins` is `Tokenizer.begins`. `sizes` holds the number of tokens of each term's longest form. The other lists have
+    one item per node. `gains[node][term]` is the term's size minus the number of tokens that the form at the node still
+    lacks, or 0 if the node is in none of the term's forms.
     """
 
     def __init__(self, terms: Sequence[Sequence[Sequence[int]]], begins: bytes) -> None:
@@ -92,8 +93,8 @@ class Constraints:
 
     @property
     def width(self) -> int:
-        """The least beam: one hypothesis in each bank."""
-        banks = -(-(1 + sum(self.sizes)) // 4) * 4  # few different widths: torch searches only one width at a time
+        """The smallest beam with room for one hypothesis per bank, from MIN_BEAM to MAX_BEAM."""
+        banks = -(-(1 + sum(self.sizes)) // 4) * 4  # rounded, because torch searches only one width at a time
         return min(max(MIN_BEAM, banks), MAX_BEAM)
 
     def after(self, state: State, token: int) -> State:
@@ -113,7 +114,7 @@ class Constraints:
         return all(gain or state.met >> term & 1 for term, gain in enumerate(self.gains[state.node]))
 
     def wanted(self, state: State) -> list[int]:
-        """Return the next tokens of the forms of unmet terms."""
+        """Return the tokens that begin or continue a form of an unmet term."""
         found = []
         for node in range(1, len(self.tokens)):
             if self.parents[node] in (0, state.node):
@@ -123,7 +124,7 @@ class Constraints:
         return list(dict.fromkeys(found))
 
     def choose(self, candidates: Sequence[Candidate], states: Sequence[State], width: int) -> list[Candidate]:
-        """Return the finished candidates, best first, and then the survivors, best first, too."""
+        """Return the finished candidates and then the survivors, each best first."""
         banks, ranked = Counter[int](), []
         for candidate in sorted(candidates, key=lambda each: (-each.total, each.row, each.id)):
             state = self.after(states[candidate.row], candidate.id)
@@ -139,7 +140,7 @@ class Constraints:
 
 
 def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints | None:
-    """Return the constraints for terms; None where the tokenizer of target text can spell none of them."""
+    """Return the constraints for terms, or None if the tokenizer of the target text can spell none of them."""
     spelled, room = list[list[list[int]]](), MAX_TOKENS
     for term in terms[:MAX_TERMS]:
         forms = []
@@ -154,6 +155,6 @@ def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints |
 
 def _spelled(form: str, tokenizer: Tokenizer) -> list[int]:
     (ids,) = tokenizer.encode([form])
-    # Before a Chinese or Japanese word a space occurs only at the beginning of a line.
+    # A Chinese or Japanese word has a space token before it only at the beginning of a line.
     spaced = tokenizer.tokens(ids[:1]) == ["\u2581"] and re.match(f"[{WIDE}]", form)
     return ids[1:] if spaced else ids

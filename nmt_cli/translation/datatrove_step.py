@@ -1,4 +1,4 @@
-"""A step for pipelines of datatrove, whose executors run it on one machine, under Slurm or on Ray.
+"""A step for datatrove pipelines. Datatrove runs it on one machine, under Slurm or on Ray.
 
 It needs the extra `datatrove`. recipes/cluster/datatrove_translate.py shows its use.
 """
@@ -18,8 +18,8 @@ from nmt_cli.translation.translate import TranslateOptions
 class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not be installed
     """Translate files in units: task R of W is worker R + 1 of W, as in `nmt translate --shard`.
 
-    `files` are files, directories, patterns or URLs; `output` is a directory or URL for the units. A task fails if one
-    of its units does, after it has done all others. `check` and `join` of `translation.sharded` complete the work.
+    `files` are files, directories, patterns or URLs; `output` is a directory or URL for the units. If a unit fails, its
+    task translates the others first and then fails. Afterwards, call `check` and `join` of `translation.sharded`.
     """
 
     name = "nmt: translate files"
@@ -35,11 +35,11 @@ class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not b
         self.unit_lines = unit_lines
 
     def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
-        """Translate this task's share, and help with the others. Return `data`, the documents of the step before."""
+        """Translate this task's share, and help with the others. Return `data` unchanged."""
         with ShardedTranslation(
             inputs.find(self.files), self.output, self.options, unit_lines=self.unit_lines
         ) as translation:
             code = translation.run(Shard(rank + 1, world_size))
         if code:
-            raise NmtError(f"a unit failed with code {code}. Its reason is in {self.output}/units, in a file *.failed")
+            raise NmtError(f"a unit failed with code {code}. For the reason, see {self.output}/units/*.failed")
         return data

@@ -13,11 +13,11 @@ from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.system.errors import DataError
 
 READ_BYTES = 1 << 16
-CHUNK_CHARACTERS = 1 << 16  # about how many characters of lines are segmented, sorted and queued together
+CHUNK_CHARACTERS = 1 << 16  # approximate size of the lines that are segmented, sorted and queued together
 
 
 def count_lines(descriptor: int) -> int | None:
-    """Return the number of lines left to read; None where counting is impossible or takes long."""
+    """Return the number of lines left to read, or None if counting is impossible or takes long."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 30:
         return None
@@ -34,7 +34,7 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
     chunk, size = list[str](), 0
     for line in lines:
         chunk.append(line)
-        size += len(line) + 1 if isinstance(line, str) else 1  # the segmenter refuses what is not text
+        size += len(line) + 1 if isinstance(line, str) else 1  # the segmenter rejects lines that are not text
         if size >= CHUNK_CHARACTERS:
             yield chunk
             chunk, size = [], 0
@@ -45,11 +45,11 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
 def read_chunks(
     descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False, first: int = 1
 ) -> Iterator[list[str]]:
-    """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter ones where the next read would wait for input.
+    """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter ones if the next read would wait for input.
 
     Lines over MAX_LINE_BYTES are cut while they are read. In a line that is not UTF-8, U+FFFD replaces each run of
-    invalid bytes; with `strict`, such a line raises a DataError. `counts` gets the number of lines of either kind.
-    Messages number the lines from `first` on.
+    invalid bytes; with `strict`, such a line raises a DataError. `counts` counts both kinds of lines. Messages call a
+    line `name`, and number lines from `first`.
     """
     chunk, size = list[str](), 0
     for line in _read(descriptor, counts, name, strict, first):
@@ -69,13 +69,13 @@ def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, str
 
 
 def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first: int) -> Iterator[str | None]:
-    """Yield lines, and None before each read, which may wait."""
+    """Yield lines, and None before each read, since a read may wait."""
     number, line, block = first - 1, b"", b"more"
     while block:
         yield None
         block = os.read(descriptor, READ_BYTES)
         if not block and line:
-            *ends, rest = b"", b""  # the end of a last line without a line feed
+            *ends, rest = b"", b""  # the input ends without a line feed: end its last line here
         else:
             *ends, rest = block.split(b"\n")
         for end in ends:

@@ -26,34 +26,34 @@ class Sampling:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How a line is translated. None stands for the model's own value, which `resolved` fills in.
+    """Options for translating a line. None stands for the model's own value, which `resolved` fills in.
 
-    Options for which a model has its own value are typed Any: once resolved, each has the type that its comment names.
+    Options for which a model has its own value are typed Any. Once resolved, each has the type in its comment.
     """
 
     beam: Any = None  # int: hypotheses kept per segment; 1 is greedy search
     alpha: Any = None  # float: exponent of the length penalty
     extra_length: Any = None  # int: tokens by which a translation may exceed its source
-    split: Any = None  # bool: split long lines, and retry segments that failed in halves
+    split: Any = None  # bool: split long lines, and search failed segments again in halves
     n_best: int = 1  # translations returned per line; with `sampling`, samples drawn
     sampling: Sampling | None = None
     alignments: bool = False  # find the source token that each target token translates
     terms: Terms | None = None  # glossary
     copy_wordless: Any = None  # bool: copy lines without letters
-    case: Any = None  # "auto": search capitals and title case in sentence case; or "off"
+    case: Any = None  # "auto": translate capitals and title case as sentence case; or "off"
     target: str = ""  # language code, for a model with several targets; once resolved, its token and a space
     shortlist: Any = None  # True: use the model's, if it has one; once resolved, a Shortlist or None
 
     def resolved(self, decoding: Any) -> "SearchOptions":
         """Return these options with None replaced by the values of a model's section `decoding`.
 
-        The beam becomes 1 for samples, else at least `n_best`. UsageError for values that are out of range or
+        The beam becomes 1 for sampling, or otherwise at least `n_best`. Raises UsageError if values are out of range or
         contradict each other.
         """
         if self.beam is not None and self.n_best > self.beam and not self.sampling:
             raise UsageError(f"{self.n_best} hypotheses need a beam of {self.n_best} or more, not {self.beam}")
         if self.terms and self.sampling:
-            raise UsageError("terms need a search, samples are drawn: leave out one of them")
+            raise UsageError("terms cannot be used with sampling. Leave out one of them")
         if not 1 <= self.n_best <= MAX_N_BEST:
             raise UsageError(f"n_best must be from 1 to {MAX_N_BEST:,}, not {self.n_best:,}")
         names = "beam", "alpha", "extra_length", "split", "copy_wordless", "case"
@@ -64,7 +64,7 @@ class SearchOptions:
         return replace(self, **chosen)
 
     def for_segments(self) -> "SearchOptions":
-        """Return the options of a line's segments: one translation each for samples, and never a glossary."""
+        """Return the options for a line's segments: without the glossary and, for sampling, with one translation."""
         if not (self.sampling or self.terms):
             return self
         return replace(self, n_best=1 if self.sampling else self.n_best, terms=None)

@@ -15,20 +15,20 @@ from nmt_cli.translation.segments import Segment
 
 CLOSED = "this Translator is closed. Make another"
 BACKGROUND_INTERVAL = 64  # segments taken from the queue before a text's next one is due
-BUSY_SECONDS = 1.0  # after a text arrived beside a long one, how long more texts are expected
+BUSY_SECONDS = 1.0  # how long more texts are expected after one arrives while a long text is being translated
 IDLE_FACTOR = 8  # multiplies the background limit while no more texts are expected
 
-Search = Callable[["WorkerQueue"], None]  # runs in a thread of its own until `take` returns nothing
+Search = Callable[["WorkerQueue"], None]  # runs in its own thread until `take` returns an empty list
 ScoreTargets = Callable[[Sequence[Sequence[Sequence[int]]]], list[list[float]]]
 
 
 @dataclass(frozen=True)
 class Backend:
-    """What computes the translations: the engine on a CPU, or torch."""
+    """Computes translations, with the engine on a CPU or with torch."""
 
     searches: list[Search]  # one for each thread
-    about: str  # arithmetic and hardware, for people
-    score_targets: ScoreTargets | None = None  # for log-probabilities of given translations; None: a forced search
+    about: str  # a description of arithmetic and hardware
+    score_targets: ScoreTargets | None = None  # log-probabilities of given translations; None: a forced search
     close: Callable[[], object] = lambda: None
 
 
@@ -37,15 +37,15 @@ class Closed(Exception):
 
 
 class SegmentQueue:
-    """Segments that wait, and one worker thread for each of `searches`.
+    """Waiting segments, and one worker thread for each of `searches`.
 
-    `done` is called with each segment that has hypotheses or an error, or was cancelled: one call at a time, in a
-    worker's thread or in that of `close`. It must not raise.
+    `done` is called with each segment that has hypotheses or an error, or was cancelled. It is called in a worker's
+    thread or in the thread that calls `close`, one call at a time. It must not raise.
 
-    The first segment of each text is taken first, in the order submitted. The second segment of a text is due when
-    BACKGROUND_INTERVAL others have been taken, the third after twice as many, and so on. Where no other segment waits,
-    they are taken earlier. So a short text does not wait for the rest of a long one, nor a long one for the end of many
-    short ones.
+    The first segments of all texts are taken first, in the order submitted. The second segment of a text is due when
+    BACKGROUND_INTERVAL others have been taken, the third after twice as many, and so on. They are taken earlier if no
+    other segment waits. So a short text does not wait for the rest of a long one, and a long text does not wait for
+    every short one that arrives.
 
     Segments that are not the first of their text are background segments. With `background_limit`, a worker holds at
     most that many of them, or IDLE_FACTOR times as many while no more texts are expected. A worker that holds a first
@@ -81,7 +81,7 @@ class SegmentQueue:
         return self.waiting + self.searching
 
     def submit(self, segments: Iterable[Segment]) -> None:
-        """Add segments; UsageError after `close`."""
+        """Add segments. Raises UsageError after `close`."""
         with self.changed:
             self.check_open()
             for segment in segments:
@@ -96,7 +96,10 @@ class SegmentQueue:
             self.changed.notify_all()
 
     def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until a condition on pending texts holds, and return whether it does; UsageError after `close`."""
+        """Wait until a condition holds. Return False if it does not hold after `timeout` seconds.
+
+        Raises UsageError after `close`.
+        """
         with self.changed:
             self.changed.wait_for(lambda: condition() or self.closed, timeout)
             if holds := condition():
@@ -110,9 +113,9 @@ class SegmentQueue:
             raise UsageError(CLOSED)
 
     def close(self) -> None:
-        """Give every unfinished segment a UsageError, and end the workers after the steps that they are in.
+        """Give every unfinished segment a UsageError, and end each worker after its current step.
 
-        Waits for the workers, unless one of them is the caller.
+        Waits for the workers to end, unless it is called by one of them.
         """
         with self.changed:
             self.closed = True
@@ -127,9 +130,9 @@ class SegmentQueue:
                 thread.join()
 
     def peek(self, held: dict[Segment, bool]) -> Segment | None:
-        """Return the next segment, if any, for a worker that holds the segments `held`; remove cancelled segments.
+        """Return the next segment, if any, for a worker that holds the segments `held`.
 
-        No worker takes more than its share while others could search the rest.
+        No worker takes more than its share while others could search the rest. Also removes cancelled segments.
         """
         while len(held) < -(-self.unfinished // len(self._workers)):
             heaps = [self._first] if self._first else []
@@ -168,10 +171,10 @@ class SegmentQueue:
 
 
 class WorkerQueue:
-    """A worker's end of the queue: its search calls `take` and `finish`.
+    """A worker's end of the queue. The worker's search calls `take` and `finish`.
 
-    If a search raises an error, each segment that the worker holds is searched again, alone. If that search raises an
-    error, too, its segment is given the error.
+    If a search raises an error, each segment that the worker holds is searched again, alone. If the search of a segment
+    alone fails, too, the segment gets the error.
     """
 
     def __init__(self, queue: SegmentQueue, search: Search) -> None:
@@ -179,16 +182,16 @@ class WorkerQueue:
         self.allowance = math.inf  # segments that the search may still take from the queue
         self._queue = queue
         self._run_search = search
-        self._inside: dict[Segment, None] = {}  # held segments that the search has been given
-        self._again: deque[Segment] = deque()  # held segments that the search is given again, before others
+        self._inside: dict[Segment, None] = {}  # held segments inside the current search
+        self._again: deque[Segment] = deque()  # held segments that `take` returns again, before others
         self._alone = False
 
     def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
         """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens; stop at `batch` tokens.
 
-        A search that has no segment waits for one, and takes it even if it does not fit; if it gets an empty list
-        instead, it must end. With `alike`, all segments inside the search have the same options. Raises Closed after
-        the queue's `close`.
+        A search without segments waits for one, and takes it even if it does not fit. If it gets an empty list instead,
+        it must end. With `alike`, all segments inside the search have the same options. Raises Closed after the queue's
+        `close`.
         """
         taken = list[Segment]()
         with self._queue.changed:
@@ -207,7 +210,7 @@ class WorkerQueue:
         return taken
 
     def _peek(self) -> Segment | None:
-        """Return the next segment; a search that has none waits for one, unless it has to end."""
+        """Return the next segment, if any. A search without segments waits for one, unless it must end."""
         while True:
             if self._queue.closed:
                 raise Closed
@@ -255,7 +258,7 @@ class WorkerQueue:
         return min((segment.options.beam for segment in (*self._inside, *self._again)), default=1)
 
     def run(self) -> None:
-        """Search until the queue is closed: the target of a worker's thread."""
+        """Search until the queue is closed. The worker's thread runs this method."""
         try:
             while True:
                 self._search_next()
@@ -270,7 +273,7 @@ class WorkerQueue:
 
     def _search_next(self) -> None:
         try:
-            self._again.extend(self.take(math.inf, math.inf, 1))  # so that every error belongs to a segment
+            self._again.extend(self.take(math.inf, math.inf, 1))  # wait here, so that every error belongs to a segment
             self._inside.clear()
             self._run_search(self)
         except Closed:

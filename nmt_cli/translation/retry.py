@@ -1,4 +1,4 @@
-"""Searches that start again with fewer hypotheses at once where memory does not suffice."""
+"""Restart a search with fewer hypotheses at once when memory runs out."""
 
 import math
 from collections.abc import Callable
@@ -11,9 +11,10 @@ REDUCED_SEGMENTS = 1000  # segments searched with fewer hypotheses at once befor
 
 
 def search_within_memory(search: Callable[[WorkerQueue, int], None], queue: WorkerQueue, rows: int) -> None:
-    """Run `search(queue, rows)`. Where memory does not suffice, repeat the unfinished segments with half the rows.
+    """Run `search(queue, rows)`. If memory runs out, search the unfinished segments again with half the rows.
 
-    After REDUCED_SEGMENTS segments the rows are doubled again. StorageError where one segment has no room.
+    After REDUCED_SEGMENTS segments, the rows are doubled again. Raises StorageError if there is too little memory for
+    one segment.
     """
     allowed = rows
     while True:
@@ -30,7 +31,7 @@ def search_within_memory(search: Callable[[WorkerQueue, int], None], queue: Work
             continue
         allowed //= 2
         if allowed < queue.narrowest_beam:
-            advice = "Lower --beam, in a recipe decoding.beam"
+            advice = "Lower --beam, or decoding.beam in a recipe"
             raise StorageError(f"there is too little memory to translate one sentence. {advice}")
         warn(f"out of memory: continuing with {allowed} hypotheses at once")
         queue.restart()

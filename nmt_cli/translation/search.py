@@ -1,18 +1,18 @@
 """Greedy and beam search, sampling, and scores of given translations, with torch (section 6.1 of the paper).
 
-GPUs use this search, and tests compare it with the one of engine.c, which follows the same rules.
+GPUs use this search, and tests compare it with engine.c, which follows the same rules.
 
 Shapes: S slots (segments inside the search), W hypotheses per slot, R = S x W rows, C candidates per slot, T target
-positions, V vocabulary. A finished segment leaves its slot and the next one enters, at its own first position. The
-hypotheses of a segment depend on its own source alone, up to rounding.
+positions, V vocabulary. When a segment is finished, the next one takes its slot and begins at its own first position.
+The hypotheses of a segment depend only on its own source, up to rounding.
 
-Each step finds the 2W best continuations of a slot. Those that are among the best W and end with EOS are finished; the
-best W without EOS survive. With W = 1 this is greedy search, and the first EOS ends it. A slot is done when no
-unfinished hypothesis can beat the n-th best finished one (n = `n_best`) within 1 + 10 alpha more tokens. A bound
-on its score is known, since log-probabilities only fall and only a greater length raises a score. With the longest
-length as the limit instead, search took up to 1.5 times as many steps and gave the same translations of 4,600
-sentences. Scores are log-probability / ((5 + length) / 6) ^ alpha, EOS counted in both (Wu et al. 2016, without
-coverage).
+Each step finds the 2W best continuations of a slot. Among the best W, those that end with EOS are finished. The best W
+without EOS survive. With W = 1 this is greedy search, and the first EOS ends it. A slot is done when no unfinished
+hypothesis can beat the n-th best finished one (n = `n_best`) within 1 + 10 alpha more tokens. An upper bound on the
+score of an unfinished hypothesis is known, since log-probabilities only fall and only a greater length raises a score.
+When hypotheses were followed up to the longest length instead, search took up to 1.5 times as many steps, and 4,600
+sentences had the same translations. Scores are log-probability / ((5 + length) / 6) ^ alpha, EOS counted in both (Wu et
+al. 2016, without coverage).
 """
 
 import itertools
@@ -41,9 +41,9 @@ from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, before their segments have slots
-LOOKAHEAD = 10  # times alpha, plus 1: tokens that an unfinished hypothesis may still need to win
+LOOKAHEAD = 10  # an unfinished hypothesis may need up to 1 + LOOKAHEAD * alpha more tokens to win
 BATCH_TOKENS = 4096  # of the pairs scored at once, counted on their longer side
-MAX_SOURCE_TOKENS = 1 << 16  # over all slots, without padding: bounds the memory of very long sources
+MAX_SOURCE_TOKENS = 1 << 16  # of all slots, without padding: limits the memory that very long sources take
 
 Float64s = npt.NDArray[np.float64]
 Ids = Sequence[int]
@@ -99,7 +99,7 @@ class Slots:
         self.key_values = self.cache.encode(src_N, Layout(lengths, self.device, block_bounds(lengths, lengths)))
 
     def fill(self, queue: WorkerQueue) -> None:
-        """Put encoded segments into free slots, and encode more where none is left."""
+        """Put encoded segments into free slots, and encode more when none are left."""
         while len(used := self.used()) < self.most:
             if not self.ready and (taken := take(queue, self.device)):
                 self.encode(taken)
@@ -129,8 +129,11 @@ class Slots:
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.options.beam - 1)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
-        """Keep these slots, in this order, with room for `count`. Few sizes occur, since kernels are kept for each.
-        Where steps are captured as CUDA graphs, shrinking to half the room is not worth a new capture."""
+        """Keep these slots, in this order, and make room for `count`.
+
+        The number of slots is a power of 2 or the maximum, because each number has its own kernels. If steps are
+        captured as CUDA graphs, shrinking to half the room is not worth a new capture.
+        """
         size, room = min(self.most, 1 << (count - 1).bit_length()), len(self.segments)
         if size == room or (self.cache.captured and room / 4 < size < room):
             return
@@ -168,7 +171,7 @@ class Slots:
         return continuations_of_each(self._listed(self.cache.step(*rows), hidden_SV), alive_SW, wanted_SWM)
 
     def _listed(self, logits: list[Tensor], hidden_SV: Tensor) -> list[Tensor]:
-        """Return logits, -inf for the tokens that the shortlist of a slot lacks."""
+        """Return logits, with -inf for tokens that are not in a slot's shortlist."""
         if not self.options.shortlist:
             return logits
         hidden_RV = hidden_SV.repeat_interleave(self.options.beam, 0)
@@ -185,10 +188,10 @@ class Slots:
         best_3SC[0] = -math.inf
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
-                there_WC = sums_SWC[slot] > -math.inf
+                possible_WC = sums_SWC[slot] > -math.inf
                 if forced_S[slot]:
-                    there_WC &= ids_SWC[slot] == forced_S[slot]
-                pairs = list(zip(*there_WC.nonzero(), strict=True))
+                    possible_WC &= ids_SWC[slot] == forced_S[slot]
+                pairs = list(zip(*possible_WC.nonzero(), strict=True))
                 sums = {(row, int(ids_SWC[slot, row, c])): float(sums_SWC[slot, row, c]) for row, c in pairs}
                 candidates = [Candidate(total, int(row), token) for (row, token), total in sums.items()]
                 chosen = segment.constraints.choose(candidates, self.states[slot], self.options.beam)
@@ -203,7 +206,7 @@ class Slots:
         return parents_SW
 
     def _wanted(self, forced_S: Int64s) -> Int64s:
-        """Return the tokens with which each hypothesis must be able to continue: S x W x M, filled up with PAD."""
+        """Return the tokens with which each hypothesis must be able to continue, S x W x M, padded with PAD."""
         wanted = dict[tuple[int, int], list[int]]()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
@@ -217,7 +220,7 @@ class Slots:
         return wanted_SWM
 
     def _forced(self) -> Int64s:
-        """Return each slot's forced next token: EOS at the longest length, else one of its prefix, else PAD."""
+        """Return each slot's forced next token: EOS at the longest length, a token of its prefix, or else PAD."""
         forced_S = np.where((self.position_S + 1 >= self.limit_S) & (self.limit_S > 0), EOS, PAD)
         for slot, segment in enumerate(self.segments):
             if segment and self.position_S[slot] < len(segment.prefix) and not forced_S[slot]:
@@ -267,7 +270,7 @@ class Slots:
         return ahead_S
 
     def pop_done(self) -> list[Segment]:
-        """Return the segments whose unfinished hypotheses cannot win any more, and free their slots."""
+        """Return the segments whose unfinished hypotheses can no longer win, and free their slots."""
         lengths_S = np.minimum(self.position_S + 1 + LOOKAHEAD * self.options.alpha, self.limit_S)
         bounds_S = self._ahead() / length_penalty(lengths_S, self.options.alpha)
         bounds_S[self.position_S >= self.limit_S] = -math.inf
@@ -314,12 +317,12 @@ def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, row
 
 
 def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
-    """Return a segment; if its options ask for alignments, find the source token of each token of its hypotheses.
+    """Return a segment. If its options ask for alignments, align each token of its hypotheses with a source token.
 
-    It is the source token with the most evidence. Evidence is the sum of the attention of all heads of all layers, each
-    weighted by its sharpness, exp(-entropy). For each source token it is divided by s ^ 0.75; s is the sum over all
-    target tokens. On generated text with known alignments, 94 % of the words are right; with the mean attention of the
-    last layer but one (Garg et al. 2019), 72 % are.
+    The source token with the most evidence is chosen. Evidence is the sum of the attention of all heads of all layers,
+    each weighted by its sharpness, exp(-entropy). It is then divided by s ^ 0.75, where s is the sum of the source
+    token's evidence over all target tokens. On generated text with known alignments, 94 % of the words are right, and
+    72 % with the mean attention of the second-to-last layer (Garg et al. 2019).
     """
     if segment.options.alignments:
         aligned = []
@@ -340,7 +343,7 @@ def pair_batches(
 ) -> Iterator[tuple[list[int], Batch]]:
     """Yield batches of pairs, short targets first, with the indices of each batch's pairs.
 
-    Both sides of a pair end with EOS. The batch has that of the source only with `source_eos`.
+    Both sides of a pair end with EOS. Without `source_eos`, the batch leaves out the EOS of sources.
     """
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     while order:

@@ -1,4 +1,4 @@
-"""Cuts lines into segments: sentences of long lines, parts of long sentences, halves of failed segments."""
+"""Cut lines into segments: sentences of long lines, parts of long sentences, halves of failed segments."""
 
 import itertools
 import re
@@ -15,7 +15,7 @@ from nmt_cli.translation.pending import Copy, Pending
 from nmt_cli.translation.segments import Segment
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
-# In German, \u201c and \u00ab close a quotation; where no space follows, they may open one.
+# In German, \u201c and \u00ab close a quotation. If no space follows, they may open one.
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"
 _WIDE_MARKS = "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
 _MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
@@ -23,12 +23,12 @@ _MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
 _SENTENCE_END = re.compile(rf"(?:(?<!\b\w)\.|[!?\u2026]){_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
-_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # for text with one character for each token
+_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # for a string with one character per token
 SMALLEST = 4  # the fewest tokens, EOS not counted, of a source that may be halved
 
 
 class Segmenter:
-    """Cuts lines for one model. `counts` are those of the Translator."""
+    """Cuts lines for one model, and counts them in `counts`, which belongs to the Translator."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class Segmenter:
         head: Sequence[int] = (),
     ) -> None:
         """The model takes up to `max_length` tokens, and the filter of its training corpus kept lines of up to
-        `filter_tokens`. Lines of more than `seen_tokens` are split. EOS counts in all three. Translations
-        begin with `head`."""
+        `filter_tokens`. Lines of more than `seen_tokens` are split. EOS counts in all three. Every translation begins
+        with the ids `head`."""
         self.tokenizer = tokenizer
         self.caser = caser
         self.max_length = max_length
@@ -53,10 +53,10 @@ class Segmenter:
         self.head = [*head]
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
-        """Cut a line into segments, add them to its pending text, and return them: none if it is copied or empty.
+        """Cut a line into segments, add these to `pending`, and return them; [] if the line is copied or empty.
 
-        The line's `number` and words determine its samples. If the line is part of a larger text, `position` is the
-        number of segments before it. TypeError where the line or its prefix is not text.
+        The line's `number` and text determine its samples. If the line is part of a larger text, `position` is the
+        number of segments before it. Raises TypeError if the line or its prefix is not text.
         """
         for value in (line, prefix):
             if not isinstance(value, str):
@@ -96,7 +96,7 @@ class Segmenter:
         return segments
 
     def _parts(self, text: str, prefix: str, options: SearchOptions) -> list[Part]:
-        """Return a normalized text in parts, each to be searched in the case in which the model has seen text."""
+        """Divide a normalized text into parts, and convert unusual case to sentence case unless `case` is off."""
         if options.case == "off" or not unusual(text):
             return [Part(text)]
         may_ask = not (options.sampling or prefix)
@@ -111,13 +111,13 @@ class Segmenter:
         return self.tokenizer.target.encode([text])[0]
 
     def _given(self, part: Part, source: list[int]) -> list[int]:
-        """Return the ids of a part as it was given, closed by EOS, if they differ from those of its source."""
+        """Return the ids of a part in its given case, ending with EOS, or [] if they equal `source`."""
         [ids] = self.tokenizer.encode([part.given])
         given = [*ids[: self.max_length - 1], EOS]
         return [] if given == source else given
 
     def _sources(self, pending: Pending, parts: Sequence[Part], forced: Sequence[int]) -> list[tuple[list[int], Part]]:
-        """Return the ids of a text's segments, each closed by EOS, with the parts that they are from."""
+        """Return the ids of each segment of a text, ending with EOS, and the part that contains the segment."""
         split, room = pending.options.split, self.max_length
         found, longer, too_long = list[tuple[list[int], Part]](), False, False
         for part in parts:
@@ -135,9 +135,9 @@ class Segmenter:
         return found
 
     def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
-        """Return the copy of a line that has no letters after its language token and tag.
+        """Return a copy of a line if it has no letters after its language token and tag, or else None.
 
-        `text` is the normalized line. The words of the copy count these tokens where they are `skipped`.
+        `text` is the normalized line. With `skipped`, these tokens count as source words before the copy.
         """
         head = ""
         if text.startswith(">>"):
@@ -148,15 +148,16 @@ class Segmenter:
 
 
 def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:
-    """Return the glossary entries whose phrase is in a source, given by its ids."""
+    """Return the glossary entries whose phrase occurs in a source, which is given as ids."""
     return terms.find(normalize(tokenizer.decode([source[:-1]])[0])) if terms else []
 
 
 def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Terms | None = None) -> list[list[int]]:
-    """Return a normalized line as source ids, each closed by EOS.
+    """Split a normalized line, and return the ids of each part, ending with EOS.
 
     A line of more than `seen` tokens, EOS counted, is cut at sentence ends. Sentences of more than `limit` tokens are
-    cut at clause ends, else between words, else anywhere. The phrase of a term is cut only in the last case.
+    cut at clause ends, or if necessary between words, or even within words. The phrase of a term is cut only in the
+    last case.
     """
     parts = [line]
     head = tokenizer.language(tokenizer.encode(parts)[0])  # every source begins with it
@@ -184,8 +185,11 @@ def sentences_of(text: str) -> list[tuple[int, int]]:
 
 
 def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, terms: Terms | None) -> list[str]:
-    """Cut a text at the end of each match of `ends`, but not within the phrase of a term, nor between neighboring parts
-    that have fewer than `room` tokens together. If `room` is 0, only a part without letters stays with its neighbor."""
+    """Cut a text at the end of each match of `ends`, but not within the phrase of a term.
+
+    Neighboring parts stay together while they have fewer than `room` tokens in total. If `room` is 0, they stay
+    together only if one of them has no letters.
+    """
     cuts = [0, *(match.end() for match in ends.finditer(text)), len(text)]
     within = {index for _, start, end in (terms.spans(text) if terms else ()) for index in range(start + 1, end)}
     parts = [text[a:b] for a, b in itertools.pairwise(index for index in cuts if index not in within)]
@@ -203,14 +207,14 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, term
 
 def looping(ids: Sequence[int]) -> bool:
     """Return whether a stretch of up to 8 tokens occurs at least four times in a row, over at least 12 tokens."""
-    if len(ids) - len(set(ids)) < 9:  # true of most lines; a loop of 3 tokens, the shortest, has 9 that repeat others
+    if len(ids) - len(set(ids)) < 9:  # true for most lines: a loop repeats at least 9 tokens (3 tokens, four times)
         return False
     return _LOOP.search("".join(map(chr, ids))) is not None
 
 
 def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
-    """Return the two halves of a source, each closed by EOS, or [] if it is too short. The cut is at a clause end near
-    the middle if there is one, else between words."""
+    """Return the two halves of a source, each ending with EOS, or [] if it is too short. The cut is at a clause end
+    near the middle if there is one, or else between words."""
     tokens = tokenizer.tokens(ids[:-1])
     if len(tokens) < SMALLEST:
         return []

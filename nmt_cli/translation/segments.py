@@ -12,15 +12,15 @@ from nmt_cli.translation.options import SearchOptions
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation of a segment, or of a whole line, which has text and subwords, too."""
+    """A translation of a segment, or of a whole line, which also has a text and subwords."""
 
     ids: list[int]  # without EOS
     log_probability: float  # of all tokens, EOS counted, in nats
     score: float  # log-probability over length penalty
     token_log_probabilities: list[float]  # EOS counted
-    text: str = ""  # of a segment: only where the ids do not give it
+    text: str = ""  # of a segment: set only if it is not the decoded ids
     tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
-    source_positions: list[int] = field(default_factory=list)  # of a segment: the source token that each id translates
+    source_positions: list[int] = field(default_factory=list)  # of a segment: index of the source token of each id
 
 
 @dataclass(eq=False)
@@ -30,34 +30,34 @@ class Segment:
     ids: list[int]  # end with EOS
     options: SearchOptions  # resolved
     prefix: list[int] = field(default_factory=list)  # forced beginning of every hypothesis
-    random_key: tuple[int, ...] = ()  # with the seed it fixes the samples: numbers of the line, segment and sample
-    position: int = 0  # segments of the same text before it
+    random_key: tuple[int, ...] = ()  # numbers of line, segment and sample; they and the seed determine the sample
+    position: int = 0  # number of segments before it in the text
     depth: int = 0  # how often it was halved
-    max_tokens: int | None = None  # longest translation, EOS counted; None: by `options.extra_length`
+    max_tokens: int | None = None  # longest translation, EOS counted; None: `options.extra_length` decides
     owner: Any = None  # the Pending that waits for it
     cancelled: bool = False
-    background: bool = False  # lets the segments beside it run first
+    background: bool = False  # gives way to other segments in the same search
     started: float = 0.0  # monotonic time at which a worker first took it, or took the segment that it replaces
     terms: Sequence[Term] = ()  # glossary entries whose phrase is in the source
-    constraints: Constraints | None = None  # what every hypothesis must contain
+    constraints: Constraints | None = None  # terms that every hypothesis must contain
     unconstrained: "Segment | None" = None  # the segment that this one repeats with constraints
-    case: Case | None = None  # in which the translation is written; None: as the model writes it
-    given: list[int] = field(default_factory=list)  # the source in its own case, to be searched, too, and compared
-    rival: "Segment | None" = None  # the segment in sentence case, with which this one is compared
+    case: Case | None = None  # the case for writing the translation; None: as the model writes it
+    given: list[int] = field(default_factory=list)  # the source in its given case, to search and compare as well
+    rival: "Segment | None" = None  # the segment in sentence case that this one competes with
     untranslated: bool = False  # the search failed: the hypothesis is the source
-    hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; none where the constraints allow none
+    hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; empty if the constraints allow none
     error: BaseException | None = None
 
     def source(self, eos: bool) -> list[int]:
-        """Return the ids that the encoder reads: without the final EOS if the model reads none."""
+        """Return the ids that the encoder reads. Without `eos`, the model does not read the final EOS."""
         return self.ids if eos else self.ids[:-1] or self.ids
 
     def limit(self, longest: int) -> int:
-        """Return the longest translation in tokens, EOS counted, of a model that takes `longest` at most."""
+        """Return the maximum number of tokens of the translation, EOS counted. `longest` is the model's own limit."""
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)
 
     def random(self) -> Any:
-        """Return the generator of a sample's random numbers, one from [0, 1) for each position; None for a search."""
+        """Return a sample's random number generator, or None for a search. Each position takes one number."""
         import numpy as np
 
         sampling = self.options.sampling

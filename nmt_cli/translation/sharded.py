@@ -1,4 +1,4 @@
-"""Translate many files by many workers: `nmt translate --shard`, `--check` and `--join`, and the same for Python."""
+"""Translate many files with many workers: `nmt translate --shard`, `--check` and `--join`, and the same for Python."""
 
 import dataclasses
 import math
@@ -35,8 +35,8 @@ class ShardedTranslation:
             job.translate(5)  # or single units, from 0 to job.units - 1
 
     Any number of processes and machines may do this at once with the same arguments. `run` translates lines with
-    markup, and `marks` are its options. UsageError for options that units cannot have, OutputError if `output` has
-    units of another model, other options or other files.
+    markup, and `marks` are its options. Raises UsageError for options that do not work with units, and OutputError if
+    `output` holds units of another model, other options or other files.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ShardedTranslation:
         return len(self._job.units)
 
     def run(self, shard: Shard) -> int:
-        """Do this worker's share, help with the others, and return 0, or the exit code of the first failed unit."""
+        """Do this worker's share, and help with the others. Return 0, or the exit code of the first failed unit."""
         self._job.plan(shard.start(len(self._job.files)))
         worker = self._worker(shard)
         with Progress(f"translating as worker {shard}", None, "lines") as progress:
@@ -105,9 +105,9 @@ class ShardedTranslation:
         return worker.failures[0][1].exit_code
 
     def translate(self, number: int) -> str:
-        """Translate one unit unless it is there. Return "", or the reason of its failure."""
+        """Translate one unit, unless it is already translated. Return "", or the reason for its failure."""
         if not 0 <= number < self.units:
-            raise UsageError(f"there is no unit {number}: there are {self.units:,}")
+            raise UsageError(f"there is no unit {number}. There are {self.units:,}, numbered from 0")
         failure = self._worker(Shard(1, 1)).do_unit(self._job.units[number])
         return failure.reason if failure else ""
 
@@ -120,12 +120,12 @@ class ShardedTranslation:
         return Worker(self._job, shard, self._translate, one_line=one_line, stop=self.translator.close)
 
     def _translate(self, source: int, target: int, first: int) -> None:
-        progress = Progress("", None, "lines", every=math.inf)  # one for the worker is enough
+        progress = Progress("", None, "lines", every=math.inf)  # shows nothing: the worker shows its own progress
         self._run(self.translator, replace(self._options, first_line=first, is_unit=True), source, target, progress)
 
 
 def _model_digest(model: Path) -> str:
-    """Return a digest of the files that translation reads. A recipe may differ between two imports of a model."""
+    """Return a digest of the files that translation reads. The recipe may differ between two imports of a model."""
     files = open_model(model).manifest["files"]
     return artefact.digest({name: file for name, file in files.items() if name != RECIPE or MODEL_JSON not in files})
 
@@ -145,13 +145,14 @@ def check(files: Sequence[str], output: str) -> int:
         number += 1
         print(checked.files[unit.file].name, unit.first, unit.last, reason, sep="\t")
     lines = counted(sum(unit.lines for unit in checked.units), "line")
-    of_all = f"{counted(len(checked.units), 'unit')}, {lines} of {counted(len(checked.files), 'file')}"
-    say(f"{number:,} of {of_all} are missing or damaged" if number else f"complete: {of_all}")
+    units = counted(len(checked.units), "unit")
+    of_all = f"{lines} of {counted(len(checked.files), 'file')}"
+    say(f"{number:,} of {units} missing or damaged ({of_all} in all)" if number else f"complete: {units}, {of_all}")
     return INCOMPLETE if number else 0
 
 
 def join(files: Sequence[str], output: str, target: str | None) -> int:
-    """Write the translation of each file. DataError if a line is missing."""
-    for place in proof.join(job.resume(output, inputs.find(files)), target):
-        say(place)
+    """Write the translation of each file. Raises DataError if a line is missing."""
+    for path in proof.join(job.resume(output, inputs.find(files)), target):
+        say(path)
     return 0

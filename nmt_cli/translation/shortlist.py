@@ -1,11 +1,11 @@
 """Shortlists: the target tokens that the translation of a segment may contain.
 
-A shortlist has the most frequent target tokens, and for each source token those that translate it most probably. The
-search then computes logits, and log Z, of these alone. They depend on the segment only, never on its neighbors.
+A shortlist has the most frequent target tokens, and a list of the most probable translations of each source token. The
+search computes logits and log Z for these target tokens only. A segment's tokens never depend on other segments.
 
-The file `shortlist.bin` in a model directory: 16 bytes that name the format, the SHA-256 of the tokenizer files, and
-little-endian int32: the numbers of frequent tokens, source tokens and listed tokens; the frequent tokens; the end of
-each source token's list; the lists.
+The file `shortlist.bin` in a model directory has 16 bytes that name the format, the SHA-256 of the tokenizer files, and
+then int32 numbers, little-endian: the numbers of frequent tokens, source tokens and listed tokens; the frequent tokens;
+the end of each source token's list; the lists.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ FORMAT = b"nmt shortlist 1\n"
 
 
 class Shortlist:
-    """`ends[i]` is the end of the list of source token i in `targets`."""
+    """`targets` holds the lists of all source tokens, one after another. The list of token i ends at `ends[i]`."""
 
     def __init__(self, frequent: Sequence[int], ends: Sequence[int], targets: Sequence[int]) -> None:
         self.frequent = array("i", frequent)
@@ -32,8 +32,8 @@ class Shortlist:
         self._always = frozenset(self.frequent) | {EOS}
 
     def tokens(self, segment: Segment) -> list[int]:
-        """Return the tokens for a segment, ascending: those of its source, its prefix and its terms, and the frequent
-        ones."""
+        """Return the target tokens for a segment, sorted: those listed for its source, those of its prefix and its
+        terms, and the frequent ones."""
         found = set(self._always).union(segment.prefix)
         for source in set(segment.ids):
             found.update(self.targets[self.ends[source - 1] if source else 0 : self.ends[source]])
@@ -51,7 +51,7 @@ class Shortlist:
 
 
 def read_shortlist(directory: Path, tokenizer: Tokenizer, tokenizer_file: Path) -> Shortlist | None:
-    """Return the shortlist of a model directory, or None. DataError if it is damaged or another model's."""
+    """Return the shortlist in a model directory, if any. Raises DataError if it is damaged or another model's."""
     file = directory / FILE
     if not file.is_file():
         return None
@@ -66,7 +66,7 @@ def read_shortlist(directory: Path, tokenizer: Tokenizer, tokenizer_file: Path) 
         len(sizes) == 3 and min(sizes) >= 0 and sum(sizes) == len(rest) and len(data) == start + 12 + 4 * len(rest)
     )
     if not data.startswith(FORMAT) or not right_size or sizes[1] != tokenizer.vocabulary_size:
-        raise DataError(f"{file} is damaged or no shortlist of this model. Make one: nmt shortlist {directory}")
+        raise DataError(f"{file} is damaged or not a shortlist of this model. Make one: nmt shortlist {directory}")
     if data[len(FORMAT) : start] != _tokenizer_hash(tokenizer_file):
         raise DataError(f"{file} belongs to another tokenizer. Make a new one: nmt shortlist {directory}")
     frequent, lists = rest[: sizes[0]], rest[sizes[0] :]

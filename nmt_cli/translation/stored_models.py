@@ -24,15 +24,15 @@ class StoredModel:
     path: Path
     kind: str
     directions: tuple[Direction, ...]
-    bytes: int  # of its files
+    bytes: int  # size of its files
     parameters: int
-    open: Callable[[], Path]  # return a model directory; another kind of model is converted first
+    open: Callable[[], Path]  # returns a model directory; converts another kind of model first
 
 
 def directions_of(config: ModelConfig, tokenizer: Tokenizer) -> tuple[Direction, ...]:
-    """Return the language pairs of a model: one, or one for each token of a target language such as >>deu<<.
+    """Return the language pairs of a model: one for each target language token such as >>deu<<.
 
-    Tags such as >>bt<< are no languages.
+    A model without such tokens has one pair. Tags such as >>bt<< are not languages.
     """
     pieces = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
     tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]

@@ -1,4 +1,4 @@
-"""Search by torch: on GPUs, by this process or by one for each of several; on a CPU without the engine."""
+"""Search with torch: on one GPU in this process, on several GPUs in a process each, or on a CPU without the engine."""
 
 import contextlib
 import functools
@@ -35,18 +35,18 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        advice = "nvidia-smi lists the processes that use it; CUDA_VISIBLE_DEVICES chooses another"
+        advice = "nvidia-smi lists the processes that use it; CUDA_VISIBLE_DEVICES selects another GPU"
         raise StorageError(f"{device} has too little free memory. {advice}") from error
 
 
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or the first `workers` of them.
 
-    Several GPUs have a forked process each. This process computes itself on one GPU, in a launched job, and if it has
-    used CUDA before, which a fork cannot share.
+    With several GPUs, a forked process searches on each. This process searches on a GPU itself if there is only one, in
+    a launched job, or if it has used CUDA before, since a fork cannot share CUDA.
     """
     if precision == "int8":
-        raise UsageError("--precision int8 is for CPUs. Leave it out, or set CUDA_VISIBLE_DEVICES=")
+        raise UsageError("--precision int8 is for CPUs. Leave it out, or set CUDA_VISIBLE_DEVICES= to use the CPU")
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())][:workers]
     own = choose_device() if "LOCAL_RANK" in os.environ else devices[0]
     weights = [load_transformer(each) for each in models]
@@ -77,13 +77,13 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
 
 
 def on_cpu(models: Sequence[ModelDirectory], threads: int) -> Backend:
-    """Return a backend of torch's own threads, in float32."""
+    """Return a backend on a CPU in float32, with torch's own threads."""
     torch.set_num_threads(threads)
     return of_models([load_transformer(each) for each in models], torch.float32)
 
 
 def of_models(weights: Sequence[Transformer], dtype: torch.dtype) -> Backend:
-    """Return a backend of models in memory, on their own device."""
+    """Return a backend for an ensemble of models in memory, on their own device."""
     models = [for_inference(model, dtype) for model in weights]
     device = models[0].embedding.weight.device
 
@@ -96,7 +96,7 @@ def of_models(weights: Sequence[Transformer], dtype: torch.dtype) -> Backend:
 
 
 def of_memory(model: Transformer, dtype: torch.dtype) -> Backend:
-    """Return a backend of one model in memory: on a CPU the engine in float32, where it is installed, else torch."""
+    """Return a backend for one model in memory: on a CPU, the engine in float32 if it is installed, or else torch."""
     engine = library.load(SIGNATURES) if model.embedding.weight.device.type == "cpu" else None
     if not engine:
         return of_models([model], dtype)

@@ -1,4 +1,4 @@
-"""Lines pass through segmenter, queue, backend and assembler. Translator owns them; Stream sends lines through."""
+"""Translate lines: Translator owns the segmenter, queue, backend and assembler, and Stream sends lines through them."""
 
 import contextlib
 import functools
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nmt_cli.recipe import schema
     from nmt_cli.transformer.model import Transformer
 
-READ_AHEAD = 512  # segments per thread: while fewer wait in the queue, more lines are read
+READ_AHEAD = 512  # segments per thread; more lines are read while fewer segments wait in the queue
 SCORE_LINES = 1024  # pairs scored at once
 
 Ids = list[int]
@@ -50,7 +50,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             for translation in translator.translate(lines, beam=4):
                 print(translation.text)
 
-    It searches on all GPUs, or on the first `workers` of them. Where there are none, it searches in `workers` CPU
+    It searches on all GPUs, or on the first `workers` of them. If there are no GPUs, it searches in `workers` CPU
     threads (by default one per core, at most 16), which share the weights. The models of an ensemble need the same
     tokenizer. Any number of threads may translate at the same time. The same text, model and options always give the
     same translation, whatever else is in the batch. The search threads end when the Translator is closed or
@@ -59,7 +59,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     Raises TypeError for lines that are not text, UsageError for wrong options and after `close`, DataError and
     MissingError for models that are damaged or missing. A DivergedError (the scores of a text are not finite) or a
-    StorageError (memory does not suffice for a text) ends that text only; others go on.
+    StorageError (there is too little memory for a text) fails only that text.
     """
 
     _directory: Path | None = None  # of the only model; None for an ensemble and for a model in memory
@@ -81,8 +81,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise DataError("some of the models read </s> after sources, others do not: they cannot form an ensemble")
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
-        # The 99.9th percentile of training source lengths, EOS counted. Older models lack it; without it,
-        # only lines that are longer than the corpus filter allowed are split.
+        # The 99.9th percentile of training source lengths, EOS counted. Older models lack it; without it, only lines
+        # that are longer than the corpus filter allowed are split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
         self._directory = first.directory if len(opened) == 1 else None
@@ -106,7 +106,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.head = tokenizer.target.prefix(config.decoding.target_prefix)
         caser = Caser(tokenizer, config.src, config.tgt, config.tags)
         self.segmenter = Segmenter(tokenizer, caser, **sizes, counts=self.counts, head=self.head)
-        # Neither may refer to this Translator: it could not be garbage-collected while its threads run.
+        # These must not refer to this Translator, or it could not be garbage-collected while the queue's threads run.
         self.assembler = Assembler(tokenizer, self.counts, self.head)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
         self._finalize = weakref.finalize(self, _close, self.queue, backend)
@@ -158,10 +158,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         target: str = "",
         shortlist: bool = False,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line, in order, while more lines are read; where there is no text it is empty.
+        """Yield the translation of every line, in order, while reading more lines.
 
-        `prefixes` are the forced beginnings of the translations, one for each line. The other keywords are those of
-        SearchOptions.
+        A line without text has an empty translation. `prefixes` are the forced beginnings of the translations, one for
+        each line. The other keywords are fields of SearchOptions.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes an iterable of lines, not one text: [text]")
@@ -191,8 +191,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         *,
         first: int = 1,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line of `chunks`, which a separate thread reads. The lines that have arrived
-        are translated while it waits for more. `first` is the number of the first line, which its samples depend on."""
+        """Yield the translation of every line of `chunks`, which a separate thread reads. Lines that have arrived are
+        translated while the thread waits for more. `first` is the number of the first line; samples depend on it."""
         return Stream(self, self.resolved(options), prefixes, first).translate_ahead(chunks)
 
     def submit(
@@ -206,9 +206,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     ) -> Pending:
         """Begin to translate a text whose translation starts with `prefix`.
 
-        `done` is called once, in this or another thread, when the translation or its error is there, or when the text
-        was cancelled. If the text is part of a larger one, `position` is the number of parts before it: other texts
-        then do not wait for all parts.
+        `done` is called once, in this or another thread, when the text is translated, has failed or was cancelled. If
+        the text is part of a larger one, `position` is the number of parts before it, so that other texts do not have
+        to wait for all parts.
         """
         pending = Pending(self.queue, self.resolved(options), self, done)
         segments = self.segmenter.cut(pending, text, prefix, position=position)
@@ -218,16 +218,16 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return pending
 
     def resolved(self, options: SearchOptions) -> SearchOptions:
-        """Return options with None replaced by the model's own values; UsageError for wrong options."""
+        """Return options with None replaced by the model's own values. Raises UsageError for wrong options."""
         self.queue.check_open()
         resolved = options.resolved(self.config.decoding)
-        if self.config.output == "trees":  # a line without letters has a tree, too, whose labels are capitals
+        if self.config.output == "trees":  # lines without letters have trees, too, and labels are in capitals
             resolved = replace(resolved, copy_wordless=False, case="off")
         target = self._token_of(resolved.target) if resolved.target else ""
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 
     def _token_of(self, target: str) -> str:
-        """Return the text that selects a target language, before every source; UsageError if the model has it not."""
+        """Return the text that selects a target language before a source. Raises UsageError if the model has none."""
         if target.startswith(">>"):
             return target  # resolved already
         tokens = {each.target: each.prefix for each in directions_of(self.config, self.tokenizer)}
@@ -243,7 +243,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return read_shortlist(self._directory, self.tokenizer, self._directory / TOKENIZER)
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
-        """Yield the scores of every (source, translation), in order. Both are scored in the case in which they are."""
+        """Yield the score of every (source, translation), in order. Their case is not changed."""
         alpha = self.config.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
@@ -261,7 +261,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
         """Return the log-probability of every target token, given its source and the target before it.
 
-        Both sides of a pair end with EOS. The engine searches with the whole target as its prefix, so it has no choice.
+        Both sides of a pair end with EOS. The engine scores a target by a search with the whole target as its prefix.
         """
         self.queue.check_open()
         if self.backend.score_targets:
@@ -340,13 +340,13 @@ class Stream:
     def _wants_lines(self) -> bool:
         """Whether the workers need more segments, and the caller has taken all translations that are finished.
 
-        A caller that is slower than the workers thus bounds the number of lines in memory.
+        This limits the number of lines in memory if the caller is slower than the workers.
         """
         enough = READ_AHEAD * len(self._translator.backend.searches)
         return self._queue.waiting < enough and not self._next_is_finished
 
     def _add(self, lines: Sequence[str]) -> None:
-        """Queue a chunk of lines, long segments first: the last ones to be searched are then short."""
+        """Queue a chunk of lines, long segments first, so that the last segments to be searched are short."""
         texts = list[Pending]()
         segments = list[Segment]()
         for line in lines:
@@ -384,7 +384,7 @@ class Stream:
             for pending in self._pending:
                 pending.cancel()
             self._queue.changed.notify_all()
-        # Python aborts the process if it ends while the reader is in SentencePiece.
+        # Wait for the reader: Python aborts the process if it exits while a thread is in SentencePiece.
         with self._in_segmenter:
             pass
 

@@ -1,4 +1,4 @@
-"""Search on several GPUs, in a fork of this process for each. A worker process ends when its connection does."""
+"""Search on several GPUs, with a forked process for each. A worker process ends when its connection closes."""
 
 import contextlib
 import itertools
@@ -22,8 +22,8 @@ from nmt_cli.translation.queue import SegmentQueue, WorkerQueue
 from nmt_cli.translation.search import rows_at_once, search
 from nmt_cli.translation.segments import Segment
 
-SHARE = 16 * 32  # source tokens for each worker between two looks for results, about
-POLL_SECONDS = 0.01  # between two looks for new segments while workers search
+SHARE = 16 * 32  # source tokens per worker that are sent before the next check for results
+POLL_SECONDS = 0.01  # time between checks for new segments while workers search
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
 
@@ -42,7 +42,7 @@ class _Worker:
         try:
             results = self.connection.recv()
         except (EOFError, OSError):
-            raise StorageError("a worker ended, probably for want of memory. Use fewer: --workers 1") from None
+            raise StorageError("a worker ended, probably because memory ran out. Use fewer: --workers 1") from None
         if error := next((result for result in results if isinstance(result, NmtError)), None):
             raise error
         self.open -= len(results)
@@ -50,7 +50,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent: int) -> None:
-    """Search the numbered segments that arrive, and send their hypotheses or the first error; end with the parent."""
+    """Search the numbered segments that arrive, and send their hypotheses or the first error. End with the parent."""
     results: queues.SimpleQueue[Any] = queues.SimpleQueue()
     numbers = dict[Segment, int]()
 
@@ -64,7 +64,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
         models, dtype = prepare(device)
         search(models, dtype, queue)
 
-    def receive() -> None:  # in a thread of its own: else both processes could wait for the other to read
+    def receive() -> None:  # in its own thread, or else both processes could wait for each other to read
         with contextlib.suppress(EOFError, OSError):
             while True:
                 numbered = connection.recv()
@@ -91,7 +91,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
 
 
 def _close(workers: list[_Worker], owner: int) -> None:
-    """End workers, which have nothing to save; a fork of their owner leaves them alone."""
+    """End workers, which have nothing to save. A fork of their owner only closes its copies of the connections."""
     for worker in workers:
         worker.connection.close()
         if os.getpid() == owner:
@@ -101,8 +101,7 @@ def _close(workers: list[_Worker], owner: int) -> None:
 
 
 class Workers:
-    """Processes that search, one for each device, with the models that `prepare` returns in each. The first search
-    starts them."""
+    """Search processes, one for each device. Each calls `prepare` to get its models. The first search starts them."""
 
     def __init__(self, devices: Sequence[torch.device], prepare: Prepare) -> None:
         self._devices = devices
@@ -115,8 +114,8 @@ class Workers:
         return bool(self._workers)
 
     def search(self, queue: WorkerQueue) -> None:
-        """Search the segments of a queue. An error or the end of the queue ends the processes, which still have
-        segments."""
+        """Search the segments of a queue. If there is an error or the queue is closed, end the processes, since they
+        still have segments."""
         try:
             self.start()
             self._search(queue)
@@ -126,14 +125,14 @@ class Workers:
             raise
 
     def start(self) -> None:
-        """Fork the processes that do not run yet."""
+        """Fork the processes that are not running yet."""
         for device in self._devices[len(self._workers) :]:
             ours, theirs = Pipe()
             parent = os.getpid()
             pid = os.fork()
             if not pid:
                 ours.close()
-                for worker in self._workers:  # else siblings would not notice the end of their parent
+                for worker in self._workers:  # or else siblings would not notice the end of their parent
                     worker.connection.close()
                 _serve(theirs, self._prepare, device, parent)
             theirs.close()

@@ -1,4 +1,4 @@
-"""Translations as lines of text or JSON, with word alignments, and the messages about what happened to them."""
+"""Write translations as lines of text or JSON, with word alignments. Report how many lines were cut, split etc."""
 
 import itertools
 import json
@@ -16,14 +16,14 @@ FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities
 
 
 def write_line(descriptor: int, line: str) -> None:
-    """Write a line at once: output that is interrupted between two lines ends with a whole one."""
+    """Write a line without buffering, so that output that is interrupted between lines ends with a whole line."""
     view = memoryview(line.encode() + b"\n")
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None, form: str) -> Iterator[str]:
-    """Yield the output lines for a translation, "text" or "jsonl". With a tokenizer they have word alignments."""
+    """Yield a translation's output lines in a format, "text" or "jsonl". With a tokenizer, add word alignments."""
     hypotheses = translation.hypotheses
     alignments = list[str]()
     if tokenizer:
@@ -56,22 +56,22 @@ def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None
 
 
 def _copied(copy: Copy | None) -> str:
-    """Return the word pairs of a copy: each word with itself."""
+    """Return the word pairs of a copy, each word with itself, or "" if there is no copy."""
     return " ".join(f"{copy.skipped + word}-{word}" for word in range(len(copy.text.split()))) if copy else ""
 
 
 def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
-    """Return word pairs, source-target: each target token and the source token that it translates.
+    """Return word pairs, source-target: the words of each target token and of the source token that it translates.
 
     `parts` are the source ids and the hypothesis of each segment.
     """
     pairs: set[tuple[int, int]] = set()
-    words = [0, 0]  # on both sides of the segments so far
+    words = [0, 0]  # source and target words in the segments so far
     for source, hypothesis in parts:
         sides = (tokenizer, source[:-1]), (tokenizer.target, hypothesis.ids)
-        numbers: list[list[int]] = []  # of the word of each token
+        numbers: list[list[int]] = []  # for each side, the word number of each token
         for side, (own, ids) in enumerate(sides):
-            # The first words of the line, which each segment repeats.
+            # Each later segment repeats the language token and tag of the line, which are counted already.
             skip = 0 if side or not words[0] else len(own.language(ids))
             starts = [token.startswith("\u2581") for token in own.tokens(ids[skip:])]
             numbered = [words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else []
@@ -82,9 +82,9 @@ def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]
 
 
 def report(counts: Counter[str], max_length: int) -> None:
-    """Print what happened to lines; losses are warnings."""
+    """Print how many lines were cut, split etc. Losses are warnings."""
     first = counts["first invalid"]
-    for tell, name, text in (
+    for show, name, text in (
         (warn, "invalid", f"lines are not UTF-8 (first: line {first:,}): their invalid bytes were replaced"),
         (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
         (warn, "cut", f"lines or prefixes were longer than the model's {max_length:,} tokens and were cut"),
@@ -95,10 +95,10 @@ def report(counts: Counter[str], max_length: int) -> None:
             "sentences or parts of them stay untranslated: the model repeated itself or did not end",
         ),
         (say, "constrained", "segments lacked a term and were searched again, with constraints"),
-        (say, "split", "lines longer than those of training were split at sentence ends and rejoined"),
+        (say, "split", "lines longer than training lines were split at sentence ends and rejoined"),
         (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),
     ):
         if counts[name]:
-            tell(f"{counts[name]:,} {text}")
+            show(f"{counts[name]:,} {text}")
     if counts["copied"]:
         say(f"{counted(counts['copied'], 'line')} without letters copied")

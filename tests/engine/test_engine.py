@@ -358,14 +358,14 @@ def test_weights_are_read_at_the_offsets_of_the_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "size", "words"),
     [
-        ({"x": entry(0, 28, 7)}, None, "the bytes of x are not there"),  # beyond the file
-        ({"x": entry(4, 28, 6)}, None, "the bytes of x are not there"),
-        ({"x": entry(-4, 4, 2)}, None, "the bytes of x are not there"),  # before it
-        ({"x": entry(0, 8, 3)}, None, "the bytes of x are not there"),  # fewer than the shape has
-        ({"x": entry(0, 16, 3)}, None, "the bytes of x are not there"),  # more
-        ({"x": entry(0, 24, -2, -3)}, None, "the bytes of x are not there"),
-        ({"x": entry(0, 12, 6, dtype="BF16")}, None, "of another type than F32: x is BF16"),
-        ({"x": entry(0, 24, 6, dtype="I32")}, None, "of another type than F32: x is I32"),
+        ({"x": entry(0, 28, 7)}, None, "the offsets or the shape of x are wrong"),  # beyond the file
+        ({"x": entry(4, 28, 6)}, None, "the offsets or the shape of x are wrong"),
+        ({"x": entry(-4, 4, 2)}, None, "the offsets or the shape of x are wrong"),  # before it
+        ({"x": entry(0, 8, 3)}, None, "the offsets or the shape of x are wrong"),  # fewer than the shape has
+        ({"x": entry(0, 16, 3)}, None, "the offsets or the shape of x are wrong"),  # more
+        ({"x": entry(0, 24, -2, -3)}, None, "the offsets or the shape of x are wrong"),
+        ({"x": entry(0, 12, 6, dtype="BF16")}, None, "has weights that are not F32: x is BF16"),
+        ({"x": entry(0, 24, 6, dtype="I32")}, None, "has weights that are not F32: x is I32"),
         ({"x": {"dtype": "F32", "shape": [6]}}, None, "is damaged"),
         ({"x": {"dtype": "F32", "shape": 6, "data_offsets": [0, 24]}}, None, "is damaged"),
         ({"x": [0, 24]}, None, "is damaged"),

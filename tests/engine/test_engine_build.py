@@ -77,7 +77,7 @@ def test_a_level_can_be_forced(own_library: Path, monkeypatch: pytest.MonkeyPatc
             assert opened is not None
             assert opened.level == library.describe() == level
         else:
-            with pytest.raises(UsageError, match=f"{level} cannot run on this CPU. It has {', '.join(supported)}$"):
+            with pytest.raises(UsageError, match=f"{level} cannot run on this CPU. It runs {', '.join(supported)}$"):
                 library.load(SIGNATURES)
 
 
@@ -120,7 +120,7 @@ def test_the_fastest_compiled_level_is_chosen(compiled: str, runnable: str, chos
 
 def test_a_forced_level_must_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NMT_ENGINE", "avx2")
-    with pytest.raises(UsageError, match=r"^NMT_ENGINE=avx2 cannot run on this CPU. It has base$"):
+    with pytest.raises(UsageError, match=r"^NMT_ENGINE=avx2 cannot run on this CPU. It runs base$"):
         library.fastest_level(["amx", "base"], ["avx2", "base"])
 
 
@@ -202,7 +202,7 @@ def test_the_engine_compiles_for_macos(tmp_path: Path, name: str, cpu: int, leve
 def test_only_supported_systems_are_built_for() -> None:
     assert build.target_of("aarch64") == "aarch64-linux-gnu.2.17"
     for name in ("riscv64", "aarch64-windows", "macos", ""):
-        with pytest.raises(build.CannotBuildError, match="it supports x86_64 and aarch64, with -macos for macOS, not"):
+        with pytest.raises(build.CannotBuildError, match="supports x86_64 and aarch64, with -macos for macOS, not"):
             build.target_of(name)
 
 
@@ -228,7 +228,7 @@ def test_this_system_is_recognized(
         assert build.own_target() == target
     else:
         with pytest.raises(
-            build.CannotBuildError, match="it needs macOS or Linux with glibc on x86_64 or aarch64, not"
+            build.CannotBuildError, match="the engine needs macOS or Linux with glibc on x86_64 or aarch64, not"
         ):
             build.own_target()
 
@@ -277,7 +277,7 @@ def test_without_the_engine_the_wheel_is_pure(tmp_path: Path) -> None:
     wheel, output = wheel_of(tmp_path, NMT_ENGINE_BUILD="0")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
-    assert "nmt is built without its engine, translation on a CPU is slower: NMT_ENGINE_BUILD=0" in output
+    assert "nmt is built without its engine, so CPU translation is slower: NMT_ENGINE_BUILD=0" in output
     assert "ziglang" not in output
 
 

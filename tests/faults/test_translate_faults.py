@@ -399,7 +399,7 @@ def test_processes_end_with_their_owner() -> None:
 
 def test_the_unexpected_exit_of_a_worker_is_an_error() -> None:
     with pool_of(lambda _: os._exit(9)) as pool, queue_of(pool) as found:
-        with pytest.raises(StorageError, match="a worker ended, probably for want of memory"):
+        with pytest.raises(StorageError, match="a worker ended, probably because memory ran out"):
             found(segments_of([5, 2]))
 
 

@@ -84,7 +84,7 @@ def test_messages_count_losses_and_repetitions(capsys: pytest.CaptureFixture[str
         ("nmt: warning: 1,003 lines or prefixes were longer than the model's 4,096 tokens", "cut"),
         ("nmt: warning: 1,004 terms are missing from their line's translation", "unsaid"),
         ("1,005 segments lacked a term", "constrained"),
-        ("1,006 lines longer than those of training were split", "split"),
+        ("1,006 lines longer than training lines were split", "split"),
         ("1,007 translations were empty or repeated themselves", "retried"),
     ]
     counts = Counter({name: number for number, (_, name) in enumerate(expected, 1001)}, **{"first invalid": 2007})
