@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Manage the API keys of nmt serve --database.", cls=Group, rich_markup_mode=None)
 command = partial(app.command, cls=Command)
 
-MOST = 2**63 - 1  # the largest number that the data base stores
+MOST = 2**63 - 1  # the largest number that the database stores
 
 Database = Annotated[
     str,
     typer.Option(
-        help="The server's data base: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME",
+        help="The server's database: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME",
         metavar="FILE",
         envvar=DATABASE_VARIABLE,
         show_default="$NMT_DATABASE",
@@ -38,13 +38,13 @@ def _keys(database: str, *, create: bool = False) -> "KeyStore":
     from nmt_cli.serving.key_store import KeyStore
 
     if not create and not is_url(database) and not Path(database).exists():
-        raise MissingError(f"no data base {database}. To make one: nmt keys add NAME --database {database}")
+        raise MissingError(f"no database {database}. To make one: nmt keys add NAME --database {database}")
     return KeyStore(Database(database))
 
 
 @command()
 def add(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
-    """Make a key and print it. The data base stores only a hash, so the key cannot be shown again.
+    """Make a key and print it. The database stores only a hash, so the key cannot be shown again.
 
     Once there is a key, every request needs one.
     """

@@ -1,9 +1,9 @@
-"""Kill `nmt serve --database` and `nmt keys` at random times, and check that all they confirmed is in the data base.
+"""Kill `nmt serve --database` and `nmt keys` at random times, and check that all they confirmed is in the database.
 
     python tests/benchmarks/database_kills.py MODEL [--kills 200] [--seed 1]
 
 Two clients create and delete glossaries and translate with a key, while another process adds, limits and revokes keys.
-After each SIGKILL of all of them the data base must open, pass SQLite's check and hold what was confirmed. The exit
+After each SIGKILL of all of them the database must open, pass SQLite's check and hold what was confirmed. The exit
 code is 1 if it does not.
 """
 
@@ -134,7 +134,7 @@ def kill_once(
 
 
 def faults(path: Path, confirmed: Confirmed) -> list[str]:
-    """Return what is missing in the data base."""
+    """Return what is missing in the database."""
     with contextlib.closing(Database(path)) as database:
         found = [] if database.read("PRAGMA integrity_check") == [("ok",)] else ["SQLite's check fails"]
         keys = KeyStore(database)
@@ -183,7 +183,7 @@ def main() -> int:
     }
     listed = ", ".join(f"{len(items):,} {name}" for name, items in counts.items())
     print(f"confirmed: {listed}, {confirmed.characters:,} characters")
-    print(f"data base of {size:,} bytes, {len(wrong)} faults: {wrong[:5]}")
+    print(f"database of {size:,} bytes, {len(wrong)} faults: {wrong[:5]}")
     return int(bool(wrong))
 
 

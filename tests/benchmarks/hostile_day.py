@@ -307,7 +307,7 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=Path, help="keep the server's log in this file")
-    parser.add_argument("--database", action="store_true", help="give the server a data base on the disk")
+    parser.add_argument("--database", action="store_true", help="give the server a database on the disk")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         secret = os.urandom(16).hex()

@@ -77,7 +77,7 @@ def test_the_image_has_the_engine_and_no_compiler(image: Image) -> None:
     found = image.run(["sh", "-c", "command -v cc gcc clang zig ld; pip list 2>/dev/null | grep -i zig"])
     assert found.stdout == ""
     keys = image.run(["nmt", "keys", "list"])
-    assert (keys.returncode, "data base" in keys.stderr) in ((66, True), (0, False)), "it reads $NMT_DATABASE"
+    assert (keys.returncode, "database" in keys.stderr) in ((66, True), (0, False)), "it reads $NMT_DATABASE"
     write = image.run(["sh", "-c", "touch /opt/nmt/x /models/x /x"])
     assert write.stderr.count("Permission denied") == 2, "only /models, /state and /home/nmt belong to the user"
     driver = image.run(["python", "-c", "import pg8000, starlette"])

@@ -46,7 +46,7 @@ def test_only_adding_a_key_makes_a_data_base(nmt: Nmt, tmp_path: Path) -> None:
     for words in (["list"], ["revoke", "a"], ["limit", "a"], ["usage"]):
         code, out, err = nmt("keys", *words, "--database", "a.db")
         assert (code, out) == (66, "")
-        assert "no data base a.db. To make one: nmt keys add NAME --database a.db" in err
+        assert "no database a.db. To make one: nmt keys add NAME --database a.db" in err
     assert not (tmp_path / "a.db").exists()
     assert nmt("keys", "add", "a", "--database", "a.db", "--per-day", str(module.MOST))[0] == 0
     for words, code in ((["revoke", "x"], 66), (["limit", "x"], 66), (["add", "a"], 73)):

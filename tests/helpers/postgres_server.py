@@ -83,7 +83,7 @@ class PostgresServer:
         return f"postgresql://nmt:{ESCAPED}@127.0.0.1:{self.port}/{name}"
 
     def new(self) -> str:
-        """Make an empty data base, and return its URL."""
+        """Make an empty database, and return its URL."""
         self._count += 1
         self.execute(f"CREATE DATABASE test{self._count}")
         return self.url(f"test{self._count}")

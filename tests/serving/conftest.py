@@ -1,4 +1,4 @@
-"""The model that the tests of the server share, and data bases of both kinds."""
+"""The model that the tests of the server share, and databases of both kinds."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The path or URL of a new data base, one of each kind."""
+    """The path or URL of a new database, one of each kind."""
     if request.param == "sqlite":
         return str(tmp_path / "nmt.db")
     return str(request.getfixturevalue("postgres").new())

@@ -1,4 +1,4 @@
-"""Exact bounds, defaults and settings: fields, files, the data base, models of directories, and the guide's limits."""
+"""Exact bounds, defaults and settings: fields, files, the database, models of directories, and the guide's limits."""
 
 import asyncio
 import contextlib
@@ -428,7 +428,7 @@ def test_places_of_data_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_waiting_data_base_does_not_outlast_the_deadline(model: Path, tmp_path: Path) -> None:
-    """A request that cannot be counted in time ends; a data base that is damaged later is answered with 503."""
+    """A request that cannot be counted in time ends; a database that is damaged later is answered with 503."""
     own = Database(tmp_path / "a.db")
     new = {"name": "a", "source_lang": "EN", "target_lang": "DE", "entries": "a\tb", "entries_format": "tsv"}
     with client_of(model, database=own, limits=Limits(seconds=0.3)) as client:

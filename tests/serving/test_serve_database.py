@@ -1,4 +1,4 @@
-"""The data base: it outlives restarts and kills, servers share it, and it has no text of a request."""
+"""The database: it outlives restarts and kills, servers share it, and it has no text of a request."""
 
 import contextlib
 import json

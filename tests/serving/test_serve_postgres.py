@@ -1,6 +1,6 @@
-"""The data base in PostgreSQL: locks, a server that restarts, TLS, and addresses whose password is never shown.
+"""The database in PostgreSQL: locks, a server that restarts, TLS, and addresses whose password is never shown.
 
-`test_serve_database.py` has the tests of keys and glossaries that both kinds of data base pass.
+`test_serve_database.py` has the tests of keys and glossaries that both kinds of database pass.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def client_of(model: Path, url: str) -> Any:
 
 
 def test_a_server_outlives_a_restart_of_the_data_base(model: Path, postgres: PostgresServer, url: str) -> None:
-    """Requests that need the data base get 503 while it is down, others their translation."""
+    """Requests that need the database get 503 while it is down, others their translation."""
     with client_of(model, url) as client:
         made = client.post("/v2/glossaries", json=NEW).json()
         postgres.stop()
@@ -274,7 +274,7 @@ def test_a_lost_connection_is_opened_again(monkeypatch: pytest.MonkeyPatch, code
     else:
         kind = BusyError if code == "40P01" else StorageError
         with (
-            pytest.raises(kind, match=r"the data base n at h:5432 cannot be used: no\. Try again"),
+            pytest.raises(kind, match=r"the database n at h:5432 cannot be used: no\. Try again"),
             connection.errors(),
         ):
             connection.execute("SELECT 1")
@@ -289,7 +289,7 @@ def test_a_server_without_a_free_connection_is_busy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(native, "Connection", refuse)
     with pytest.raises(OutputError if code == "28P01" else BusyError) as caught:
         PostgresConnection("postgresql://u@h/n")
-    assert str(caught.value) == "cannot open the data base n at h:5432: sorry: reset"
+    assert str(caught.value) == "cannot open the database n at h:5432: sorry: reset"
 
 
 def test_a_transaction_that_was_undone_leaves_a_connection_that_can_be_lost(postgres: PostgresServer, url: str) -> None:

@@ -1,4 +1,4 @@
-"""Keys, usage and glossaries in the data base: names, dates, sums and limits of several of them."""
+"""Keys, usage and glossaries in the database: names, dates, sums and limits of several of them."""
 
 import contextlib
 import sqlite3
