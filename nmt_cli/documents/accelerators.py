@@ -67,7 +67,7 @@ def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def marked(text: str, accelerator: Accelerator, used: Counter[str]) -> str:
-    """Return a translation with the mark, and count its letter in `used`, the letters that the file's labels use."""
+    """Return a translation with the mark. Its letter is added to `used`, the accelerators of the file so far."""
     hidden = _hidden(text)
     free = [i for i, character in enumerate(text) if character.isalnum() and not _is_inside(i, hidden)]
     wanted = accelerator.letter.casefold()

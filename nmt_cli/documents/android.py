@@ -15,7 +15,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(['\"@?\\]))")
 _ESCAPED = re.compile(r"""['"\\]|\A[@?]""")
 _TAG = re.compile(r"<[^<>]*+>")
 _QUOTE = re.compile(r'(?<!\\)"')
-_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # or a quote, which preserves white space and is not shown
+_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # line ends, and quotes, which are not shown
 _FLAGS = ("java-printf-format",)
 _REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # to another resource
 

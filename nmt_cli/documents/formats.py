@@ -35,7 +35,7 @@ class Format:
         return document
 
     def _decoded(self, data: bytes) -> str:
-        from nmt_cli.corpus.readers import check_plain  # slow to import; every start imports this module
+        from nmt_cli.corpus.readers import check_plain  # slow to import; every command imports this module
 
         check_plain(data, "the input")
         try:
