@@ -1,7 +1,7 @@
-"""Accelerator marks in the labels of programs: `_Open` of GTK, `&Save` of Qt, Windows and KDE.
+"""Accelerator marks in user interface labels: `_Open` in GTK, `&Save` in Qt, Windows and KDE.
 
-The model never sees the mark. It returns at the same letter if the translation has it, otherwise at a letter that no
-other label of the file uses. In scripts without capitals the letter follows in parentheses, as in `開く(_O)`.
+The model never sees the mark. The translation gets it before the same letter or, if it lacks that letter, before one
+that no other label of the file uses. In scripts without capitals, the letter follows in parentheses, as in `開く(_O)`.
 Sources: https://docs.gtk.org/gtk4/class.Label.html#mnemonics; https://doc.qt.io/qt-6/qshortcut.html#mnemonic.
 """
 
@@ -14,13 +14,13 @@ from nmt_cli.documents.placeholders import Protection
 _MARK = re.compile(r"(?:&amp;|&(?!amp;)|_)(?=[^\W_])")
 _WORD_BEFORE = re.compile(r"(?<!\w)\w++\Z")
 _ANY = re.compile("[&_]")
-_DOUBLED = re.compile(r"__|&&|(?:&amp;){2}")  # a literal character
+_DOUBLED = re.compile(r"__|&&|(?:&amp;){2}")  # stands for a literal character
 _ENTITY = re.compile(r"&(?!amp;)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 _OPAQUE = re.compile(
     r"<[^<>]*+>|&(?!amp;\w)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});|\\."
-)  # not shown to readers
+)  # tags, entities and escapes
 _TRAIL = re.compile(r"(?:\.{1,3}|[\u2026:\uff1a\u3002])\Z")
-_MOST_WORDS, _LONGEST = 6, 80  # of a label
+_MOST_WORDS, _LONGEST = 6, 80  # most words and characters of a label
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def find(text: str) -> Accelerator | None:
     first = next((each for each in plain if each.isalnum()), "")
     word = _WORD_BEFORE.search(text, 0, start)
     is_sentence = plain.rstrip().endswith(".") and not plain.rstrip().endswith("..")
-    # "AT&T", "file_name", "the _id" and "“allow_empty” is false." are no labels.
+    # "AT&T", "file_name", "the _id" and "“allow_empty” is false." are not labels.
     in_identifier = word is not None and not (word[0][0].isupper() and word[0].isalpha() and text[end].islower())
     if first.islower() or is_sentence or in_identifier:
         return None
@@ -58,7 +58,7 @@ def find(text: str) -> Accelerator | None:
 
 
 def _hidden(text: str) -> list[tuple[int, int]]:
-    """Return the spans of tags, references, escapes and placeholders, whose letters are no text."""
+    """Return the spans of tags, references, escapes and placeholders, whose letters cannot carry a mark."""
     return [*(match.span() for match in _OPAQUE.finditer(text)), *Protection().spans(text)]
 
 
@@ -67,17 +67,17 @@ def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def marked(text: str, accelerator: Accelerator, used: Counter[str]) -> str:
-    """Return a translation with the mark. `used` counts the letters of the file's labels so far."""
+    """Return a translation with the mark. Its letter is added to `used`, the accelerators of the file so far."""
     hidden = _hidden(text)
     free = [i for i, character in enumerate(text) if character.isalnum() and not _is_inside(i, hidden)]
     wanted = accelerator.letter.casefold()
     same = [index for index in free if text[index].casefold() == wanted]
     cased = [index for index in free if text[index].lower() != text[index].upper()]
     if same or cased:
-        begins = [index for index in cased if not index or not text[index - 1].isalnum()]
-        unused = [index for index in [*begins, *cased] if not used[text[index].casefold()]]
-        same.sort(key=lambda index: index > 0 and text[index - 1].isalnum())  # beginnings of words first
-        index = [*same, *unused, *begins, *cased][0]
+        initials = [index for index in cased if not index or not text[index - 1].isalnum()]
+        unused = [index for index in [*initials, *cased] if not used[text[index].casefold()]]
+        same.sort(key=lambda index: index > 0 and text[index - 1].isalnum())  # initials first
+        index = [*same, *unused, *initials, *cased][0]
         used[text[index].casefold()] += 1
         return text[:index] + accelerator.mark + text[index:]
     used[wanted] += 1

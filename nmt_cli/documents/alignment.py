@@ -1,4 +1,4 @@
-"""Translate texts with links between tokens: the only module of this package that uses the model."""
+"""Translate texts and link the tokens of both sides. No other module of this package uses the model."""
 
 import itertools
 import re
@@ -13,13 +13,13 @@ from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.translator import Translator
 
-_MOST_PAIRS = 100_000  # pairs of equal characters, or words, to compare; time grows with their number
+_MOST_PAIRS = 100_000  # most pairs of equal characters or words to compare; time grows with their number
 
 
 def translate_aligned(
     translator: Translator, chunks: Iterable[Sequence[str]], options: SearchOptions
 ) -> Iterator[Aligned]:
-    """Yield the translation of every text in `chunks`, in order; a thread of its own reads the chunks."""
+    """Yield the translation of every text in `chunks`, in order. Another thread reads the chunks."""
     sent = deque[str]()
 
     def noted() -> Iterator[Sequence[str]]:
@@ -32,7 +32,7 @@ def translate_aligned(
 
 
 def align(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
-    """Return the translation of this rank, or the last one, linked to the text."""
+    """Return the translation of this rank, or of the last rank if there are fewer, linked to the text."""
     rank = min(rank, len(translation.hypotheses) - 1)
     if translation.copy:
         copied = translation.copy.text
@@ -43,9 +43,9 @@ def align(translator: Translator, translation: Translation, text: str, rank: int
 
 
 def _links(translator: Translator, translation: Translation, text: str, rank: int) -> list[tuple[int, int]]:
-    """Return for each target token its end in the translation, and where in `text` its source token begins.
+    """Return two offsets per target token: its end in the translation, and the start of its source token in `text`.
 
-    Its source token is the one with the most attention.
+    The source token is the one with the most attention.
     """
     source, target, pairs = "", "", list[tuple[int, int]]()
     for ids, hypothesis in translation.parts(rank):
@@ -64,25 +64,26 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
 
 
 def _folded(text: str) -> str:
-    """Return a text of the same length in small letters."""
-    return "".join(small if len(small := letter.lower()) == 1 else letter for letter in text)
+    """Return a text in lowercase, with the same length."""
+    return "".join(lower if len(lower := letter.lower()) == 1 else letter for letter in text)
 
 
 def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
-    """Return the text of some tokens, the offset where each of them begins, and the end."""
+    """Return the text of some tokens, and a list of offsets: the start of each token, and the end of the text."""
     [text] = tokenizer.decode([ids])
     spelled = ["", *(token.replace("\u2581", " ") for token in tokenizer.tokens(ids))]
     if "".join(spelled) == f" {text}":
         return text, [max(length - 1, 0) for length in itertools.accumulate(map(len, spelled))]
-    # Tokens that are bytes or unknown have another spelling in the text.
+    # The text spells byte tokens and unknown tokens differently.
     offsets = [len(decoded) for decoded in tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])]
-    for index in range(len(ids) - 1, -1, -1):  # a part of a character's bytes may decode to more signs than all of them
+    # Some of a character's bytes may decode to more characters than all of its bytes do.
+    for index in range(len(ids) - 1, -1, -1):
         offsets[index] = min(offsets[index], offsets[index + 1])
     return text, offsets
 
 
 def offsets_in(decoded: str, text: str) -> list[int]:
-    """Return for each offset in the tokenizer's spelling of a text the offset in the text itself."""
+    """Map each offset in the tokenizer's spelling of a text to the offset in the text itself."""
     if decoded == f"{text} ":
         return list(range(len(decoded) + 1))
     offsets, last = list[int](), 0
@@ -94,9 +95,9 @@ def offsets_in(decoded: str, text: str) -> list[int]:
 
 
 def _matching_blocks(decoded: str, text: str) -> list[tuple[int, int, int]]:
-    """Return the common stretches of two spellings in order: the offsets in both, and the length.
+    """Return the substrings that both spellings share, in order: the offset in each spelling, and the length.
 
-    Compare by characters; if that would take long, by words; if that would, too, only the common beginning.
+    Compare characters, or words if that would take too long. If words would, too, return only the common prefix.
     """
     for pattern in (r"(?s:.)", r"\s+|\S+"):
         one, other = re.findall(pattern, decoded), re.findall(pattern, text)

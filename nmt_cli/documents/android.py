@@ -15,9 +15,9 @@ _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(['\"@?\\]))")
 _ESCAPED = re.compile(r"""['"\\]|\A[@?]""")
 _TAG = re.compile(r"<[^<>]*+>")
 _QUOTE = re.compile(r'(?<!\\)"')
-_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # quotes keep white space and are not shown
+_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # line ends, and quotes, which are not shown
 _FLAGS = ("java-printf-format",)
-_TO_RESOURCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # to another resource
+_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # to another resource
 
 
 def _unescape(text: str) -> str:
@@ -25,7 +25,7 @@ def _unescape(text: str) -> str:
 
 
 def _escape(spelled: dict[str, str], has_quotes: bool, text: str) -> str:
-    """Write a text. `spelled` are the characters that the source wrote as escapes."""
+    """Escape a text. `spelled` maps each character that the source escapes by its code point to that escape."""
     text = _ESCAPED.sub(r"\\\g<0>", text)
     if has_quotes:
         text = text.replace(r"\'", "'")
@@ -33,6 +33,7 @@ def _escape(spelled: dict[str, str], has_quotes: bool, text: str) -> str:
 
 
 def _role(name: str, tag: str) -> tuple[str, str]:
+    # <xliff:g> marks text that must not be translated.
     return ("copy" if name == "g" and ":" in tag.partition(" ")[0] else "tag"), ""
 
 
@@ -44,13 +45,13 @@ def _reader(content: str) -> InlineReader:
 
 def read(text: str, options: ReadOptions) -> Document:
     found = Found()
-    every = elements(text, "resources", "file of Android's strings")
+    every = elements(text, "resources", "Android string resource file")
     for element in every:
         if element.name == "string" or (element.name == "item" and element.parent and _is_list(element.parent)):
             if element.has("translatable", "false") or element.is_empty:
                 continue
             content = text[element.inner : element.close]
-            if not _TO_RESOURCE.fullmatch(content):
+            if not _REFERENCE.fullmatch(content):
                 message = Message(element.inner, element.close, content, cut=_reader(content).cut, flags=_FLAGS)
                 found.messages.append(message)
     by_offset = {message.start: message for message in found.messages}

@@ -35,7 +35,7 @@ def read(data: bytes | str, options: ReadOptions) -> Document:
     while offset < len(text):
         match = _PAIR.match(text, offset)
         if not match:
-            raise wrong(text, offset, "file of Apple's strings", 'no "key" = "value";')
+            raise wrong(text, offset, "Apple .strings file", 'no "key" = "value";')
         offset = match.end()
         if match["word"]:
             spell = partial(_quoted, match["word"])
@@ -61,7 +61,7 @@ def _quoted(source: str, text: str) -> str:
 
 
 def _spelled(source: str, text: str) -> str:
-    """Return a value with the source's escapes. Line ends have none if those of the source have none."""
+    """Return a text with the escapes that the source uses. Line breaks stay bare if the source has bare ones."""
     written = text.translate(_WRITTEN)
     for match in {match[1]: match for match in _ESCAPE.finditer(source) if match[1]}.values():
         written = written.replace(_character(match), match[0])

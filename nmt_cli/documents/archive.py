@@ -1,6 +1,7 @@
-"""Zip files: read members within limits, and write a file in which some members are replaced.
+"""Zip files: read members within limits, and write a copy in which some members are replaced.
 
-The standard library cannot copy a compressed member as it is. Nothing is unpacked to a disk.
+This module writes the zip format itself, since the standard library cannot copy a compressed member without unpacking
+it. Nothing is unpacked to disk.
 """
 
 import io
@@ -12,28 +13,29 @@ from collections.abc import Mapping
 from nmt_cli.system.errors import DataError
 
 _MOST_MEMBERS = 20_000
-_ENTRY = b"PK\1\2"  # of the central directory
+_ENTRY = b"PK\1\2"  # begins each entry of the central directory
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
-_ZIP64 = 1  # the type of an extra field
-_HAS_DESCRIPTOR = 8  # a flag: the sizes stand after the data
+_ZIP64 = 1  # the type of the extra field with 64-bit sizes
+# Flags of a member
+_HAS_DESCRIPTOR = 8  # its sizes follow the data
 _IS_ENCRYPTED = 1
 _IS_UTF8 = 0x800
-_OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")
+_OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # begins encrypted Office files and those of Office 97
 
 
 class Archive:
-    """A zip file. `names` are its members in order."""
+    """A zip file. `names` lists its members in order."""
 
     def __init__(self, data: bytes, max_unpacked: int) -> None:
-        """`max_unpacked` limits the bytes that all calls of `read` return."""
+        """`max_unpacked` limits the bytes that all calls of `read` return together."""
         self._data = data
         self._left = max_unpacked
         self._limit = max_unpacked
         if data.startswith(_OLD_OFFICE):
             advice = "Save it in a current format, without a password"
-            raise DataError(f"the file has a password, or is in the format of Office 97. {advice}")
+            raise DataError(f"the file has a password, or is in the Office 97 format. {advice}")
         if data.count(_ENTRY) > _MOST_MEMBERS:
             raise DataError(f"the file has more than {_MOST_MEMBERS:,} members")
         try:
@@ -49,7 +51,7 @@ class Archive:
             raise DataError("the file is damaged: its members overlap")
         for name in self._members:
             if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or ":" in name[:2]:
-                raise DataError(f"the file has a member that leads outside of it: {name[:60]!r}")
+                raise DataError(f"the file has a member whose path leads outside of it: {name[:60]!r}")
 
     @property
     def names(self) -> list[str]:
@@ -71,13 +73,13 @@ class Archive:
             raise DataError(f"the file is damaged: {name[:60]!r} cannot be unpacked") from None
         self._left -= len(content)
         if self._left < 0:
-            raise DataError(f"the file unpacks to more than {self._limit:,} bytes of text. Divide it")
+            raise DataError(f"the file unpacks to more than {self._limit:,} bytes of text. Split it")
         if zlib.crc32(content) != member.CRC:
-            raise DataError(f"the file is damaged: {name[:60]!r} does not have the content it had")
+            raise DataError(f"the file is damaged: {name[:60]!r} does not match its checksum")
         return content
 
     def replaced(self, contents: Mapping[str, bytes]) -> bytes:
-        """Return the file with new contents of members. The others are copied as they are, in the same order."""
+        """Return the file with the members in `contents` replaced. The others are copied, and the order stays."""
         if not contents:
             return self._data
         out, directory = io.BytesIO(), list[bytes]()
@@ -85,7 +87,7 @@ class Archive:
             offset = out.tell()
             packed, crc, size = self._packed(member), member.CRC, member.file_size
             if name in contents:
-                packed, crc, size = _deflated(contents[name], member), zlib.crc32(contents[name]), len(contents[name])
+                packed, crc, size = _compressed(contents[name], member), zlib.crc32(contents[name]), len(contents[name])
             flags = member.flag_bits & ~_HAS_DESCRIPTOR
             spelled = member.orig_filename.encode("utf-8" if flags & _IS_UTF8 else "cp437")
             year, month, day, hour, minute, second = member.date_time
@@ -121,12 +123,13 @@ class Archive:
         return int(member.header_offset + _LOCAL.size + fields[-2] + fields[-1])
 
     def _local_extra(self, member: zipfile.ZipInfo) -> bytes:
-        name, extra = _LOCAL.unpack_from(self._data, member.header_offset)[-2:]
-        begin = member.header_offset + _LOCAL.size + name
-        return self._data[begin : begin + extra]
+        name_size, extra_size = _LOCAL.unpack_from(self._data, member.header_offset)[-2:]
+        begin = member.header_offset + _LOCAL.size + name_size
+        return self._data[begin : begin + extra_size]
 
 
-def _deflated(content: bytes, member: zipfile.ZipInfo) -> bytes:
+def _compressed(content: bytes, member: zipfile.ZipInfo) -> bytes:
+    """Return the content compressed as the member is, or as it is if the member is stored uncompressed."""
     if member.compress_type == zipfile.ZIP_STORED:
         return content
     packer = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -134,7 +137,7 @@ def _deflated(content: bytes, member: zipfile.ZipInfo) -> bytes:
 
 
 def _without_zip64(extra: bytes) -> bytes:
-    """Return the extra fields of a member except for sizes of 64 bits, which no member needs."""
+    """Return the extra fields of a member without 64-bit sizes, which no member here needs."""
     kept, offset = b"", 0
     while offset + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, offset)

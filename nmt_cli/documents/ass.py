@@ -1,4 +1,4 @@
-"""SubStation Alpha subtitles (.ass, .ssa): translate dialogue. Blocks such as `{\\i1}` are marks."""
+"""SubStation Alpha subtitles (.ass, .ssa): translate dialogue lines. Override blocks such as `{\\i1}` are marks."""
 
 import re
 
@@ -12,14 +12,15 @@ _TIME = re.compile(r"\s*(\d{1,4}):(\d{1,2}):(\d{1,2})[.:](\d{1,4})\s*")
 _TOKEN = re.compile(
     r"(?P<break>\\[Nnh])|\{\\(?P<open>[ibus])[1-9]\d{0,2}\}|\{\\(?P<close>[ibus])0\}|\{[^{}]*\}", re.ASCII
 )
-_DRAWING = re.compile(r"\\p[1-9]")  # in a block
+_DRAWING = re.compile(r"\\p[1-9]")  # in an override block: a drawing follows
+# The fields of a line, unless the file lists others
 _FIELDS: tuple[str, ...] = "layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"
 
 
 def read(data: bytes, options: ReadOptions) -> Subtitles:
     text, encoding = decoded(data, options.source_language)
     if "[events]" not in text.lower():
-        raise DataError("there is no section [Events], so these are not SubStation Alpha subtitles")
+        raise DataError("the file has no [Events] section, so it is not a SubStation Alpha file. Check its format")
     pieces, fields, in_events = list[str | Cue](), _FIELDS, False
     for line in re.split(r"(?<=\n)", text):
         kind, _, rest = line.partition(":")
@@ -30,7 +31,7 @@ def read(data: bytes, options: ReadOptions) -> Subtitles:
             fields = tuple(each.strip().lower() for each in rest.split(","))
         values = rest.split(",", len(fields) - 1)
         shown = values[-1].rstrip("\r\n")
-        if not in_events or kind != "dialogue" or len(values) < len(fields) or _draws(shown):
+        if not in_events or kind != "dialogue" or len(values) < len(fields) or _is_drawing(shown):
             pieces.append(line)
             continue
         event = dict(zip(fields, values, strict=True))
@@ -41,6 +42,6 @@ def read(data: bytes, options: ReadOptions) -> Subtitles:
     return Subtitles(pieces, Syntax(_TOKEN, "\\N"), options, encoding)
 
 
-def _draws(text: str) -> bool:
-    """Return whether a text is a drawing."""
+def _is_drawing(text: str) -> bool:
+    """Return whether a text is a vector drawing."""
     return any(_DRAWING.search(match[0]) for match in _TOKEN.finditer(text) if match[0].startswith("{"))

@@ -1,4 +1,4 @@
-"""The interface of a format: its module's `read` takes a text, or bytes, and options, and returns a document."""
+"""The interface of a format: `read` in its module turns text or bytes into a document."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ from nmt_cli.documents.segment import Parts, render, segments_of
 class Outline:
     """Which XML elements end a segment.
 
-    The `splitting` elements do. With `detect`, so do elements whose parent has no text of its own, except `joining`.
+    Elements in `splitting` do. With `detect`, so do elements whose parent has no text of its own, unless they are in
+    `joining`.
     """
 
     splitting: tuple[str, ...] = ()
@@ -24,15 +25,15 @@ class Outline:
 class ReadOptions:
     protect: bool = True  # hide placeholders from the model
     language: str = ""  # the target language, for HTML's `lang` and gettext's header
-    ignored: tuple[str, ...] = ()  # elements of HTML or XML whose content is copied
-    outline: Outline = Outline()  # of XML
-    source_language: str = ""  # for the encoding of subtitles that are not UTF-8
+    ignored: tuple[str, ...] = ()  # HTML or XML elements whose content is copied, not translated
+    outline: Outline = Outline()  # for XML
+    source_language: str = ""  # for the code page of files that are not in Unicode
     line_length: int = 42  # of subtitles, in characters
     max_unpacked: int = 1 << 28  # bytes of text that a compressed file may hold
-    kept: Kept | None = None  # words and patterns of the user to keep
+    kept: Kept | None = None  # the user's phrases and pattern that are not translated
 
     def protection(self, *, strict: bool = False, flags: Collection[str] = ()) -> Protection | None:
-        """Return a protection for a text, or None. `flags` are those of gettext's formats."""
+        """Return the protection of a text's placeholders, or None. `flags` are gettext's, such as python-format."""
         if not (self.protect or self.kept):
             return None
         return Protection(strict=strict and self.protect, flags=flags, kept=self.kept, forms=self.protect)
@@ -41,7 +42,7 @@ class ReadOptions:
 class Document:
     """A file or text that has been read.
 
-    Give each of `segments` its translation as `result`, then call `write`, or `to_bytes` for a file.
+    Set the `result` of each of the `segments` to its translation, then call `write`, or `to_bytes` for a file.
     """
 
     mark = ""  # the byte order mark that begins the file

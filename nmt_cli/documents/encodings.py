@@ -1,6 +1,6 @@
-"""Read a text file in its own encoding and write it in the same one. UTF-8 and UTF-16 are recognized.
+"""Decode a text file, and encode its translation in the same encoding.
 
-Other files have the Windows code page of the source language.
+UTF-8 and UTF-16 are recognized. Other files are decoded with the Windows code page of the source language.
 """
 
 import codecs
@@ -35,7 +35,7 @@ class Encoding:
     mark: bytes = b""  # the byte order mark that begins the file
 
     def encode(self, text: str) -> bytes:
-        """Return the bytes of a file. It becomes UTF-8 if its code page lacks a character of the text."""
+        """Return the bytes of a text. They are UTF-8 if this encoding lacks one of its characters."""
         try:
             return self.mark + text.encode(self.name)
         except UnicodeEncodeError:
@@ -43,12 +43,13 @@ class Encoding:
 
 
 def decoded(data: bytes, language: str = "") -> tuple[str, Encoding]:
-    """Return the text of a file in `language`, and its encoding. Raise DataError for binary data."""
+    """Return the text of a file and its encoding. `language` is that of the text. Raise DataError for binary data."""
     for mark, name in _MARKS.items():
         if data.startswith(mark):
             return _decoded(data[len(mark) :], Encoding(name, mark))
-    for name, zeros in ("utf-16-le", data[1:200:2]), ("utf-16-be", data[:200:2]):
-        if len(data) > 3 and zeros.count(0) > len(zeros) / 2:  # most letters of the first 100 characters are ASCII
+    for name, high_bytes in ("utf-16-le", data[1:200:2]), ("utf-16-be", data[:200:2]):
+        # Most of the first 100 characters are below U+0100.
+        if len(data) > 3 and high_bytes.count(0) > len(high_bytes) / 2:
             return _decoded(data, Encoding(name))
     try:
         return _decoded(data, Encoding("utf-8"))
@@ -77,7 +78,7 @@ def _decoded(data: bytes, encoding: Encoding) -> tuple[str, Encoding]:
 
 
 def paired(text: str) -> str:
-    """Return a text with pairs of surrogates, which escapes such as \\ud83d\\ude00 name, as characters.
+    """Join each pair of surrogates, as from the escapes \\ud83d\\ude00, into one character.
 
     A surrogate without a partner becomes a question mark.
     """

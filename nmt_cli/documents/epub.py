@@ -26,14 +26,14 @@ _LANGUAGE = re.compile(r"(<(?:dc:)?language\b[^<>]*>)[^<>]*(?=</)")
 
 
 class _Contents(Reader):
-    """Reads the NCX file of EPUB 2."""
+    """Reads the table of contents of EPUB 2, the NCX file."""
 
     namespaces = _NCX
     texts = frozenset({"ncx:text"})
 
 
 class _BookData(Reader):
-    """Reads the package document."""
+    """Reads the title, description and subjects in the package document, and changes the language."""
 
     namespaces = _DUBLIN_CORE
     texts = frozenset({"dc:title", "dc:description", "dc:subject"})
@@ -57,26 +57,26 @@ def read(data: bytes, options: ReadOptions) -> Package:
         raise DataError(f"the file has no {_CONTAINER}, so it is not an EPUB book. Check its format")
     root = _ROOT_FILE.search(_text(archive, _CONTAINER))
     if not root or root[1] not in names:
-        raise DataError(f"the file is damaged: {_CONTAINER} names no package document")
+        raise DataError(f"the file is damaged: {_CONTAINER} does not name a package document")
     kinds = _manifest(_text(archive, root[1]), posixpath.dirname(root[1])) | {root[1]: _PACKAGE}
     paths = _ENCRYPTED.findall(_text(archive, _ENCRYPTION)) if _ENCRYPTION in names else []
     encrypted = set(map(unquote, paths))
     members = dict[str, Member]()
     for name in archive.names:
         if kinds.get(name) == _CHAPTER and name in encrypted:
-            raise DataError("the chapters of the book are encrypted: it has digital rights management")
+            raise DataError("the book has digital rights management: its chapters are encrypted")
         if kinds.get(name) == _CHAPTER:
             text, encoding = xml_text(archive.read(name), name)
             parts = html.parse(text, options.protection(), options.ignored, options.language, xml=True)
-            members[name] = Member(text, [_kept(part) for part in parts], encoding)
+            members[name] = Member(text, [_rewritten(part) for part in parts], encoding)
         elif kinds.get(name) in _READERS:
             reader = _READERS[kinds[name]](archive.read(name), name, options)
             members[name] = reader.member()
     return Package(archive, members)
 
 
-def _kept(part: Part) -> Part:
-    """Return a part whose source is kept if it equals the translation."""
+def _rewritten(part: Part) -> Part:
+    """Return a part that keeps its source if its text does not change."""
     return part if isinstance(part, str) else rewritten([part], render([part]), str)
 
 
@@ -85,7 +85,7 @@ def _text(archive: Archive, name: str) -> str:
 
 
 def _manifest(text: str, folder: str) -> dict[str, str]:
-    """Return the media types of a book's files."""
+    """Map the paths of a book's files to their media types. `folder` is the folder of the package document."""
     kinds = dict[str, str]()
     for item in _ITEM.finditer(text):
         path, kind = _HREF.search(item[1]), _TYPE.search(item[1])

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Format:
     name: str  # the value of --format
-    module: str  # of this package; it defines read(text, options) -> Document, or read(data, options) if `binary`
-    suffixes: tuple[str, ...] = ()  # none: only --format and the server's clients name this format
+    module: str  # in this package; defines read(text, options) -> Document, or read(data, options) if `binary`
+    suffixes: tuple[str, ...] = ()  # if empty, only --format and the server's clients can select the format
     to_utf8: str = "iconv"  # a command that converts such files to UTF-8, for error messages
-    binary: bool = False  # `read` takes the file's bytes; for other formats, text in UTF-8
-    marker: bytes = b""  # begins such files, if other kinds of file share the suffix
+    binary: bool = False  # `read` takes bytes; other formats take text, and their files must be UTF-8
+    marker: bytes = b""  # is near the start of such files, if other kinds of files share the suffix
 
     def read(self, source: str | bytes, options: ReadOptions) -> Document:
-        """Return a text, or the bytes of a file, as a document. Raise DataError if it does not have this format."""
-        module = importlib.import_module(f"nmt_cli.documents.{self.module}")  # only the formats in use are loaded
+        """Parse a text, or the bytes of a file, into a document. Raise DataError if the source has another format."""
+        module = importlib.import_module(f"nmt_cli.documents.{self.module}")  # loads only the formats in use
         if self.binary or isinstance(source, str):
             document: Document = module.read(source, options)
             return document
@@ -35,7 +35,7 @@ class Format:
         return document
 
     def _decoded(self, data: bytes) -> str:
-        from nmt_cli.corpus.readers import check_plain  # slow to import, and the registry is read at each start
+        from nmt_cli.corpus.readers import check_plain  # slow to import; every command imports this module
 
         check_plain(data, "the input")
         try:
@@ -45,12 +45,12 @@ class Format:
             raise DataError(f"{wrong}. Convert it, for example with {self.to_utf8}") from None
 
 
-_BEGINNING = 4096  # bytes
+_BEGINNING = 4096  # bytes that are searched for a marker
 
 _ALL = (
     Format("html", "html", (".html", ".htm")),
     Format("md", "markdown", (".md", ".markdown")),
-    Format("po", "po", (".po", ".pot"), to_utf8="msgconv -t UTF-8"),  # it also changes the charset in the header
+    Format("po", "po", (".po", ".pot"), to_utf8="msgconv -t UTF-8"),  # msgconv also updates the charset in the header
     Format("xml", "xml"),
     Format("xliff", "xliff", (".xlf", ".xliff")),
     Format("json", "json_messages", (".json",)),
@@ -79,7 +79,7 @@ SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}
 
 
 def kind_of(file: Path) -> str | None:
-    """Return the name of a file's format by its suffix, and by its beginning if other kinds share the suffix."""
+    """Return the name of a file's format, or None. The suffix decides, then the marker if the format has one."""
     name = SUFFIXES.get(file.suffix.lower())
     if name and (marker := FORMATS[name].marker) and file.is_file():
         with file.open("rb") as stream:

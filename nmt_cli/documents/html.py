@@ -1,8 +1,8 @@
-"""HTML: cut a text into tags and text, and group these into segments.
+"""HTML: split a document into tags and text, and group them into segments.
 
-HTML parsers change quotes, entities, the case of names, and broken markup when they write. This module only cuts the
-text, by the tokenizer rules in the HTML standard (section 13.2.5), and builds no tree. Everything but text comes out
-as it was, and means to a browser what it meant before.
+A parser that writes its tree changes quotes, entities, the case of names, and broken markup. This module builds no
+tree: it only splits the document into tokens, by the rules of the HTML standard (section 13.2.5). Everything but text
+is written unchanged and keeps its meaning to a browser.
 """
 
 import bisect
@@ -33,16 +33,16 @@ _NAMED_VALUE = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_
 RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
 COPIED = {"code", "kbd", "samp", "var", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
-# Elements that end a segment: browsers lay them out apart from the text around them, or they have a text of their own.
-_NAMES = """
+# Elements that end a segment: browsers lay them out apart from the text around them, or their text stands alone.
+_BLOCK_NAMES = """
 address article aside blockquote body br button caption center col colgroup datalist dd details dialog dir div dl dt
 fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
 listing main menu meta nav noembed noframes noscript ol optgroup option p plaintext pre search section select slot
 source style summary table tbody td template tfoot th thead title tr track ul video audio xmp
 """
-BLOCKS = set(_NAMES.split())
+BLOCKS = set(_BLOCK_NAMES.split())
 TRANSLATED = {"alt", "title", "placeholder", "aria-label"}  # attributes
-_UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes that Google Translate knows
+_UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes with which pages forbid translation
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*")
 # Limits of a footnote mark, exponent or subscript: its tokens, its characters, and its characters if some are letters.
 _NOTE_TOKENS = 5
@@ -52,10 +52,10 @@ _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Spelling:
-    """The spelling of a segment's characters: each as the source spelled it first, else the shortest safe way."""
+    """The spelling of a segment's characters: as the source first spelled each, or else the shortest safe one."""
 
     def __init__(self, quote: str = "") -> None:
-        """`quote` is the character that ends the text, if any."""
+        """`quote` is the quotation mark around the text, if any."""
         self._seen = {quote: escape(quote)} if quote else {}
 
     def unescape(self, source: str) -> str:
@@ -71,7 +71,7 @@ class Spelling:
 
 
 def _unescaped(source: str) -> str:
-    """Return a text without references. One to a control character becomes U+FFFD; the standard library drops it."""
+    """Replace character references. Those to control characters become U+FFFD; the standard library drops them."""
     return unescape(_ENTITY.sub(lambda match: match[0] if unescape(match[0]) else "\ufffd", source))
 
 
@@ -82,7 +82,7 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str, protection: Protection | None = None, *, xml: bool = False) -> Iterator[_Token]:
-    """Yield the tokens of a text. A numbered tag needs a partner to count; tags inside placeholders do not count.
+    """Yield the tokens of a text. A numbered start tag without an end tag is text, as are tags inside placeholders.
 
     With `xml`, an element such as `<title/>` is empty.
     """
@@ -121,7 +121,7 @@ def _tokens(text: str, protection: Protection | None = None, *, xml: bool = Fals
 
 
 def _placeholders_with_tags(text: str, closed: Collection[str], protection: Protection) -> Iterator[tuple[int, int]]:
-    """Yield the spans of placeholders with a "<" inside, as in "%<count>d". But "5%<b>c</b>" is HTML."""
+    """Yield the spans of placeholders that contain a "<", as in "%<count>d". But "5%<b>c</b>" is HTML."""
     for start, stop in protection.spans(text):
         bracket = text.find("<", start, stop)
         name = text[bracket + 1 : text.find(">", bracket, stop)].lower()
@@ -130,7 +130,7 @@ def _placeholders_with_tags(text: str, closed: Collection[str], protection: Prot
 
 
 def has_tags(text: str, protection: Protection | None) -> bool:
-    """Return whether a text is HTML: it has a tag with a name, or a comment."""
+    """Return whether a text has a comment or a tag with a name, which makes it HTML."""
     tokens = _tokens(text, protection)
     return any(token.name[:1].isalpha() or token.source.startswith("<!--") for token in tokens if token.kind != "text")
 
@@ -147,17 +147,17 @@ def parse(
     *,
     xml: bool = False,
 ) -> Parts:
-    """Return a document, or a piece of one, in parts. The content of `ignored` elements is copied.
+    """Return the parts of a document or fragment. The content of `ignored` elements is copied, not translated.
 
     `language` is the target language, for the `lang` attribute of a whole document. With `xml`, the text is XHTML.
     """
     tokens = list(_tokens(text, protection, xml=xml))
-    ends, divided = _copied(tokens, COPIED | {name.lower() for name in ignored})
+    ends, divided = _copied_spans(tokens, COPIED | {name.lower() for name in ignored})
     parts, index = Parts(), 0
     spelling, builder = _new_segment(protection)
     while index < len(tokens):
         token, stop = tokens[index], ends.get(index, index + 1)
-        # Unclosed markup ends with its block or the text. It must stay there: elsewhere it would swallow text.
+        # Unclosed markup extends to the end of its block or of the text. If moved, it would swallow other text.
         is_block = token.name in BLOCKS or token.kind == "unclosed" or index in divided
         if is_block:
             parts += builder.build()
@@ -183,7 +183,7 @@ def _new_segment(protection: Protection | None) -> tuple[Spelling, SegmentBuilde
 
 
 def add_tags(builder: SegmentBuilder, source: str, protection: Protection | None) -> None:
-    """Add the tags and comments of a source without text to a segment."""
+    """Add the tags and comments in `source`, which has no text, to a segment."""
     for token in _tokens(source):
         _add_tag(builder, token, protection)
 
@@ -203,11 +203,11 @@ def _add_tag(builder: SegmentBuilder, token: _Token, protection: Protection | No
         builder.add_standalone(_tag(token, protection), joins=joins)
 
 
-def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[int]]:
-    """Find the spans of tokens that are copied: from their first index to the index after their last.
+def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[int]]:
+    """Map the first index of each span of copied tokens to the index after its last.
 
-    Also return the tokens that end a segment because of them: elements that are copied but never closed, and the edges
-    of an element that is translated inside a copied one.
+    Also return the indices of tokens that end a segment: the starts of copied elements that are never closed, and the
+    edges of translated elements inside copied ones.
     """
     ends, open_tags, begins, translated = dict[int, int](), dict[str, list[int]](), list[int](), set[int]()
     for index, token in enumerate(tokens):
@@ -229,9 +229,9 @@ def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[
     blocks, end = list[int](), 0
     for index, token in enumerate(tokens):
         if index >= end and token.name in BLOCKS:
-            blocks.append(index)  # but not the title inside an SVG image
+            blocks.append(index)  # skips copied elements, such as an SVG image with a title
         end = max(end, copied.get(index, 0))
-    # Their end tags may have been left out, as HTML allows for paragraphs: they end at the next block.
+    # Without an end tag, which HTML makes optional for paragraphs, an element ends at the next block.
     unclosed = {index for index in begins if index not in copied and tokens[index].name not in names}
     for index in unclosed:
         after = bisect.bisect(blocks, index)
@@ -246,9 +246,10 @@ def _copied(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[
 def _without_translated(
     translated: set[int], ends: dict[int, int], copied: dict[int, int], tokens: list[_Token], names: set[str]
 ) -> tuple[dict[int, int], set[int]]:
-    """Cut the `translated` elements out of the copied spans; also return the tokens where these divide a segment."""
+    """Cut the `translated` elements out of the copied spans. Also return the indices at which they end a segment."""
     pieces, divided = dict[int, int](), set[int]()
-    regions = [(len(tokens), True, True)]  # the end, whether it is translated, whether an element inside may differ
+    # A stack: the end of a region, whether it is translated, and whether an element inside may change that.
+    regions = [(len(tokens), True, True)]
     begin = 0
     for index in range(len(tokens) + 1):
         while index >= regions[-1][0] and len(regions) > 1:
@@ -268,7 +269,7 @@ def _without_translated(
 
 
 def _translate_attribute(token: _Token) -> bool | None:
-    """Return whether a tag asks for a translation of its content (True) or forbids one (False); None for neither."""
+    """Return True if a tag asks for the translation of its content, False if it forbids that, and otherwise None."""
     if "transl" not in token.source.lower():
         return None
     values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}
@@ -278,7 +279,7 @@ def _translate_attribute(token: _Token) -> bool | None:
 
 
 def _is_note_element(tokens: list[_Token], start: int, end: int) -> bool:
-    """Return whether the element of these tokens is a note mark, as `is_note` decides."""
+    """Return whether the tokens from `start` to `end` are an element for which `is_note` is true."""
     if tokens[start].name not in ("sup", "sub", "a") or end - start > _NOTE_TOKENS:
         return False
     if any(token.kind == "raw" or token.name in BLOCKS | VOID for token in tokens[start:end]):
@@ -292,7 +293,7 @@ def _is_note_element(tokens: list[_Token], start: int, end: int) -> bool:
 
 
 def is_note(name: str, before: str, inner: str, after: str) -> bool:
-    """Return whether an element between two texts is a footnote mark, exponent or subscript on the word before it."""
+    """Return whether an element is a footnote mark, exponent or subscript of the word before it."""
     text = unescape("".join(token.source for token in _tokens(inner) if token.kind == "text"))
     last = before[-1:] or " "
     letters = any(map(str.isalpha, text))
@@ -300,7 +301,7 @@ def is_note(name: str, before: str, inner: str, after: str) -> bool:
         return False
     if name == "a":
         return last.isalpha() and not letters and any(map(str.isdigit, text)) and not after[:1].isalnum()
-    if letters:  # but not part of a longer word
+    if letters:  # inside a word, it is only formatting
         return last.isalnum() and not after[:1].isalnum()
     return not last.isspace() if name == "sup" else last.isalnum() or last in ")]"
 
@@ -329,7 +330,7 @@ def _attributes(token: _Token) -> Iterator[re.Match[str]]:
 
 
 def _tag(token: _Token, protection: Protection | None) -> Parts:
-    """Return a tag in parts: its attributes may hold text to translate."""
+    """Return the parts of a tag, whose attributes may hold text to translate."""
     if token.kind != "start":
         return [token.source]
     parts, end = Parts(), 0

@@ -1,4 +1,4 @@
-"""The contents of a paragraph or a line of subtitles, before they become a segment."""
+"""The contents of a paragraph or subtitle line, before they become a segment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from nmt_cli.documents.segment import Parts
 
 @dataclass(frozen=True)
 class Item:
-    source: str = ""  # of a text, a break or a tag
-    kind: str = "text"  # or "open" and "close", two tags with the same name; "mark"; "break" between two segments
+    source: str = ""  # the markup or text of the item, unless it has `parts`
+    kind: str = "text"  # or "mark", "break" between segments, or "open" and "close" for tags with the same name
     name: str = ""
-    parts: Parts = field(default_factory=list)  # of a mark that may hold segments
+    parts: Parts = field(default_factory=list)  # of a mark whose content is translated, too
     joins: bool = False  # a mark that does not separate the words beside it
 
 
 def inner(items: Sequence[Item]) -> tuple[int, int]:
-    """Return the range of items without the marks at both ends, and without the tags around all of them."""
+    """Return the range of the items without marks at either end, and without tags around all of the text."""
     partners, opened = dict[int, int](), list[int]()
     words = list[int]()
     for index, item in enumerate(items):

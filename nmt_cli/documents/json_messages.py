@@ -1,4 +1,4 @@
-"""JSON files of messages: i18next, Flutter's ARB, Chrome extensions, FormatJS and others. Only string values change.
+"""JSON message catalogs: i18next, Flutter's ARB, Chrome extensions, FormatJS and others. Only string values change.
 
 Sources: https://www.rfc-editor.org/rfc/rfc8259; plurals: https://www.i18next.com/misc/json-format;
 https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification;
@@ -29,13 +29,14 @@ _JSON_TOKEN = re.compile(
 )
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _PLURAL = re.compile(rf"(?P<base>.*?)(?P<ordinal>_ordinal)?_(?P<category>{'|'.join(CATEGORIES)})", re.DOTALL)
-_TEXTS = {"message", "defaultMessage", "string"}  # a member that is the text of a message with these notes:
+# An object with one of the keys `_TEXTS` is a message. Its members in `_NOTES` are not translated.
+_TEXTS = {"message", "defaultMessage", "string"}
 _NOTES = {"description", "context", "comment", "developer_comment", "placeholders", "examples", "example", "meaning"}
 
 
 @dataclass
 class _Value:
-    """A value of the file, from offset `start` to `end`, with its members or items if it has any."""
+    """A value between two offsets, with its members or items, if any."""
 
     start: int
     end: int = 0
@@ -80,7 +81,7 @@ def _found(source: str, options: ReadOptions, *, is_arb: bool) -> Found:
 
 
 def _groups(source: str, value: _Value, messages: dict[int, Message]) -> list[PluralGroup]:
-    """Return the plurals among the members of an object: key_one and key_other, or one and other alone."""
+    """Return the plurals in an object: members such as key_one and key_other, or just one and other."""
     groups = dict[tuple[str, str], PluralGroup]()
     for start, key, inner in value.members:
         named = _PLURAL.fullmatch(f"_{key}" if key in CATEGORIES else key)
@@ -89,13 +90,13 @@ def _groups(source: str, value: _Value, messages: dict[int, Message]) -> list[Pl
             indent = _SPACE.match(source, value.start + 1)
             group = groups.setdefault(base, PluralGroup([], "," + (indent[0] if indent else ""), bool(base[1])))
             begin = start + 1 + len(key) - len(named["category"])
-            where = (begin, begin + len(named["category"]))
-            group.items.append(Plural(named["category"], where, start, inner.end, messages[inner.start]))
+            name_span = (begin, begin + len(named["category"]))
+            group.items.append(Plural(named["category"], name_span, start, inner.end, messages[inner.start]))
     return list(groups.values())
 
 
 def _parsed(source: str) -> _Value:
-    """Return the object or list of a file with the offsets of its values. Raise DataError if it is no JSON."""
+    """Parse a file into its object or list, with the offsets of all values. Raise DataError if it is not JSON."""
     root = _Value(0)
     stack, offset = [root], 0
     key: tuple[int, str] | None = None
@@ -125,14 +126,14 @@ def _parsed(source: str) -> _Value:
                 stack.append(value)
                 expected = "first key" if mark == "{" else "first value"
             if len(stack) - 1 > MOST_LEVELS:
-                raise wrong(source, start, "JSON file of messages", f"more than {MOST_LEVELS} nested values")
+                raise wrong(source, start, "JSON message catalog", f"more than {MOST_LEVELS} nested values")
         else:
             offset = start
             break
     space = _SPACE.match(source, offset)
     end = space.end() if space else offset
     if end < len(source) or len(stack) > 1 or not root.members or root.members[0][2].kind not in "[{":
-        raise wrong(source, end, "JSON file of messages", "a syntax error")
+        raise wrong(source, end, "JSON message catalog", "a syntax error")
     return root.members[0][2]
 
 

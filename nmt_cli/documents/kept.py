@@ -1,4 +1,4 @@
-"""Words that a user keeps from translation, and a user's pattern for placeholders."""
+"""The user's phrases that are not translated, and the user's pattern for placeholders."""
 
 import re
 from collections.abc import Iterator
@@ -15,19 +15,19 @@ from nmt_cli.system.errors import DataError, UsageError, printable
 _LETTER = rf"[^\W{WIDE}]"  # of a script with spaces between words
 _TOKEN = re.compile(rf"{_LETTER}++|\S")
 _SPACE = re.compile(r"(?:\s|&nbsp;)++")
-_SECONDS = 1.0  # for a pattern and a text
+_SECONDS = 1.0  # time limit to match the pattern in one text
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Phrases that stay as they are, as whole words with this case, and a pattern whose matches do."""
+    """Phrases and a pattern that are not translated. Phrases match whole words in the same case."""
 
     phrases: tuple[str, ...] = ()
     pattern: str = ""
 
     @cached_property
     def _by_token(self) -> dict[str, list[list[str]]]:
-        """The words of all phrases by their first token, long phrases first. HTML spells "&" as "&amp;"."""
+        """The words of each phrase, by its first token, long phrases first. Each is also listed as HTML spells it."""
         found = dict[str, list[list[str]]]()
         for phrase in dict.fromkeys([*self.phrases, *(escape(each, quote=False) for each in self.phrases)]):
             if token := _TOKEN.search(phrase):
@@ -38,12 +38,12 @@ class Kept:
 
     @cached_property
     def _compiled(self) -> Any:
-        import regex  # type: ignore[import-untyped]  # has a time limit, which re lacks
+        import regex  # type: ignore[import-untyped]  # supports a timeout, which re lacks
 
         return regex.compile(self.pattern)
 
     def matches(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the spans of the pattern's matches. Raise DataError if it takes too long."""
+        """Yield the spans of the pattern's matches. Raise DataError if matching takes too long."""
         if not self.pattern:
             return
         try:
@@ -52,29 +52,29 @@ class Kept:
                     yield match.span()
         except TimeoutError:
             wrong = f"--protect-pattern takes more than {_SECONDS:g} second for “{printable(text, 40)}”"
-            raise DataError(f"{wrong}. Avoid nested repetitions, as in (a+)+") from None
+            raise DataError(f"{wrong}. Avoid nested repetitions such as (a+)+") from None
 
     def phrases_in(self, text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the spans of phrases between two offsets."""
-        least = start
+        next_start = start
         for token in _TOKEN.finditer(text, start, end) if self.phrases else ():
-            if token.start() < least:
+            if token.start() < next_start:
                 continue
             for words in self._by_token.get(token[0], ()):
-                if (stop := _matched(text, words, token.start())) and stop <= end:
+                if (stop := _end_of_phrase(text, words, token.start())) and stop <= end:
                     yield token.start(), stop
-                    least = stop
+                    next_start = stop
                     break
 
 
 @lru_cache(maxsize=4)
 def kept_phrases(phrases: tuple[str, ...]) -> Kept:
-    """Return the same `Kept` for the same phrases, because it takes long to sort many."""
+    """Return a cached `Kept` of these phrases, because sorting many phrases takes long."""
     return Kept(phrases)
 
 
-def _matched(text: str, words: list[str], offset: int) -> int:
-    """Return where the words end that stand at an offset, or 0 if they do not, or end inside a word."""
+def _end_of_phrase(text: str, words: list[str], offset: int) -> int:
+    """Return where the words end if they start at `offset`. Return 0 if they do not, or if they end inside a word."""
     for index, word in enumerate(words):
         if index:
             space = _SPACE.match(text, offset)
@@ -89,7 +89,7 @@ def _matched(text: str, words: list[str], offset: int) -> int:
 
 
 def kept(keep: Path | None, pattern: str | None) -> Kept | None:
-    """Return the words of a file, one phrase per line, and a pattern; None without either."""
+    """Return the phrases of a file, one per line, together with a pattern, or None if there is neither."""
     if not (keep or pattern):
         return None
     if pattern:
@@ -99,7 +99,7 @@ def kept(keep: Path | None, pattern: str | None) -> Kept | None:
             regex.compile(pattern)
         except regex.error as error:
             raise UsageError(
-                f"--protect-pattern “{printable(pattern, 40)}” is no regular expression: {error}"
+                f"--protect-pattern “{printable(pattern, 40)}” is not a regular expression: {error}"
             ) from None
     phrases = [line.strip("\ufeff \t\r") for line in split_lines(keep.read_bytes(), str(keep))] if keep else []
     return Kept(tuple(filter(None, phrases)), pattern or "")

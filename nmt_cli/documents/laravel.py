@@ -1,4 +1,4 @@
-"""Laravel's PHP files of messages: `return [...]` with strings and arrays of strings. Other PHP is refused.
+"""Laravel's PHP message catalogs: `return [...]` with strings and nested arrays. Other PHP code is refused.
 
 Source: https://laravel.com/docs/localization (arrays, :parameters, plurals with "|").
 """
@@ -11,7 +11,7 @@ from nmt_cli.documents.messages import MOST_LEVELS, Found, Message, MessageFile,
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts
 
-_KIND = "PHP file of messages"
+_KIND = "PHP message catalog"
 _SPACE = r"(?:\s++|//[^\n]*+|\#[^\n]*+|/\*(?:(?!\*/).)*+\*/)*+"
 _BEGIN = re.compile(rf"<\?php{_SPACE}(?:declare\(strict_types=1\);{_SPACE})?+return\b{_SPACE}", re.DOTALL)
 _FINISH = re.compile(rf"{_SPACE};{_SPACE}(?:\?>\s*+)?\Z", re.DOTALL)
@@ -23,7 +23,7 @@ _PHP_TOKEN = re.compile(
 _ESCAPE = re.compile(r"\\(?:([nrtvef\\$\"])|u\{([0-9A-Fa-f]{1,6})\}|x([0-9A-Fa-f]{1,2})|([0-7]{1,3}))")
 _SINGLE = re.compile(r"\\(['\\])")
 _LETTERS = {"n": "\n", "r": "\r", "t": "\t", "v": "\v", "e": "\x1b", "f": "\f"}
-_CHOICE = re.compile(r"(\||(?<![^|\s])(?:\{\d++\}|\[(?:\d++|\*),(?:\d++|\*)\]))")  # "{0} none|[1,*] :n dogs"
+_CHOICE = re.compile(r"(\||(?<![^|\s])(?:\{\d++\}|\[(?:\d++|\*),(?:\d++|\*)\]))")  # splits "{0} none|[1,*] :n dogs"
 
 
 def read(text: str, options: ReadOptions) -> Document:
@@ -31,7 +31,7 @@ def read(text: str, options: ReadOptions) -> Document:
     if not begin:
         raise wrong(text, 0, _KIND, "no “<?php return [...];”")
     found, stack, offset = Found(), list[str](), begin.end()
-    last: Message | None = None  # a string that is a value unless => follows it
+    last: Message | None = None  # the last string, which is a value unless => follows
     while (match := _PHP_TOKEN.match(text, offset)) and (stack or match["open"]):
         offset = match.end()
         if match["mark"] != "=>" and last:
@@ -42,13 +42,13 @@ def read(text: str, options: ReadOptions) -> Document:
             if len(stack) > MOST_LEVELS:
                 raise wrong(text, match.start("open"), _KIND, f"more than {MOST_LEVELS} nested arrays")
         elif match["close"] and stack.pop() != match["close"]:
-            raise wrong(text, match.start("close"), _KIND, "a bracket without a partner")
+            raise wrong(text, match.start("close"), _KIND, "an unmatched bracket")
         elif match["single"] is not None or match["double"] is not None:
             last = _message(match)
         if not stack:
             break
     if stack or not _FINISH.match(text, offset) or offset == begin.end():
-        raise wrong(text, offset, _KIND, "an expression that is no array of strings")
+        raise wrong(text, offset, _KIND, "an expression other than an array of strings")
     found.messages = [message for message in found.messages if not is_code(message.text)]
     return MessageFile(text, found, options)
 
@@ -69,7 +69,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 def _cut(text: str, protection: Protection | None) -> Parts:
-    """Return a message in parts: each of the plural's choices is one text."""
+    """Return the parts of a message. Each choice of a plural is a text of its own."""
     pieces = _CHOICE.split(text)
     if len(pieces) == 1:
         return text_parts(text, protection)

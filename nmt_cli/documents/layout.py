@@ -1,4 +1,4 @@
-"""Write a translation with its marks: their order between two words, the spaces beside them, and the tags around."""
+"""Write a translation with its marks: order the marks between two words, set the spaces beside them, and add tags."""
 
 from dataclasses import dataclass
 from itertools import groupby, pairwise, takewhile
@@ -12,16 +12,16 @@ _OPENING = "([{\u00a1\u00bf\u201e\u201c\u2018\u00ab"
 @dataclass(frozen=True)
 class MarkInGap:
     mark: Mark
-    path: list[int]  # the elements around it, outermost first
+    path: list[int]  # the indices of the elements around it, outermost first
 
 
 @dataclass
 class _Item:
-    """A unit or a standalone mark in its final position."""
+    """Text or a standalone mark in its final position."""
 
     path: list[int]
     parts: Parts  # of a mark
-    text: str  # of units with only spaces between them
+    text: str  # of one or more units
     space: str = ""  # before it
 
 
@@ -32,10 +32,10 @@ def lay_out(
     paths: list[list[int]],
     marks: dict[int, list[MarkInGap]],
 ) -> Parts:
-    """Return a translation in the document's spelling, in parts.
+    """Return the parts of a translation, in the document's spelling.
 
-    `units` are the spans of its words and `paths` the elements around each, outermost first. `marks` are the standalone
-    marks, by the number of units before them.
+    `units` are the spans of its words. `paths` has the elements around each unit, outermost first. `marks` has the
+    standalone marks, by the number of units before them.
     """
     items, end = list[_Item](), 0
     for gap in range(len(units) + 1):
@@ -57,9 +57,9 @@ def lay_out(
 
 
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
-    """Sort the marks of a gap: marks in the elements on the left come first, marks in those on the right last.
+    """Sort the marks of a gap: marks inside elements of the left unit come first, those of the right unit last.
 
-    If that would change the order of ordered marks, they are moved out of the elements that are not on both sides.
+    If this would reorder `ordered` marks, they are moved out of the elements that are not around both units.
     """
 
     def by_path(each: MarkInGap) -> tuple[int, int]:
@@ -73,12 +73,12 @@ def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[
 
 
 def _common_length(one: list[int], other: list[int]) -> int:
-    """Return the length of the common beginning of two paths."""
+    """Return the length of the common prefix of two paths."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
-    """Return the white space before each mark of a gap, and after the last. `space` separates the units around them."""
+    """Return the space before each mark of a gap, and after the last one. `space` is the text between the two units."""
     if not marks:
         return [space if space.strip() or (left and right) else ""]
     if left and right and not space and all(mark.joins for mark in marks):  # within a word, as in "d'autres"
@@ -98,9 +98,9 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 
 
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
-    """Return whether a space separates a mark from a character, given the mark's neighbor in the source.
+    """Return whether a space separates a mark from a character. `neighbor` is the mark's neighbor in the source.
 
-    Punctuation stays attached to a mark only where it is the same as in the source.
+    Punctuation stays attached to a mark only if it is the same as in the source.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "
@@ -108,8 +108,8 @@ def _is_apart(neighbor: str, character: str, space: str) -> bool:
 
 
 def _joined(segment: MarkedSegment, items: list[_Item]) -> Parts:
-    """Join the items, with the tags of their elements opened and closed where paths differ."""
-    pieces, path = list[tuple[bool, Part]](), list[int]()  # each with whether it is translated text
+    """Join the items, and open and close elements where the path changes."""
+    pieces, path = list[tuple[bool, Part]](), list[int]()  # (whether it is translated text, part)
     for item in items:
         common = _common_length(path, item.path)
         for number in reversed(path[common:]):

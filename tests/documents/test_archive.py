@@ -121,7 +121,7 @@ def method(data: bytes, value: int) -> bytes:
     [
         (flags(GOOD, 1), "password"),
         (method(GOOD, 12), "compressed in a way"),
-        (method(GOOD, 0), "does not have the content"),
+        (method(GOOD, 0), "does not match its checksum"),
         (patched(GOOD, b"PK\3\4", b"PK\3\5"), "no header"),
         (GOOD[:35] + b"\xff" * 4 + GOOD[39:], "cannot be unpacked"),
         (GOOD[:37] + b"\xff" + GOOD[38:], "damaged"),

@@ -65,8 +65,8 @@ def test_chapters_contents_and_title_are_translated() -> None:
     ("data", "words"),
     [
         (zipped({"a": "b"}), "no META-INF/container.xml"),
-        (epub(container="<container/>"), "names no package document"),
-        (epub(container=CONTAINER.replace("book", "../../book")), "names no package document"),
+        (epub(container="<container/>"), "does not name a package document"),
+        (epub(container=CONTAINER.replace("book", "../../book")), "does not name a package document"),
         (epub(one=CHAPTER.replace("<html", "<!ENTITY x SYSTEM 'file:///etc/passwd'><html")), "declares entities"),
     ],
 )

@@ -234,7 +234,7 @@ def test_files_of_words_and_their_errors(tmp_path: Path) -> None:
     (tmp_path / "keep").write_bytes(b"\xef\xbb\xbfone\t\r\n  two three \n\n\xef\xbb\xbf\nlast")
     assert kept(tmp_path / "keep", None) == Kept(("one", "two three", "last"))
     assert kept(None, "x") == Kept((), "x")
-    with pytest.raises(UsageError, match=r"^--protect-pattern “\(” is no regular expression: "):
+    with pytest.raises(UsageError, match=r"^--protect-pattern “\(” is not a regular expression: "):
         kept(tmp_path / "keep", "(")
     for text in ("a catdog b", "a dogcat b", "a cat-dog b"):
         document = FORMATS["html"].read(text, ReadOptions(kept=Kept(("dog",))))

@@ -51,7 +51,7 @@ def test_a_pattern_of_the_user() -> None:
     assert shown("see [[the %s dog]] and %s", pattern=r"\[\[.*?\]\]|x*", protect=True) == ["see and"]
     with pytest.raises(DataError, match="takes more than 1 second"):
         shown("a" * 40 + "!", pattern=r"(a|a)+$")
-    with pytest.raises(UsageError, match="no regular expression"):
+    with pytest.raises(UsageError, match="not a regular expression"):
         kept(None, "(")
 
 

@@ -45,7 +45,7 @@ def answer(text: str) -> Model:
 @pytest.mark.parametrize(
     ("kind", "text", "words"),
     [
-        ("json", '{\n"a": "b",\n"c" "d"}', "valid JSON file of messages: line 3 has a syntax error"),
+        ("json", '{\n"a": "b",\n"c" "d"}', "valid JSON message catalog: line 3 has a syntax error"),
         ("json", '{\n"a": "b"}\n\nx\n', "line 4 has a syntax error"),
         ("json", "[\n1,\n}\n\n", "line 3 has a syntax error"),
         ("json", '{"a": "b"\n', "line 2 has a syntax error"),
@@ -62,10 +62,10 @@ def answer(text: str) -> Model:
         ("xliff", "<!-- a -->\n<xliff version='3.0'></xliff>", "line 2 has a version other than 1.2, 2.0 and 2.1"),
         ("xliff", "<xliff></xliff>", "line 1 has a version other than"),
         ("strings", '"a" = "b";\n\n"c" = d e;\n', 'line 3 has no "key" = "value"'),
-        ("laravel", "<?php\nreturn [\n'a' => b()];", "valid PHP file of messages: line 3 has an expression"),
-        ("laravel", "<?php\nreturn [\n'a' => ['b')];", "line 3 has a bracket without a partner"),
-        ("laravel", "<?php return ;", "line 1 has an expression that is no array of strings"),
-        ("laravel", "<?php\nreturn [];\necho 'a';", "line 2 has an expression that is no array of strings"),
+        ("laravel", "<?php\nreturn [\n'a' => b()];", "valid PHP message catalog: line 3 has an expression"),
+        ("laravel", "<?php\nreturn [\n'a' => ['b')];", "line 3 has an unmatched bracket"),
+        ("laravel", "<?php return ;", "line 1 has an expression other than an array of strings"),
+        ("laravel", "<?php\nreturn [];\necho 'a';", "line 2 has an expression other than an array of strings"),
         ("laravel", "\n<?php return [];", "line 1 has no “<\\?php return"),
     ],
 )
