@@ -28,6 +28,11 @@ class _HashedFile(io.FileIO):
         self.sha256.update(memoryview(buffer)[:size])
         return size
 
+    def readall(self) -> bytes:
+        content = super().readall()
+        self.sha256.update(content)
+        return content
+
 
 def uncompressed_name(path: Path) -> str:
     """Return the name of a file without its compression suffix."""

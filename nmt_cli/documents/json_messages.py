@@ -85,7 +85,8 @@ def _groups(source: str, value: _Value, messages: dict[int, Message]) -> list[Pl
     groups = dict[tuple[str, str], PluralGroup]()
     for start, key, inner in value.members:
         named = _PLURAL.fullmatch(f"_{key}" if key in CATEGORIES else key)
-        if named and inner.start in messages and all(" " <= each <= "~" and each not in '\\"' for each in key):
+        # A key with an escape is longer in the file, where new keys are copied from its spelling.
+        if named and inner.start in messages and source.startswith(f'"{key}"', start):
             base = (named["base"], named["ordinal"] or "")
             indent = _SPACE.match(source, value.start + 1)
             group = groups.setdefault(base, PluralGroup([], "," + (indent[0] if indent else ""), bool(base[1])))

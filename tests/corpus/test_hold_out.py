@@ -209,6 +209,15 @@ def test_lines_are_read_unchanged_from_any_chunk() -> None:
         assert list(found) == [(*expected[line], "en", "de") for line in lines]
 
 
+def test_held_out_sources_begin_with_the_tokens_of_their_text() -> None:
+    german, french = {"files": ["a", "b"]}, {"files": ["c", "d"], "tgt": "fr", "tag": "web"}
+    section = texts.corpus({"name": "own", "src": "en", "tgt": "de", "sources": [german, french]})
+    chunks = [readers.Chunk([b"a"], [b"b"], source=index) for index in (0, 1)]
+    found = [pair.src for pair in hold_out.pairs_at(section, chunks, np.array([0, 1]))]
+    assert found == [section.prefix(0) + "a", section.prefix(1) + "a"]
+    assert len({section.prefix(0), section.prefix(1), ""}) == 3
+
+
 def test_no_file_is_read_if_nothing_is_to_be_held_out() -> None:
     files: dict[str, Any] = {"name": "own", "train_src": ["absent"], "train_tgt": ["absent"]}
     sets = {f"{split}_{side}": "absent" for split in ("dev", "test", "general") for side in ("src", "tgt")}

@@ -1,5 +1,6 @@
 """The stages of `prepare`: samples, duplicates, encoding, and the pool of workers."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -205,3 +206,17 @@ def test_workers_take_turns_and_answers_keep_the_order(monkeypatch: pytest.Monke
         assert not ended
     assert ended == ["kill"] * 3 + ["join"] * 3
     assert all(link.closed for link in links)
+
+
+def signalled(number: int) -> int:
+    signal.raise_signal(signal.Signals(number))
+    return number
+
+
+def test_workers_ignore_the_signals_that_schedulers_send_to_every_process() -> None:
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+    with stages.Pool(2) as pool:
+        assert (
+            list(pool.map(signalled, [int(number) for number in numbers] * stages.SERIAL_JOBS))
+            == numbers * stages.SERIAL_JOBS
+        )

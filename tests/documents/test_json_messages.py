@@ -35,6 +35,18 @@ def test_plural_keys() -> None:
     assert json.loads(translated(apart, "ja")) == {"dog_one": "A", "x": "Y", "dog_other": "B"}
 
 
+def test_keys_with_escapes_are_no_plurals() -> None:
+    for key in ("\\u0061", "a\\/b", 'x\\"y', "\\ud83d\\ude00"):
+        text = f'{{"{key}_one": "dog", "{key}_other": "dogs"}}'
+        assert translated(text, "ru") == text.replace("dog", "DOG").replace("DOGs", "DOGS")
+    assert list(json.loads(translated('{"ö_one": "a", "ö_other": "b"}', "ru"))) == [
+        "ö_one",
+        "ö_few",
+        "ö_many",
+        "ö_other",
+    ]
+
+
 def test_notes_for_translators_stay() -> None:
     chrome = '{"a": {"message": "hi $NAME$", "description": "note", "placeholders": {"name": {"content": "x y"}}}}'
     assert translated(chrome) == chrome.replace("hi ", "HI ")
