@@ -213,6 +213,18 @@ def test_a_damaged_file_is_an_error_with_its_line(tmp_path: Path, name: str, dat
         read(tmp_path / name, data)
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_first_error_of_a_file_is_named(tmp_path: Path, workers: int) -> None:
+    """A worker finds the wrong score in line 3, this process the end of the file."""
+    draw = random.Random(1)
+    rows = [f"{draw.random()} a\t{draw.random()} b\t{'high' if i == 3 else 0.5}" for i in range(1, 30_000)]
+    path = tmp_path / "a.tsv.gz"
+    path.write_bytes(gzip.compress("\n".join(rows).encode(), mtime=0)[:-100])
+    for entry, message in (({"score": 3}, "line 3: the score is 'high'"), ({}, "truncated or corrupt")):
+        with pytest.raises(DataError, match=message):
+            texts.run(section(path, {"columns": [1, 2], **entry}), tmp_path / "data", workers=workers)
+
+
 def test_sides_of_an_archive_must_have_equally_many_lines(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("x.en", "a\nb\n")
