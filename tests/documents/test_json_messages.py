@@ -74,5 +74,5 @@ def test_placeholders_follow_their_words() -> None:
     ],
 )
 def test_other_files_are_refused(text: str) -> None:
-    with pytest.raises(DataError, match=r"^this is no valid JSON file of messages: line "):
+    with pytest.raises(DataError, match=r"^this is not a valid JSON file of messages: line "):
         read(text, ReadOptions())
