@@ -1,10 +1,9 @@
 """Translate text with markup or placeholders, and whole files: pages, catalogs, subtitles, office documents, books.
 
-The module of a format (`formats.py` lists them) reads a file into strings to copy and segments to translate
-(`document.py`, `segment.py`). A segment holds the plain text for the model and the marks that stood in it: tags,
-images, code, placeholders. `alignment.py` translates the text and links its tokens to the source, `placement.py` and
-`layout.py` put the marks on the translation, and the document writes itself. Everything else in a file is copied byte
-for byte.
+Each format has a module (see `formats.py`), which reads a file into strings to copy and segments to translate
+(`document.py`, `segment.py`). A segment holds the plain text for the model and the marks in its source: tags, images,
+code, placeholders. `alignment.py` translates the text and links each token of the translation to the source.
+`placement.py` and `layout.py` insert the marks into the translation. Everything else in a file is copied byte for byte.
 """
 
 import re
@@ -16,7 +15,8 @@ from typing import Any
 from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
 from nmt_cli.system.errors import UsageError
 
-# Suffixes of files with plain lines, beside language codes, numbers and none. Compressed files are refused when read.
+# Suffixes of files of plain lines. A language code, a number or no suffix also means plain lines. Compressed files are
+# refused when they are read.
 _PLAIN_SUFFIXES = """ txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok
 detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst """
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
@@ -33,15 +33,15 @@ def choose(
 ) -> Any:
     """Return the `Run` that translates text with markup or placeholders, or None for plain lines.
 
-    Without `kind`, the suffix of `file` decides. `plain` names the options in use that work on plain lines only, and
-    `reading` has values for ReadOptions. Raise UsageError for an unknown suffix, and for a document given together with
-    an option for lines.
+    Without `kind`, the suffix of `file` decides. `plain` names the given options that work on plain lines only.
+    `reading` has values for ReadOptions. Raise UsageError for an unknown suffix, and for a document that is given
+    together with an option for lines.
     """
     by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):
         option = "--markup" if markup else "--format jsonl"
         wrong = f"{option} is for lines of text, and {file} is a document ({by_suffix})"
-        raise UsageError(f"{wrong}. Leave out {option}, or give its lines on stdin")
+        raise UsageError(f"{wrong}. Leave out {option}, or give the lines on stdin")
     if not kind and file and not markup:
         kind = by_suffix
         if not kind and not _has_lines(file):
@@ -49,8 +49,8 @@ def choose(
             wrong = f"{file} is of a format that nmt cannot read: it reads {known}, and lines of text"
             if shared := SUFFIXES.get(file.suffix.lower()):
                 name, marker = FORMATS[shared].name, FORMATS[shared].marker.decode()
-                wrong = f"{file} is not of the format {name}, which begins with {marker}, and its suffix tells no other"
-            raise UsageError(f"{wrong}. To translate it line by line: --format text")
+                wrong = f"{file} has a suffix of the format {name}, but does not begin with {marker}"
+            raise UsageError(f"{wrong}. Use --format text to translate it line by line")
     if not (markup or protect or reading.get("kept") or kind in FORMATS):
         return None
     from nmt_cli.documents.translate import runner
@@ -59,16 +59,17 @@ def choose(
 
 
 def check_lines(files: Iterable[Path], kind: str | None) -> None:
-    """Raise UsageError for a document: only lines can be translated in units."""
+    """Raise UsageError if a file is a document: --shard divides lines only."""
     for file in files:
         found = kind or kind_of(file)
         if found in FORMATS or not (kind or _has_lines(file)):
             other = f"a document ({found})" if found else "of no known format"
-            raise UsageError(f"--shard translates lines, and {file} is {other}. Leave out --shard, or: --format text")
+            wrong = f"--shard translates lines, and {file} is {other}"
+            raise UsageError(f"{wrong}. Leave out --shard, or use --format text")
 
 
 def _has_lines(file: Path) -> bool:
-    """Return whether a file's name is usual for plain lines, as none.txt, train.en, test.pt-BR, lines.01 or none."""
+    """Return whether a file's name suggests plain lines, such as a.txt, train.en, test.pt-BR, lines.01 or README."""
     from nmt_cli.corpus.languages import NAMES, base_of
 
     suffix = file.suffix[1:]

@@ -1,11 +1,11 @@
-"""Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the text, this module its offsets.
+"""Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the text, and this module its offsets.
 
-For each block, the library reports the lines and the content. For syntax inside a line it reports only the order, so
-its inline rules are wrapped to record where each of them matched. Everything but text is copied.
+For each block, the library reports the lines and the content. For syntax inside a line, it reports only the order of
+the tokens, so its inline rules are wrapped to record where each rule matches. Everything but text is copied.
 
-The library's time may grow with the square of a text's length: every bracket is searched for its partner to the end of
-its paragraph, and the rows of a table are filled up to the width of its header. The steps of both are counted, and a
-text that needs too many is refused.
+The library's time may grow with the square of a text's length: it searches the whole paragraph for the partner of each
+bracket, and pads each row of a table to the width of the header. Both kinds of steps are counted, and a text that needs
+too many is refused.
 """
 
 import bisect
@@ -39,11 +39,11 @@ _RULES: dict[str, Rule] = {
     "html_inline": rules_inline.html_inline,
     "entity": rules_inline.entity,
 }
-_NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a task's checkbox, an alert's type
+_NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a task's checkbox or an alert's type
 _NEW_LINE = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
 # A document may take FREE_STEPS search steps, and STEPS more per character. A missing table cell counts as _CELL
-# steps. Manuals and lists of links need fewer than 3 per character.
+# steps. Manuals and lists of links need fewer than 3 steps per character.
 STEPS, FREE_STEPS, _CELL = 20, 100_000, 30
 _WITH_ATTRIBUTES = {"link_close", "em_close", "strong_close", "s_close", "code_inline", "image"}
 _STEPS_LEFT = "steps left"  # a key in markdown-it's environment of a document
@@ -55,7 +55,7 @@ def read(text: str, options: ReadOptions) -> Document:
 
 
 def parse(text: str, protection: Protection | None = None) -> Parts:
-    """Return a document in parts. Raise DataError if it would take too long."""
+    """Return the parts of a document. Raise DataError if reading it would take too long."""
     head = match[0] if (match := markdown_rules.FRONT_MATTER.match(text)) else ""
     body = text[len(head) :]
     parts, end, env = Parts([head]), 0, dict[str, object]({_STEPS_LEFT: FREE_STEPS + STEPS * len(body)})
@@ -85,7 +85,7 @@ def _parser() -> MarkdownIt:
     for name, rule in _RULES.items():
         parser.inline.ruler.at(name, functools.partial(_recording, rule))
     parser.inline.ruler2.disable("fragments_join")
-    parser.core.ruler.disable("inline")  # _BlockReader does it
+    parser.core.ruler.disable("inline")  # _BlockReader parses the inline syntax
     parser.helpers = SimpleNamespace(**vars(helpers) | {"parseLinkLabel": _label_end})  # type: ignore[assignment]
     parser.block.ruler.at("table", _table, {"alt": ["paragraph", "reference"]})
     return parser
@@ -94,12 +94,12 @@ def _parser() -> MarkdownIt:
 def _count(env: MutableMapping[str, Any], steps: int) -> None:
     env[_STEPS_LEFT] -= steps
     if env[_STEPS_LEFT] < 0:
-        wrong = "this Markdown has too many open brackets, or rows far shorter than the headers of their tables"
+        wrong = "this Markdown has too many open brackets, or table rows that are far shorter than their headers"
         raise DataError(f"{wrong}. Divide it")
 
 
 def _label_end(state: StateInline, start: int, disableNested: bool = False) -> int:
-    """Return the end of the link text whose bracket is at `start`, or -1; count the steps of the search."""
+    """Return the end of the link text that opens at `start`, or -1. Count the steps of the search."""
     end = helpers.parseLinkLabel(state, start, disableNested)
     _count(state.env, (state.posMax if end < 0 else end) - start)
     return end
@@ -116,10 +116,10 @@ def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
-    """Apply a rule, and record the span of each new token in its meta. `label` is the end of a link's text."""
+    """Apply a rule, and record the span of each new token in its `meta`. An image's "label" is the end of its text."""
     start, count, pending = state.pos, len(state.tokens), bool(state.pending)
     label = 0
-    has_bracket = state.src.startswith(("[", "!["), state.pos)  # elsewhere there is no label to find
+    has_bracket = state.src.startswith(("[", "!["), state.pos)  # without a bracket, there is no label
     if has_bracket and not silent and rule in (rules_inline.link, rules_inline.image):
         no_links_inside = rule is rules_inline.link  # the text of an image may hold links
         label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), no_links_inside)
@@ -140,16 +140,16 @@ def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
 
 
 def _located(token: Token, body: str, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
-    """Return the source of a block's text, and the offset in the document of each of its characters and of its end.
+    """Return the source of a block's text, and the offsets in the body of each character and of the end.
 
-    Return nothing if the text is not found, for example because the library expanded tabs.
+    Both are empty if the text is not found, for example because the library expanded tabs.
     """
     found, offsets = list[str](), list[int]()
     assert token.map
     for number, content in enumerate(token.content.split("\n")):
         line = token.map[0] + number
         start, cursor = starts[line], max(after - starts[line], token.meta.get("column", 0))
-        for spelled in (content, content.replace("|", "\\|")):  # as in a table
+        for spelled in (content, content.replace("|", "\\|")):  # a table escapes the bar
             column = lines[line].find(spelled, cursor)
             if column >= 0:
                 break
@@ -161,7 +161,7 @@ def _located(token: Token, body: str, lines: list[str], starts: list[int], after
 
 
 class Spelling:
-    """The spelling of a segment's characters: unescaped where the source has them unescaped, else escaped."""
+    """The spelling of a segment's characters: as the source first spelled each, or else escaped."""
 
     def __init__(self) -> None:
         self._seen = dict[str, str]()
@@ -176,14 +176,14 @@ class Spelling:
 
     def escape(self, text: str) -> str:
         written = _SPECIAL.sub(lambda match: self._seen.get(match[0], f"\\{match[0]}"), text)
-        if match := _BLOCK_START.match(text):  # it would begin another block
+        if match := _BLOCK_START.match(text):  # unescaped, it would begin another block
             last = match.end() - 1
             return f"{written[:last]}\\{written[last:]}" if match[0] == written[: last + 1] else written
         return written
 
 
 class _BlockReader:
-    """Read the text of one block. `offsets` are those of its characters, and of its end, in the document's body."""
+    """Reads the text of one block. `offsets` has the offset in the body of each character and of the end."""
 
     def __init__(
         self, source: str, offsets: list[int], body: str, env: dict[str, object], protection: Protection | None
@@ -209,12 +209,12 @@ class _BlockReader:
         _parser().inline.parse(self.source, _parser(), self.env, tokens)
         tokens = [token for token in tokens if "span" in token.meta and token.type != "text"]
         end = len(match[0]) if (match := _NO_TEXT.match(self.source)) else 0
-        end_tags = dict[str, list[int]]()  # of copied elements, by name
+        end_tags = dict[str, list[int]]()  # their indices, by element name
         last = max(markdown_rules.end_attributes(self.source), end)
         parts = Parts([self.slice(0, end)])
         for number, token in enumerate(tokens):
             start, stop = token.meta["span"]
-            if token.type == "strong_open":  # its first character is another token
+            if token.type == "strong_open":  # its first character is a token of its own
                 start -= 1
             elif token.type == "strong_close":
                 stop += 1
@@ -282,7 +282,7 @@ class _BlockReader:
                 self.labels.append(stop)
             elif token.type == "link_close":
                 label = self.slice(self.labels.pop(), start)
-                if source in ("]", "][]"):  # the text doubles as the target: write the target out
+                if source in ("]", "][]"):  # the text is also the name of the target, which must not change
                     written = f"][{label}]"
             is_link = name == "link"
             self.builder.add_tag(

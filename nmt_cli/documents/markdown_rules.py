@@ -1,12 +1,12 @@
-"""Rules for markdown-it-py that copy lines of syntax from the dialects of Markdown.
+"""Rules for markdown-it-py that copy the syntax of Markdown's dialects.
 
-CommonMark reads these lines as text and joins them with their neighbors. Titles on them, and the text between them, are
-still read as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus, VitePress, Python-Markdown with PyMdown,
-kramdown, Hugo, Liquid and MDX. mdit-py-plugins knows some of it, but its rules search the rest of the text at every
-marker, so their time grows with the square of the length.
+CommonMark takes a line of such syntax for text and joins it with the lines around it. A title on such a line, and the
+text between two such lines, is still read as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus, VitePress,
+Python-Markdown with PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports some of it, but its rules search
+the rest of the text at every marker, so their time grows with the square of the length.
 
-So that its time grows linearly, a rule that looks for the end of a region stops at a blank line or where another region
-begins, or it takes the rest of the text.
+To run in linear time, a rule that looks for the end of a region stops at a blank line or at the start of another
+region, or it copies the rest of the text.
 """
 
 import re
@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 
-# TOML, YAML and JSON of static site generators, and Pandoc's title block.
+# Front matter of static site generators in TOML, YAML and JSON, and Pandoc's title block.
 FRONT_MATTER = re.compile(
     r"(?:---[ \t]*\r?\n.*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n.*?\n\+\+\+|\{[ \t]*\r?\n[ \t]*\".*?\n\})[ \t]*(?:\r?\n|\Z)"
     r"|(?:%[ \t][^\n]*+(?:\n[ \t]++[^\n]*+)*+(?:\n|\Z)){1,3}+",
@@ -49,7 +49,7 @@ _INDENTED = [
 ]
 _FOOTNOTE, _DEFINITION = re.compile(r"\[\^[^\]\[\s]++\]:[ \t]*+"), re.compile(r":[ \t]++(?=\S)")
 _ONE_LINE = re.compile(r"\*\[[^\]\[\n]++\]:[ \t]++|\|[ \t]++(?=[^|\n]++\Z)")  # an abbreviation, a verse
-_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # with the indentation of the blocks inside
+_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # markers, with the indentation of the blocks after them
 _NO_TITLE = re.compile(r"\A(?:(?=\S*[./])\S++|:++)\Z|=[\"']|:::\Z")  # a path or attributes
 _OPTIONS_END, _BLANK = re.compile(r"\A---(?=[ \t]*\Z)"), re.compile(r"[ \t]*+")
 _MODULE = re.compile(  # of MDX
@@ -57,7 +57,8 @@ _MODULE = re.compile(  # of MDX
     r"|export[ \t]+(?:default[ \t]+)?(?:const|let|var|function|async|class)\b[^\n=\[{(;]*[=\[{(;].*"
     r"|export[ \t]+default[ \t]+(?:[({\[].*|[\w.]+(?:\(.*)?;?)|export[ \t]*[{*].*"
 )
-# Directives of MyST and Sphinx. Most of those in backticks hold code, most of those in colons hold text.
+# Directives of MyST and Sphinx that hold text, and those that hold code. Of other directives, those fenced by backticks
+# or tildes hold code, and those fenced by colons hold text.
 _TEXT = """
 admonition attention card caution danger deprecated details dropdown epigraph error grid grid-item grid-item-card hint
 important margin note pull-quote seealso sidebar tab-item tab-set tip topic versionadded versionchanged warning
@@ -97,7 +98,7 @@ def add_rules(parser: MarkdownIt) -> None:
 
 
 def end_attributes(source: str) -> int:
-    """Return the offset of the attributes at the end of a block, and of the white space before them."""
+    """Return the offset of the attributes that end a block, with the white space before them, or the block's length."""
     offset = source.rfind("{")
     while offset > 0 and source[offset - 1].isspace():
         offset -= 1
@@ -119,7 +120,7 @@ def _span(state: StateInline, silent: bool) -> bool:
 
 
 def _is_formula(text: str) -> bool:
-    """Tell a formula in escaped brackets from text: many authors escape brackets around text, too."""
+    """Return whether a text in escaped brackets is a formula. Many authors escape brackets around plain text, too."""
     return bool(_TEX.search(text)) or not _LONG_WORD.search(text)
 
 
@@ -140,7 +141,7 @@ def _syntax(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _copied(state: StateBlock, start: int, end: int, line: str) -> int:
-    """Return the first line after the copied ones, or 0 if none is copied."""
+    """Return the number of the first line after the copied ones, or 0 if none is copied."""
     if match := _LISTING.match(line):
         return _end_of_listing(state, start, end, line[match.end() :], _LISTING_END)
     if (match := _COLONS.match(line)) and (match["name"] or "").strip() in _CODE_NAMES:
@@ -171,7 +172,10 @@ def _line(state: StateBlock, number: int, start: int) -> str:
 
 
 def _end_of_listing(state: StateBlock, number: int, end: int, rest: str, close: re.Pattern[str]) -> int:
-    """Return the line after the one that `close` matches, or the end of the block. `rest` is the rest of its line."""
+    """Return the number of the line after the one in which `close` matches, or of the line after the block.
+
+    `rest` is the text of line `number` after the opening marker.
+    """
     start = number
     while not close.search(rest):
         number += 1
@@ -190,9 +194,10 @@ def _end_of_paragraph(
     again: re.Pattern[str],
     label: re.Pattern[str],
 ) -> int:
-    """Return the line after the one that ends with `close` and `label`, or 0.
+    """Return the number of the line after the one that ends with `close` and `label`, or 0 if there is none.
 
-    The search ends with the paragraph, or where `again` matches another beginning.
+    The search stops at the end of the paragraph, or where `again` matches the start of another region. `rest` is the
+    text of line `number` after the opening marker.
     """
     start = number
     while True:
@@ -204,7 +209,7 @@ def _end_of_paragraph(
 
 
 def _fence(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Find the fences around a directive with text. The opening one is known by its name, the other by its length."""
+    """Find the fences around a directive with text. Only the opening fence has a name."""
     match = _FENCE.match(line)
     if not match:
         return False
@@ -235,7 +240,7 @@ def _titled(state: StateBlock, start: int, end: int, line: str, silent: bool) ->
 
 
 def _add_title(state: StateBlock, start: int, begin: int, stop: int) -> None:
-    """Add a part of a line as text, without the brackets around it and the attributes after it."""
+    """Add a part of a line as text, without brackets around it or attributes after it."""
     shift = state.bMarks[start] + state.tShift[start]
     title = state.src[shift + begin : shift + stop].rstrip()
     if title.endswith("}"):
@@ -250,7 +255,7 @@ def _add_title(state: StateBlock, start: int, begin: int, stop: int) -> None:
 
 
 def _after_options(state: StateBlock, start: int, end: int) -> int:
-    """Return the line after a directive and its options."""
+    """Return the number of the line after a directive and its options."""
     number = start + 1
     if number < end and _line(state, number, start).rstrip() == "---":
         return _end_of_paragraph(state, number, end, "", _OPTIONS_END, _FENCE, _BLANK) or number
@@ -268,7 +273,7 @@ def _indented(state: StateBlock, start: int, end: int, line: str, silent: bool) 
     while after < end and (state.isEmpty(after) or state.sCount[after] >= indent):
         after += 1
     if all(map(state.isEmpty, range(start + 1, after))) and match["title"] is None:
-        return False  # it is a line of text
+        return False  # this is a line of text
     if silent:
         return True
     if match["title"]:

@@ -1,4 +1,4 @@
-"""The XML of office documents: its tokens in a tree, and the walk that finds paragraphs and other text in it."""
+"""The XML of office documents: parse it into tokens, and find the paragraphs and other text in it."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -37,10 +37,10 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
 
 
 class Markup:
-    """The tokens of an XML file. `names` have the prefixes of `namespaces`, not those of the file."""
+    """The tokens of an XML file. `names` has their names, with the prefixes of `namespaces`, not the file's."""
 
     def __init__(self, data: bytes, name: str, namespaces: Mapping[str, str]) -> None:
-        """`namespaces` maps addresses to prefixes. Raise DataError if the file, called `name`, is not valid."""
+        """`namespaces` maps URIs to prefixes. Raise DataError, with `name`, if the file is not valid."""
         self.text, self.encoding = xml_text(data, name)
         self.tokens = tokens_of(self.text)
         self.sources = [token.source for token in self.tokens]
@@ -51,7 +51,7 @@ class Markup:
         self.ends = self._tree(name)
 
     def own(self, name: str) -> str:
-        """Return the name of an element in this file, given the usual one."""
+        """Return an element's name with the file's prefix, given its name with the usual prefix."""
         prefix, _, local = name.partition(":")
         return self._own.get(prefix, f"{prefix}:") + local
 
@@ -59,7 +59,7 @@ class Markup:
         return "".join(self.sources[begin:end])
 
     def end(self, index: int) -> int:
-        """Return the index after an element that begins with this token, or after the token."""
+        """Return the index after the element that begins with this token, or after the token if it begins none."""
         return self.ends.get(index, index) + 1
 
     def _usual(self, token: Token) -> str:
@@ -72,7 +72,7 @@ class Markup:
         return f"{usual}:{local}" if usual else local
 
     def _tree(self, name: str) -> dict[int, int]:
-        """Return the index of each start tag's end tag. Raise DataError if the elements are not nested."""
+        """Map the index of each start tag to the index of its end tag. Raise DataError if tags do not match."""
         ends, opened = dict[int, int](), list[int]()
         for index, token in enumerate(self.tokens):
             if token.kind == "start":
@@ -81,17 +81,17 @@ class Markup:
                     raise DataError(f"{name[:60]} nests elements more than {_DEEPEST} levels deep")
             elif token.kind == "end":
                 if not opened or self.tokens[opened[-1]].name != token.name:
-                    raise DataError(f"{name[:60]} is damaged: </{token.name[:40]}> has no beginning")
+                    raise DataError(f"{name[:60]} is damaged: </{token.name[:40]}> has no start tag")
                 ends[opened.pop()] = index
             elif token.kind == "text" and "<" in token.source:
                 raise DataError(f"{name[:60]} is damaged: it is not well-formed XML")
         if opened:
-            raise DataError(f"{name[:60]} is damaged: <{self.tokens[opened[-1]].name[:40]}> has no end")
+            raise DataError(f"{name[:60]} is damaged: <{self.tokens[opened[-1]].name[:40]}> has no end tag")
         return ends
 
 
 class Reader:
-    """Finds the text of one kind of XML file. Derived classes name its elements and read its paragraphs."""
+    """Finds the text of one kind of XML file. Derived classes name the elements and read the paragraphs."""
 
     namespaces: Mapping[str, str] = {}
     paragraphs: frozenset[str] = frozenset()  # elements
@@ -112,15 +112,15 @@ class Reader:
         return Member(self.markup.text, self.parts(), self.markup.encoding)
 
     def paragraph(self, begin: int, end: int) -> Parts:
-        """Return a paragraph, whose tags are the first and the last of these tokens."""
+        """Return the parts of a paragraph. Its tags are the tokens `begin` and `end - 1`."""
         raise NotImplementedError
 
     def is_copied(self, index: int) -> bool:
-        """Return whether an element that begins with this token is copied as it is."""
+        """Return whether the element that begins with this token is copied as it is."""
         return self.markup.names[index] in self.copied
 
     def walk(self, begin: int, end: int) -> Parts:
-        """Return the parts of some tokens."""
+        """Return the parts of the tokens from `begin` to `end`."""
         markup, parts, index, since = self.markup, Parts(), begin, begin
         while index < end:
             name, is_start = markup.names[index], index in markup.ends
@@ -145,7 +145,7 @@ class Reader:
         return [*parts, markup.source(since, end)]
 
     def plain(self, source: str, quote: str = "") -> Parts:
-        """Return a text without markup in parts, line by line. `quote` ends it, if it is an attribute."""
+        """Return the parts of a text without markup, line by line. `quote` is the quote around an attribute's value."""
         parts = Parts()
         for line in _LINE_END.split(source):
             spelling = Spelling(quote)
@@ -153,7 +153,7 @@ class Reader:
         return [rewritten(parts, source, str)]
 
     def _tag(self, index: int) -> Parts:
-        """Return a tag in parts: some of its attributes are text."""
+        """Return the parts of a tag that may have attributes with text."""
         source, names = self.markup.sources[index], self.attributes[self.markup.names[index]]
         parts, end = Parts(), 0
         for match in _ATTRIBUTE.finditer(source):
@@ -166,7 +166,10 @@ class Reader:
     def segments(
         self, items: list[Item], add_text: Callable[[SegmentBuilder, Item, Spelling], None], mark: str = "{}"
     ) -> Parts:
-        """Return the contents of a paragraph. `add_text` adds a text; `mark` is the form of any mark and tag."""
+        """Return the parts of a paragraph's items.
+
+        `add_text` adds an item of text to a builder. `mark` is a template for marks and tags.
+        """
         parts, begin = Parts(), 0
         for stop in [*(index for index, item in enumerate(items) if item.kind == "break"), len(items)]:
             stretch = items[begin:stop]
@@ -187,7 +190,7 @@ class Reader:
 
 
 def rewritten(inside: Parts, source: str, write: Callable[[str], str]) -> Rewritten:
-    """Return parts that `write` turns into markup. If their translation equals their text, the source is kept."""
+    """Return parts that `write` turns into markup. If the translation equals the text, `source` is kept."""
     return Rewritten(inside, partial(_rewritten, _flat(render(inside)), source, write))
 
 
@@ -196,7 +199,7 @@ def _rewritten(before: str, source: str, write: Callable[[str], str], translated
 
 
 def _flat(text: str) -> str:
-    """Return a text without spaces: a translation may move them to the other side of a tag."""
+    """Return a text without spaces, since a translation may move a space to the other side of a tag."""
     return _SPACES.sub("", text)
 
 

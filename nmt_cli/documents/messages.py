@@ -1,7 +1,7 @@
-"""Files of messages: strings with keys, as programs load them, each translated by itself.
+"""Files of messages: strings with keys that programs load. Each string is translated on its own.
 
-A format finds its messages with their offsets, decodes them and spells translations. Messages without a translation
-stay byte for byte, as does the rest of the file.
+The module of a format finds the messages and their offsets, and converts between a string's text and its spelling in
+the file. A message that the translation does not change stays byte for byte, as does the rest of the file.
 """
 
 import re
@@ -22,7 +22,7 @@ from nmt_cli.system.errors import DataError
 
 MOST_LEVELS = 100  # of nested elements, objects and lists
 _NEW_LINE = re.compile(r"(\r?\n)")
-# Values that are no text: keys and file names, as in "menu.file_open", colors, paths, and patterns of dates.
+# Values that are not text: keys and file names, such as "menu.file_open", colors, paths and date patterns.
 _IDENTIFIER = re.compile(
     r"\s*+(?:[a-z][\w-]*+(?:\.[a-z_][\w-]++)++(?:\.[A-Z]\w*+)?+|[a-z][^\W_]*+(?:_\w++)++|[a-z]++(?:-[a-z]*+)*+\d[\w-]*+"
     r"|(?:\.{1,2}|@?[\w-]++)?+(?:/[\w@-]++)++\.\w++|\.{0,2}/[\w@-]++(?:/[\w@-]++)*+/?+|#[0-9A-Fa-f]{3,8}|:\w++)\s*+"
@@ -31,18 +31,18 @@ _DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")
 
 
 def text_parts(text: str, protection: Protection | None) -> Parts:
-    """Return a message's text in parts, line by line, to keep the number of lines. Text with tags is HTML."""
+    """Return the parts of a message's text, line by line, to keep the number of lines. Text with tags is HTML."""
     parse = html.parse if html.has_tags(text, protection) else plain_parts
     return [part for line in _NEW_LINE.split(text) for part in parse(line, protection)]
 
 
 def is_code(text: str) -> bool:
-    """Return whether a value of a data file is an identifier, a path, a color or a pattern of dates, and no text."""
+    """Return whether a value of a data file is an identifier, a path, a color or a date pattern, not text."""
     return bool(_IDENTIFIER.fullmatch(text)) or ("%" in text and not _DATE.sub("", text))
 
 
 class MessageText:
-    """The text of a message, in parts. ICU choices and accelerator marks are taken apart."""
+    """The text of a message, in parts. ICU choices become sentences, and the mark of an accelerator is removed."""
 
     def __init__(self, source: str, cut: Cut, protection: Protection | None, language: str) -> None:
         self._source = source
@@ -64,15 +64,15 @@ class MessageText:
 
 @dataclass
 class Message:
-    """A string of a file, between two offsets."""
+    """A string in a file, from offset `start` to `end`."""
 
     start: int
     end: int
     text: str
     spell: Callable[[str], str] = str  # from text to the file's spelling
     cut: Cut = text_parts
-    flags: Sequence[str] = ()  # of gettext, to select the forms of placeholders
-    is_new: bool = False  # the file has no translation yet, so that it is written even if it equals the text
+    flags: Sequence[str] = ()  # gettext's flags, which select the forms of placeholders
+    is_new: bool = False  # the file has no translation yet, so one is written even if it equals the text
 
     def __post_init__(self) -> None:
         self.text = paired(self.text)
@@ -80,7 +80,7 @@ class Message:
 
 @dataclass
 class Plural:
-    """A message for one plural category: a key and a value from `start` to `end`, with the category's name between."""
+    """A message for one plural category. From `start` to `end`, it has a key with the category's name, and a value."""
 
     category: str
     name: tuple[int, int]  # offsets of the category's name
@@ -97,8 +97,8 @@ class PluralGroup:
 
     def unused(self, language: str) -> list[Plural]:
         """Return the items whose category the target language lacks."""
-        due = categories(language, ordinal=self.ordinal)
-        return [item for item in self.items if due and item.category not in due]
+        needed = categories(language, ordinal=self.ordinal)
+        return [item for item in self.items if needed and item.category not in needed]
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Found:
 
 
 class MessageFile(Document):
-    """A file of messages that are translated where they stand."""
+    """A file whose messages are translated in place."""
 
     def __init__(self, source: str, found: Found, options: ReadOptions) -> None:
         self._source = source
@@ -140,7 +140,10 @@ class MessageFile(Document):
         return edited(self._source, edits)
 
     def _remove_unused(self, group: PluralGroup) -> Iterator[int]:
-        """Remove categories that the target language lacks, if nothing else follows them. Yield their messages."""
+        """Remove categories that the target language lacks. Yield the offsets of their messages.
+
+        The last category stays, and so does one that text other than a comma separates from the next.
+        """
         unused = group.unused(self._language)
         for item, following in pairwise(group.items):
             between = self._source[item.end : following.start]
@@ -149,10 +152,10 @@ class MessageFile(Document):
                 yield item.message.start
 
     def _additions(self, group: PluralGroup, written: dict[int, str]) -> list[Edit]:
-        """Return the edits that add the target language's further categories, with the text of "other".
+        """Return the edits that add the target language's missing categories, with the text of "other".
 
-        If the singular lacks a placeholder, as "one file" does, but the language uses that form for other numbers, too,
-        it also gets the text of "other". That text is changed in `written`.
+        If "one" lacks a placeholder, as in "one file", but the language also uses "one" for numbers other than 1, then
+        "one" gets the text of "other", too. This changes `written`.
         """
         by_name = {item.category: item for item in group.items}
         other = by_name["other"]
@@ -163,14 +166,14 @@ class MessageFile(Document):
             protection = Protection(strict=True, flags=one.message.flags)
             if not placeholders(other.message.text, protection) <= placeholders(one.message.text, protection):
                 written[one.message.start] = text
-        due = categories(self._language, ordinal=group.ordinal)
-        spelled = other.message.spell(text) if text != other.message.text else self._of(other)
+        needed = categories(self._language, ordinal=group.ordinal)
+        spelled = other.message.spell(text) if text != other.message.text else self._source_of(other)
         before, after = self._source[other.start : other.name[0]], self._source[other.name[1] : other.message.start]
         end = self._source[other.message.end : other.end]
-        new = [f"{before}{name}{after}{spelled}{end}{group.separator}" for name in due if name not in by_name]
+        new = [f"{before}{name}{after}{spelled}{end}{group.separator}" for name in needed if name not in by_name]
         return [(other.start, other.start, "".join(new))] if new else []
 
-    def _of(self, item: Plural) -> str:
+    def _source_of(self, item: Plural) -> str:
         return self._source[item.message.start : item.message.end]
 
 
@@ -180,5 +183,5 @@ def placeholders(text: str, protection: Protection | None) -> Counter[str]:
 
 
 def wrong(source: str, offset: int, kind: str, what: str) -> DataError:
-    """Return the error for a file that cannot be read at an offset."""
-    return DataError(f"this is no valid {kind}: line {source.count(chr(10), 0, offset) + 1:,} has {what}")
+    """Return the error for a file that is not valid at `offset`. `what` is the fault on that line."""
+    return DataError(f"this is not a valid {kind}: line {source.count(chr(10), 0, offset) + 1:,} has {what}")

@@ -1,6 +1,6 @@
 """OpenDocument: text documents (.odt), presentations (.odp) and spreadsheets (.ods).
 
-Translated are paragraphs and headings with their spans, notes, alternative texts, footers of slides, and the properties
+Translates paragraphs and headings with their spans, notes, alternative texts, footers of slides, and the properties
 that programs show. Fields, tracked changes and formulas are copied.
 """
 
@@ -35,8 +35,8 @@ _STYLE = re.compile(
 )
 _STYLE_NAME = re.compile(r"\sstyle:name=\"([^\"]*)\"")
 _STYLE_OF = re.compile(r"\stext:style-name=\"([^\"]*)\"")
-# Properties of text that show. LibreOffice gives spans a style of their own for others.
-_SEEN = re.compile(
+# Properties that change how text looks. LibreOffice also creates styles that set other properties only.
+_VISIBLE = re.compile(
     r"\s(?!officeooo:|loext:|xmlns:|(?:fo|style):(?:language|country|script|rfc-language-tag)(?:-\w+)?=)[\w:-]+=\""
 )
 _VALUE_TYPE = re.compile(r"\s(?:office|calcext):value-type=[\"'](\w+)[\"']")
@@ -48,7 +48,7 @@ _PROPERTY = re.compile(r"(?<=<dc:language>)[^<>]*(?=</)")
 
 
 class _TextReader(Reader):
-    """Reads every member."""
+    """Reads a member: content, styles or metadata."""
 
     namespaces = {f"{_ODF}{name}:1.0": name.split("-")[0] for name in _NAMES.split()} | {
         "http://purl.org/dc/elements/1.1/": "dc"
@@ -59,12 +59,12 @@ class _TextReader(Reader):
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
         super().__init__(data, name, options)
-        self._unseen = set[str]()  # names of styles
+        self._invisible = set[str]()  # names of styles
         for style in _STYLE.finditer(self.markup.text):
             attributes, match = style["attributes"], _STYLE_NAME.search(style["attributes"])
             derived = "style:parent-style-name" in attributes or 'style:family="text"' not in attributes
-            if match and not derived and not _SEEN.search(style["inside"]):
-                self._unseen.add(match[1])
+            if match and not derived and not _VISIBLE.search(style["inside"]):
+                self._invisible.add(match[1])
 
     def parts(self) -> Parts:
         parts = super().parts()
@@ -73,7 +73,7 @@ class _TextReader(Reader):
         return [self._in_language(part) if isinstance(part, str) else part for part in parts]
 
     def _in_language(self, source: str) -> str:
-        """Return markup with the language of the document, and of its default styles, set to the target language."""
+        """Return markup in which the document and its default styles have the target language."""
         language, _, region = with_region(self.language).partition("-")
 
         def changed(match: re.Match[str]) -> str:
@@ -83,7 +83,7 @@ class _TextReader(Reader):
         return _PROPERTY.sub(with_region(self.language), source)
 
     def is_copied(self, index: int) -> bool:
-        """Also copy cells with numbers, dates or formulas, and the prompts in placeholders."""
+        """Also copy cells with numbers, dates or formulas, and the prompts in the placeholders of slides."""
         name, source = self.markup.names[index], self.markup.sources[index]
         if name == "table:table-cell":
             kind = _VALUE_TYPE.search(source)
@@ -92,14 +92,14 @@ class _TextReader(Reader):
 
     def paragraph(self, begin: int, end: int) -> Parts:
         markup, items, index = self.markup, list[Item](), begin + 1
-        hidden = set[int]()  # the ends of spans whose style does not show
+        hidden = set[int]()  # the end tags of spans whose style is invisible
         while index < end - 1:
             kind, name, stop = markup.tokens[index].kind, markup.names[index], index + 1
             if kind == "text":
                 items.append(Item(markup.sources[index]))
             elif index in hidden:
                 pass
-            elif name in _SPANS and kind == "start" and self._is_unseen(index):
+            elif name in _SPANS and kind == "start" and self._is_invisible(index):
                 hidden.add(markup.ends[index])
             elif name in _SPANS and kind != "empty":
                 items.append(Item(markup.sources[index], "open" if kind == "start" else "close", name))
@@ -111,9 +111,9 @@ class _TextReader(Reader):
         first, last = markup.sources[begin], markup.sources[end - 1]
         return [rewritten(inside, markup.source(begin, end), lambda written: first + written + last)]
 
-    def _is_unseen(self, index: int) -> bool:
+    def _is_invisible(self, index: int) -> bool:
         match = _STYLE_OF.search(self.markup.sources[index])
-        return self.markup.names[index] == "text:span" and (not match or match[1] in self._unseen)
+        return self.markup.names[index] == "text:span" and (not match or match[1] in self._invisible)
 
     def _other(self, index: int, stop: int) -> Item:
         """Return an element that is not a span: a space, a break, or a mark that may hold paragraphs."""

@@ -1,6 +1,6 @@
 """Office Open XML: Word (.docx), PowerPoint (.pptx) and Excel (.xlsx) files.
 
-Translated are paragraphs with their runs, alternative texts, captions of charts, and the properties that programs show.
+Translates paragraphs with their runs, alternative texts, captions of charts, and the properties that programs show.
 Fields, deleted text and formulas are copied.
 """
 
@@ -37,7 +37,7 @@ _LANGUAGE = re.compile(
 
 
 def _namespaces() -> dict[str, str]:
-    """Return the prefixes that Microsoft's programs use, by address."""
+    """Map the URI of each namespace to the prefix that Microsoft's programs use."""
     found = {"http://purl.org/dc/elements/1.1/": "dc", "urn:schemas-microsoft-com:vml": "v"}
     found[f"{_ROOTS[0]}/package/2006/metadata/core-properties"] = "cp"
     for name, prefix in _PREFIXES.items():
@@ -48,7 +48,7 @@ def _namespaces() -> dict[str, str]:
 
 
 class _TextReader(RunReader):
-    """Reads every member with paragraphs."""
+    """Reads any member with paragraphs."""
 
     namespaces = _namespaces()
     texts = frozenset({"c:v", "dc:title", "dc:subject", "dc:description", "cp:keywords", "cp:category"})
@@ -72,7 +72,7 @@ class _MasterReader(_TextReader):
 
 
 class _StringReader(_TextReader):
-    """Reads the strings of a workbook. `kept` are the indices of those to copy."""
+    """Reads the shared strings of a workbook. `kept` has the indices of the strings to copy."""
 
     def __init__(self, data: bytes, name: str, options: ReadOptions, kept: Collection[int]) -> None:
         super().__init__(data, name, options)
@@ -84,7 +84,7 @@ class _StringReader(_TextReader):
 
 
 class _SheetReader(_TextReader):
-    """Reads the strings inside a worksheet. `rows` are the cells to copy."""
+    """Reads the strings inside a worksheet. `rows` has the cells to copy."""
 
     def __init__(self, data: bytes, name: str, options: ReadOptions, rows: Rows | None) -> None:
         super().__init__(data, name, options)
@@ -115,7 +115,7 @@ class _PropertyReader(_TextReader):
 
 
 _SHEET, _STRINGS = "spreadsheetml.worksheet", "spreadsheetml.sharedStrings"
-# The readers of other members by the last two words of their content types.
+# The readers of all other members, by the last two words of the content type.
 _READERS: dict[str, type[_TextReader]] = {
     "document.main": _TextReader,
     "template.main": _TextReader,
@@ -146,7 +146,7 @@ _READERS: dict[str, type[_TextReader]] = {
 def read(data: bytes, options: ReadOptions) -> Package:
     archive = Archive(data, options.max_unpacked)
     if _TYPES not in archive.names:
-        raise DataError(f"the file has no {_TYPES}, so it is not of Word, PowerPoint or Excel. Check its format")
+        raise DataError(f"the file has no {_TYPES}, so it is not a Word, PowerPoint or Excel file. Check its format")
     kinds = _content_types(archive.read(_TYPES).decode("utf-8", "replace"))
     tables = headers(archive, [name for name in archive.names if kinds.get(name) == _SHEET])
     members = dict[str, Member]()
@@ -160,7 +160,7 @@ def read(data: bytes, options: ReadOptions) -> Package:
         elif b"inlineStr" in content:
             members[name] = _SheetReader(content, name, options, tables.get(name)).member()
     if not members:
-        raise DataError("the file has no text of Word, PowerPoint or Excel. Check its format")
+        raise DataError("the file has no Word, PowerPoint or Excel text. Check its format")
     return Package(archive, members)
 
 

@@ -1,8 +1,8 @@
 """The forms of placeholders, each with the documentation that defines it.
 
-Delimited forms count in every text. Plain forms count in text without format flags. Flagged forms resemble prose, so
-they need the flag of their format, as gettext messages have. The order is that of precedence. Every pattern takes time
-linear in its text: it is possessive, bounded, or ended by the character that begins it.
+Delimited forms are found in every text, and plain forms in text without format flags. Flagged forms resemble prose, so
+they need the flag of their format, such as a gettext message has. Forms are in order of precedence. Every pattern takes
+time linear in its text: it is possessive, bounded, or stops at the character that begins it.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ GETTEXT = "https://www.gnu.org/software/gettext/manual/html_node/"  # chapter 15
 class Form(NamedTuple):
     pattern: str  # without capturing groups, except for one with a backreference
     source: str
-    ordered: bool = False  # takes the next argument, or is a statement: two of them must keep their order
+    ordered: bool = False  # two of these keep their order: each takes the next argument, or is a statement
 
 
 _FORMAT_STRINGS = "https://docs.python.org/3/library/string.html#formatstrings"
@@ -180,7 +180,7 @@ PLAIN = {
 
 _SPACED = "spaced"
 FLAGGED = {
-    _SPACED: Form(  # with the blank flag, which looks like the prose of "100% fine"
+    _SPACED: Form(  # with the space flag, which looks like prose such as "100% fine"
         rf"%(?<![\w%]%) [-+#0]*+\d*+(?:\.\d++)?+{_SIZE}[diouxXeEfFgG](?![^\W\d_])",
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html",
         ordered=True,
@@ -288,10 +288,10 @@ FORMS = DELIMITED | PLAIN | FLAGGED  # in order of precedence
 
 _PRINTF = ("percent", "indexed", _SPACED)
 _BRACES = ("auto_brace", "brace")
-# Plain forms that cover flagged ones: denying one of these denies the general form, too.
+# General forms, with the special forms that they cover: a flag that denies a special form denies the general one, too.
 GENERAL = {"printf": {"percent"}, "qt": {"locale_number", "count", "number"}}
-# The forms that each flag of a message enables. Flags of gettext: chapter "PO Files" of its manual; of Weblate:
-# https://docs.weblate.org/en/latest/user/checks.html
+# The forms that each flag of a message enables. gettext's flags are in the chapter "PO Files" of its manual,
+# Weblate's in https://docs.weblate.org/en/latest/user/checks.html
 FLAGS: dict[str, tuple[str, ...]] = {
     "c-format": ("c", "integer_macro", *_PRINTF),
     "objc-format": ("objc", "strings_dictionary", *_PRINTF),
@@ -303,7 +303,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "java-messageformat": ("icu", "spaced_brace", *_BRACES),
     "auto-java-messageformat": ("icu", "spaced_brace", *_BRACES),
     "icu-message-format": ("icu", "icu_quoted", "spaced_brace", *_BRACES),
-    "icu-plural": ("icu_number",),  # of ours: text inside a plural of ICU
+    "icu-plural": ("icu_number",),  # our own flag, for text inside an ICU plural
     "csharp-format": ("net", *_BRACES),
     "c-sharp-format": ("net", *_BRACES),
     "javascript-format": ("javascript", *_PRINTF),

@@ -1,4 +1,4 @@
-"""Protect placeholders of programs and translation tools: the model never sees them."""
+"""Hide the placeholders of programs and translation tools from the model."""
 
 import functools
 import re
@@ -18,7 +18,7 @@ _BRACKET = re.compile(
     rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
 )
 _JOINT = re.compile(r"[^\w\s]*+")  # between two placeholders that are joined into one
-# Numbered tags of i18next and Lingui, and named tags. All attributes need values.
+# Numbered tags of i18next and Lingui, and named tags. Every attribute needs a value.
 _NUMBERED = r"</?\d{1,4}\s*+>"
 _VALUE = r"\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++"
 _TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w:.@-]++=(?:{_VALUE}))*+\s*+>")
@@ -31,20 +31,21 @@ class Piece(NamedTuple):
 
 
 class Protection:
-    """Hide placeholders, and tags with a partner, from the model.
+    """Hides placeholders, and tags that have a partner, from the model.
 
-    With `strict`, for strings of programs, also hide brackets: a pair of them is an element, and the translation has as
-    many brackets and tags as the source. The `flags` of a gettext message select the forms of placeholders.
+    `strict` is for strings of programs. It also hides brackets, with a pair of brackets as an element, so that the
+    translation has as many brackets and tags as the source. The `flags` of a gettext message select the forms of
+    placeholders.
     """
 
     def __init__(
         self, *, strict: bool = False, flags: Collection[str] = (), kept: Kept | None = None, forms: bool = True
     ) -> None:
-        """`kept` adds words and a pattern of the user. Without `forms`, hide only these."""
+        """`kept` adds the user's words and pattern. Without `forms`, only these are hidden."""
         self.once = self.brackets = strict
         self._kept, self._has_forms = kept, forms
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
-        # A translation must not add these: a program would take them for placeholders.
+        # A translation must not add a match: a program would take it for a placeholder.
         brackets = "|[()\\[\\]{}<>]" if strict else ""
         self.forbidden = _compiled(_forms(frozenset(flags)), f"{_NUMBERED}{brackets}") if forms else None
 
@@ -67,7 +68,7 @@ class Protection:
                 yield start, stop
 
     def _found(self, text: str) -> Iterator[tuple[int, int, Piece]]:
-        """Yield placeholders and tags with their spans. A named tag needs a partner."""
+        """Yield placeholders and tags with their spans. A named tag without a partner is text."""
         names: dict[str, set[str]] = {"": set(), "/": set()}
         for tag in _TAG.finditer(text):
             names[tag["end"]].add(tag["name"])
@@ -98,7 +99,7 @@ class Protection:
                 offset = match.start() + 1
 
     def _between(self, text: str) -> Iterator[Piece]:
-        """Yield the pieces of a text without placeholders: with `strict`, brackets and the text around them."""
+        """Yield the pieces of a text without placeholders. With `strict`, each bracket is a piece."""
         end = 0
         for match in _BRACKET.finditer(text) if self.brackets else ():
             if not match["single"]:
@@ -121,11 +122,12 @@ def _forms(flags: frozenset[str]) -> tuple[str, ...]:
     return tuple(name for name in FORMS if name in (default - denied | granted))
 
 
-@functools.lru_cache(maxsize=64)  # bounded: files choose the flags
+@functools.lru_cache(maxsize=64)  # bounded, since a file can have any flags
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
     """Return a pattern with a group for each form, and the `others`.
 
-    Inside a word, only URLs and forms that begin with punctuation are tried: most time would go into trying all.
+    Inside a word, the pattern tries only URLs and forms that begin with punctuation. Trying every form there would take
+    most of the time.
     """
     forms = "|".join([*(f"(?P<{name}>{FORMS[name].pattern})" for name in names), others])
     return re.compile(rf"(?:(?=[^\w\s]|[_hfw])|(?<![\w.+-]))(?:{forms})", re.DOTALL)
@@ -133,7 +135,7 @@ def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
 
 def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tuple[int, int, Piece]]:
     """Join placeholders with only punctuation between them, and add the quotes and brackets around a placeholder."""
-    start, stop, ordered, least = 0, 0, False, 0  # `least`: the end of the piece before
+    start, stop, ordered, least = 0, 0, False, 0  # `least`: the end of the previous piece
 
     def whole() -> tuple[int, int, Piece]:
         return start, stop, Piece(text[start:stop], "ordered" if ordered else "standalone")

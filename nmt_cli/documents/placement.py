@@ -1,7 +1,7 @@
 """Place a segment's marks on its translation, guided by the alignment. No mark is lost; elements stay balanced.
 
 Standalone marks appear once. The tags of an element are repeated where its words are apart in the translation
-("<b>ruft</b> ihn <b>an</b>"). If they must not be repeated, the element gets the stretch with the fewest wrong words.
+("<b>ruft</b> ihn <b>an</b>"). If they must not be repeated, the element covers the stretch with the fewest wrong words.
 """
 
 import bisect
@@ -16,13 +16,13 @@ from nmt_cli.documents.layout import MarkInGap, lay_out
 from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 
 # Weights of the costs of a gap for a standalone mark; see _costs.
-_NEARER = 8  # how many times less each word counts than the one next to it on the side of the mark
+_NEARER = 8  # how many times less a word counts than its neighbor on the side of the mark
 _FARTHEST = 8  # words on each side of the mark that count
 _AFTER = 1.1  # how many times more a word after the mark counts than one before it
 _PAST = 0.3  # cost of each unit between a word and a mark on its correct side; on the wrong side, n units cost sqrt(n)
-_ATTACHED = 20  # how many times less a word counts if the mark is attached to the word on its other side
+_ATTACHED = 20  # how many times less a word counts if the mark is attached to a word on the other side
 _WORD = re.compile(r"\w+|[^\w\s]")
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. There every token is a unit.
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. In these, each token is a unit.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u9fff\U00020000-\U0003ffff]")
 
 
@@ -30,8 +30,8 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31
 class Aligned:
     """A translation with a link for each of its tokens.
 
-    A link has two offsets: in `text`, the end of the token; in the source, the beginning of the token that it
-    translates, which is never white space.
+    A link has two offsets: the end of the token in `text`, and the beginning in the source of the token that it
+    translates. That source token is never white space.
     """
 
     text: str
@@ -52,7 +52,7 @@ _Run: TypeAlias = tuple[int, int]  # the index of the first unit and the one aft
 
 
 def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
-    """Return the translation in the document's spelling, with all marks; the source if the translation is blank."""
+    """Return the translation in the document's spelling, with all marks. If it is blank, return the source."""
     if segment.forbidden:
         aligned = replace(aligned, text=_without_forbidden(segment.forbidden, segment.text, aligned.text))
     if not aligned.text.strip():
@@ -78,7 +78,7 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
 
 
 def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> str:
-    """Return a text with spaces in place of forbidden additions to its source. Offsets stay valid."""
+    """Replace forbidden strings that the source does not have with spaces, so that offsets stay valid."""
     allowed = Counter(match[0] for match in forbidden.finditer(source))
 
     def written(match: re.Match[str]) -> str:
@@ -89,7 +89,7 @@ def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> st
 
 
 def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
-    """Return the translation's words. A word's origin is that of its first token."""
+    """Return the words of the translation. A word has the origin of its first token."""
     units: list[_Unit] = []
     start = 0
     edges = {mark.offset for element in segment.elements for mark in (element.open, element.close)}
@@ -114,7 +114,7 @@ def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
 
 
 def _with_own_punctuation(source: str, text: str, unit: _Unit) -> _Unit:
-    """Link a punctuation mark to the nearest equal one of the source: attention is unreliable there."""
+    """Link a punctuation mark to the nearest equal one in the source: attention to punctuation is unreliable."""
     mark = text[unit.start : unit.end]
     if any(character.isalnum() for character in mark):
         return unit
@@ -129,7 +129,7 @@ def _continues_word(text: str, offset: int) -> bool:
 
 
 def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]:
-    """Split a unit where marks, given by their offsets, stand inside the source word that it copies."""
+    """If a unit copies a source word, split it at the marks inside that word. `marks` has their offsets."""
     word = text[unit.start : unit.end]
     start = max(unit.origin - len(word) + 1, 0)
     start = source.find(word, start, unit.origin + len(word))
@@ -208,9 +208,9 @@ def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[
 
 
 def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list[_Run]:
-    """Return the free run with the largest surplus of units inside over units outside, and of equals the longest.
+    """Return the run of free units with the largest surplus of units inside over units outside.
 
-    Return no run if none has a surplus.
+    Of equal runs, return the longest. Return no run if none has a surplus.
     """
     best, run, surplus, start = (0, 0), list[_Run](), 0, 0
     for index, (own, is_free) in enumerate(zip(inside, free, strict=True)):
@@ -225,7 +225,7 @@ def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list
 
 
 def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list[Mark]:
-    """Return the standalone marks in order. An element without units becomes one that holds all marks inside it."""
+    """Return the standalone marks in order. An element without units becomes a mark that holds all marks inside it."""
     inside: dict[int | None, list[Mark]] = {}
     for mark in segment.standalone:
         inside.setdefault(mark.parent, []).append(mark)
@@ -253,7 +253,7 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
 
 
 def _gaps(segment: MarkedSegment, standalone: list[Mark], runs: list[list[_Run]], units: list[_Unit]) -> list[int]:
-    """Return how many units stand before each mark: it stays within the elements around it and out of all others."""
+    """Return the number of units before each mark. A mark stays inside its elements and outside all others."""
     gaps, least = list[int](), 0
     words = [word.start() for word in _WORD.finditer(segment.text)]
     for mark in standalone:
@@ -283,15 +283,15 @@ def _around(elements: list[Element], number: int | None) -> list[int]:
 
 
 def _costs(words: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
-    """Return for each gap between units how far a mark there would be from its neighbors' translations.
+    """Return the cost of each gap between units: how far a mark there would be from its neighbors' translations.
 
-    `words` are the offsets of the source's words. Units of the same source word share its weight, which falls with the
-    number of words between it and the mark. In a test, words were removed from generated text and put back
-    into its translation: 76 % came to the right place with these weights, and 68 % with a cost that only counted the
-    words on the wrong side.
+    `words` has the offsets of the source's words. The units of a source word share its weight, which falls with the
+    number of words between it and the mark. In a test, words were removed from generated text and put back into its
+    translation. These weights put 76% of the words in the right gap. A cost that only counted the words on the wrong
+    side put 68% there.
     """
     right = bisect.bisect_left(words, mark.offset)
-    attached = mark.before.isalnum() - mark.after.isalnum()  # 1 to the word before, -1 to the word after
+    attached = mark.before.isalnum() - mark.after.isalnum()  # to the word before (1) or after (-1)
     by_word: dict[tuple[bool, int], list[int]] = {}  # units by side of the mark and distance
     for index, unit in enumerate(units):
         before, number = unit.origin < mark.offset, bisect.bisect(words, unit.origin) - 1
@@ -303,7 +303,7 @@ def _costs(words: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
         weight = (1 if before else _AFTER) / _NEARER**distance
         if attached == (-1 if before else 1):
             weight /= _ATTACHED
-        if len(indices) == 1:  # the common case: the same sums, five times as fast
+        if len(indices) == 1:  # the common case: the same sums as below, five times as fast
             [index] = indices
             for gap in range(len(costs)):
                 past_it = gap - index - 1 if before else index - gap

@@ -14,7 +14,6 @@ _READER = InlineReader(lambda name, tag: ("tag", ""), Escapes(lines=LINES))
 _FLAGS = ("objc-format",)
 _FORMAT = "NSStringLocalizedFormatKey"
 _WIDTH = re.compile(r"\d+")  # of a variant for a width: NSStringVariableWidthRuleType
-_CODES = {"NSStringFormatSpecTypeKey", "NSStringFormatValueTypeKey"}
 
 
 def read(text: str, options: ReadOptions) -> Document:

@@ -1,4 +1,4 @@
-"""Plural categories of languages, as messages name them: one, few, other and so on.
+"""The plural categories of languages, by their names in messages: one, few, other and so on.
 
 Source: Unicode CLDR 47, supplemental/plurals.xml and ordinals.xml.
 """
@@ -44,7 +44,7 @@ _CARDINALS, _ORDINALS = _by_language(_CARDINAL), _by_language(_ORDINAL)
 
 
 def categories(language: str, *, ordinal: bool = False) -> list[str]:
-    """Return the plural categories of a language code, "other" last; none if the language is unknown."""
+    """Return the plural categories of a language, with "other" last, or an empty list if the language is unknown."""
     base = base_of(language)
     if base not in _CARDINALS:
         return []
@@ -52,6 +52,6 @@ def categories(language: str, *, ordinal: bool = False) -> list[str]:
 
 
 def one_is_exact(language: str) -> bool:
-    """Return whether the category "one" of a language holds no number but 1. In Russian, it holds 21, too."""
+    """Return whether a language uses the category "one" for no number but 1. Russian also uses it for 21."""
     rule = plurals.parse(plurals.field_of(locale_of(language)))
     return rule is not None and rule.singular_only

@@ -1,4 +1,4 @@
-"""Gettext's plural forms: the field of a catalog's header, and the rules of languages.
+"""Gettext's plural forms: the Plural-Forms field of a catalog's header, and the rules of languages.
 
 Sources: the GNU gettext manual, "Additional functions for plural forms", and the plural rules of Unicode CLDR.
 """
@@ -54,7 +54,10 @@ GERMANIC = PluralForms(2, 0, True)  # gettext's rule for a catalog without a hea
 
 
 def parse(field: str) -> PluralForms | None:
-    """Return the forms of a Plural-Forms field, or None if it does not give their number."""
+    """Return the forms of a Plural-Forms field, or None if it has no nplurals.
+
+    Raise DataError if nplurals is out of range.
+    """
     number = re.search(r"nplurals\s*=\s*([0-9]+)", field)
     if not number:
         return None
@@ -64,7 +67,7 @@ def parse(field: str) -> PluralForms | None:
     count = int(number[1])
     expression = re.search(r"\bplural\s*=([^;]*)", field)
     try:
-        function = gettext.c2py(expression[1].strip() if expression else "")  # it refuses long and deeply nested ones
+        function = gettext.c2py(expression[1].strip() if expression else "")  # refuses long and deeply nested ones
         forms = [function(n) for n in _NUMBERS]
     except (ValueError, ArithmeticError, RecursionError, SyntaxError, MemoryError):
         forms = []

@@ -1,6 +1,6 @@
 """Gettext catalogs: messages that are empty or fuzzy get a translation, and are marked fuzzy for a person to review.
 
-Everything else in the file is copied byte for byte. No library does that, and polib opens a file if the text of a
+Everything else in the file is copied byte for byte. No library does that. Also, polib opens a file if the text of a
 catalog is the path of one.
 """
 
@@ -22,7 +22,7 @@ def read(text: str, options: ReadOptions) -> Document:
 
 @dataclass
 class _OpenMessage:
-    """A message to fill. The singular can serve for other numbers if it has all placeholders of the plural."""
+    """A message to fill. If `singular_fits`, the singular has all placeholders of the plural and suits any number."""
 
     message: Message
     singular: MessageText
@@ -31,7 +31,7 @@ class _OpenMessage:
 
 
 class Catalog(Document):
-    """A catalog. Its segments are those of the messages without a translation; `language` is the target language."""
+    """A catalog, with the segments of its untranslated messages. `language` is the target language."""
 
     def __init__(self, text: str, protection: Protection | None, language: str = "") -> None:
         self._text = text
@@ -46,8 +46,8 @@ class Catalog(Document):
         super().__init__([part for each in self._open for part in (*each.singular.parts, *each.plural.parts)])
 
     def _is_done(self, message: Message) -> bool:
-        due = self._forms.count if self._forms and message.plural else 1
-        return "fuzzy" not in message.flags and len(message.forms) >= due and all(form.text for form in message.forms)
+        count = self._forms.count if self._forms and message.plural else 1
+        return "fuzzy" not in message.flags and len(message.forms) >= count and all(form.text for form in message.forms)
 
     def _opened(self, message: Message) -> _OpenMessage:
         protection = self._protection and self._protection.with_flags(message.flags)
@@ -74,7 +74,7 @@ class Catalog(Document):
         return [*each.message.flagged(self._new_line), (forms[0].start, forms[-1].end, self._new_line.join(lines))]
 
     def _plural_lines(self, each: _OpenMessage, used: Counter[str]) -> list[str]:
-        """Return the plural forms of a message. Forms that a person has filled are kept."""
+        """Return the msgstr fields of a message with a plural. Fields that a person has filled are kept."""
         rule = self._forms or plurals.GERMANIC
         has_singular = rule.count > 1 and (rule.singular_only or each.singular_fits)
         kept = {} if "fuzzy" in each.message.flags else {i: old for i, old in enumerate(each.message.forms) if old.text}

@@ -9,7 +9,7 @@ from nmt_cli.documents import plurals
 from nmt_cli.documents.po_syntax import Edit, Field, Message, edited
 
 _CODE = re.compile(r"[a-z]{2,3}(?:_[A-Za-z]{2,4})?")
-# Fields that may still have a template's value. In the file's strings, a line ends with a backslash and an n.
+# Fields that may still have a template's value. In the catalog, a line of the header ends with a backslash and an n.
 _LINE = r"(?:\A|(?<=\\n)){}:[ \t]*+"
 _CHARSET = re.compile(_LINE.format("Content-Type") + r"[^\\]*?\bcharset=(?P<value>[^\\;\s]*+)", re.IGNORECASE)
 _ENCODING = re.compile(_LINE.format("Content-Transfer-Encoding") + r"(?P<value>ENCODING|)(?=\\n|\s*\Z)")
@@ -19,14 +19,14 @@ _INITIAL = re.compile("PACKAGE VERSION|YEAR-MO-DA|FULL NAME|LANGUAGE|CHARSET|ENC
 
 
 def locale_of(code: str) -> str:
-    """Return a language code in gettext's form: pt_BR for pt-BR, de for deu_Latn; "" if there is none."""
+    """Return a language code in gettext's form, such as pt_BR for pt-BR or de for deu_Latn, or "" if it has none."""
     _, _, rest = code.replace("-", "_").partition("_")
     locale = base_of(code) + (f"_{rest}" if rest and rest != "Latn" else "")
     return locale if _CODE.fullmatch(locale) else ""
 
 
 def plural_field(header: Message | None, language: str) -> str:
-    """Return a header's Plural-Forms. If the template left them open, return those of the target language."""
+    """Return a header's Plural-Forms, or the target language's if the template left them open."""
     match = _PLURALS.search(_raw(header.forms[0])) if header else None
     field = match["value"] if match else ""
     return field if plurals.parse(field) else plurals.field_of(locale_of(language))
@@ -35,7 +35,7 @@ def plural_field(header: Message | None, language: str) -> str:
 def header_edits(header: Message, language: str, new_line: str, *, has_plurals: bool) -> list[Edit]:
     """Return edits that set the charset to UTF-8, and the language and plural forms if the template left them open.
 
-    If none of the template's values is left, they also remove the header's fuzzy flag.
+    If they replace the last of the template's values, they also remove the header's fuzzy flag.
     """
     raw = _raw(header.forms[0])
     charset = _CHARSET.search(raw)

@@ -1,7 +1,7 @@
-"""Read the messages of a gettext catalog with their offsets in the file, and write strings as a catalog spells them.
+"""Read the messages of a gettext catalog with their offsets in the file, and write strings in the syntax of catalogs.
 
-The grammar is that of the GNU gettext manual, "The Format of PO Files". Where the manual is silent, it follows msgfmt:
-tokens may share a line, only a line feed ends a comment, and no comment stands inside a message.
+The grammar follows the GNU gettext manual, "The Format of PO Files". Where the manual is silent, it follows msgfmt:
+tokens may share a line, only a line feed ends a comment, and a message has no comments inside.
 """
 
 import re
@@ -55,7 +55,7 @@ class Field:
 
 @dataclass
 class Message:
-    """A message that is not obsolete. It begins at `start`; the message before it ends at `after`."""
+    """A message that is not obsolete. It begins at `start`, and the previous message ends at `after`."""
 
     after: int
     start: int
@@ -63,7 +63,7 @@ class Message:
     context: Field | None
     id: Field
     plural: Field | None = None
-    forms: list[Field] = field(default_factory=list)  # one, or msgstr[0] and the rest
+    forms: list[Field] = field(default_factory=list)  # msgstr, or msgstr[0] and so on
 
     @property
     def end(self) -> int:
@@ -108,10 +108,10 @@ class Message:
 
 
 def read_messages(source: str) -> list[Message]:
-    """Return the messages. Raise DataError, with the line, if the text is no catalog."""
+    """Return the messages. Raise DataError, with the line number, if the text is not a catalog."""
     messages, comments = list[Message](), list[Field]()
     context: Field | None = None
-    begun: Message | None = None  # the message that takes further fields
+    begun: Message | None = None  # the message that may get more fields
     for each in _fields(source):
         complete = context is None and (begun is None or bool(begun.forms))
         if each.name == "msgid":
@@ -139,7 +139,7 @@ def read_messages(source: str) -> list[Message]:
 
 
 def _add(message: Message, each: Field) -> bool:
-    """Add a further field to a message. Return whether the grammar allows it there."""
+    """Add another field to a message. Return whether the grammar allows it there."""
     if each.name == "msgid_plural":
         fits = not message.plural and not message.forms
         message.plural = each
@@ -150,7 +150,7 @@ def _add(message: Message, each: Field) -> bool:
 
 
 def _fields(source: str) -> Iterator[Field]:
-    last: Field | None = None  # the field that takes further strings
+    last: Field | None = None  # the field that may get more strings
     end = 0
     while end < len(source):
         token = _PO_TOKEN.match(source, end)
@@ -194,7 +194,7 @@ def edited(source: str, edits: Iterable[Edit]) -> str:
 
 def _failure(source: str, offset: int, what: str) -> DataError:
     line = source.count("\n", 0, offset) + 1
-    return DataError(f"this is no message catalog: line {line:,} has {what}. Check it with msgfmt -c")
+    return DataError(f"this is not a message catalog: line {line:,} has {what}. Check it with msgfmt -c")
 
 
 def _byte(match: re.Match[bytes]) -> bytes:
@@ -210,7 +210,7 @@ def _byte(match: re.Match[bytes]) -> bytes:
 
 
 def spelled(keyword: str, text: str, new_line: str) -> str:
-    """Return a field on one line if it fits, else on a line for each line of the text, wrapped at spaces."""
+    """Return a field on one line if it fits. Otherwise, begin a line for each line of the text, and wrap at spaces."""
     if "\n" not in text[:-1] and len(line := f'{keyword} "{text.translate(_ESCAPED)}"') <= _WIDTH:
         return line
     rows = [""]

@@ -1,4 +1,4 @@
-"""Java properties: the values of message bundles, in UTF-8, or in Latin-1 with escapes such as \\u00e9.
+"""Java properties: translate the values of message bundles, in UTF-8, or in Latin-1 with escapes such as \\u00e9.
 
 Sources: https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/Properties.html#load(java.io.Reader);
 https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/text/MessageFormat.html (apostrophes).
@@ -22,7 +22,7 @@ _LINE = re.compile(
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(?:\r\n|\r|\n)[ \t\f]*+|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _ESCAPED = {"\\": r"\\", "\n": r"\n", "\t": r"\t", "\r": r"\r", "\f": r"\f"}
-_ARGUMENT = re.compile(r"\{\d{1,3}(?:,[^{}]*+)?+\}")  # the mark of a pattern of MessageFormat
+_ARGUMENT = re.compile(r"\{\d{1,3}(?:,[^{}]*+)?+\}")  # an argument, which only patterns of MessageFormat have
 
 
 class _Properties(MessageFile):
@@ -53,7 +53,7 @@ def read(data: bytes | str, options: ReadOptions) -> Document:
 
 def _decoded(data: bytes) -> tuple[str, str]:
     if b"\0" in data:
-        raise DataError("the input has NUL characters, so it is no file of properties. Check its format")
+        raise DataError("the input has NUL characters, so it is not a properties file. Check its format")
     try:
         return data.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -67,7 +67,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 def _cut_pattern(text: str, protection: Protection | None) -> Parts:
-    """Return a pattern of MessageFormat in parts. It writes an apostrophe twice."""
+    """Return the parts of a MessageFormat pattern, in which an apostrophe is written twice."""
     parts = text_parts(text.replace("''", "\u2019"), protection)
     for segment in segments_of(parts):
         segment.text = segment.text.replace("\u2019", "'")
@@ -80,7 +80,7 @@ def _doubled(escape: Callable[[str], str], text: str) -> str:
 
 
 def _spelled(source: str, is_escaped: bool, text: str) -> str:
-    """Return a value with escapes, on lines that continue where the source has a line for each line of the text."""
+    """Return a value with escapes. If the source continues on a new line after a line of text, so does the value."""
     written = "".join(_ESCAPED.get(each, each) for each in text)
     if is_escaped:
         written = "".join(each if each.isascii() else _unicode(each) for each in written)

@@ -1,4 +1,4 @@
-"""Qt Linguist's .ts files: messages without a translation get one; they stay "unfinished" for a person to review.
+"""Qt Linguist's .ts files: messages without a translation get one, which is "unfinished" until a person reviews it.
 
 Source: https://doc.qt.io/qt-6/linguist-ts-file-format.html; plurals: https://doc.qt.io/qt-6/i18n-plural-rules.html.
 """
@@ -56,7 +56,7 @@ def _message(text: str, element: Element, source: Element, forms: int) -> Messag
 
 
 def _spelled(before: str, space: str, forms: int, text: str) -> str:
-    """Return a translation, or one with a number of plural forms, which Linguist calls numerus forms."""
+    """Return a <translation> element. Unless `forms` is 0, the element has this number of plural forms."""
     if forms:
         text = "".join(f"{space}    <numerusform>{text}</numerusform>" for _ in range(forms)) + space
     return f'{before}<translation type="unfinished">{text}</translation>'

@@ -1,7 +1,7 @@
-"""Paragraphs of Office Open XML: they consist of runs, each of which has text and a format.
+"""Paragraphs of Office Open XML. They consist of runs, each of which has text and a format.
 
-Word divides runs at will, inside words too. Here neighboring runs of one format are one text, the most common format of
-a paragraph is that of the text around, and other formats are tags.
+Word may begin a new run anywhere, even inside a word. Here, neighboring runs of the same format are one text. The most
+common format of a paragraph needs no tags, and every other format is a pair of tags.
 
 While a paragraph is translated, `\\1...\\2` encloses markup between runs, and `\\3N\\2` begins text in format N.
 """
@@ -22,8 +22,8 @@ from nmt_cli.documents.xml import Spelling
 _MARKED = re.compile(r"\x01([^\x01\x02]*+)\x02|\x03(\d+)\x02")
 _FIELD = re.compile(r"fldCharType=[\"'](begin|separate|end)[\"']")
 _INSTRUCTION = re.compile(r"<w:instrText\b[^<>]*>\s*(\w*)")
-# Properties of a run that do not show: its language, and marks of the spelling check.
-_UNSEEN = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err|noProof|smtClean|bmk)=\"[^\"]*\"")
+# Invisible properties of a run: its language, and marks of the spelling checker.
+_INVISIBLE = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err|noProof|smtClean|bmk)=\"[^\"]*\"")
 _EMPTY = re.compile(r"<(?:\w+:)?rPr\s*(?:/>|>\s*</(?:\w+:)?rPr>)")
 _WRAPS = {"w:hyperlink", "w:ins", "w:moveTo", "w:smartTag", "w:customXml", "w:bdo", "w:dir", "w:sdt"}
 _DROPPED = {"w:proofErr", "w:lastRenderedPageBreak", "x:rPh", "x:phoneticPr"}
@@ -40,7 +40,7 @@ _ID = re.compile(r"\s(?:\w+:)?id=[\"']([^\"']*)[\"']")
 
 
 class RunNames(NamedTuple):
-    """The elements of a paragraph."""
+    """The names of the elements in a paragraph."""
 
     run: str
     properties: str
@@ -56,7 +56,7 @@ _NAMES = {
 }
 
 
-_DIRECT = "direct"  # the format of text outside of runs
+_DIRECT = "direct"  # the format of text outside runs
 
 
 class RunReader(Reader):
@@ -69,7 +69,7 @@ class RunReader(Reader):
         self._found = dict[int, Parts]()  # paragraphs by their first token
 
     def paragraph(self, begin: int, end: int) -> Parts:
-        # A paragraph without text is walked twice. Paragraphs nested in it must not double the time at each level.
+        # A paragraph without text of its own is read twice. Keep the parts, or the time would double at each level.
         if begin not in self._found:
             self._found[begin] = self._paragraph(begin, end)
         return self._found[begin]
@@ -95,7 +95,7 @@ class RunReader(Reader):
         return [rewritten(inside, self.markup.source(begin, end), write)]
 
     def _written(self, begin: int, formats: list[tuple[str, str]], base: int, marked: str) -> str:
-        """Return the markup of a paragraph. `formats` are the tags before and after a text in each format."""
+        """Return the markup of a paragraph. `formats` has the tags before and after a text, for each format."""
         written, number, text, end = self.markup.sources[begin], base, "", 0
         last = base  # the format of `text`
 
@@ -122,12 +122,12 @@ class RunReader(Reader):
         return written + run() + self.markup.sources[self.markup.ends[begin]]
 
     def in_language(self, source: str) -> str:
-        """Return markup with the languages of text set to the target language."""
+        """Return markup with the language of its text set to the target language."""
         return source
 
 
 class _Content:
-    """The items of a paragraph. The name of a text is its format."""
+    """The items of a paragraph. The name of a text item is its format."""
 
     def __init__(self, reader: RunReader, begin: int, end: int) -> None:
         self.items = list[Item]()
@@ -189,7 +189,7 @@ class _Content:
         while index < end - 1:
             name, stop = markup.names[index], markup.end(index)
             if name == self._names.text:
-                self._text(index, stop, _EMPTY.sub("", _UNSEEN.sub("", properties)), before, after)
+                self._text(index, stop, _EMPTY.sub("", _INVISIBLE.sub("", properties)), before, after)
             elif name in _BREAKS:
                 self.items.append(Item(before + markup.source(index, stop) + after, "break"))
             elif name not in _DROPPED and markup.tokens[index].kind != "text":
@@ -198,7 +198,7 @@ class _Content:
             index = stop
 
     def _text(self, begin: int, end: int, name: str, before: str, after: str) -> None:
-        """Add a text in a format with this name. `before` and `after` are the tags of its run."""
+        """Add a text in the format `name`. `before` and `after` are the tags of its run."""
         source = self._markup.source(begin + 1, end - 1)
         if not source:
             return
@@ -212,7 +212,7 @@ class _Content:
         self.items.append(Item(source, name=name))
 
     def _field(self, begin: int, separator: int | None, end: int) -> int:
-        """Add a field. The text of a link is translated, other fields are copied."""
+        """Add a field. The text of a link is translated; any other field is copied."""
         markup, stop = self._markup, self._markup.end(end)
         instruction = _INSTRUCTION.search(markup.source(begin, separator or end))
         if not separator or not instruction or instruction[1] != "HYPERLINK":
@@ -226,7 +226,7 @@ class _Content:
         return stop
 
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
-        """Return the runs that begin whole fields, each with those of its separator, if any, and its end."""
+        """Map the first run of each complete field to the run of its separator, or None, and the run of its end."""
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
         opened, depth = list[tuple[int, int, int | None]](), 0
         run, level = begin, 0  # the last run and its depth
@@ -250,7 +250,7 @@ class _Content:
 
 
 def _merged(items: list[Item]) -> list[Item]:
-    """Return items with neighboring texts of the same format in one."""
+    """Merge neighboring texts of the same format into one item."""
     merged = list[Item]()
     for item in items:
         if merged and item.kind == merged[-1].kind == "text" and item.name == merged[-1].name:
@@ -261,7 +261,7 @@ def _merged(items: list[Item]) -> list[Item]:
 
 
 def _with_formats_of_wraps(items: list[Item], base: str, numbers: Mapping[str, int]) -> list[Item]:
-    """Let links, and other tags around runs of one format, begin that format: all their text has it."""
+    """Move a format into the tags around it, such as those of a link, if all text between the tags has this format."""
     items, opened = list(items), list[int]()
     for end, item in enumerate(items):
         if item.kind == "open":

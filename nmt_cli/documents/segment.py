@@ -1,4 +1,4 @@
-"""Segments: the plain text that a model translates, and the marks that stood in it."""
+"""Segments: the plain text that a model translates, and the marks in its source."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nmt_cli.corpus.tokenizer import normalize, visible
 from nmt_cli.documents.placeholders import Piece, Protection
 
 _WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
-# A segment with this many characters or marks ends after its current sentence, one with twice as many immediately. The
-# time to place marks grows with the product of both numbers. Cutting between sentences changes no translation: those of
-# a long line are translated one by one anyway.
+# A segment with this many characters or marks ends after the current sentence. One with twice as many ends immediately.
+# The time to place marks grows with the product of both numbers. Cutting between sentences changes no translation,
+# because the sentences of a long line are translated one by one anyway.
 _LONG_TEXT = 1000
 _MANY_MARKS = 25
 _LONG_TAG = 500
@@ -53,7 +53,7 @@ class Element:
 
     open: Mark
     close: Mark
-    parent: int | None  # the index of the element around it; lower than its own
+    parent: int | None  # the index of the element around it, which comes earlier
 
 
 @dataclass
@@ -65,7 +65,7 @@ class MarkedSegment:
     forbidden: re.Pattern[str] | None  # a translation must not match this more often than the text
     outer_space: tuple[str, str]  # white space that begins and ends the segment, inside tags
     result: Parts  # the source as it is, until the translation replaces it
-    # Divides an aligned translation among the segments in `result`, which together are this one.
+    # Divides an aligned translation among the segments in `result`, which make up this segment.
     divide: Callable[[Any], None] | None = None
 
 
@@ -120,7 +120,7 @@ def plain_parts(
 
 @dataclass
 class SegmentBuilder:
-    """Collect a segment piece by piece, or several segments where one would be too long."""
+    """Builds a segment piece by piece, or several segments if one would be too long."""
 
     escape: Callable[[str], str] = str
     protection: Protection | None = None
@@ -177,7 +177,7 @@ class SegmentBuilder:
     def add_tag(
         self, name: str, parts: Parts, *, close: bool = False, once: bool = False, may_be_empty: bool = True
     ) -> None:
-        """Add a tag. With `once` it is never repeated. Unless it `may_be_empty`, it is dropped if nothing is inside."""
+        """Add a tag. With `once`, it is never repeated. Without `may_be_empty`, it is dropped if nothing is inside."""
         long = sum(len(part) for part in parts if isinstance(part, str)) > _LONG_TAG  # repeats would fill the memory
         once = once or long or (self.protection is not None and self.protection.once)
         kind = "close" if close else "open"
@@ -202,7 +202,7 @@ class SegmentBuilder:
         return max(len(self.text) / _LONG_TEXT, len(self.marks) / _MANY_MARKS)
 
     def _is_full(self, *, space: bool) -> bool:
-        """Return whether the segment must end here. `space`: white space follows."""
+        """Return whether the segment must end here. `space` says whether white space follows."""
         stop = _LAST_STOP.search(self.text[-_NEAR:]) if self._size >= 1 else None
         return self._size >= 2 or (stop is not None and (space or stop[0][0] in _WIDE_STOPS))
 
@@ -255,7 +255,7 @@ class SegmentBuilder:
 
 
 def _with_whole_entities(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield pieces. A placeholder that ends inside an entity, as URLs do, is extended to the end of the entity."""
+    """Yield pieces. A placeholder that ends inside an entity, as a URL may, is extended to the entity's end."""
     last: Piece | None = None
     for piece in pieces:
         if last and piece.kind == "text" and piece.source.startswith(";") and _ENTITY_CUT.search(last.source[-_NEAR:]):
@@ -293,7 +293,7 @@ def _short_parts(source: str) -> Iterator[str]:
 
 
 def _matched(marks: list[Mark]) -> tuple[list[Element], list[Mark]]:
-    """Return pairs of tags, outer ones first, and all other marks.
+    """Return the elements, outer ones first, and all other marks.
 
     A tag without a partner becomes a standalone mark that keeps its order among such tags, because its scope may begin
     or end outside the segment. A tag that is still open where an outer element closes is treated in the same way.

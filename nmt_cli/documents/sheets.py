@@ -1,4 +1,4 @@
-"""Excel's tables: the cells above their columns. Excel refuses a file in which a column and its cell differ."""
+"""Find the header cells of Excel's tables. Excel refuses a file if a header cell differs from its column's name."""
 
 import posixpath
 import re
@@ -14,14 +14,14 @@ _RELATION = re.compile(r"<(?:\w+:)?Relationship\b(?P<attributes>[^<>]*)>")
 _TARGET = re.compile(r"\sTarget=[\"']([^\"'<>]*)[\"']")
 _CELL = re.compile(r"<(?:\w+:)?c\b(?P<attributes>[^<>]*)>\s*<(?:\w+:)?v>(?P<index>\d{1,9})<")
 _SHARED = re.compile(r"\st=[\"']s[\"']")
-_PLACE = re.compile(r"\sr=[\"']([A-Z]{1,3})(\d{1,7})[\"']")
+_REFERENCE = re.compile(r"\sr=[\"']([A-Z]{1,3})(\d{1,7})[\"']")
 
 
-Rows: TypeAlias = dict[int, set[int]]  # the columns of cells by their rows
+Rows: TypeAlias = dict[int, set[int]]  # the columns of cells, for each row
 
 
 def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
-    """Return the cells above the columns of tables, for each sheet that has tables."""
+    """Return the header cells of tables, for each sheet that has tables."""
     names, found = set(archive.names), dict[str, Rows]()
     for sheet in sheets:
         folder, base = posixpath.split(sheet)
@@ -39,13 +39,13 @@ def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
 
 
 def is_header(tag: str, rows: Rows) -> bool:
-    """Return whether the cell that begins with this tag is above a column, or may be."""
-    place = _PLACE.search(tag)
-    return not place or _number(place[1]) in rows.get(int(place[2]), ())
+    """Return whether the cell with this start tag is a header cell, or has no reference and so may be one."""
+    reference = _REFERENCE.search(tag)
+    return not reference or _number(reference[1]) in rows.get(int(reference[2]), ())
 
 
 def shared_headers(archive: Archive, found: Mapping[str, Rows]) -> set[int]:
-    """Return the indices of the shared strings in these cells."""
+    """Return the indices of the shared strings in header cells."""
     indices = set[int]()
     for sheet, rows in found.items():
         for cell in _CELL.finditer(_text(archive, sheet)):

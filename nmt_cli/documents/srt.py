@@ -25,7 +25,7 @@ def read(data: bytes, options: ReadOptions) -> Subtitles:
     pieces = list[str | Cue](["".join(lines[: starts[0] + 1 if starts else None])])
     for start, following in pairwise([*starts, None]):
         assert start is not None
-        # The line before the times of the next cue is its number.
+        # If the line before the next cue's times is a number, the line belongs to that cue.
         stop = len(lines) if following is None else following - bool(_NUMBER.fullmatch(lines[following - 1]))
         stop = max(stop, start + 1)
         last = stop

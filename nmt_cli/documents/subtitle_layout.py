@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from nmt_cli.documents.placement import UNSPACED, Aligned
 
-SPEED = 17  # characters a second that people can read
+SPEED = 17  # characters per second that people can read
 LINES = 2  # of a cue
-# Costs of a division, in words that are in the wrong cue.
+# Costs of a division. A word in the wrong cue costs its distance in cues.
 _EMPTY = 1000  # of a cue without a word
 _TOO_FAST = 0.2  # of a character beyond SPEED
 _TOO_LONG = 0.5  # of a character that does not fit into LINES
 _NO_PAUSE = 0.4  # of a cue that does not end at a punctuation mark
-_MOST_WORDS = 300  # of a cue
+_MOST_WORDS = 300  # in a cue
 _PAUSES = ',;:.!?\u2026\u2013\u2014)"\u3001\u3002'
 _NOT_FIRST = re.compile(r"[^\w\s(\[{\u00a1\u00bf\u201e\u201c\u2018\u00ab]")  # punctuation that ends a word
 
@@ -29,7 +29,7 @@ class _Word(NamedTuple):
 
 
 def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], line_length: int) -> list[Aligned]:
-    """Divide the translation of a sentence among cues, whose texts with spaces between them are its source."""
+    """Divide the translation of a sentence among cues. The source is their `texts`, joined by spaces."""
     begins = [0, *itertools.accumulate(len(text) + 1 for text in texts[:-1])]
     words = _words(aligned, begins)
     cuts = _best_cuts(words, seconds, LINES * line_length)
@@ -43,7 +43,7 @@ def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], li
 
 
 def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
-    """Return the stretches of a translation that may not be divided, each with the cue of its first token."""
+    """Return the stretches of a translation that must not be divided, each with the cue of its first token."""
     words, start = list[_Word](), 0
     for end, origin in aligned.links:
         token = aligned.text[start:end]
@@ -63,9 +63,9 @@ def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
 
 
 def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> list[int]:
-    """Return the index of the first word of each cue, and the number of words: the division with the lowest cost.
+    """Return the division with the lowest cost: the index of each cue's first word, and the number of words.
 
-    Each cue has some `seconds`, and room for `capacity` characters.
+    `seconds` has the duration of each cue. A cue has room for `capacity` characters.
     """
     count = len(words)
     best = [0.0] + [float("inf")] * count  # by the number of words in the cues so far
@@ -90,32 +90,32 @@ def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> l
 
 
 def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[str]:
-    """Break the text of a cue into as few lines of this length as it needs, about equally long.
+    """Break the text of a cue into as few lines of at most `length` as possible, about equally long.
 
-    Marks that `token` matches have no width. A longer word has a line of its own.
+    Marks that `token` matches have no width. A word that is longer than `length` has a line of its own.
     """
     words = _printed_words(marked, token)
     if not words:
         return [marked]
     widths = [_width(token.sub("", word)) for word, _ in words]
-    glue = [spaced for _, spaced in words]  # whether a space precedes the word
+    has_space = [spaced for _, spaced in words]  # whether a space precedes the word
     narrow, wide = max(widths, default=0), length
-    count = len(_filled(widths, glue, length))
-    while narrow < wide:  # the narrowest lines of the same number
+    count = len(_filled(widths, has_space, length))
+    while narrow < wide:  # find the narrowest width for the same number of lines
         middle = (narrow + wide) // 2
-        if len(_filled(widths, glue, middle)) > count:
+        if len(_filled(widths, has_space, middle)) > count:
             narrow = middle + 1
         else:
             wide = middle
     lines = list[str]()
-    for first, last in itertools.pairwise([*_filled(widths, glue, narrow), len(words)]):
+    for first, last in itertools.pairwise([*_filled(widths, has_space, narrow), len(words)]):
         line = "".join(" " * spaced + word for word, spaced in words[first:last])
-        lines.append(line[glue[first] :])
+        lines.append(line[has_space[first] :])
     return lines
 
 
 def _printed_words(marked: str, token: re.Pattern[str]) -> list[tuple[str, bool]]:
-    """Return the words of a text with marks, and whether a space precedes each; a mark belongs to the next word."""
+    """Return the words of a text, with the marks beside them, and whether a space precedes each word."""
     words, word, space, end = list[tuple[str, bool]](), "", False, 0
     for match in itertools.chain(token.finditer(marked), [None]):
         for part in re.findall(r"\s+|\S+", marked[end : match.start() if match else len(marked)]):
@@ -136,7 +136,7 @@ def _printed_words(marked: str, token: re.Pattern[str]) -> list[tuple[str, bool]
 
 
 def _divisible(part: str) -> list[str]:
-    """Return the characters of a text in a script without spaces, else the whole text."""
+    """Return the characters of a text in a script without spaces, or the whole text in any other script."""
     return list(part) if UNSPACED.search(part) else [part]
 
 
@@ -144,11 +144,11 @@ def _width(text: str) -> int:
     return sum(1 + (unicodedata.east_asian_width(each) in "WF") for each in text)
 
 
-def _filled(widths: list[int], glue: list[bool], length: int) -> list[int]:
+def _filled(widths: list[int], has_space: list[bool], length: int) -> list[int]:
     """Return the index of the first word of each line, if each line has as many words as fit."""
     firsts, used = [0], 0
     for index, width in enumerate(widths):
-        used += width + (glue[index] and index > firsts[-1])
+        used += width + (has_space[index] and index > firsts[-1])
         if used > length and index > firsts[-1]:
             firsts.append(index)
             used = width

@@ -1,7 +1,7 @@
-"""Subtitles of any format: sentences that run over several cues are translated as one and divided again.
+"""Subtitles of any format: a sentence that runs over several cues is translated whole and divided again.
 
-The module of a format cuts a file into cues and everything else. A cue whose translation equals its source keeps its
-line breaks; all other cues are broken into lines again.
+The module of a format cuts a file into cues and the text between them. A cue whose translation equals its source keeps
+its line breaks; all other cues are broken into lines again.
 """
 
 import re
@@ -21,7 +21,7 @@ from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
 # Two cues belong to one sentence if the first one does not end a sentence and the second one follows soon.
 _LONGEST_PAUSE = 2.0  # seconds
 _OVERLAP = -0.5  # the shortest pause: cues may overlap a little
-_MOST_CUES = 6  # of a sentence; automatic captions have no punctuation
+_MOST_CUES = 6  # in a sentence, since automatic captions have no punctuation
 _MOST_CHARACTERS = 500
 _STOPS = ".!?\u2026:;\u3002\uff01\uff1f\u266a\u266b"
 _CLOSERS = "\"'\u201d\u2019\u00bb)]"
@@ -38,8 +38,8 @@ class Syntax:
     """The marks inside the text of a cue."""
 
     token: re.Pattern[str]  # a mark; the group `break` matches line breaks, `open` and `close` the names of tags
-    line_break: str  # of a new line
-    spelling: Callable[[], Spelling] | None = None  # of characters, where the format has entities
+    line_break: str  # begins a new line
+    spelling: Callable[[], Spelling] | None = None  # of characters, if the format has entities
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Cue:
     seconds: tuple[float, float] = (0, 0)  # start and end
     speaker: Hashable = None  # cues with different speakers are different sentences
     wraps: bool = True  # break long lines
-    speeches: list[str | list[Part]] = field(default_factory=list)  # the text in parts; line breaks between speeches
+    speeches: list[str | list[Part]] = field(default_factory=list)  # the parts of each speech, and line breaks between
 
 
 class Subtitles(Document):
@@ -83,7 +83,7 @@ class Subtitles(Document):
         return self._syntax.line_break.join(lines)
 
     def _flat(self, text: str) -> str:
-        """Return a text without spaces and line breaks, as a line break between wide characters replaces no space."""
+        """Return a text without spaces and line breaks. Between wide characters, a line break replaces no space."""
         return _SPACES.sub("", self._syntax.token.sub(lambda match: "" if match["break"] else match[0], text))
 
 
@@ -99,12 +99,12 @@ def _tokens(text: str, syntax: Syntax) -> list[Item]:
 
 
 def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | list[Part]]:
-    """Return the text of a cue in speeches, with the line breaks between them. Each speaker's line has a dash."""
+    """Return the speeches in a cue, with the line breaks between them. Each of several begins with a dash."""
     tokens = _tokens(text, syntax)
     breaks = [index for index, token in enumerate(tokens) if token.kind == "break"]
     new = [index for index in breaks if _DASH.match(_line(tokens, index + 1))]
     if new and not _DASH.match(_line(tokens, 0)):
-        new = []  # a dash of the text itself
+        new = []  # the dash is part of the text
     speeches, begin = list[str | list[Part]](), 0
     for index in [*new, len(tokens)]:
         speeches.append(_speech(tokens[begin:index], syntax, options))
@@ -177,7 +177,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
         return False
     if sum(len(each.text) for _, each in sentence) + len(segment.text) > _MOST_CHARACTERS:
         return False
-    # Only tags may stand between the two.
+    # Only tags may be between the two segments.
     ending, beginning = before.speeches[-1], cue.speeches[0]
     if isinstance(ending, str) or not any(part is last for part in ending[-3:]) or _ends(str(ending[-1])):
         return False
@@ -191,7 +191,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
 
 
 def _ends(text: str) -> bool:
-    """Return whether a text ends a sentence, or with a bracket: it describes a sound."""
+    """Return whether a text ends a sentence. A text that ends with a bracket describes a sound, so it does."""
     text = text.rstrip()
     return text[-1:] in (")", "]") or text.rstrip(_CLOSERS)[-1:] in tuple(_STOPS)
 

@@ -30,7 +30,8 @@ def runner(
 ) -> Run:
     """Return a function that translates a file of this kind, or lines of text with or without markup.
 
-    `plain` names the options in use that work on plain lines only; `reading` has values for ReadOptions.
+    `plain` names the given options that work on plain lines only. `reading` has values for ReadOptions. Raise
+    UsageError for options that do not fit together.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]
     if kind == "jsonl":
@@ -55,10 +56,10 @@ def translate_file(
     kind: str,
     reading: ReadOptions,
 ) -> None:
-    """Translate a whole file, of a format in FORMATS. It is written once all of it is translated."""
+    """Translate a whole file of a format in FORMATS. The file is written once all of it is translated."""
     data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
     config = translator.config
-    gc.disable()  # garbage collections would visit the objects of a large document again and again
+    gc.disable()  # garbage collection would visit all objects of a large document, many times
     try:
         document = FORMATS[kind].read(data, replace(reading, language=config.tgt, source_language=config.src))
     finally:
@@ -91,8 +92,8 @@ def translate_lines(
     is_html: bool,
     protection: Protection | None,
 ) -> None:
-    """Translate lines, each with its own markup; one line out for every line in."""
-    waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines with their segments that are not translated yet
+    """Translate lines, each with its own markup. Write one line for every line that is read."""
+    waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines, each with its untranslated segments
 
     def chunks() -> Iterator[list[str]]:
         for lines in read_chunks(source, translator.counts, strict=options.strict, first=options.first_line):
@@ -100,7 +101,7 @@ def translate_lines(
             for line in lines:
                 document = Document(html.parse(line, protection) if is_html else plain_parts(line, protection))
                 waiting.append((document, deque(document.segments)))
-                # A line without segments sends an empty text, to be written in its turn.
+                # A line without segments adds an empty text, so that it is written in order.
                 texts += [segment.text for segment in document.segments] or [""]
             yield texts
 

@@ -32,7 +32,7 @@ def _role(name: str, tag: str) -> tuple[str, str]:
     return ("block" if name == "mrk" and values.get("mtype") == "seg" else "tag"), ""
 
 
-_FLOWING = InlineReader(_role, Escapes(lines=re.compile(r"(\n(?:[ \t\r]*+\n)++[ \t]*+)")))  # only empty lines count
+_FLOWING = InlineReader(_role, Escapes(lines=re.compile(r"(\n(?:[ \t\r]*+\n)++[ \t]*+)")))  # empty lines divide text
 _PRESERVED = InlineReader(_role, Escapes(lines=LINES))
 
 
@@ -63,11 +63,11 @@ def _add(found: Found, source: str, unit: Element, *, is_second: bool) -> None:
     divided = unit.child("seg-source")
     text = source[(divided or original).inner : (divided or original).close]
     if is_second:
-        found.edits.append((unit.start, unit.inner, _tag(unit.tag, _STATE_2)))
+        found.edits.append((unit.start, unit.inner, _with_attributes(unit.tag, _STATE_2)))
     prefix = original.tag.removeprefix("<").partition("source")[0]  # of the namespace
     tag = target.tag if target else f"<{prefix}target>"
     if not is_second:
-        tag = _tag(tag, _STATE)
+        tag = _with_attributes(tag, _STATE)
     if tag.endswith("/>"):
         tag = f"{tag[:-2].rstrip()}>"
     start = source.rfind(">", 0, original.start) + 1
@@ -83,7 +83,7 @@ def _spelled(before: str, after: str, text: str) -> str:
     return f"{before}{text}{after}"
 
 
-def _tag(tag: str, values: dict[str, str]) -> str:
+def _with_attributes(tag: str, values: dict[str, str]) -> str:
     for name, value in values.items():
         tag = with_attribute(tag, name, value)
     return tag

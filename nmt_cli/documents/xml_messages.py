@@ -1,4 +1,4 @@
-"""XML files of messages: their elements with offsets, and the content of one as text with inline markup.
+"""XML files of messages: find elements with their offsets, and read their content as text with inline markup.
 
 No entity is expanded and nothing external is read.
 """
@@ -21,7 +21,7 @@ LINES = re.compile(r"(\r?\n)")
 
 @dataclass
 class Element:
-    """An element: its start tag begins at `start`, its content is from `inner` to `close`, it ends at `end`."""
+    """An element from offset `start` to `end`, with its content from `inner` to `close`."""
 
     name: str  # without a prefix
     tag: str  # the start tag
@@ -45,7 +45,7 @@ class Element:
         return next((each for each in self.children if each.name == name), None)
 
     def has(self, name: str, value: str) -> bool:
-        """Return whether this element or the nearest one around it with an attribute has this value for it."""
+        """Return whether an attribute has this value. An element without the attribute inherits its parent's."""
         element: Element | None = self
         while element:
             if found := element.get(name):
@@ -55,14 +55,14 @@ class Element:
 
 
 def attributes(tag: str) -> Iterator[tuple[str, str, int, int]]:
-    """Yield the attributes of a start tag: the name, the value as it is written, and the value's offsets."""
+    """Yield the attributes of a start tag: the name, the unescaped value, and the offsets of the value in the tag."""
     for match in _ATTRIBUTE.finditer(tag):
         group = 2 if match[2] is not None else 3
         yield match[1], unescape(match[group]), *match.span(group)
 
 
 def with_attribute(tag: str, name: str, value: str) -> str:
-    """Return a start tag with an attribute set to a value, which must need no escapes."""
+    """Return a start tag with an attribute set to a value. The value must not need escapes."""
     for key, _, start, end in attributes(tag):
         if key == name:
             return tag[:start] + value + tag[end:]
@@ -93,7 +93,7 @@ def elements(source: str, root: str, kind: str) -> list[Element]:
             closed = stack.pop()
             closed.close, closed.end = start, offset
         elif token.kind == "text" and ("<" in token.source or (not stack and token.source.strip())):
-            raise wrong(source, start, kind, "text that is no XML")
+            raise wrong(source, start, kind, "text that is not XML")
     if stack or not found:
         what = f"<{printable(stack[-1].name, 40)}> without an end tag" if stack else f"no <{root}>"
         raise wrong(source, len(source), kind, what)
@@ -105,7 +105,7 @@ Role = Callable[[str, str], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Escapes:
-    """The escapes of a format beside those of XML, and the pattern of its line ends, in one group."""
+    """The escapes that a format adds to XML's, and a pattern with one group that matches its line ends."""
 
     escape: Callable[[str], str] = str
     unescape: Callable[[str], str] = str
@@ -115,9 +115,10 @@ class Escapes:
 class InlineReader:
     """Reads the content of elements as text with inline markup.
 
-    `role` takes an element's name and start tag. It returns "tag" for an element with text inside, "copy" for one whose
-    content is copied, "open" or "close" for one that stands for a tag, with a name that both of a pair share, or
-    "block" for one whose content is a segment of its own.
+    `role` takes an element's name and start tag, and returns a kind and a name. The kind is "tag" for an element with
+    text inside, "copy" for an element that is copied with its content, "block" for an element whose content is its own
+    segment, and "open" or "close" for an element that stands for a tag. Only the last two have a name. The two elements
+    of a pair share it.
     """
 
     def __init__(self, role: Role, escapes: Escapes | None = None) -> None:
@@ -125,7 +126,7 @@ class InlineReader:
         self._escapes = escapes or Escapes()
 
     def cut(self, source: str, protection: Protection | None) -> Parts:
-        """Return the content of an element in parts."""
+        """Return the parts of an element's content."""
         tokens, parts, index = xml.tokens_of(source), Parts(), 0
         plain = unescape(source)
         if all(token.kind == "text" for token in tokens) and html.has_tags(plain, protection):
@@ -136,7 +137,7 @@ class InlineReader:
         while index < len(tokens):
             token = tokens[index]
             kind, name = self._kind(token)
-            is_whole = kind == "copy" or (name and name != token.name)  # with the code that is its content
+            is_whole = kind == "copy" or (name and name != token.name)  # its content is code
             stop = ends.get(index, index) + 1 if is_whole else index + 1
             whole = "".join(each.source for each in tokens[index:stop])
             if kind == "text":
@@ -158,7 +159,7 @@ class InlineReader:
         return parts + builder.build()
 
     def _html(self, source: str, protection: Protection | None) -> Parts:
-        """Return text with escaped tags of HTML in parts."""
+        """Return the parts of a text with escaped HTML tags."""
         parts, spelling = Parts(), xml.Spelling()
         for number, line in enumerate(self._lines(source)):
             own = text_parts(self._unescaped(spelling, line), protection)
@@ -166,7 +167,7 @@ class InlineReader:
         return parts
 
     def _kind(self, token: xml.Token) -> tuple[str, str]:
-        """Return "text", "cdata", "block", "copy", "open" or "close"; with a tag, the name that its partner has."""
+        """Return "text", "cdata", "block", "copy", "open" or "close". Tags also have a name that partners share."""
         if token.kind in ("text", "cdata"):
             return token.kind, ""
         if not token.name:

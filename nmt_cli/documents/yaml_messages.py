@@ -1,4 +1,4 @@
-"""YAML files of messages, such as those of Rails. Only scalars that are strings change; keys, comments and quotes stay.
+"""YAML files of messages, such as those of Rails. Only string scalars change; keys, comments and quotes stay.
 
 Sources: https://yaml.org/spec/1.1/; https://guides.rubyonrails.org/i18n.html (the root key is the language; plurals).
 """
@@ -28,7 +28,7 @@ from nmt_cli.system.errors import DataError, printable
 
 _KIND = "YAML file of messages"
 _STRING = "tag:yaml.org,2002:str"
-_PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")  # safe without quotes outside of [] and {}
+_PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")  # safe without quotes outside [] and {}
 _RESERVED = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null|inf|nan")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,2}")
 _PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")  # an anchor and a tag
@@ -40,8 +40,8 @@ _tag_of: Any = yaml.SafeLoader("").resolve
 @dataclass
 class _Node:
     event: Any
-    members: list[tuple["_Node | None", "_Node"]] = field(default_factory=list)  # a key, or None in a list; its value
-    is_flow: bool = False  # inside of [] or {}
+    members: list[tuple["_Node | None", "_Node"]] = field(default_factory=list)  # in a list, the key is None
+    is_flow: bool = False  # inside [] or {}
 
     @property
     def is_scalar(self) -> bool:
@@ -75,7 +75,7 @@ def read(text: str, options: ReadOptions) -> Document:
 
 
 def _message(source: str, value: _Node) -> Message | None:
-    """Return a scalar as a message if it is a string, and no code."""
+    """Return a scalar as a message, or None if it is code or not a string."""
     event, end = value.event, value.end
     properties = _PROPERTIES.match(source, value.start, end)
     start = properties.end() if properties else value.start
@@ -91,7 +91,7 @@ def _message(source: str, value: _Node) -> Message | None:
 
 
 def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[PluralGroup]:
-    """Return the plural of a mapping with plural categories as keys, as Rails has them."""
+    """Return the plural group of a mapping, as in Rails, if all its keys are plural categories."""
     items = list[Plural]()
     for key, value in node.members:
         if not (key and key.is_scalar and key.event.value in CATEGORIES and value.start in messages):
@@ -107,7 +107,7 @@ def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[Plura
 
 
 def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
-    """Return the edit that renames the only key at the top if it is the code of a language."""
+    """Return the edit that renames the root key to the target language if the root key is a language code."""
     members = roots[0].members if len(roots) == 1 else []
     if not language or len(members) != 1 or not (key := members[0][0]) or members[0][1].is_scalar:
         return []
@@ -118,7 +118,7 @@ def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
 
 
 def _parsed(source: str) -> list[_Node]:
-    """Return the documents of a file. Aliases are not followed. Raise DataError if it is no YAML."""
+    """Return the root of each document in a file. Aliases are not followed. Raise DataError if it is not YAML."""
     roots = list[_Node]()
     stack, keys = list[_Node](), list[_Node | None]()
     try:
@@ -146,17 +146,17 @@ def _parsed(source: str) -> list[_Node]:
         problem = printable(getattr(error, "problem", None) or "a character that YAML does not allow", 100)
         raise wrong(source, getattr(mark, "index", 0), _KIND, f"a syntax error: {problem}") from None
     if not any(not root.is_scalar for root in roots):
-        raise DataError("this is no YAML file of messages: it has no mapping and no list")
+        raise DataError("this is not a YAML file of messages: it has no mapping and no list")
     return roots
 
 
 def _readable(source: str) -> str:
-    """Return a text of the same length that PyYAML can read. Values that begin with ":" are copied anyway."""
+    """Return a text of the same length that PyYAML can read. Only values that are copied change."""
     return _SYMBOLS.sub(lambda match: re.sub(r"(?<=[\[, ]):", ".", match[0]), source)
 
 
 def _spelled(raw: str, style: str, is_flow: bool, text: str) -> str:
-    """Return a scalar in the style of the source if that suits the text, else in double quotes."""
+    """Return a scalar in the style of the source if that suits the text, or else in double quotes."""
     if style == "'" and "\n" not in text and text.isprintable():
         return "'" + text.replace("'", "''") + "'"
     if not style and not (is_flow and "," in text) and _PLAIN.fullmatch(text) and not _RESERVED.fullmatch(text):
@@ -168,7 +168,7 @@ def _spelled(raw: str, style: str, is_flow: bool, text: str) -> str:
 
 
 def _block(raw: str, style: str, text: str) -> str:
-    """Return a literal or folded scalar, or "" if its lines do not suit that style."""
+    """Return a literal or folded scalar, or "" if the text does not suit that style."""
     head, _, body = raw.partition("\n")
     first = next((line for line in body.split("\n") if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip(" "))]

@@ -98,10 +98,10 @@ def test_names_of_files_with_lines(tmp_path: Path, name: str, fits: bool) -> Non
         return
     with pytest.raises(UsageError) as error:
         documents.choose(None, tmp_path / name, None, None, [])
-    assert "To translate it line by line: --format text" in str(error.value)
+    assert "Use --format text to translate it line by line" in str(error.value)
     if name == "a.XML":
-        assert "is not of the format android, which begins with <resources, and its suffix" in str(error.value)
-    with pytest.raises(UsageError, match=r"is of no known format\. Leave out --shard, or: --format text"):
+        assert "has a suffix of the format android, but does not begin with <resources" in str(error.value)
+    with pytest.raises(UsageError, match=r"is of no known format\. Leave out --shard, or use --format text"):
         documents.check_lines([tmp_path / "none.txt", tmp_path / name], None)
     documents.check_lines([tmp_path / name], "text")
     assert documents.choose("text", tmp_path / name, None, None, []) is None

@@ -86,5 +86,5 @@ def test_placeholders_follow_their_words() -> None:
     ],
 )
 def test_other_files_are_refused(text: str) -> None:
-    with pytest.raises(DataError, match=r"^this is no valid JSON message catalog: line "):
+    with pytest.raises(DataError, match=r"^this is not a valid JSON message catalog: line "):
         read(text, ReadOptions())

@@ -126,9 +126,9 @@ def test_content_types_in_every_notation(types: str) -> None:
 
 
 def test_files_without_text_are_refused() -> None:
-    with pytest.raises(DataError, match=r"no text of Word, PowerPoint or Excel"):
+    with pytest.raises(DataError, match=r"no Word, PowerPoint or Excel text"):
         texts_of_file("docx", office("wordprocessingml.unknown", ""))
-    with pytest.raises(DataError, match=r"no \[Content_Types\]\.xml, so it is not of Word"):
+    with pytest.raises(DataError, match=r"no \[Content_Types\]\.xml, so it is not a Word"):
         texts_of_file("docx", zipped({"word/document.xml": "<a/>"}))
 
 
@@ -295,9 +295,9 @@ def test_alternative_texts_keep_quotes_and_lines(model: Model) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<w:p></w:r></w:p>", r"word/document\.xml is damaged: </w:r> has no beginning"),
-        ("</w:p>", "is damaged: </w:p> has no beginning"),
-        ("<w:p>", "is damaged: </w:body> has no beginning"),
+        ("<w:p></w:r></w:p>", r"word/document\.xml is damaged: </w:r> has no start tag"),
+        ("</w:p>", "is damaged: </w:p> has no start tag"),
+        ("<w:p>", "is damaged: </w:body> has no start tag"),
         ("a < b", r"word/document\.xml is damaged: it is not well-formed XML"),
         ("\x0b", r"word/document\.xml has characters that XML does not allow"),
         ("<!ENTITY", r"word/document\.xml declares entities, which nmt does not read"),

@@ -128,7 +128,7 @@ def test_messages_with_html_and_catalogs_without_a_plural_rule() -> None:
 def test_a_complete_catalog_stays_byte_for_byte() -> None:
     text = 'msgid   "a"\nmsgstr "b"\n\n\n#~ msgid "c"\n#~ msgstr ""\n'
     assert Catalog(text, None).write() == text
-    with pytest.raises(DataError, match="no message catalog"):
+    with pytest.raises(DataError, match="not a message catalog"):
         Catalog("<html>", None)
 
 
@@ -138,13 +138,13 @@ def test_a_path_as_the_text_is_not_opened(tmp_path: Path, end: str, monkeypatch:
     secret.write_text('msgid "the secret"\nmsgstr ""\n')
     monkeypatch.chdir(tmp_path)
     for path in (str(secret), "secret.po"):
-        with nothing_opened(), pytest.raises(DataError, match="no message catalog: line 1"):
+        with nothing_opened(), pytest.raises(DataError, match="not a message catalog: line 1"):
             Catalog(path + end, None)
 
 
 @pytest.mark.parametrize("index", ["1", "3000000", "9" * 5000, "-1", "n"])
 def test_a_plural_form_out_of_order_is_refused(index: str) -> None:
-    with pytest.raises(DataError, match="no message catalog: line 3 has ") as error:
+    with pytest.raises(DataError, match="not a message catalog: line 3 has ") as error:
         Catalog(f'msgid "a"\nmsgid_plural "b"\nmsgstr[{index}] "c"\n', None)
     assert len(str(error.value)) < 150
 
@@ -172,7 +172,7 @@ def test_a_plural_form_out_of_order_is_refused(index: str) -> None:
     ],
 )
 def test_a_file_that_is_no_catalog_is_refused_with_the_line(text: str, line: int) -> None:
-    with pytest.raises(DataError, match=f"no message catalog: line {line} has "):
+    with pytest.raises(DataError, match=f"not a message catalog: line {line} has "):
         Catalog(text, None)
 
 

@@ -121,5 +121,5 @@ def test_qt_keeps_what_is_translated() -> None:
     ],
 )
 def test_other_files_are_refused(kind: str, text: str) -> None:
-    with pytest.raises(DataError, match=r"^this is no valid .*: line 1 has "):
+    with pytest.raises(DataError, match=r"^this is not a valid .*: line 1 has "):
         translated(kind, text)

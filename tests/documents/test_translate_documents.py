@@ -169,7 +169,7 @@ def test_the_beginning_decides_between_formats_with_a_suffix(tmp_path: Path) -> 
         run = documents.choose(None, tmp_path / name, None, None, [], {})
         assert run.keywords["kind"] == form
         (tmp_path / name).write_text("export const a = 5;")
-        with pytest.raises(UsageError, match=f"is not of the format {form}, .*--format text"):
+        with pytest.raises(UsageError, match=f"has a suffix of the format {form}, .*--format text"):
             documents.choose(None, tmp_path / name, None, None, [], {})
 
 

@@ -90,5 +90,5 @@ def test_the_language_of_a_file_stays() -> None:
     "text", ["<xliff>", '<xliff version="9"/>', "<a/>", unit("a <g>b"), unit("a </g> b"), unit("a") * 2]
 )
 def test_other_files_are_refused(text: str) -> None:
-    with pytest.raises(DataError, match=r"^this is no valid XLIFF file: line 1 has "):
+    with pytest.raises(DataError, match=r"^this is not a valid XLIFF file: line 1 has "):
         read(text, ReadOptions())

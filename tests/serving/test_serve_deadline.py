@@ -85,7 +85,7 @@ def test_a_process_gives_the_same_units_and_translations() -> None:
 
 def test_a_process_survives_a_malformed_text() -> None:
     async def refuse(workers: Workers) -> list[list[str]]:
-        with pytest.raises(DataError, match="no message catalog"):
+        with pytest.raises(DataError, match="not a message catalog"):
             await workers.in_process(TextFormat("po"), ["/etc/hostname"])
         return await workers.in_process(TextFormat(), ["a"])  # type: ignore[no-any-return]
 

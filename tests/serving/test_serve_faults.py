@@ -200,7 +200,7 @@ def test_wrong_methods_and_paths_are_refused(client: TestClient, method: str, pa
         ("a", b"der Hund", "file format not supported"),
         ("a.txt", b"\xff\xfe\x00", "not text in UTF-8"),
         ("a.txt", b"\x00", "NUL"),
-        ("a.po", b"nonsense", "no message catalog"),
+        ("a.po", b"nonsense", "not a message catalog"),
         ("a.txt", b"x" * 5001, "exceeds text limit"),
     ],
 )
