@@ -25,9 +25,9 @@ from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe.cleaning import Cleaning
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
-LABELS = "labels"  # target language of recipes/parsing.yaml, whose lines are all similar
+LABELS = "labels"  # target language of recipes/parsing.yaml; lines of labels all resemble each other
 SEVERAL_ZEROS = re.compile("0+")
-Flags = npt.NDArray[np.uint8]  # one byte per held-out line: the bits above that apply to its matches in training
+Flags = npt.NDArray[np.uint8]  # one byte per held-out line: the kinds of matches (bits above) that it has in training
 
 
 class _Folding(dict[int, str]):
@@ -90,11 +90,11 @@ class Index:
             return (), set()
         candidates = set[int]()
         unknown = size - len(known)  # words that no held-out line has; they rank before all others
-        for rarer, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
+        for rarer_words, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
-                # A held-out set that lacks the `rarer` rarest words shares at most size - rarer words, which limits
-                # the size of a near-duplicate.
-                most = 8 * (size - rarer) // 3 - size
+                # A near-duplicate that is not a candidate yet lacks all words that are rarer than this one, so it
+                # shares at most size - rarer_words words. This limits the size of its own word set.
+                most = 8 * (size - rarer_words) // 3 - size
                 first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
         sets = self._sets

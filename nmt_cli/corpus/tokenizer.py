@@ -20,7 +20,7 @@ PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, written without spaces. For use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # target-language token at the beginning of a source
-MOST_FIRST = 2  # tokens of this form before a source line: its target language and a tag
+MOST_FIRST = 2  # how many such tokens may begin a source: one for its target language, one for a tag
 _FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -95,7 +95,7 @@ def visible(line: str) -> str:
 def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:
     """Train a joint BPE model and return its file. The same lines give the same bytes on any number of cores.
 
-    Each of `tags` is one token at the beginning of a text. Raises DataError if the text does not allow the size.
+    Each of `tags` is one token at the beginning of a text. Raises DataError if the size does not suit the text.
     """
     import sentencepiece
 
@@ -124,7 +124,7 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
         if allowed := re.search(r"<= (\d+)", fix):
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
         elif "required_chars" in fix:
-            advice = "Raise corpus.tokenizer.vocabulary_size, or name the language zh, ja or ko"
+            advice = "Raise corpus.tokenizer.vocabulary_size. For Chinese, Japanese or Korean, use code zh, ja or ko"
             fix = f"the text has more characters than that. {advice}"
         raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:200]}") from None
     return model.getvalue()

@@ -1,7 +1,7 @@
 """Read a model directory of Marian: model.npz or .bin, which includes the options, and vocabularies (.yml or .spm).
 
 Firefox's models are such directories, with model.ende.intgemm.alphas.bin and vocab.ende.spm, or srcvocab and trgvocab.
-Tensors get the names of transformers. For the names and meaning of options, see marian-dev, src/models/transformer.h.
+Tensors are renamed as in Hugging Face transformers. For the options, see marian-dev, src/models/transformer.h.
 """
 
 import re
@@ -49,7 +49,7 @@ UNSUPPORTED = [  # options that must be false
 REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # with their minimum
 # More options with the values that our model supports, if the decoder is recurrent.
 SUPPORTED_RNN = {"dec-cell": ["ssru"], "layer-normalization": ["false"], "transformer-rnn-projection": ["false"]}
-# Operations before sublayers, after them, and on top of the stack -> the recipe's name.
+# Operations before sublayers, after them, and on top of the stack -> model.norm in the recipe.
 NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 # Name of a module in transformers -> name of its tensors in Marian, where {} stands for W or b.
 LINEAR = {
@@ -90,8 +90,8 @@ def read_marian(directory: Path) -> ForeignModel:
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
         raise DataError(f"{file} cannot be imported: its options do not fit its tensors: {difference}")
-    # Marian would multiply 8-bit weights by rounded activations, and it cannot read packed files. In both cases it gets
-    # the weights in float32.
+    # In the comparison with Marian, Marian gets float32 weights instead of 8-bit weights, which it would multiply by
+    # rounded activations, and instead of a packed file, which it cannot read.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
     lexicons = files_like(directory, "lex.*.bin")
@@ -145,7 +145,7 @@ def _file_names(paths: Any) -> list[str]:
 
 
 def parse_yaml(data: bytes, source: Path) -> Any:
-    """Return the mapping of a YAML text, which may be a vocabulary."""
+    """Return the mapping in a YAML text, such as options or a vocabulary."""
     if len(data) > MAX_YAML_BYTES:
         raise DataError(f"{source} is too large for YAML: {MAX_YAML_BYTES:,} bytes at most")
     try:
@@ -250,8 +250,8 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     """Return both vocabularies in our order, and our SentencePiece models.
 
     A .spm file, which may be packed, is both vocabulary and SentencePiece model. With .yml vocabularies, the
-    SentencePiece models are source.spm and target.spm. Both vocabularies get a <pad>, whose id is the vocabulary's
-    number in `sizes`. Marian's own <pad> is an ordinary token.
+    SentencePiece models are source.spm and target.spm. `sizes` are the numbers of Marian's embeddings for the two
+    vocabularies. Each vocabulary gets our <pad>, with that number as its id. Marian's own <pad> is an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

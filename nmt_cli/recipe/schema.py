@@ -55,7 +55,9 @@ class TextSource(Section):  # parallel text in one or several files, which may b
     split: Literal["train", "dev", "test"] = Field("train", description="the use of the text")
     src: str | None = Field(None, description="source language code; null: corpus.src")
     tgt: str | None = Field(None, description="target language code; null: corpus.tgt")
-    columns: list[str] = Field([], description="source and target column, by name or number; none: 1 and 2, or codes")
+    columns: list[str] = Field(
+        [], description="source and target column, by name or number; none: 1 and 2, or the language codes as names"
+    )
     score: str | None = Field(None, description="column with a score, by name or number")
     min_score: float | None = Field(None, description="lowest score of pairs that are kept")
     finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
@@ -100,7 +102,9 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     test_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, source side")
     test_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, target side")
     hold_out: int = Field(
-        0, ge=0, description="pairs to hold out for dev and test if they have no files; training sees neither side"
+        0,
+        ge=0,
+        description="pairs to hold out for dev and test if they have no files; training has neither side of them",
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
@@ -114,7 +118,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     synthetic: list[Synthetic] = Field([], description="sources of pairs with one side translated by a model")
     real_pairs: bool = Field(True, description="also train on the real pairs if there are synthetic pairs")
     moses: bool = Field(False, description="normalize, tokenize and lowercase all text, as for older published figures")
-    rows: int | None = Field(None, ge=1, description="required number of training pairs in the source, before cleaning")
+    rows: int | None = Field(None, ge=1, description="required number of training pairs in the raw text")
     limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
     seed: Annotated[int, UNPUBLISHED] = Field(
         1, ge=0, lt=2**63, description="random seed of the sample that trains the tokenizer"
@@ -174,7 +178,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
         return [*(own + sources if self.real_pairs else []), *map(self.of_synthetic, self.synthetic)]
 
     def prefix(self, index: int | None) -> str:
-        """Return the tokens, each with a space, before the source lines of an entry of `sources`."""
+        """Return the tokens that begin each source line of an entry of `sources`, each followed by a space."""
         tags = [self.of_source(index).tgt] if self.target_tokens else []
         if index is not None and self.sources[index].tag:
             tags.append(self.sources[index].tag)
@@ -249,7 +253,7 @@ class Training(Section):  # section 5 of the paper
     stages: list[Stage] = Field([], description="other weights from later steps on")
     tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
     micro_batches: Annotated[int, OPERATION] = Field(
-        8, ge=1, le=4096, description="parts of a step; with more processes, one per process"
+        8, ge=1, le=4096, description="parts of a step; if there are more processes, one part for each"
     )
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up")
     rate_factor: float = Field(1.0, ge=0, description="factor on the paper's learning rate")
@@ -271,7 +275,7 @@ class Training(Section):  # section 5 of the paper
         True, description="on one GPU in bf16, replay steps as CUDA graphs if memory suffices"
     )
     processes: Annotated[int | None, MAY_CHANGE] = Field(
-        None, ge=1, description="processes on a CPU; null: one per core with enough tokens"
+        None, ge=1, description="processes on a CPU; null: one per core, or fewer for small steps or little memory"
     )
     log_every: Annotated[int, OPERATION] = Field(50, ge=1, description="steps between lines of metrics")
     validate_every: Annotated[int, OPERATION] = Field(1000, ge=1, description="steps between validations")
@@ -359,7 +363,10 @@ POLICIES = policies()
 
 
 def without(values: dict[str, Any], policy: Policy, prefix: str = "") -> dict[str, Any]:
-    """Return a dumped recipe without the settings that have a policy. `prefix` begins the keys: "training."."""
+    """Return a dumped recipe, or a section of it, without the settings to which `policy` applies.
+
+    `prefix` is where the section is in the recipe, such as "training.".
+    """
     kept = dict[str, Any]()
     for name, value in values.items():
         if not isinstance(value, dict):

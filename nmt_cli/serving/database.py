@@ -1,4 +1,4 @@
-"""The server's database: glossaries, hashes of API keys, and usage by key and day. It never has texts to translate.
+"""The server's database: glossaries, hashes of API keys, and usage by key and day. It never stores texts of requests.
 
 It is in memory, in an SQLite file that several servers of one machine may share, or in PostgreSQL for servers on
 several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
@@ -138,7 +138,8 @@ class Database:
         """Run the block as a transaction: an exception undoes all of its writes. Other writers wait until it ends.
 
         A committed transaction survives a crash of the process; a `durable` one also survives a crash of the machine.
-        In PostgreSQL, transactions with different values of `part` do not wait for each other. API keys use their ids.
+        In PostgreSQL, transactions with different values of `part` do not wait for each other. For the counts of an API
+        key, `part` is the id of the key.
         """
         connection = self._connection
         with self._lock, connection.errors():

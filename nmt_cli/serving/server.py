@@ -106,7 +106,7 @@ def serve(options: ServeOptions) -> int:
                 ws="none",
                 server_header=False,
                 backlog=BACKLOG,
-                limit_concurrency=limit + 1,  # requests; some may have lost their connections
+                limit_concurrency=limit + 1,  # of requests, some of which outlive their connections
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(options.timeout) + SPARE_SECONDS,
             )
