@@ -38,7 +38,7 @@ class Augmentation:
     settings: schema.Augment
     languages: tuple[str, str]
     seed: int
-    targets: tuple[str, ...] = ()  # codes in the target-language tokens, if there are several target languages
+    targets: tuple[str, ...] = ()  # languages that tokens such as >>deu<< name, if there are several
 
 
 def augment_block(augmentation: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
@@ -83,15 +83,15 @@ class _Augmenter:
 
     def _change(self, lines: list[list[Ids]], augmentation: Augmentation, draw: random.Random) -> None:
         """Change random lines with the probabilities of the recipe. Lines joined to an earlier one become empty."""
+        settings = augmentation.settings
         groups, texts = list[range](), list[list[str]]()
         heads = list[list[int]]()
         first, end = 0, len(lines[0])
         while first < end:
-            count = draw.randint(2, MOST_JOINED) if draw.random() < augmentation.settings.joined else 1
+            count = draw.randint(2, MOST_JOINED) if draw.random() < settings.joined else 1
             group = range(first, min(first + count, end))
-            shares = augmentation.settings
-            kinds = [draw.random() < share for share in
-                     (shares.noise, shares.typos, shares.no_stop, shares.upper, shares.title)]  # fmt: skip
+            kinds = [draw.random() < probability for probability in
+                     (settings.noise, settings.typos, settings.no_stop, settings.upper, settings.title)]  # fmt: skip
             if (len(group) > 1 or any(kinds)) and (decoded := self._decode(lines, group)):
                 head, src, tgt = decoded
                 groups.append(group)
@@ -107,7 +107,7 @@ class _Augmenter:
                     side[group.start : group.stop] = [ids, *[ids[:0]] * (len(group) - 1)]
 
     def _decode(self, lines: list[list[Ids]], group: range) -> tuple[list[int], str, str] | None:
-        """Decode a group of pairs to one line: its first tokens (see Tokenizer.language), its source and its target.
+        """Decode and join a group of pairs. Return its first tokens (see Tokenizer.language), its source and target.
 
         Return None if a pair has an unknown token, or if the sources begin with different languages or tags.
         """

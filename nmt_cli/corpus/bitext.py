@@ -1,4 +1,4 @@
-"""Read the entries of corpus.sources: parallel text of any format as chunks of pairs."""
+"""Read the parallel text of corpus.sources, in any format, as chunks of pairs."""
 
 import codecs
 import contextlib
@@ -26,13 +26,13 @@ TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
 def format_of(entry: schema.TextSource) -> str:
-    """Return the format of the files of an entry: its own, or that of their suffix."""
+    """Return the format that an entry names or, if it names none, the one for the suffix of its first file."""
     suffix = Path(uncompressed_name(Path(entry.files[0]))).suffix if entry.files else ""
     return entry.format or SUFFIXES.get(suffix.lower(), "text")
 
 
 def is_bitext(path: Path) -> bool:
-    """Whether the name of a file has the suffix of a format that holds both languages."""
+    """Return whether the name of a file has the suffix of a format that holds both languages."""
     return Path(uncompressed_name(path)).suffix.lower() in SUFFIXES
 
 
@@ -57,28 +57,29 @@ def _check_options(entry: schema.TextSource) -> None:
     """Raise UsageError for a setting that the format of an entry does not have."""
     kind = format_of(entry)
     if (entry.columns or entry.score) and kind not in TABLES:
-        raise UsageError(f"corpus.sources: {kind} has no columns. Leave columns and score out of {entry.files[0]}")
+        name = entry.files[0]
+        raise UsageError(f"corpus.sources: {kind} has no columns. Remove columns and score from the entry of {name}")
     if entry.finished and kind != "xliff":
-        raise UsageError(f"corpus.sources: finished is for XLIFF, and {entry.files[0]} is {kind}. Leave it out")
+        raise UsageError(f"corpus.sources: finished is only for XLIFF, and {entry.files[0]} is {kind}. Remove finished")
 
 
 def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
     """Yield rows in chunks of CHUNK pairs, or fewer if they are very long."""
-    some, rows, size = list[tuple[int, Any]](), 0, 0
+    pieces, rows, size = list[tuple[int, Any]](), 0, 0
     try:
-        for number, more, larger, content in raw.pieces:
-            some.append((number, content))
-            rows += more
-            size += larger
+        for number, count, piece_size, content in raw.pieces:
+            pieces.append((number, content))
+            rows += count
+            size += piece_size
             if rows >= CHUNK or size > MOST_BYTES:
-                yield _chunk(Unparsed(some, rows, raw.parse), repetition, index)
-                some, rows, size = [], 0, 0
+                yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)
+                pieces, rows, size = [], 0, 0
     except Exception:
-        if some:  # their parser may find an earlier error, which is raised first
-            yield _chunk(Unparsed(some, rows, raw.parse), repetition, index)
+        if pieces:  # parsing them may find an error further up in the file, which is then raised instead
+            yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)
         raise
-    if some:
-        yield _chunk(Unparsed(some, rows, raw.parse), repetition, index)
+    if pieces:
+        yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)
 
 
 def _chunk(rows: Unparsed, repetition: int, index: int) -> Chunk:
@@ -89,7 +90,7 @@ def _chunk(rows: Unparsed, repetition: int, index: int) -> Chunk:
 def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[RawRows]:
     """Open a file of an entry. If the block reads it to the end, store its SHA-256 in `hashes`."""
     kind, languages = format_of(entry), (section.src, section.tgt)
-    if kind in ("parquet", "opus"):  # read in any order of their bytes
+    if kind in ("parquet", "opus"):  # need random access, so they cannot be hashed while they are read
         if not path.is_file() or path.suffix in (".gz", ".bz2", ".xz", ".zst"):
             with opened(path, {}):
                 raise UsageError(f"{path}: unpack it first, {kind} is compressed already")
@@ -112,10 +113,10 @@ def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: 
 
 
 def _columns(entry: schema.TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
-    """Return the columns of an entry. By default they are 1 and 2, or if all columns are `named`, the languages."""
+    """Return the columns of an entry. The default is the two languages if columns are `named`, otherwise 1 and 2."""
     names = entry.columns or (list(languages) if named else ["1", "2"])
     if len(names) != 2:
-        raise UsageError(f"corpus.sources: columns must be two, source and target, not {', '.join(names)}")
+        raise UsageError(f"corpus.sources: columns must name two, source and target, not {', '.join(names)}")
     if not named:
         wrong = next((name for name in [*names, entry.score or "1"] if re.fullmatch("0+", name)), None)
         numbers = {name.isdecimal() for name in [*names, *([entry.score] if entry.score else [])]}

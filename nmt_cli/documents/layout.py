@@ -32,7 +32,7 @@ def lay_out(
     paths: list[list[int]],
     marks: dict[int, list[MarkInGap]],
 ) -> Parts:
-    """Return the parts of a translation, in the document's spelling.
+    """Return the parts of a translation: its marks, and its text escaped for the document.
 
     `units` are the spans of its words. `paths` has the elements around each unit, outermost first. `marks` has the
     standalone marks, by the number of units before them.
@@ -57,9 +57,9 @@ def lay_out(
 
 
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
-    """Sort the marks of a gap: marks inside elements of the left unit come first, those of the right unit last.
+    """Sort the marks of a gap: first those inside elements of the left unit, last those inside elements of the right.
 
-    If this would reorder `ordered` marks, they are moved out of the elements that are not around both units.
+    If this would change the order of the `ordered` marks, move them out of all elements that do not contain both units.
     """
 
     def by_path(each: MarkInGap) -> tuple[int, int]:
@@ -86,13 +86,13 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
     first, last = marks[0].before, marks[-1].after
     between = [bool(a.after or b.before) for a, b in pairwise(marks)]
     before = bool(left) and _is_apart(first, left[-1], space) and (space != "" or not right or left[-1] not in _OPENING)
-    free = space != "" or not left or right[:1].isalnum() or right[:1] in _OPENING
-    after = bool(right) and _is_apart(last, right[0], space) and free
+    may_follow = space != "" or not left or right[:1].isalnum() or right[:1] in _OPENING
+    after = bool(right) and _is_apart(last, right[0], space) and may_follow
     apart = [before, *between, after]
     if space.strip():  # text that belongs to no unit
         return [space, *(" " if each else "" for each in apart[1:])]
-    as_in_source = first.isalnum() and last.isalnum() and not all(mark.joins for mark in marks)
-    if space and left and right and not any(apart) and not as_in_source:
+    only_marks_separate = first.isalnum() and last.isalnum() and not all(mark.joins for mark in marks)
+    if space and left and right and not any(apart) and not only_marks_separate:
         apart[-1] = True
     return [" " if each else "" for each in apart]
 

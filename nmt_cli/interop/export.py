@@ -34,10 +34,10 @@ DEV_LINES = 100  # lines of the dev set that are compared if the user names no f
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
-    """Write a model for "hf", "ctranslate2" or "argos" to `out`, and compare it with ours on the lines of a file.
+    """Write a model for "hf", "ctranslate2" or "argos" to `out`, and compare its translations of a file with ours.
 
-    `out` is a new directory, or for "argos" the new file of a package. Without `file`, the models are compared on the
-    dev set of the model's corpus. Returns the exit code.
+    `out` is a new directory, or for "argos" the new file of a package. Without `file`, translate the dev set of
+    the model's corpus. Returns the exit code.
     """
     weights = quantization or WEIGHTS.get(target, "float32")
     if target == "hf" and weights != "float32":
@@ -58,7 +58,8 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
         raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
     lines = {i: texts[i] for i in sizes}
     length = round(statistics.median(sizes.values()))
-    penalty = round(recipe.decoding.alpha * length / (5 + length), 2)  # has the same slope as ours at this length
+    # The libraries divide scores by length ** penalty, which grows at this length as fast as our length penalty does.
+    penalty = round(recipe.decoding.alpha * length / (5 + length), 2)
     manifest = {"target": target, "quantization": weights}
     with _place(out, target, recipe, manifest) as stage:
         adapter: Adapter
@@ -99,7 +100,7 @@ def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, An
 
 
 def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
-    """Return normalized source lines and their references: from the file, without references, or from the dev set."""
+    """Return the normalized lines of `file` and no references, or source lines of the dev set and their references."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")
@@ -129,11 +130,11 @@ def _write_ctranslate2(
     from ctranslate2.converters import TransformersConverter
 
     if loaded.model.embedding.weight[PAD].any():
-        raise DataError("cannot export: CTranslate2 decodes from a zero embedding, this model from another one")
+        raise DataError("cannot export: CTranslate2 starts decoding with a zero embedding, and this model does not")
     with tempfile.TemporaryDirectory() as temporary:
         write_transformers(loaded, penalty, Path(temporary))
         if (Path(temporary) / "target_vocab.json").is_file():
-            raise DataError("cannot export: CTranslate2 converts Marian models of one vocabulary; this one has two")
+            raise DataError("cannot export: CTranslate2 converts only Marian models with one vocabulary, not two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
     copy(loaded.tokenizer_file, out / "tokenizer.model")
     return CTranslate2(out, [tokenizer.tokens([*range(tokenizer.vocabulary_size)])] * 2)

@@ -32,7 +32,7 @@ async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str],
     spans = await pool.workers.map_in_thread(sentences_of, units, short=short)
     sentences = [unit[start:end] for unit, own in zip(units, spans, strict=True) for start, end in own]
     texts = sentences
-    best = list[Aligned]()  # the translations of the step before
+    best = list[Aligned]()  # the translations by the previous model
     results = list[Ranks]()
     for step in route.steps:
         last = step is route.steps[-1]
@@ -65,18 +65,18 @@ async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], optio
 
 
 class SentenceTerms(Terms):
-    """The terms that the translation of each sentence must contain, even if the sentence lacks their phrases."""
+    """The terms of sentences that another model has already translated, keyed by those translations."""
 
-    def __init__(self, by_sentence: Mapping[str, list[Term]]) -> None:
+    def __init__(self, by_text: Mapping[str, list[Term]]) -> None:
         super().__init__(())
-        self._by_sentence = by_sentence
+        self._by_text = by_text
 
     def find(self, text: str) -> list[Term]:
-        return self._by_sentence.get(text, [])
+        return self._by_text.get(text, [])
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], prefix: str) -> SentenceTerms:
-    """Return the terms of each sentence, to be found by its translation in `texts`, after the prefix."""
+    """Find the terms of sentences. Key them by what the last model reads: the prefix and a translation in `texts`."""
     by_text = dict[str, list[Term]]()
     for sentence, text in zip(sentences, texts, strict=True):
         own = by_text.setdefault(normalize(visible(prefix + text)), [])
@@ -85,7 +85,7 @@ def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], pref
 
 
 def _compose(first: Aligned, ranks: Ranks) -> Ranks:
-    """Return the translations of the translation `first`, linked to its source."""
+    """Link `ranks`, the translations of the text of `first`, to the source of `first`."""
     ends = [end for end, _ in first.links]
 
     def origin(offset: int) -> int:

@@ -1,6 +1,7 @@
 """Stores for the results of many workers: directories, local or shared, and object stores (bucket.py).
 
-A file appears in one step, by a rename or an upload. There are no locks, and clocks do not matter.
+A file appears in one step, by a rename or an upload; only `claim` may do otherwise. There are no locks, and clocks do
+not matter.
 """
 
 import errno
@@ -41,7 +42,7 @@ class Store(Protocol):
         """Return a new local path for a file that `keep` will store."""
 
     def keep(self, part: Path, name: str) -> None:
-        """Give a complete local file its name in the store, in one step, and remove the local one."""
+        """Move a complete local file into the store, in one step."""
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 MACOS = sys.platform == "darwin"
-START_METHOD: Literal["spawn", "fork"] = "spawn" if MACOS else "fork"  # libraries of macOS may crash after a fork
+START_METHOD: Literal["spawn", "fork"] = "spawn" if MACOS else "fork"  # macOS libraries may crash after a fork
 LOOPBACK = "lo0" if MACOS else "lo"  # name of the network interface
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -52,8 +52,8 @@ def _brand() -> str:
     """Return the name of the CPU of a Mac, or ""."""
     value = ctypes.create_string_buffer(200)
     size = ctypes.c_size_t(len(value))
-    ask = getattr(ctypes.CDLL(None), "sysctlbyname", None)  # sysctlbyname(3)
-    if ask and not ask(b"machdep.cpu.brand_string", value, ctypes.byref(size), None, ctypes.c_size_t(0)):
+    sysctl = getattr(ctypes.CDLL(None), "sysctlbyname", None)
+    if sysctl and not sysctl(b"machdep.cpu.brand_string", value, ctypes.byref(size), None, ctypes.c_size_t(0)):
         return value.value.decode(errors="replace")
     return ""
 
@@ -83,7 +83,7 @@ def limit_memory(limit: int) -> None:
 
 
 def set_malloc_options(options: Mapping[int, int]) -> None:
-    """Set options of glibc's mallopt(3) in this order. Do nothing with other C libraries."""
+    """Set options of glibc's mallopt(3), in the given order. Do nothing with other C libraries."""
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         for option, value in options.items():
             mallopt(option, value)
@@ -97,9 +97,9 @@ def trim_malloc() -> None:
 
 @contextlib.contextmanager
 def shared_file() -> Iterator[Path]:
-    """Yield the path of an empty file that this process and its children can open during the block.
+    """Yield a path where this process and its children can write and read a new file during the block.
 
-    Where child processes are forked, the file is in memory and has no name, so even SIGKILL leaves nothing behind.
+    Where child processes are forked, the file is in memory and in no directory, so even SIGKILL leaves nothing behind.
     """
     if START_METHOD == "spawn":
         import tempfile  # slow; translation does not need it

@@ -53,12 +53,12 @@ def steps_in(run: Path) -> list[int]:
 
 
 def regular(steps: list[int], every: int) -> list[int]:
-    """Return the steps to average: the multiples of `every` and the newest, without those saved at interruptions."""
+    """Return the multiples of `every`, and the newest step. Other steps were saved when training was interrupted."""
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
 
 def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], fields: dict[str, Any]) -> None:
-    """Commit the checkpoint of a step, with `fields` in its manifest, replacing a damaged one.
+    """Commit the checkpoint of a step, with `fields` in its manifest. Replace any earlier checkpoint of the step.
 
     Raise DivergedError if a weight is not finite.
     """
@@ -109,7 +109,7 @@ class Writer:
         self._newest.result()
 
     def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
-        """Commit a checkpoint and prune the old ones. The third failure in a row, as on a full disk, ends the run."""
+        """Commit a checkpoint and prune the old ones. Raise an error only for the last, or the third time in a row."""
         try:
             self.metrics.commit()
             save(self.run, state, model.get(), moments.get(), self.fields)
@@ -162,7 +162,7 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 
 
 def blank_moments(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return zeros in the shapes of `optimizer_tensors` after a step."""
+    """Return zeros with the names and shapes that `optimizer_tensors` has after the first step."""
     blank = dict[str, Tensor]()
     for name, each in model.named_parameters():
         sizes = {"step": [], "exp_avg": each.shape, "exp_avg_sq": each.shape}
@@ -186,7 +186,8 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space that a run still needs if it has `present` checkpoints."""
-    # Space for the kept checkpoints, the best, the newest, and the one being written. A model takes a third of one.
+    # In checkpoints, of 12 bytes per parameter: the kept ones, the best, the newest, the one being written, and 0.4 for
+    # the averaged model, which takes about a third.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 

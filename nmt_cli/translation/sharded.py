@@ -1,4 +1,4 @@
-"""Translate many files with many workers: `nmt translate --shard`, `--check` and `--join`, and the same for Python."""
+"""Translate many files with many workers: `nmt translate --shard`, `--check` and `--join`, and their Python API."""
 
 import dataclasses
 import math
@@ -27,16 +27,16 @@ INCOMPLETE = 1  # exit code of --check
 
 
 class ShardedTranslation:
-    """The translation of files, directories, patterns or URLs into units in the directory or URL `output`.
+    """The translation of files in units, which are ranges of lines, into the directory or URL `output`.
 
         files = inputs.find(["text/*.gz"])
         with ShardedTranslation(files, "out", TranslateOptions(models=(Path("runs/base/model"),))) as job:
             job.run(Shard(1, 8))  # one worker of eight
             job.translate(5)  # or single units, from 0 to job.units - 1
 
-    Any number of processes and machines may do this at once with the same arguments. `run` translates lines with
-    markup, and `marks` are its options. Raises UsageError for options that do not work with units, and OutputError if
-    `output` holds units of another model, other options or other files.
+    Any number of processes and machines may do this at once with the same arguments. For lines with markup, the
+    argument `run` is the function that translates them, and `marks` are its options. Raises UsageError for options that
+    do not work with units, and OutputError if `output` holds units of another model, other options or other files.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ShardedTranslation:
 
     @property
     def units(self) -> int:
-        """The number of units. The first worker counts the lines of all files."""
+        """The number of units. If no worker has counted the lines of the files yet, this counts them."""
         return len(self._job.units)
 
     def run(self, shard: Shard) -> int:
@@ -125,7 +125,7 @@ class ShardedTranslation:
 
 
 def _model_digest(model: Path) -> str:
-    """Return a digest of the files that translation reads. The recipe may differ between two imports of a model."""
+    """Return a digest of the files that determine a translation. The recipe counts only if there is no model.json."""
     files = open_model(model).manifest["files"]
     return artefact.digest({name: file for name, file in files.items() if name != RECIPE or MODEL_JSON not in files})
 

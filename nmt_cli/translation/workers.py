@@ -1,4 +1,4 @@
-"""Search on several GPUs, with a forked process for each. A worker process ends when its connection closes."""
+"""Translate on several GPUs, with a forked process for each. A worker process ends when its connection closes."""
 
 import contextlib
 import itertools
@@ -50,7 +50,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent: int) -> None:
-    """Search the numbered segments that arrive, and send their hypotheses or the first error. End with the parent."""
+    """Translate the numbered segments that arrive, and send hypotheses or the first error. End with the parent."""
     results: queues.SimpleQueue[Any] = queues.SimpleQueue()
     numbers = dict[Segment, int]()
 
@@ -101,7 +101,7 @@ def _close(workers: list[_Worker], owner: int) -> None:
 
 
 class Workers:
-    """Search processes, one for each device. Each calls `prepare` to get its models. The first search starts them."""
+    """Processes that translate, one for each device, started by the first search. Each gets its models by `prepare`."""
 
     def __init__(self, devices: Sequence[torch.device], prepare: Prepare) -> None:
         self._devices = devices
@@ -114,8 +114,10 @@ class Workers:
         return bool(self._workers)
 
     def search(self, queue: WorkerQueue) -> None:
-        """Search the segments of a queue. If there is an error or the queue is closed, end the processes, since they
-        still have segments."""
+        """Translate the segments of a queue.
+
+        After an error, or if the queue is closed, end the processes, which may still be translating its segments.
+        """
         try:
             self.start()
             self._search(queue)

@@ -241,7 +241,7 @@ def test_columns_are_named_or_numbered(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tsv", rows, columns=["3", "1"])[1:] == [(b"a", b"A"), (b"b", b"B")]
     with pytest.raises(DataError, match=r"a\.tsv has no column 'fr', only de, score, en\. Name the columns by"):
         read(tmp_path / "a.tsv", rows, columns=["en", "fr"])
-    with pytest.raises(UsageError, match=r"columns must be two, source and target, not en$"):
+    with pytest.raises(UsageError, match=r"columns must name two, source and target, not en$"):
         read(tmp_path / "a.tsv", rows, columns=["en"])
     for columns in (["en", "2"], ["0", "1"]):
         with pytest.raises(UsageError, match=r"columns and score are all names, or all numbers from 1$"):
@@ -281,7 +281,7 @@ def test_settings_that_a_format_does_not_have_are_refused(tmp_path: Path) -> Non
     for name, data, entry, message in (
         ("a.tmx", tmx(), {"score": "x"}, "tmx has no columns"),
         ("a.zip", opus(), {"columns": ["a", "b"]}, "opus has no columns"),
-        ("a.tsv", tsv(), {"finished": True}, "finished is for XLIFF, and .*a.tsv is tsv"),
+        ("a.tsv", tsv(), {"finished": True}, "finished is only for XLIFF, and .*a.tsv is tsv"),
     ):
         with pytest.raises(UsageError, match=message):
             read(tmp_path / name, data, **entry)

@@ -263,7 +263,7 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
     assert {name for name in tuned if "embed" in name} <= {*trained}
     assert export(tmp_path / "run", "hf", tmp_path / "again", None, tmp_path / "src") == 0
     if changes.get("separate"):
-        with pytest.raises(DataError, match="CTranslate2 converts Marian models of one vocabulary"):
+        with pytest.raises(DataError, match="CTranslate2 converts only Marian models with one vocabulary"):
             export(tmp_path / "run", "ctranslate2", tmp_path / "ct2", None, tmp_path / "src")
     elif own:
         assert export(tmp_path / "run", "ctranslate2", tmp_path / "ct2", None, tmp_path / "src") == 0

@@ -119,7 +119,7 @@ def test_a_decoder_may_start_from_any_token(tmp_path, saved):
     (tmp_path / "lines").write_text(LINES)
     assert export(tmp_path / "model", "hf", tmp_path / "again", None, tmp_path / "lines") == 0
     assert same(load_model(import_model(tmp_path / "again", tmp_path / "back")), ours)
-    with pytest.raises(DataError, match="CTranslate2 decodes from a zero embedding"):
+    with pytest.raises(DataError, match="CTranslate2 starts decoding with a zero embedding"):
         export(tmp_path / "model", "ctranslate2", tmp_path / "ct2", None, tmp_path / "lines")
 
 
