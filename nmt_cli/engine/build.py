@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
 SOURCES = *(HERE / name for name in ("engine.c", "neon.c", "team.c", "dispatch.c")), HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
-TARGET = "NMT_ENGINE_TARGET"  # of the wheel: a processor (for Linux), or such as aarch64-macos; default: this system
+TARGET = "NMT_ENGINE_TARGET"  # what the wheel is for, such as aarch64 (Linux) or aarch64-macos; default: this system
 COMPILER = "ziglang>=0.15,<0.18"
 GLIBC = "2.17"  # the oldest that zig supports on aarch64
 MACOS = "11.0"  # the first for Apple's own processors
@@ -40,7 +40,8 @@ LEVELS: dict[str, dict[str, str]] = {
     },
     "aarch64": {"i8mm": "generic+dotprod+i8mm", "dotprod": "generic+dotprod", "base": "generic"},
 }
-# macOS saves AVX-512 registers only for processes that have used them, which dispatch.c cannot see. No Mac has AMX.
+# macOS enables AVX-512 only once a process uses it, so dispatch.c cannot tell whether the processor has it. No Mac has
+# AMX.
 MACOS_LEVELS = {"i8mm", "dotprod", "avx2", "base"}
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-strict-aliasing", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wno-psabi"]
@@ -61,7 +62,7 @@ def own_target() -> str:
 
 
 def target_of(name: str) -> str:
-    """Return zig's name for a processor, with Linux and glibc, or for a name such as aarch64-macos."""
+    """Return zig's name of a target: "aarch64" is Linux with glibc, "aarch64-macos" is macOS."""
     machine, _, system = name.partition("-")
     if machine not in LEVELS or system not in ("", "macos"):
         raise CannotBuildError(f"the engine supports {' and '.join(LEVELS)}, with -macos for macOS, not {name}")
@@ -87,7 +88,7 @@ def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
 
 
 def is_current(output: Path, stamp: str | None = None) -> bool:
-    """Return whether the library was compiled from the current sources (default: for all levels of this system)."""
+    """Return whether the library has this stamp. The default is that of the current sources on this system."""
     stamp = stamp or _stamp(own_target(), levels_of(own_target()), [])
     return output.exists() and stamp.encode() in output.read_bytes()
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -14,6 +15,16 @@ from command_line import COMMANDS, Nmt
 import nmt_cli
 from nmt_cli import __main__, __version__
 from nmt_cli.system import errors
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_help_on_a_terminal_is_bold_without_no_color(no_color: str) -> None:
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "nmt_cli", "recipes", "--help"]
+    subprocess.run(command, stdout=slave, env={**os.environ, "NO_COLOR": no_color, "TERM": "xterm"}, check=True)
+    os.close(slave)
+    assert (b"\x1b[1m" in os.read(master, 1 << 16)) == (not no_color)
+    os.close(master)
 
 
 def test_help_lists_every_command(nmt: Nmt) -> None:

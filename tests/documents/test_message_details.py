@@ -236,7 +236,7 @@ def test_plurals_of_messages_in_every_format() -> None:
         '{ "a_ordinal_one": "X", "a_ordinal_two": "Y", "a_ordinal_few": "Y", "a_ordinal_other": "Y", '
         '"a_one": "Z", "a_other": "Z"}'
     )
-    assert written("json", '{"é_one": "x", "é_other": "y"}', language="ja") == '{"é_one": "X", "é_other": "Y"}'
+    assert written("json", '{"é_one": "x", "é_other": "y"}', language="ja") == '{"é_other": "Y"}'
     assert (
         written("json", '{"a_one": "x", "a_other": "menu.open"}', language="ru")
         == '{"a_one": "X", "a_other": "menu.open"}'

@@ -131,6 +131,14 @@ def test_model_json_holds_what_translation_needs_of_the_recipe(tmp_path: Path) -
     assert asdict(loaded.config).items() <= values.items()
 
 
+def test_tags_of_a_model_are_no_languages() -> None:
+    sources = [{"files": ["a.tsv"], "tag": "web"}, {"files": ["b.tsv"], "tgt": "fr"}]
+    corpus = {"name": "own", "src": "en", "tgt": "de", "sources": sources}
+    recipe = loading.from_plain({"name": "own", "corpus": corpus}, "test")
+    assert recipe.corpus.tags == ["de", "fr", "web"]
+    assert model_config.from_recipe(recipe, 340).tags == ["web"]
+
+
 NUMBERS = [
     (section, field.name, get_args(field.type))
     for section, kind in (("architecture", Architecture), ("decoding", Decoding))

@@ -109,6 +109,9 @@ def test_the_model_chooses_by_the_likelihood_of_a_token(model: Path) -> None:
         assert (chosen.text, chosen.case) == ("HOT", None)
         likely["HOT WATER"] = (-0.1, "HOT " * 20)
         assert translated(translator, "en>de", "HOT WATER").text == "WATER"
+        del likely["HOT WATER"]  # it must not be searched
+        for options in ({"prefixes": ["W"]}, {"sampling": Sampling()}):
+            assert translated(translator, "en>de", "HOT WATER", **options).case == "upper"
 
 
 def test_a_forced_prefix_stays_as_it_was_given(echo: Translator) -> None:
