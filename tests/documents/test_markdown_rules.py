@@ -49,6 +49,8 @@ def shown(text: str) -> str:
         ("```{note} A title\n:name: x\nA dog\n```\n```\ncode\n```\nb", "A title|A dog|b"),
         ("````{tip}\n```python\ncode\n```\nA dog\n````\nb", "A dog|b"),
         ("```{code-block} python\ncode\n```\nb", "b"),
+        ("```{tip}\nA dog\n`````\nb\n```\ncode\n```\n", "A dog|b"),
+        ("~~~~{tip}\nA dog\n~~~\ncode\n~~~\nb\n~~~~\nc", "A dog|b|c"),
         ("- ```{note}\n  A dog\n\n```\ncode\n```\n", "A dog"),
         ("/// note | A title\nA dog\n///\nb", "A title|A dog|b"),
         # Indented blocks below a head.
