@@ -17,7 +17,7 @@ _TAG = re.compile(r"<[^<>]*+>")
 _QUOTE = re.compile(r'(?<!\\)"')
 _LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # line ends, and quotes, which are not shown
 _FLAGS = ("java-printf-format",)
-_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # to another resource
+_RESOURCE_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # to another resource
 
 
 def _unescape(text: str) -> str:
@@ -51,7 +51,7 @@ def read(text: str, options: ReadOptions) -> Document:
             if element.has("translatable", "false") or element.is_empty:
                 continue
             content = text[element.inner : element.close]
-            if not _REFERENCE.fullmatch(content):
+            if not _RESOURCE_REFERENCE.fullmatch(content):
                 message = Message(element.inner, element.close, content, cut=_reader(content).cut, flags=_FLAGS)
                 found.messages.append(message)
     by_offset = {message.start: message for message in found.messages}

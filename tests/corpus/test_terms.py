@@ -308,7 +308,7 @@ def test_a_term_that_does_not_fit_leaves_the_plain_translation_and_is_counted(
     results = list(translator.translate(lines, terms=long))
     assert [result.hypotheses for result in results] == plain
     assert (translator.counts["unsaid"], translator.counts["constrained"]) == (1, 1)
-    with pytest.raises(UsageError, match="leave out one"):
+    with pytest.raises(UsageError, match="Leave out one"):
         translator.submit("der Hund", SearchOptions(terms=long, sampling=Sampling()))
     output = command(translator, "der Hund\ndie Katze\n", terms=long)
     assert [json.loads(line)["hypotheses"][0].get("terms") for line in output.split("\n")[:-1]] == [

@@ -57,5 +57,5 @@ def test_the_language_and_its_plurals() -> None:
 
 @pytest.mark.parametrize("text", ["", "dog", "a: [", "a: b: c", "\ta: b", "a: *x: y", "a: 'x", "%", "a: \x01"])
 def test_other_files_are_refused(text: str) -> None:
-    with pytest.raises(DataError, match=r"^this is no (valid )?YAML file of messages"):
+    with pytest.raises(DataError, match=r"^this is not a (valid )?YAML file of messages"):
         read(text, ReadOptions())

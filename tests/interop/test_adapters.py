@@ -321,5 +321,5 @@ def test_imports_are_compared_with_every_language_token(tmp_path: Path, monkeypa
     assert compared.call_args.kwargs == {"exact": True}
     for error in (DivergedError("nan"), DataError("other")):
         compared.side_effect = error
-        with pytest.raises(DataError, match=f"m computes something else than our model with its weights: {error}"):
+        with pytest.raises(DataError, match=f"m does not compute the same as our model with its weights: {error}"):
             verify_import(Mock(), tokenizer, SimpleNamespace(name="m"), adapter)

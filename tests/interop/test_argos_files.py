@@ -48,7 +48,7 @@ def test_numbers_and_kinds_of_members_of_a_package(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(argos_package, "MAX_MEMBERS", 3)
     assert metadata_of(package(path, "p/a", "p/b"))["to_code"] == "de"
     for names in (("p/a", "p/b", "p/c"), ("p/a", "p/a")):
-        with pytest.raises(DataError, match="it has too many files, or two of one name"):
+        with pytest.raises(DataError, match="it has too many files, or two of the same name"):
             metadata_of(package(path, *names))
     data = bytearray(package(path).read_bytes())
     data[data.index(b"PK\1\2") + 8] |= 1

@@ -96,7 +96,7 @@ def test_marian_itself_gets_the_numbers_that_a_file_stands_for(
     for adapter in (asked, Mock(return_value=None)):
         monkeypatch.setattr(marian_files.Marian, "if_installed", adapter)
         found = read_marian(directory)
-        compared = "Its 8-bit weights were compared as the numbers that they stand for."
+        compared = "Its 8-bit weights were converted to float32 for the comparison."
         assert found.note == (compared if int8 and adapter is asked else "")
         assert found.shortlist is not None
         assert 8 in found.shortlist.targets
@@ -154,7 +154,7 @@ def test_tensors_of_marian_that_do_not_fit_are_named() -> None:
     right = {"Wemb": torch.ones(3, 2), "decoder_ff_logit_out_b": torch.ones(1, 3)}
     assert rename_tensors(right, tied, Path("m"))
     for changes, words in (
-        ({"Wemb": torch.ones(6)}, "m cannot be imported: its tensor Wemb is no matrix"),
+        ({"Wemb": torch.ones(6)}, "m cannot be imported: its tensor Wemb is not a matrix"),
         ({"b": torch.ones(1), "a": torch.ones(1)}, "has nothing like its tensor a$"),
     ):
         with pytest.raises(DataError, match=words):

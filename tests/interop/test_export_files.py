@@ -233,11 +233,11 @@ def test_languages_and_special_tokens_of_models_of_transformers(saved: Path, tmp
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"encoder_ffn_dim": 96}, "the model of nmt has one d_ff, unlike this one"),
-        ({"decoder_attention_heads": 2}, "the model of nmt has one num_heads, unlike this one"),
+        ({"encoder_ffn_dim": 96}, "unlike it, the model of nmt has one d_ff$"),
+        ({"decoder_attention_heads": 2}, "unlike it, the model of nmt has one num_heads$"),
         (
             {"scale_embedding": False, "activation_function": "gelu_new", "decoder_ffn_dim": 96},
-            r"has embeddings scaled by sqrt\(d_model\) and no activation gelu_new and one d_ff, unlike this one",
+            r"it, the model of nmt has embeddings scaled by sqrt\(d_model\) and no activation gelu_new and one d_ff$",
         ),
         ({"d_model": 32.0}, "its sizes must be whole numbers, from 1|is damaged"),
         ({"vocab_size": True}, "its sizes must be whole numbers, from 1|is damaged"),

@@ -22,7 +22,7 @@ from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
 
 from nmt_cli import __version__
-from nmt_cli.scoring import languages, metrics, score
+from nmt_cli.scoring import languages, metrics, score, significance
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.scoring.score_report import InputText, NearDuplicates, Report, ScoredSegment, TermCounts
 from nmt_cli.storage import artefact, manifests
@@ -330,7 +330,7 @@ def test_the_gate_reads_the_bootstrap_of_the_first_metric(
         results = [SimpleNamespace(score=score, ci=1.0, p_value=p_value) for score in scores]
         return lambda: ({name: kind}, {name: results})
 
-    monkeypatch.setattr(metrics, "PairedTest", paired)
+    monkeypatch.setattr(significance, "PairedTest", paired)
     more: dict[str, Any] = {"references": (files["ref"],), "metrics": (metric, "chrf"), "baseline": files["bad"]}
     report = evaluate(hypothesis=files["good"], **more, fail_if_worse=True)
     assert score.print_report(report, "text") == code

@@ -259,7 +259,7 @@ def test_outputs_are_apart_from_inputs(tmp_path: Path, file: Path) -> None:
     (tmp_path / "in" / "units").mkdir(parents=True)
     for name in ("a", "units/b"):
         (tmp_path / "in" / name).touch()
-    with pytest.raises(UsageError, match=r"^units/b: an input cannot have the name of the directory of the units"):
+    with pytest.raises(UsageError, match=r"^units/b: the name units is reserved for the directory of the units"):
         begin(tmp_path / "new", tmp_path / "in")
     assert not (tmp_path / "new").exists()
 

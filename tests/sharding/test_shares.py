@@ -129,7 +129,7 @@ def test_a_sidecar_that_disappears_is_made_again(
     work(some_job := begin(tmp_path / "out", file))
     monkeypatch.setattr(type(some_job), "sidecar", lambda *_: None)
     assert work(begin(tmp_path / "out", file)).lines == 25
-    assert capsys.readouterr().err.count("it is not there any more. These lines are translated again") == 3
+    assert capsys.readouterr().err.count("its sidecar is missing. These lines are translated again") == 3
 
 
 @pytest.mark.parametrize(

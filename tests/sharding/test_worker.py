@@ -215,7 +215,7 @@ def test_inputs_and_outputs_are_kept_apart(tmp_path: Path, file: Path) -> None:
         begin(tmp_path, file)
     (tmp_path / "in/units").mkdir(parents=True)
     (tmp_path / "in/units/x").touch()
-    with pytest.raises(UsageError, match="units/x: an input cannot have the name"):
+    with pytest.raises(UsageError, match="units/x: the name units is reserved"):
         begin(tmp_path / "out", tmp_path / "in")
 
 
