@@ -63,10 +63,13 @@ def test_a_cancelled_segment_leaves_the_search(engine: bool) -> None:
     first, second = (Segment(sources_of(1)[0], options(extra_length=9), [5] * length) for length in (380, 20))
     search = by_engine([engine_model(model)], 8) if engine else by_torch([model], rows=8)
     done = list[Segment]()
-    queue = SegmentQueue([search], done.append)
+
+    def cancel_other(segment: Segment) -> None:
+        first.cancelled = True
+        done.append(segment)
+
+    queue = SegmentQueue([search], cancel_other)
     queue.submit([first, second])
-    queue.wait_for(lambda: bool(done), 60)  # the short one
-    first.cancelled = True
     queue.wait_for(lambda: len(done) == 2, 60)
     queue.close()
     assert done == [second, first]
