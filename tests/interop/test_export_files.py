@@ -17,6 +17,7 @@ pytest.importorskip("transformers")
 pytest.importorskip("ctranslate2")
 
 from random_marian import random_marian
+from reference import tiny
 from tiny_model import make_model
 
 from nmt_cli.corpus.tokenizer import PAD
@@ -27,11 +28,11 @@ from nmt_cli.interop.ctranslate2_files import read_ctranslate2
 from nmt_cli.interop.export import comparison_lines, export
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.transformers_files import read_transformers
-from nmt_cli.interop.transformers_marian import write_transformers
+from nmt_cli.interop.transformers_marian import NO_LOGIT, to_transformers, write_transformers
 from nmt_cli.recipe import loading
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
-from nmt_cli.transformer.model import sinusoids
+from nmt_cli.transformer.model import Transformer, sinusoids
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation.shortlist import Shortlist
 
@@ -129,6 +130,13 @@ def test_the_dev_text_lies_beside_the_runs(tmp_path: Path, monkeypatch: pytest.M
     imported = loading.from_plain({"corpus": {"name": None, "src": "a", "tgt": "b"}}, "test")
     with pytest.raises(MissingError, match=r"^the export is compared on real sentences\. Give --lines FILE$"):
         comparison_lines(imported, None, model)
+
+
+def test_pad_of_the_target_vocabulary_is_never_produced() -> None:
+    settings = tiny(source_vocabulary=5, d_v=4)
+    tensors = Transformer(settings, 7).state_dict()
+    written = to_transformers(tensors, settings, [[4, 0, 1, 2, 3], [6, 0, 1, 2, 3, 4, 5]])
+    assert written["final_logits_bias"].tolist() == [[0] * 6 + [NO_LOGIT]]
 
 
 @pytest.mark.parametrize(("norm", "kind"), [("post", "marian"), ("pre", "pegasus")])
