@@ -68,12 +68,12 @@ def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
     pieces, rows, size = list[tuple[int, Any]](), 0, 0
     try:
         for number, count, piece_size, content in raw.pieces:
+            if pieces and (rows + count > CHUNK or size + piece_size > MOST_BYTES):
+                yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)
+                pieces, rows, size = [], 0, 0
             pieces.append((number, content))
             rows += count
             size += piece_size
-            if rows >= CHUNK or size > MOST_BYTES:
-                yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)
-                pieces, rows, size = [], 0, 0
     except Exception:
         if pieces:  # parsing them may find an error further up in the file, which is then raised instead
             yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
 SOURCES = *(HERE / name for name in ("engine.c", "neon.c", "team.c", "dispatch.c")), HERE / "build.py"
 SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
-TARGET = "NMT_ENGINE_TARGET"  # what the wheel is for, such as aarch64 (Linux) or aarch64-macos; default: this system
+TARGET = "NMT_ENGINE_TARGET"  # target of the wheel: aarch64 (Linux), aarch64-macos, ...; default: this system
 COMPILER = "ziglang>=0.15,<0.18"
 GLIBC = "2.17"  # the oldest that zig supports on aarch64
 MACOS = "11.0"  # the first for Apple's own processors

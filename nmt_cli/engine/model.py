@@ -54,7 +54,7 @@ class Model:
     """A model's weights, packed for matrix products in float32 or 8 bits. Threads may share it.
 
     `owner` keeps the memory of `tensors` alive, since the engine reads the embeddings there as long as the model lives.
-    Raises DataError if a tensor is missing or if its shape is not what the settings require, so that the engine never
+    Raises DataError if a tensor is missing or if its shape contradicts the settings, so that the engine never
     reads past the end of a tensor.
     """
 

@@ -60,7 +60,7 @@ def _trees(text: str) -> Iterator[Sentence]:
 
 
 def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees of a UTF-8 file, whatever its layout. Raise DataError with line numbers for anything else."""
+    """Yield the trees of a UTF-8 file in any layout. Raise DataError with line numbers for anything else."""
     text, depth, first, number = "", 0, 1, 0
     try:
         for number, line in enumerate(lines, 1):

@@ -76,7 +76,7 @@ class SentenceTerms(Terms):
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], prefix: str) -> SentenceTerms:
-    """Find the terms of sentences. Key them by what the last model reads: the prefix and a translation in `texts`."""
+    """Find the terms of sentences. Key them by the input of the last model: the prefix and a translation in `texts`."""
     by_text = dict[str, list[Term]]()
     for sentence, text in zip(sentences, texts, strict=True):
         own = by_text.setdefault(normalize(visible(prefix + text)), [])

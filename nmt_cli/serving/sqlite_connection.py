@@ -58,7 +58,7 @@ class SqliteConnection:
         return self._connection.execute(statement, tuple(values)).fetchall()
 
     def begin(self, *, durable: bool, part: int) -> None:
-        """Begin a transaction that excludes all other writers, whatever their `part`."""
+        """Begin a transaction that excludes all other writers, with any `part`."""
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._connection.execute("BEGIN IMMEDIATE")
 

@@ -1,21 +1,11 @@
 """ICU messages: each branch is a whole sentence, in the plural categories of the target language."""
 
 import pytest
-from fake_models import capitals, linked, same
+from fake_models import icu_written, linked, same
 from growth import is_linear
 
 from nmt_cli.documents import icu
 from nmt_cli.documents.messages import text_parts
-from nmt_cli.documents.placement import place_marks
-from nmt_cli.documents.segment import segments_of
-
-
-def translated(text: str, language: str = "de", model: object = capitals) -> str:
-    message = icu.parse(text, text_parts, None, language)
-    assert message
-    for segment in segments_of(message.parts):
-        segment.result = place_marks(segment, model(segment.text))  # type: ignore[operator]
-    return message.write()
 
 
 @pytest.mark.parametrize(
@@ -70,24 +60,24 @@ def translated(text: str, language: str = "de", model: object = capitals) -> str
     ],
 )  # fmt: skip
 def test_choices(text: str, language: str, expected: str) -> None:
-    assert translated(text, language) == expected
+    assert icu_written(text, language) == expected
 
 
 def test_no_apostrophe_of_a_translation_begins_quoted_text() -> None:
     model = linked({"Hans'": "dogs"})
-    assert translated("{n, plural, other {# dogs}}", "ja", model) == "{n, plural, other {# Hans\u2019}}"
-    assert translated("{n, plural, other {it''s # dogs}}", "ja", model) == "{n, plural, other {# Hans''}}"
+    assert icu_written("{n, plural, other {# dogs}}", "ja", model) == "{n, plural, other {# Hans\u2019}}"
+    assert icu_written("{n, plural, other {it''s # dogs}}", "ja", model) == "{n, plural, other {# Hans''}}"
 
 
 def test_the_argument_follows_its_word() -> None:
     model = linked({"Hunde": "dogs", "sieht": "sees", "Anna": "Anna"})
     text = "{n, plural, other {Anna sees # dogs}}"
-    assert translated(text, "ja", model) == "{n, plural, other {# Hunde sieht Anna}}"
+    assert icu_written(text, "ja", model) == "{n, plural, other {# Hunde sieht Anna}}"
 
 
 @pytest.mark.parametrize("text", ["a {n, plural, one {x} other {it''s #}} b", "{n, plural, one {# a} other {# b}} {x}"])
 def test_a_message_whose_text_stays_is_kept(text: str) -> None:
-    assert translated(text, "de", same) == text
+    assert icu_written(text, "de", same) == text
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,13 @@
 from collections import Counter
 
 import pytest
-from fake_models import capitals, filled, same, texts_of
+from fake_models import filled, icu_written, same, texts_of
 
 from nmt_cli.documents import accelerators, icu
 from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.kept import Kept
 from nmt_cli.documents.messages import is_code, text_parts
-from nmt_cli.documents.placement import place_marks
-from nmt_cli.documents.segment import segments_of
 
 
 def is_message(text: str) -> bool:
@@ -29,14 +27,6 @@ def test_choices_up_to_each_limit_are_messages() -> None:
     assert not is_message(f"{{n, plural, {branches} =59 {{x}} other {{dogs}}}}")
     assert is_message(plural + "a" * (10_000 - len(plural)))
     assert not is_message(plural + "a" * (10_001 - len(plural)))
-
-
-def written(text: str, language: str, model: object = capitals) -> str:
-    message = icu.parse(text, text_parts, None, language)
-    assert message
-    for segment in segments_of(message.parts):
-        segment.result = place_marks(segment, model(segment.text))  # type: ignore[operator]
-    return message.write()
 
 
 @pytest.mark.parametrize(
@@ -58,23 +48,25 @@ def written(text: str, language: str, model: object = capitals) -> str:
     ],
 )
 def test_a_choice_is_rewritten_only_for_other_categories(text: str, language: str, expected: str | None) -> None:
-    assert written(text, language, same).replace(" ", "") == (expected or text).replace(" ", "")
+    assert icu_written(text, language, same).replace(" ", "") == (expected or text).replace(" ", "")
 
 
 def test_one_changed_sentence_changes_the_message() -> None:
     text = "{n, plural, one {# dog} other {# 5}}"
-    assert written(text, "de") == "{n, plural, one {# DOG} other {# 5}}"
+    assert icu_written(text, "de") == "{n, plural, one {# DOG} other {# 5}}"
     # The singular without a number that the other form has, and with all of its arguments.
-    assert written("{n, plural, one {{x} dog} other {{x} # dogs}}", "ru").count("DOGS") == 4
-    assert written("{n, plural, one {{x} # dog} other {{x} dogs}}", "ru").count("DOGS") == 3
-    assert written("{n, plural, one {dog} other {{x, select, other {dogs}}}}", "ru").count("DOGS") == 4
-    assert written("{n, selectordinal, one {a #} other {b #}}", "fr") == "{n, selectordinal, one {A #} other {B #}}"
+    assert icu_written("{n, plural, one {{x} dog} other {{x} # dogs}}", "ru").count("DOGS") == 4
+    assert icu_written("{n, plural, one {{x} # dog} other {{x} dogs}}", "ru").count("DOGS") == 3
+    assert icu_written("{n, plural, one {dog} other {{x, select, other {dogs}}}}", "ru").count("DOGS") == 4
+    assert icu_written("{n, selectordinal, one {a #} other {b #}}", "fr") == "{n, selectordinal, one {A #} other {B #}}"
 
 
 def test_the_number_sign_outside_of_a_plural_is_text() -> None:
-    assert written("{g, select, other {# a}}", "ja") == "{g, select, other {# A}}"
-    assert written("# {n, plural, offset:1 other {a}}", "ja") == "{n, plural, offset:1 other {'#' A}}"
-    assert written("{n, plural, offset:1 other {a {g, select, other {b}}}}", "ja").startswith("{n, plural, offset:1 ")
+    assert icu_written("{g, select, other {# a}}", "ja") == "{g, select, other {# A}}"
+    assert icu_written("# {n, plural, offset:1 other {a}}", "ja") == "{n, plural, offset:1 other {'#' A}}"
+    assert icu_written("{n, plural, offset:1 other {a {g, select, other {b}}}}", "ja").startswith(
+        "{n, plural, offset:1 "
+    )
 
 
 @pytest.mark.parametrize(

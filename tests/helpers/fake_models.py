@@ -3,8 +3,10 @@
 import re
 from collections.abc import Callable
 
+from nmt_cli.documents import icu
 from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.formats import FORMATS
+from nmt_cli.documents.messages import text_parts
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import Parts, render, segments_of
 
@@ -77,3 +79,12 @@ def filled(document: Document, model: Model = same) -> str:
     for segment in document.segments:
         segment.result = place_marks(segment, model(segment.text))
     return document.write()
+
+
+def icu_written(text: str, language: str = "de", model: Model = capitals) -> str:
+    """Translate an ICU message."""
+    message = icu.parse(text, text_parts, None, language)
+    assert message
+    for segment in segments_of(message.parts):
+        segment.result = place_marks(segment, model(segment.text))
+    return message.write()
