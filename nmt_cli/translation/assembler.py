@@ -15,9 +15,10 @@ from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 MAX_HALVINGS = 3  # in a row: the source, its halves and its quarters
-# Nats per token. With a small model of Multi30k, 31 of 146 short phrases in capitals score higher as given than in
-# sentence case, but only one by more than 0.6. A high score means little here: the tokenizer spells capitals letter by
-# letter, and such a translation is often nonsense whose letters are likely.
+# Lead, in nats per token, that capitals need to win against sentence case. With a small model of Multi30k, 31 of 146
+# short phrases in capitals score higher as given than in sentence case, but only one by more than 0.6. A high score
+# means little here: the tokenizer spells capitals letter by letter, and such a translation is often nonsense whose
+# letters are likely.
 CLEARLY = 0.5
 EXCESS, MARGIN = 4, 10  # a translation has failed if it has EXCESS times as many tokens as its source, plus MARGIN
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
@@ -40,9 +41,9 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
 
 
 class Assembler:
-    """Receives segments from the queue. A segment whose translation is empty or loops is searched again in halves. A
-    segment whose translation lacks a term is searched again with constraints. If the halves fail, too, they stay
-    untranslated. An error fails only the text in which it occurs."""
+    """Receives segments from the queue. A segment whose translation is empty or loops is searched again in halves. If
+    the halves fail, too, they stay untranslated. A segment whose translation lacks a term is searched again with
+    constraints. An error fails only the text in which it occurs."""
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
         """Every translation begins with the ids `head`."""
@@ -186,7 +187,7 @@ class Assembler:
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
         _, offset, _ = segment.random_key
         for other in others:
-            # Count only the segments of this text: the wait for earlier parts of a larger text is over.
+            # The segment's place in this text only: it has already waited for earlier parts of a larger text.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)

@@ -2,8 +2,8 @@
 
 Models have mostly seen sentence case, and their tokenizers spell a word in capitals letter by letter. There are three
 styles. A sentence without lowercase letters is "upper", a line whose words all begin with capitals is "title", and
-single words in capitals within other text are "words". The tokenizer decides the case of each word in sentence case: it
-needs fewer tokens for the usual form.
+single words in capitals within other text are "words". In sentence case, each word has the form for which the tokenizer
+needs the fewest tokens, since that is the usual one.
 """
 
 import itertools
@@ -20,8 +20,8 @@ from nmt_cli.corpus.tokenizer import MOST_FIRST, Tokenizer
 UPPER, TITLE, WORDS = "upper", "title", "words"
 SURE_UPPER = 3  # words in capitals; fewer may be an acronym or a name, so the model chooses
 SURE_TITLE = 5  # words in title case; with fewer, the model chooses
-FEWEST_TITLED = 3  # words with a capital in a line in title case; two are mostly a name
-MOST_PHRASES = 64  # phrases of several words that keep their case in one line; the time grows with their number
+FEWEST_TITLED = 3  # minimum capitalized words of a line in title case; two are usually a name
+MOST_PHRASES = 64  # maximum phrases of several words that keep their case in one line; each of them takes time
 SHORT_WORD = 3  # maximum letters of a word that may be lowercase in title case
 SHORTEST_STEM = 3  # minimum letters of a word that is judged without its ending, or as a single word in capitals
 # Acronyms that many languages share. Those of two letters are words in some languages. Other acronyms stay in capitals
@@ -54,7 +54,7 @@ class Case:
     source: str  # language codes
     language: str  # of the translation
     kept: frozenset[str] = frozenset()  # words and phrases that keep their case
-    capitals: frozenset[str] = frozenset()  # for WORDS: source words in sentence case, to translate in capitals
+    capitals: frozenset[str] = frozenset()  # for WORDS: source words, in sentence case, whose translations get capitals
     prefix: str = ""  # forced beginning of the translation, in its given case
 
     def written(self, text: str) -> str:
@@ -100,7 +100,7 @@ class Part:
 
     text: str  # to translate
     case: Case | None = None
-    given: str = ""  # the text in its given case, if the model must choose between the two
+    given: str = ""  # the text in its given case, if the model must choose between this and `text`
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,8 @@ class Caser:
     def _best(self, forms: Sequence[str], spelled: dict[str, list[int]]) -> str:
         """Return the form with the fewest tokens.
 
-        If forms have equally many, prefer lowercase, except for German words of several tokens. In other languages, a
-        capital counts only if the word is a single token: other differences are accidents.
+        Lowercase wins a tie, except for German words of several tokens. In other languages, a capital wins only if the
+        capitalized word is a single token: other differences are accidents.
         """
         fewest = min(len(spelled[form]) for form in forms)
         equal = [form for form in forms if len(spelled[form]) == fewest]

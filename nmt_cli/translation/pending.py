@@ -25,8 +25,8 @@ class Translation:
     drafts: list[list[Segment]]  # the segments of the text; with sampling, one list for each sample
     terms: list[Term] = field(default_factory=list)  # glossary entries whose source phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
-    hidden: int = 0  # first source tokens of each segment that are not of the text: 1 if a target language has a token
-    head: int = 0  # first tokens of the translation of each segment that are not of its text
+    hidden: int = 0  # source tokens that precede the text of each segment: 1 if a token selects the target language
+    head: int = 0  # tokens that precede the text of each segment's translation
 
     @property
     def text(self) -> str:

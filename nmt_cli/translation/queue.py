@@ -28,7 +28,7 @@ class Backend:
 
     searches: list[Search]  # one for each thread
     about: str  # a description of arithmetic and hardware
-    score_targets: ScoreTargets | None = None  # log-probabilities of given translations; None: a forced search
+    score_targets: ScoreTargets | None = None  # scores given translations; without it, forced searches score them
     close: Callable[[], object] = lambda: None
 
 

@@ -53,7 +53,7 @@ class Segmenter:
         self.head = [*head]
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
-        """Cut a line into segments, add these to `pending`, and return them; [] if the line is copied or empty.
+        """Cut a line into segments, add these to `pending`, and return them. A copied or empty line has none.
 
         The line's `number` and text determine its samples. If the line is part of a larger text, `position` is the
         number of segments before it. Raises TypeError if the line or its prefix is not text.
@@ -156,8 +156,8 @@ def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Te
     """Split a normalized line, and return the ids of each part, ending with EOS.
 
     A line of more than `seen` tokens, EOS counted, is cut at sentence ends. Sentences of more than `limit` tokens are
-    cut at clause ends, or if necessary between words, or even within words. The phrase of a term is cut only in the
-    last case.
+    cut at clause ends, or if necessary between words, or even within words. Only cuts within words may divide the
+    phrase of a term.
     """
     parts = [line]
     head = tokenizer.language(tokenizer.encode(parts)[0])  # every source begins with it

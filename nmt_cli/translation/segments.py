@@ -42,7 +42,7 @@ class Segment:
     constraints: Constraints | None = None  # terms that every hypothesis must contain
     unconstrained: "Segment | None" = None  # the segment that this one repeats with constraints
     case: Case | None = None  # the case for writing the translation; None: as the model writes it
-    given: list[int] = field(default_factory=list)  # the source in its given case, to search and compare as well
+    given: list[int] = field(default_factory=list)  # the source in its given case, searched too; the better one wins
     rival: "Segment | None" = None  # the segment in sentence case that this one competes with
     untranslated: bool = False  # the search failed: the hypothesis is the source
     hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; empty if the constraints allow none

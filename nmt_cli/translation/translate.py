@@ -42,7 +42,7 @@ class TranslateOptions:
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the named models, else the newest translation model under runs/; MissingError where there is none."""
+    """Return the named models, or else the newest translation model under runs/. Raises MissingError without any."""
     if named:
         return tuple(named)
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
@@ -120,7 +120,7 @@ def _check(options: TranslateOptions) -> None:
 
 
 def _output_file(options: TranslateOptions) -> Path | None:
-    """Return the file to write, or None for stdout; OutputError for a directory and for the input itself."""
+    """Return the file to write, or None for stdout. Raises OutputError if it is a directory or the input itself."""
     output = options.output
     if output is None or output == Path("/dev/stdout"):
         return None

@@ -62,7 +62,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     StorageError (there is too little memory for a text) fails only that text.
     """
 
-    _directory: Path | None = None  # of the only model; None for an ensemble and for a model in memory
+    _directory: Path | None = None  # the model directory; None for an ensemble or a model in memory
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 
     def _token_of(self, target: str) -> str:
-        """Return the text that selects a target language before a source. Raises UsageError if the model has none."""
+        """Return the text that, before a source, selects a target language. Raises UsageError if the model has none."""
         if target.startswith(">>"):
             return target  # resolved already
         tokens = {each.target: each.prefix for each in directions_of(self.config, self.tokenizer)}
@@ -243,7 +243,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return read_shortlist(self._directory, self.tokenizer, self._directory / TOKENIZER)
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
-        """Yield the score of every (source, translation), in order. Their case is not changed."""
+        """Yield the score of every (source, translation), in order. Both texts keep their case."""
         alpha = self.config.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):

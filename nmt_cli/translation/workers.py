@@ -101,7 +101,8 @@ def _close(workers: list[_Worker], owner: int) -> None:
 
 
 class Workers:
-    """Processes that translate, one for each device, started by the first search. Each gets its models by `prepare`."""
+    """Processes that translate, one for each device. The first search starts them, and each calls `prepare` for its
+    models."""
 
     def __init__(self, devices: Sequence[torch.device], prepare: Prepare) -> None:
         self._devices = devices
