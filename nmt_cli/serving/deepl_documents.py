@@ -21,7 +21,7 @@ MAX_RUNNING = 2  # documents translated at once
 MAX_KEPT = 100  # documents, including translated ones
 MAX_BYTES = 1 << 26  # of all uploaded files and translations
 RUN_SECONDS = 600  # time to translate a document
-BUSY_SECONDS = 5  # pause before a document is tried again that was refused for lack of room
+BUSY_SECONDS = 5  # pause after a document was refused for lack of room, before it is tried again
 KEEP_SECONDS = 1800  # how long a translation is kept
 NOT_FOUND = "There is no such document, or it has expired"
 

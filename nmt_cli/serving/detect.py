@@ -31,8 +31,8 @@ class Detector:
     def _identifiers(self) -> tuple[Any, Any] | None:
         """Two classifiers: one for the models' languages, one for all known languages.
 
-        None if py3langid is not installed or knows no source language. A language that py3langid does not know is never
-        detected. Loading takes a second and 25 MB, so it waits for the first request that detects a language.
+        This is None if py3langid is not installed or knows no source language. A language that py3langid does not know
+        is never detected. Loading takes a second and 25 MB, so it waits for the first request that detects a language.
         """
         easily_mistaken = set().union(*map(near, self._codes))
         try:
@@ -72,7 +72,7 @@ class Detector:
 
 
 def load_classifier(languages: Collection[str]) -> Any:
-    """Return py3langid's classifier for those of the languages that its model knows."""
+    """Return py3langid's classifier for these languages. Languages that its model does not know are left out."""
     import numpy as np
     from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
 

@@ -18,7 +18,7 @@ from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
 
 MAX_GLOSSARIES = 100
-MAX_ENTRIES = 5000  # of a dictionary; together they may have as many characters as a request's text
+MAX_ENTRIES = 5000  # terms of a dictionary; in total they may have as many characters as the texts of a request
 MAX_FORMS = 50_000  # translations in all glossaries
 MAX_PARSED_FORMS = 10_000  # translations in the cache of parsed dictionaries, about 6 MB
 MAX_LINES = 20_000  # of the entries in a request
@@ -167,7 +167,7 @@ def _check_exists(connection: Connection, key: str) -> None:
 
 
 def _merged(old: Terms, new: Terms) -> Terms:
-    """Return the terms of both. A phrase in both has the new translations only."""
+    """Return the terms of both. If a phrase is in both, the new translations replace the old ones."""
     by_phrase = {words(term.source): term for term in [*old.terms, *new.terms]}
     if len(by_phrase) > MAX_ENTRIES:
         raise Refusal(400, f"Invalid request: the dictionary would have more than {MAX_ENTRIES:,} terms")

@@ -14,7 +14,7 @@ from nmt_cli.translation.pending import Pending, Translation
 from nmt_cli.translation.translator import Translator
 
 MAX_STEPS = 3  # models on a route
-PREFERRED = "en"  # among routes of the same length
+PREFERRED = "en"  # of several routes of the same length, one through this language wins
 _NOT_IN_HEADER = re.compile(r"[^A-Za-z0-9_]")
 
 

@@ -52,7 +52,7 @@ class OnDemand:
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Load the model if necessary, and keep it loaded within the block; 500 if it cannot be loaded.
+        """Load the model if necessary, and keep it loaded within the block. Refuse with 500 if it cannot be loaded.
 
         A request that is cancelled does not stop the loading, because others may wait for it.
         """

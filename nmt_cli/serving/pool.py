@@ -44,7 +44,7 @@ class Budget:
 
     @contextlib.contextmanager
     def reserve(self, amount: int) -> Iterator[None]:
-        """Reserve an amount within the block; 429 if other requests have reserved too much."""
+        """Reserve an amount within the block. Refuse with 429 if other requests have reserved too much."""
         amount = amount if amount > self.small else 0
         if amount and self.used and self.used + amount > self.limit:
             raise Refusal(429, "Too much text is waiting: try again later", retry_after=RETRY_SECONDS)

@@ -173,7 +173,7 @@ def _context(mode: str, certificate: str | None) -> ssl.SSLContext | bool | None
         return None if mode == "prefer" else False
     try:
         context = ssl.create_default_context(cafile=certificate)
-    except OSError as error:  # an SSLError is one
+    except OSError as error:  # SSLError is a subclass
         raise UsageError(f"sslrootcert of --database, {certificate}, has no certificate: {error.strerror}") from None
     context.check_hostname = mode == "verify-full"
     if mode == "require" and not certificate:

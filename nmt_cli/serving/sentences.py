@@ -24,7 +24,8 @@ async def sentences(request: Request) -> Response:
 
     "alignment" is a list of pairs: the offset in "source" of a word, and the offset in "text" of a token that
     translates it. Offsets count characters from 0. "before" is the text between a sentence and its predecessor, and
-    "after" is the text after the last sentence. Joined with the sources in order, they give the request's text.
+    "after" is the text after the last sentence: "before" and "source" of all sentences and "after", joined, are the
+    request's text.
     """
     service: Service = request.app.state.service
     fields = await service.read(request)

@@ -37,7 +37,7 @@ from nmt_cli.translation.translator import Translator
 
 KEEP_ALIVE_SECONDS = 30
 MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
-SWITCH_SECONDS = 0.001  # how long a thread may keep the interpreter; the event loop waits for it
+SWITCH_SECONDS = 0.001  # how long a thread may hold the interpreter's lock while the event loop waits for it
 READ_SECONDS = 0.1  # time for requests in transit to arrive after the port closes
 MAX_LISTED = 10  # language pairs that the first log line lists
 SPARE_SECONDS = 5  # added to the timeout of a request before a shutdown closes open connections

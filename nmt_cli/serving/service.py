@@ -32,7 +32,7 @@ from nmt_cli.system.errors import DataError
 from nmt_cli.translation.options import SearchOptions
 
 BYTES_PER_CHARACTER = 12  # the most that a character takes, escaped in JSON or a form
-BYTES_PER_TEXT = 64  # for the syntax around it
+BYTES_PER_TEXT = 64  # for the syntax around a text
 OTHER_FIELDS = 50  # fields of a form that are not texts
 MAX_ALTERNATIVES = 10
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
@@ -73,7 +73,7 @@ class Service:
     metrics: Metrics
     limits: Limits = field(default_factory=Limits)
     keys: Sequence[bytes] = ()  # if there are any, each request needs one of them
-    protect: bool | None = None  # keep placeholders from the model; if None, in every format but plain text
+    protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
     suggestions: Path | None = None  # a file for suggested translations
     database: Database = field(default_factory=Database)  # in memory
     keep: tuple[str, ...] = ()  # words and phrases that are not translated
@@ -85,7 +85,7 @@ class Service:
         self.glossaries = Glossaries(self.database)
         # A separate connection, so that searches for keys do not wait while glossaries are read or written.
         self.api_keys = KeyStore(self.database.another())
-        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # start and search, by key
+        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key: start, search
         self._has_stored_keys = self.api_keys.exist
 
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
@@ -107,8 +107,8 @@ class Service:
     async def identify(self, request: Request, fields: Fields) -> None:
         """Look up a request's API key in the database, unless the database is in memory.
 
-        A result is valid for KEY_SECONDS, and requests with the same key share a search. One thread would be too slow
-        to search for each of hundreds of requests.
+        A result is valid for KEY_SECONDS, and requests with the same key share a search. The single thread that
+        searches would be too slow for hundreds of searches.
         """
         if not self.database.place:
             return
@@ -179,7 +179,7 @@ class Service:
         return texts, several
 
     def count(self, request: Request, texts: Sequence[str]) -> None:
-        """Count the texts of a request, but once if it is tried again. Refuse with 400 if they have too much text."""
+        """Count the texts of a request, only once if it is tried again. Refuse with 400 if they are too long in all."""
         characters = sum(map(len, texts))
         is_counted = hasattr(request.state, "texts")
         request.state.texts, request.state.characters = len(texts), characters

@@ -96,12 +96,12 @@ class Workers:
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
         """Run `units_of`, or `assemble` if there are `results`, in a process, and return its result.
 
-        Cancellation kills the process. DataError if a text is not in this format.
+        Cancellation kills the process. Raise DataError if a text is not in this format.
         """
         return await self._call({"format": asdict(text_format), "texts": texts, "results": results})
 
     async def file_units(self, text_format: TextFormat, data: bytes) -> list[str]:
-        """Read a file in a process and return its units. DataError if the file is not in this format."""
+        """Read a file in a process and return its units. Raise DataError if the file is not in this format."""
         call = {"format": asdict(text_format), "file": b64encode(data).decode(), "results": None}
         return cast(list[str], await self._call(call))
 

@@ -37,7 +37,7 @@ def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = N
     if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
         advice = "Models of this size fit on every device: accelerate launch --multi_gpu -m nmt_cli train RECIPE"
         raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
-    # Another process may be validating or saving, so wait up to ten minutes for it.
+    # Another process may be validating or saving, so this one waits for it, for ten minutes by default.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
     ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(INIT_METHOD))]

@@ -22,7 +22,7 @@ from nmt_cli.training.mixing import Mixing, Numbers
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
 Costs = npt.NDArray[Any]  # tokens of both sides of a pair, in uint16 or int64
-SENTENCES, TOKENS = 32, 256  # a padded batch has a multiple of each on both sides
+SENTENCES, TOKENS = 32, 256  # numbers of sentences and of tokens per side in a padded batch are multiples of these
 MIN_PADDING = 16  # fewest sentences of PAD in a padded batch; with fewer, one could be longer than LONGEST_PADDING
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
 
@@ -33,7 +33,7 @@ class StepBatch:
 
     passes: list[Batch]  # one forward and backward pass each
     tgt_tokens: int  # of the whole step
-    weight: float  # 0 if another process counts these sentences, and this one takes part only because DDP needs it to
+    weight: float  # 1, or 0 if another process counts these sentences: DDP needs a pass of each process
     copied: Any  # an event that completes when the passes are on the device
 
     def wait(self, stream: Any) -> None:
@@ -48,7 +48,7 @@ def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
     """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums. `total` is the sum of all costs."""
     targets = total * np.arange(1, parts) / parts
     bounds = [0]
-    start = before = 0  # number of costs in earlier blocks, and their sum
+    start = before = 0  # number and sum of the costs in earlier blocks
     for block in blocks:
         sums = before + np.cumsum(block, dtype=np.int64)
         reached = targets[len(bounds) - 1 : np.searchsorted(targets, sums[-1], "right")]
@@ -135,7 +135,7 @@ class BatchPlan:
             if len(order) < self.steps_per_epoch:
                 advice = "Raise training.tokens_per_step, or give short text more weight"
                 raise UsageError(f"training.weights draws fewer sentences than there are steps in an epoch. {advice}")
-            # Memory has room for one array of all costs, but not for another one sorted in the order of the epoch.
+            # Memory has room for one array of all costs, but not for a second one in the order of the epoch.
             blocks = [order[first : first + BLOCK] for first in range(0, len(order), BLOCK)]
             if self.mixing.is_weighted(number):
                 total = sum(int(costs[block].sum(dtype=np.int64)) for block in blocks)

@@ -30,7 +30,7 @@ KIND = "epoch"
 MAX_WORKERS = 8
 POLL_SECONDS = 0.05
 EPOCHS_ON_DISK = 4  # one being written, the current one, and two that another process may still open
-GROWTH = 1.5  # rough upper bound: augmented text has this many times the tokens
+GROWTH = 1.5  # augmented text has at most about this many times the tokens of the original text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +158,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         return self._written[number]
 
     def _remove_up_to(self, newest: int) -> None:
-        """Remove the text of epochs up to `newest`, which leaves an epoch for processes that are a step behind."""
+        """Remove the text of epochs up to `newest`. The epoch after it stays for processes that are a step behind."""
         for number in [each for each in self._written if each <= newest]:
             del self._written[number]
             artefact.remove_tree(self._directory_of(number))

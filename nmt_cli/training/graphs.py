@@ -1,6 +1,6 @@
 """Training steps as CUDA graphs.
 
-A step of the paper's base model has so many kernels that the host needs as long to launch them as an H100 to run them.
+A step of the paper's base model has so many kernels that launching them takes as long as running them on an H100.
 A CUDA graph of the step needs one launch. A graph has fixed sizes, so batches are padded to sizes that recur
 (`BatchPlan.batch`). The first step of each size is launched kernel by kernel, the second is captured and replayed, and
 later ones are replayed.
@@ -23,7 +23,7 @@ Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, 
 
 
 def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) -> bool:
-    """Return whether to pad batches to sizes that recur: with one process and attention over packed tokens."""
+    """Return whether to pad batches to sizes that recur. This needs one process and attention over packed tokens."""
     model, device = settings.model, accelerator.device
     packed = has_kernel(torch.empty(0, dtype=dtype, device=device), model.d_k, model.d_v)
     alone = accelerator.num_processes == 1 and settings.training.cuda_graphs

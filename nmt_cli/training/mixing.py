@@ -17,7 +17,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError
 
 Numbers = npt.NDArray[Any]  # sentence numbers, in uint32 or int64
-LARGE = 1 << 28  # more numbers than this are shuffled in buckets: a plain shuffle waits for memory at each swap
+LARGE = 1 << 28  # more numbers than this are shuffled in buckets, since a plain shuffle waits for memory at each swap
 BUCKETS = 1024
 
 
@@ -27,7 +27,7 @@ class Stage:
 
     first_step: int  # from 0
     first_epoch: int  # epochs of all stages are numbered in one sequence
-    shares: tuple[float, ...]  # each part's share of the tokens, adding up to 1; empty: every sentence once per epoch
+    shares: tuple[float, ...]  # each part's share of the tokens, adding up to 1; () if epochs have each sentence once
 
 
 class Mixing:

@@ -29,7 +29,7 @@ class RunFiles:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The validation of the model's weights: the best one (averaging.best) or the last; {} without any."""
+        """The validation of the model's weights: the best one (averaging.best) or the last, or {} if there is none."""
         if self.settings.averaging.best and self.validations:
             return min(self.validations, key=lambda record: record["dev_nll"] or math.inf)
         return self.validations[-1] if self.validations else {}

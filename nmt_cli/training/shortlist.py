@@ -23,7 +23,7 @@ from nmt_cli.translation.shortlist import FILE, Shortlist
 ROUNDS = 5
 MAX_LINKS = 25_000_000  # pairs of a source and a target token within a sentence: 0.8 GB of memory
 MOST_TOKENS = 1000  # in a line; longer ones are left out
-NONE = PAD  # stands in for the source token of target tokens that translate none
+NONE = PAD  # the source token of target tokens that translate no token
 Ids = npt.NDArray[np.int32]
 
 

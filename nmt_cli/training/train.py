@@ -52,7 +52,7 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
             if reason is not StopReason.SIGNAL:
                 on_main(accelerator, _save_model, trainer)
             del trainer
-            accelerator.free_memory()  # DDP must go first: if it were the last to release gloo, it could wait forever
+            accelerator.free_memory()  # frees DDP first: if it were the last to release gloo, it could wait forever
             accelerator.end_training()
             return stop.exit_code if reason is StopReason.SIGNAL else 0
         except (RuntimeError, MemoryError) as error:
@@ -100,7 +100,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
         unread = list[tuple[int, ToHost]]()  # steps and their gradient norms that are not read yet
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
-            window_began += _validate(trainer, trainer.dev, stop)  # the first weights count as the best so far
+            window_began += _validate(trainer, trainer.dev, stop)  # training must improve on these weights
         elif trainer.dev and state.unvalidated:  # a signal interrupted this validation
             window_began += _validate(trainer, trainer.dev, stop)
             _save(trainer, state.unvalidated)
@@ -193,8 +193,7 @@ def _print_start(trainer: Trainer) -> None:
 def count_skipped(trainer: Trainer, unread: list[tuple[int, ToHost]], keep: int) -> None:
     """Read all norms but the last `keep`. Count steps whose gradient was not finite, and give up after too many.
 
-    A step without a finite gradient changed no weight. The last norm may not be computed yet, and reading it would wait
-    for the device.
+    Such steps changed no weight. Reading the last norm would wait for the device, which may still be computing it.
     """
     state = trainer.state
     while len(unread) > keep:
