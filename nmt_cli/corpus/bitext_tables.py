@@ -223,7 +223,7 @@ def _cells(line: bytes | None) -> list[bytes]:
 
 
 def _text(cell: Any, name: str, path: Path, line: int) -> str:
-    """Return the text of a cell, "" for null; DataError if it is a number, a list and so on."""
+    """Return the text of a cell, "" for null. Raises DataError if it is a number, a list and so on."""
     if isinstance(cell, bytes):  # from a parquet file whose writer did not mark the column as text
         return cell.decode(errors="surrogateescape")
     if cell is not None and not isinstance(cell, str):

@@ -21,7 +21,7 @@ PIECE = 1 << 18  # bytes parsed at once
 MOST_DEPTH = 100  # nested elements
 MOST_SEGMENTS = 100_000  # of one unit
 Segment = str | None  # None: longer than MAX_LINE_BYTES
-# States of finished translations, in XLIFF 1.2 (after which a file is signed off or final) and XLIFF 2.
+# States of finished translations: both in XLIFF 1.2, "final" in XLIFF 2.
 FINISHED = {"final", "signed-off"}
 
 
@@ -88,7 +88,7 @@ class _Handler(ABC):
         self.root = False
         self.depth = 0
         self.text: list[str] | None = None  # of the segment being read
-        self.size = 0  # characters of it
+        self.size = 0  # number of its characters
         self.code_depth = 0  # depth of the outermost code in the segment; 0: none
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
@@ -136,11 +136,11 @@ class _Handler(ABC):
 
     @abstractmethod
     def begin(self, name: str, attributes: dict[str, str]) -> None:
-        """An element begins outside of segments."""
+        """Handle the start of an element outside of segments."""
 
     @abstractmethod
     def finish(self, name: str) -> None:
-        """An element ends."""
+        """Handle the end of an element."""
 
 
 class _Tmx(_Handler):
@@ -186,7 +186,7 @@ class _Xliff(_Handler):
         self.sides = dict[str, Segment]()
         self.side = ""
         self.approved = False
-        self.ignored_depth = 0  # depth of an element whose segments belong to no unit, as proposals
+        self.ignored_depth = 0  # depth of an element whose segments belong to no unit, such as proposals
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         if self.ignored_depth:
@@ -219,7 +219,7 @@ class _Xliff(_Handler):
 
 @lru_cache(100)
 def _same(code: str, wanted: str) -> bool:
-    """Whether a code is the wanted one, or has a region where the wanted one has none."""
+    """Whether a code is the wanted one, or adds a region to it."""
     code, wanted = (each.replace("_", "-").lower() for each in (code, wanted))
     return code == wanted or ("-" not in wanted and base_of(code) == base_of(wanted))
 

@@ -42,7 +42,7 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
 
 
 def tried(corpus: schema.Corpus) -> schema.Corpus:
-    """Return the section with each filter on that its languages allow. Filters that were off get advised values."""
+    """Return the section with every filter on that knows its languages. Filters that were off get advised values."""
     values, advised = corpus.filters.model_dump(), filters.ADVISED.model_dump()
     off = Filters().model_dump()
     changed = {name: advised[name] if value == off[name] else value for name, value in values.items()}

@@ -1,8 +1,8 @@
 """The setting `corpus.hold_out`: take dev and test sets from the user's text where the recipe names none.
 
 Pairs with equal sources or equal targets, after folding, form a group. A group is held out as a whole or stays in
-training as a whole. So held-out pairs share no source and no target with the training
-text or with another held-out set.
+training as a whole. So held-out pairs share no source and no target with the training text or with another held-out
+set.
 """
 
 import functools
@@ -29,7 +29,7 @@ Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
 SHARE = 20  # a set is at most 1/20 of its text
 # For each set: the text it is taken from (0: the user's, 1: the general text), and its phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-LARGEST = 10  # pairs in a held-out group at most, or 1/20 of the set if that is more: similar pairs measure little
+LARGEST = 10  # maximum pairs of a held-out group, or 1/20 of the set if that is more: similar pairs measure little
 
 
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:

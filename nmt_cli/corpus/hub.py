@@ -18,7 +18,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import is_live
 from nmt_cli.system.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
-HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # ours: the hub's
+HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # by our names
 
 
 class HubSource(Source):
@@ -138,7 +138,7 @@ class HubSource(Source):
 
     @contextlib.contextmanager
     def converted_errors(self) -> Iterator[Any]:
-        """Yield the package `datasets`. Raise its errors, and those of libraries that it uses, as ours with advice."""
+        """Yield the package `datasets`. Convert errors of this package and its dependencies to ours, with advice."""
         import datasets
         import huggingface_hub
 

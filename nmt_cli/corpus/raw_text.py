@@ -30,7 +30,7 @@ class RawText:
     origin: str
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # local files that hold the text
-    advice: str | None = None  # against a wrong number of rows; None gives only a warning
+    advice: str | None = None  # what to do about a wrong number of rows; if None, there is only a warning
     hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of files that were read to the end
 
 

@@ -56,7 +56,7 @@ class Share:
 
     number: int  # of this shard, from 1
     workers: int  # number of shards
-    wait: bool = False  # wait for other shards; otherwise BusyError names them
+    wait: bool = False  # wait for other shards; if False, a BusyError names them
 
 
 def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, share: Share) -> Path:

@@ -101,7 +101,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield `function(job)` for each job, in order. Workers take turns; a daemon calls the function itself.
 
-        Errors are raised in order, too: that of `jobs` after those of the jobs before it.
+        Errors are raised in order, too. If `jobs` itself fails, its error follows the results of all earlier jobs.
         """
         if self.alone:
             yield from map(function, jobs)
@@ -155,7 +155,7 @@ def clean(
 def find_repeated(file: Path, wanted: bool) -> Repeated:
     """Return for each 16-byte hash in `file` whether it equals an earlier one. Unless `wanted`, all are False.
 
-    To limit memory, each pass compares only the hashes with one remainder.
+    To limit memory, each pass compares only hashes with the same remainder.
     """
     size = file.stat().st_size // 16
     repeated, passes = np.zeros(size, bool), -(-size // HASHES_AT_ONCE) if wanted else 0
@@ -178,7 +178,7 @@ def _chunks(directory: Path, repeated: Repeated) -> Iterator[TextChunk]:
 
 
 def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
-    """Yield both sides of about SAMPLE_PAIRS random pairs that repeat no earlier one, or of all if they are fewer."""
+    """Yield both sides of about SAMPLE_PAIRS random pairs that repeat no earlier one, or of all such pairs if fewer."""
     yield from sampled(_chunks(directory, repeated), int((~repeated).sum()), seed)
 
 
