@@ -37,8 +37,8 @@ TokenIds = list[int]
 class Adapter:
     """A model in another toolkit."""
 
-    beam: int | None = None  # the only beam size with which its search is the same as ours; None if every size is
-    difference = ""  # if translations differ from ours although token probabilities agree, the reason
+    beam: int | None = None  # the only beam size with which its search is the same as ours; None if all sizes are
+    difference = ""  # why translations may differ from ours although token probabilities agree
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
         """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently."""

@@ -30,8 +30,8 @@ from nmt_cli.translation.translator import Translator
 
 UNNAMED = "src", "tgt"  # languages of a model whose files do not name them
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
-# Formats of models: the test that recognizes a path, and the reader. The first match counts. Without one, the format is
-# that of transformers.
+# Formats of models: the test that recognizes a path, and the reader. The first match counts. Without a match, a path is
+# read as a model of transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
     (is_argos_package, read_argos),
     (has_marian_model, read_marian),

@@ -127,8 +127,8 @@ def _foreign(path: Path, kind: str, direction: Direction) -> StoredModel:
     return StoredModel(path, kind, (direction,), sum(file.stat().st_size for file in files), 0, partial(imported, path))
 
 
-# Directories of CTranslate2 are not a kind, because they do not name their languages. Commands read one that the user
-# names.
+# Directories of CTranslate2 are not a kind, because they do not name their languages. Commands read such a directory
+# only if the user names it.
 KINDS = (
     Kind("nmt", lambda path: _own_directory(path) is not None, _describe_own),
     Kind("argos", is_argos_package, _describe_argos),

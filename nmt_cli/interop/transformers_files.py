@@ -26,7 +26,7 @@ ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"
 
 
 def read_transformers(directory: Path) -> ForeignModel:
-    """Read a model directory of transformers. DataError names the features that our model does not have."""
+    """Read a model directory of transformers. Raise DataError with the names of features that our model lacks."""
     files = weight_files(directory)
     config = _read_config(directory, sum(file.stat().st_size for file in files))
     tokenizer_config = _read_tokenizer_config(directory)
@@ -129,7 +129,7 @@ def _sizes(config: Any) -> dict[str, Any]:
 
 
 def read_vocabulary(file: Path, size: int, config: Any) -> ForeignIds:
-    """Read vocab.json or target_vocab.json in our order; DataError if config.json gives special tokens other ids."""
+    """Read vocab.json or target_vocab.json in our order. Raise DataError if config.json has other special ids."""
     if not file.is_file():
         raise MissingError(f"no file {file}, which separate_vocabs in tokenizer_config.json requires")
     ids = in_our_order(artefact.read_json(file), size, file)
@@ -144,7 +144,7 @@ def _read_tokenizer_config(directory: Path) -> Any:
 
 
 def _positions(theirs: Tensor) -> str:
-    """Return our name for the positional encodings: those of transformers, or of Marian itself if a file has them."""
+    """Return our name for the positional encodings: "marian" if a file has Marian's own, or else "sinusoidal"."""
     length, d_model = theirs.shape
     ours = sinusoids(length, d_model, "marian")[:, marian.sines_first(d_model)]
     return "marian" if torch.allclose(theirs, ours, atol=1e-4) else "sinusoidal"

@@ -294,8 +294,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the input of the first layer in `dtype`.
 
-        If gradients are needed, the sum is compiled to one kernel. The look-ups are not compiled, because torch sorts
-        the ids to compute gradients. Compiled code would use atomic additions, many of them to the same few rows.
+        If gradients are needed, the sum is compiled to one kernel. The look-ups are not compiled: to compute gradients,
+        torch sorts the ids, but compiled code would make many atomic additions to the same few rows.
         """
         vectors = self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side))
         function = compiled(dropped_sum, ids_N.device, dropped_sum) if torch.is_grad_enabled() else dropped_sum
