@@ -74,7 +74,7 @@ def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
     spelled = ["", *(token.replace("\u2581", " ") for token in tokenizer.tokens(ids))]
     if "".join(spelled) == f" {text}":
         return text, [max(length - 1, 0) for length in itertools.accumulate(map(len, spelled))]
-    # The text spells byte tokens and unknown tokens differently.
+    # Byte tokens and unknown tokens look different in the text.
     offsets = [len(decoded) for decoded in tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])]
     # Some of a character's bytes may decode to more characters than all of its bytes do.
     for index in range(len(ids) - 1, -1, -1):

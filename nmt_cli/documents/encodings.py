@@ -43,7 +43,7 @@ class Encoding:
 
 
 def decoded(data: bytes, language: str = "") -> tuple[str, Encoding]:
-    """Return the text of a file and its encoding. `language` is that of the text. Raise DataError for binary data."""
+    """Return the text of a file, which is in `language`, and its encoding. Raise DataError for binary data."""
     for mark, name in _MARKS.items():
         if data.startswith(mark):
             return _decoded(data[len(mark) :], Encoding(name, mark))

@@ -20,7 +20,7 @@ class Format:
     suffixes: tuple[str, ...] = ()  # if empty, only --format and the server's clients can select the format
     to_utf8: str = "iconv"  # a command that converts such files to UTF-8, for error messages
     binary: bool = False  # `read` takes bytes; other formats take text, and their files must be UTF-8
-    marker: bytes = b""  # is near the start of such files, if other kinds of files share the suffix
+    marker: bytes = b""  # near the start of such files, to tell them from other files with the same suffix
 
     def read(self, source: str | bytes, options: ReadOptions) -> Document:
         """Parse a text, or the bytes of a file, into a document. Raise DataError if the source has another format."""

@@ -229,7 +229,7 @@ def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int]
     blocks, end = list[int](), 0
     for index, token in enumerate(tokens):
         if index >= end and token.name in BLOCKS:
-            blocks.append(index)  # skips copied elements, such as an SVG image with a title
+            blocks.append(index)  # not inside copied elements, such as an SVG image with a title
         end = max(end, copied.get(index, 0))
     # Without an end tag, which HTML makes optional for paragraphs, an element ends at the next block.
     unclosed = {index for index in begins if index not in copied and tokens[index].name not in names}

@@ -85,7 +85,7 @@ def _groups(source: str, value: _Value, messages: dict[int, Message]) -> list[Pl
     groups = dict[tuple[str, str], PluralGroup]()
     for start, key, inner in value.members:
         named = _PLURAL.fullmatch(f"_{key}" if key in CATEGORIES else key)
-        # A key with an escape is longer in the file, where new keys are copied from its spelling.
+        # Skip keys with escapes: they are longer in the file, so the offset of their category would be wrong.
         if named and inner.start in messages and source.startswith(f'"{key}"', start):
             base = (named["base"], named["ordinal"] or "")
             indent = _SPACE.match(source, value.start + 1)

@@ -16,7 +16,7 @@ from nmt_cli.documents.layout import MarkInGap, lay_out
 from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 
 # Weights of the costs of a gap for a standalone mark; see _costs.
-_NEARER = 8  # how many times less a word counts than its neighbor on the side of the mark
+_NEARER = 8  # how many times more a word counts than the next word farther from the mark
 _FARTHEST = 8  # words on each side of the mark that count
 _AFTER = 1.1  # how many times more a word after the mark counts than one before it
 _PAST = 0.3  # cost of each unit between a word and a mark on its correct side; on the wrong side, n units cost sqrt(n)

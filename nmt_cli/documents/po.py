@@ -1,7 +1,7 @@
 """Gettext catalogs: messages that are empty or fuzzy get a translation, and are marked fuzzy for a person to review.
 
-Everything else in the file is copied byte for byte. No library does that. Also, polib opens a file if the text of a
-catalog is the path of one.
+Everything else in the file is copied byte for byte, which no library does. Also, polib takes a catalog's text for a
+path if there is a file of that name.
 """
 
 import re

@@ -128,7 +128,7 @@ def _speech(tokens: list[Item], syntax: Syntax, options: ReadOptions) -> list[Pa
     after = "".join(token.source for token in tokens[last:])
     body = tokens[first:last]
     if body and body[0].kind == "text":
-        # A tag may follow the dash.
+        # If a tag follows the text, a letter stands for it, so that a dash before the tag is found.
         match = _DASH.match(f"{body[0].source}a" if len(body) > 1 else body[0].source) or _EDGE.match(body[0].source)
         edge = match.end() if match else 0
         before += body[0].source[:edge]
@@ -191,7 +191,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
 
 
 def _ends(text: str) -> bool:
-    """Return whether a text ends a sentence. A text that ends with a bracket describes a sound, so it does."""
+    """Return whether a text ends a sentence. A closing bracket ends one, because text in brackets describes a sound."""
     text = text.rstrip()
     return text[-1:] in (")", "]") or text.rstrip(_CLOSERS)[-1:] in tuple(_STOPS)
 
