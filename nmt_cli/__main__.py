@@ -31,7 +31,7 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
             return BROKEN_PIPE
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
-        if code := signals.received():  # a library turned it into another error
+        if code := signals.received():  # a library turned the signal's exception into another error
             return code
         if not isinstance(error, NmtError | OSError):
             raise

@@ -88,7 +88,7 @@ def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
 
 
 def is_current(output: Path, stamp: str | None = None) -> bool:
-    """Return whether the library has this stamp. The default is that of the current sources on this system."""
+    """Return whether the library has this stamp, by default the stamp of the current sources on this system."""
     stamp = stamp or _stamp(own_target(), levels_of(own_target()), [])
     return output.exists() and stamp.encode() in output.read_bytes()
 
@@ -107,8 +107,9 @@ def build(
 ) -> bool:
     """Compile the library unless `output` is current; return whether it was compiled.
 
-    target: zig's name of a system, such as aarch64-linux-gnu.2.17; None: this system. levels: keys of LEVELS; empty:
-    all levels of the target. flags: for the compiler and the linker. Raises CannotBuildError with the first error.
+    `target` is zig's name of a system, such as aarch64-linux-gnu.2.17, by default this one. `levels` are keys of
+    LEVELS, by default all levels of the target. `flags` go to the compiler and the linker. Raises CannotBuildError with
+    the first error.
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]

@@ -1,7 +1,7 @@
 // Helper threads that share large products with the threads that search. engine.c includes this file.
 //
-// A job consists of parts that any thread may compute. Its owner takes parts from the first on, helpers from the last
-// on, so that a core mostly meets the weights that its cache has kept. Helpers sleep if no job appears for a while.
+// A job consists of parts that any thread may compute. Its owner takes the first part that is left, a helper the last,
+// so that a core's cache often still holds the weights of its part. Helpers sleep if no job appears for a while.
 // At most `threads` threads compute at once: a helper for each thread that does not search at the moment.
 #include <pthread.h>
 #include <sched.h>
@@ -10,9 +10,9 @@
 typedef void Part(const void *job, int64_t part);
 
 struct Team {
-    int64_t threads, searching;  // the most threads at once; those inside `enter` and `run`
+    int64_t threads, searching;  // maximum number of threads at once; number of threads inside `enter` or `run`
     uint64_t left;  // parts that nobody has taken: the first, and in the upper 32 bits the end
-    int64_t alone;  // jobs that their owners compute alone, because other processes use the helpers' cores
+    int64_t alone;  // how many next jobs their owners compute alone, because other processes use the helpers' cores
     int64_t helped;  // parts of all jobs that helpers have computed
     Part *function;
     const void *job;
@@ -22,9 +22,9 @@ struct Team {
     pthread_cond_t wake;
 };
 
-enum { SPINS = 4000 };  // looks at `left` before a helper sleeps, about 0.1 ms
-enum { PATIENCE = 100000 };  // nanoseconds
-enum { ALONE = 1000 };  // jobs after a helper was not running
+enum { SPINS = 4000 };  // how often a helper looks at `left` before it sleeps, about 0.1 ms
+enum { PATIENCE = 100000 };  // nanoseconds, in addition to twice its own time, for which an owner waits for helpers
+enum { ALONE = 1000 };  // jobs that owners compute alone after a helper took longer
 
 #define GET(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define SET(x, y) __atomic_store_n(&(x), y, __ATOMIC_SEQ_CST)
@@ -107,7 +107,7 @@ static void end_work(Team *team) {
 Team *EXPORT(team_new)(int64_t threads) {
     Team *team = allocate(sizeof(Team));
     if (!team) return 0;
-    team->threads = team->users = threads;  // with a helper less, and the owner
+    team->threads = team->users = threads;  // the users are the owner and one helper fewer than threads
     pthread_mutex_init(&team->mutex, 0);
     pthread_cond_init(&team->wake, 0);
     return team;
@@ -120,7 +120,7 @@ static void leave_team(Team *team) {
     release(team);
 }
 
-// End the helpers' calls of `help`. The owner's last call.
+// End the helpers' calls of `help`. The owner must not use the team afterwards.
 void EXPORT(team_close)(Team *team) {
     SET(team->closed, 1);
     pthread_mutex_lock(&team->mutex);

@@ -125,7 +125,7 @@ def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
 
 
 def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge settings. If `high` changes the text, drop `expect` of `low`; if only the steps, drop the scores in it."""
+    """Merge settings. Drop the expectations of `low` if `high` changes the text, or their scores if only the steps."""
     (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
     expect = low.get("expect")
     if text != other_text:

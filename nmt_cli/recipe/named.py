@@ -2,7 +2,7 @@
 
 from typing import Any
 
-# Their recipes and `nmt prepare NAME` share them. A recipe's own values override them.
+# The recipes of these corpora and `nmt prepare NAME` use these settings. A recipe's own values override them.
 _MULTI30K = {"src": "en", "tokenizer": {"vocabulary_size": 8000}, "rows": 29_000}
 _37K, _32K = {"vocabulary_size": 37_000}, {"vocabulary_size": 32_000}
 NAMED_CORPORA: dict[str, dict[str, Any]] = {

@@ -41,7 +41,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             name = by_system[0].name
             expected = _expected(run, split, by_system[0].metric)
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
-            if split != "general":  # show the counts of the test set
+            if split != "general":  # test comes after dev, so the counts of the test set are shown
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
         for by_pair in zip(*(report.pairs for report in reports), strict=True):
             for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):

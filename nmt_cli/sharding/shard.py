@@ -50,7 +50,7 @@ def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
     """Return the shard that an option names: "3/8", "auto", or "auto/8" if the scheduler sets no number of tasks.
 
     With "auto", the scheduler's variables number the tasks of an array job from 1, and the processes of a task from 0.
-    If both are set, process P of Q in task I of N is worker (I - 1) * Q + P + 1 of N * Q. Raise UsageError if none is.
+    If both are set, process P of Q in task I of N is worker (I - 1) * Q + P + 1 of N * Q. Raise UsageError if none are.
     """
     if found := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         shard = Shard(int(found[1]), int(found[2]))

@@ -11,7 +11,7 @@ from nmt_cli.sharding.inputs import Input
 from nmt_cli.system.errors import DataError
 
 UNIT_LINES = 10_000
-MAX_UNIT_BYTES = 16 << 20  # a unit that reaches this size ends with the line that does
+MAX_UNIT_BYTES = 16 << 20  # a unit ends after the line that reaches this size
 BLOCK = 1 << 20
 SCANNED = 256  # bytes: a range this short is searched line by line
 
@@ -90,7 +90,7 @@ class Reader(contextlib.AbstractContextManager["Reader"]):
         self._file_index = -1
 
     def read(self, unit: Unit) -> Content:
-        """Return a unit's lines, long ones cut; DataError if the file has changed since its lines were counted."""
+        """Return a unit's lines, long ones cut. Raise DataError if the file has changed since they were counted."""
         file = self._files[unit.file]
         if unit.file != self._file_index or (unit.offset < self._offset and file.compressed):
             self._opened.close()
@@ -111,7 +111,7 @@ class Reader(contextlib.AbstractContextManager["Reader"]):
 
 
 def _content(stream: IO[bytes], unit: Unit) -> Content | None:
-    """Read a unit; None if it ends early or has another number of lines."""
+    """Read a unit. Return None if it ends early or has another number of lines."""
     if unit.bytes <= MAX_UNIT_BYTES + MAX_LINE_BYTES:
         data = stream.read(unit.bytes)
         complete = len(data) == unit.bytes and data.count(b"\n") + (not data.endswith(b"\n")) == unit.lines

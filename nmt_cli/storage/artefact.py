@@ -98,7 +98,7 @@ def make_directory(path: Path) -> None:
 
 
 def open_no_symlink(path: str, flags: int) -> int:
-    """Open a file whose name others can guess. Raise OSError if it is a symbolic link. Serves as `opener` of `open`."""
+    """Open a file whose name others can guess, as the `opener` of `open`. Raise OSError if it is a symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
