@@ -19,13 +19,13 @@ from nmt_cli.system import console
 # One thread: computations in tests are too small for more, and waiting threads slow down a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Temporary directories in memory, if there is enough: real fsyncs are slow, and tests learn nothing from them, since
-# SIGKILL does not empty the page cache. The mount must allow programs, which some tests write and run there.
+# Temporary directories in memory, if there is enough: real fsyncs are slow and show tests nothing, because what a
+# process has written survives its SIGKILL without them. Some tests run programs there, which noexec would forbid.
 SHM = Path("/dev/shm")
 if os.access(SHM, os.W_OK) and shutil.disk_usage(SHM).free > 4 << 30 and not os.statvfs(SHM).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHM))
 
-# Shells start background jobs with interrupts ignored; programs started by tests would inherit that.
+# A shell starts background jobs with SIGINT ignored; the programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

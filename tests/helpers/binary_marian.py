@@ -16,7 +16,7 @@ def float_item(array: Any) -> Item:
 
 
 def int8_item(array: Any, *, transposed: bool, kind: int = FIREFOX_INT8) -> Item:
-    """Quantize a matrix with one multiplier, which follows its bytes; the next multiple of 256 bytes ends the item."""
+    """Quantize a matrix with one multiplier, which follows its bytes; pad both to a multiple of 256 bytes."""
     multiplier = np.float32(127 / max(1e-9, float(np.abs(array).max())))
     rounded = np.rint((array.T if transposed else array) * multiplier).clip(-127, 127).astype(np.int8)
     data = rounded.tobytes() + multiplier.tobytes()

@@ -1,9 +1,9 @@
 """Search random sentences with random models: `python tests/helpers/engine_fuzz.py LIBRARY SENTENCES SEED`.
 
-Faults show up only in a library that ends the program at undefined behavior and invalid accesses, compiled with
--fsanitize=undefined -fsanitize-trap=undefined -DGUARD_PAGES -DSHARED=1, as test_engine_build.py does. The script
-checks only that results are possible, and prints their hash, which depends on the source, the level and the seed but
-not on the flags or on helper threads.
+LIBRARY should be compiled with -fsanitize=undefined -fsanitize-trap=undefined -DGUARD_PAGES -DSHARED=1, as
+test_engine_build.py does: undefined behavior and invalid accesses then end the program. Otherwise most faults go
+unnoticed, because the script checks only that results are possible. It prints their hash, which depends on the source,
+the level and the seed but not on the flags or on helper threads.
 """
 
 import ctypes

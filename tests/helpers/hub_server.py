@@ -1,4 +1,4 @@
-"""A small stand-in for the hub of data sets on 127.0.0.1, with faults to order."""
+"""A small stand-in for the hub of data sets on 127.0.0.1, which fails as a test tells it to."""
 
 import contextlib
 import hashlib
@@ -14,14 +14,14 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves `folder` as the data set or model `repo` of one commit; another path is a file of that name there."""
+    """Serves `folder` as the data set or model `repo` at one commit, and its files under their plain names too."""
 
     daemon_threads = True
 
     def __init__(self, repo: str, folder: Path, commit: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repo, self.folder, self.commit = repo, folder, commit
-        self.cut, self.busy, self.status = 0, 0, 503  # how many downloads are cut half-way, how many answered `status`
+        self.cut, self.busy, self.status = 0, 0, 503  # downloads to cut half-way; requests to answer with `status`
         self.requests: list[str] = []  # "METHOD path"
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 

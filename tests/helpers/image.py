@@ -1,6 +1,7 @@
 """Builds the images of a Dockerfile in directories, as a container builder would, and runs commands in them by chroot.
 
-It needs root, debootstrap and Linux namespaces. It follows the instructions that our Dockerfile has: any other fails.
+It needs root, debootstrap and Linux namespaces. It knows only the instructions that our Dockerfile uses, and fails at
+any other.
 """
 
 import json
@@ -13,7 +14,7 @@ import sys
 from pathlib import Path
 
 IGNORED = "VOLUME", "EXPOSE"
-# Run by a shell of the host in namespaces of its own. Loopback alone is up without the host's network.
+# A shell of the host runs this in new namespaces. Without the host's network, only the loopback device is up.
 RUN = """
 mount --rbind /dev "$ROOT/dev"; mount -t proc proc "$ROOT/proc"; mount -t tmpfs tmpfs "$ROOT/tmp"
 chmod 1777 "$ROOT/tmp"
@@ -57,7 +58,7 @@ def build(dockerfile: Path, context: Path, base: Path, work: Path, arguments: di
             values[name] = arguments.get(name, default)
         elif instruction == "FROM":
             name = rest.partition(" AS ")[2] or "last"
-            subprocess.run(["cp", "-a", "--reflink=auto", base, work / name], check=True)  # with devices
+            subprocess.run(["cp", "-a", "--reflink=auto", base, work / name], check=True)  # copies device files too
             image = stages[name] = Image(work / name)
         elif image is None:
             raise AssertionError(f"{instruction} stands before the first FROM")

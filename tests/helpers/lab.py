@@ -1,4 +1,4 @@
-"""The words of the numbers corpus, and a run to train and to compare with an undisturbed one."""
+"""The words of the numbers corpus, and what a test needs to train a run and compare it with an undisturbed one."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A file of each format of messages, with the features that its documentation describes."""
+"""One file of each message format, with the features that the format's documentation describes."""
 
 JSON = r"""{
   "title": "Hello \u00e9 world",

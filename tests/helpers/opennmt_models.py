@@ -1,4 +1,4 @@
-"""Random models of the shape of OpenNMT's, written by ctranslate2's own classes, and Argos packages with them."""
+"""Random models built like OpenNMT's, written by ctranslate2's own classes, and Argos packages that hold them."""
 
 import json
 import zipfile
@@ -15,7 +15,7 @@ from nmt_cli.transformer.model import sinusoids
 D, FF, HEADS = 16, 24, 4
 _PROCESSOR = sentencepiece.SentencePieceProcessor(model_proto=SOURCE)
 _PIECES = _PROCESSOR.id_to_piece(list(range(len(_PROCESSOR))))
-# As OpenNMT-py orders them.
+# In OpenNMT-py's order.
 TOKENS = ["<unk>", "<blank>", "<s>", "</s>", *(piece for piece in _PIECES if piece not in ("<unk>", "<s>", "</s>"))]
 OTHER_TOKENS = [*TOKENS[:4], *TOKENS[:3:-1], "zz"]
 METADATA = {

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of its own for a test session, from the programs that are installed."""
+"""A PostgreSQL server for one test session, run with the installed programs."""
 
 import contextlib
 import os
@@ -48,7 +48,7 @@ class PostgresServer:
         self.start()
 
     def _make_certificate(self) -> None:
-        """Make a certificate for 127.0.0.1, which signs itself."""
+        """Make a self-signed certificate for 127.0.0.1."""
         subject = "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"
         files = "-keyout", "data/server.key", "-out", "data/server.crt"
         self._run("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files)

@@ -84,7 +84,7 @@ def by_engine(models: Sequence[Model], rows: int = 384) -> Search:
 
 
 def search_all(search: Search, segments: Iterable[Segment]) -> list[Segment]:
-    """Search segments in a thread; return them in the order in which they were done, or raise an error of one."""
+    """Search segments in a thread; return them in the order in which they were done, or raise one's error."""
     waiting = list(segments)
     done = list[Segment]()
     queue = SegmentQueue([search], done.append)

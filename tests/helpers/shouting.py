@@ -1,4 +1,4 @@
-"""A job whose translation is the line in capitals, with its number, and a program that is one worker of it."""
+"""A job that "translates" each line to its number and the line in capitals, and a program that runs one worker."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ POISON = b"poison"
 
 
 def shout(source: int, target: int, first: int, *, pause: float = 0.0) -> None:
-    """Translate lines from one file descriptor to another. A line of poison fails, after the lines before it."""
+    """Translate lines from one file descriptor to another. Fail at a POISON line, once those before it are written."""
     with os.fdopen(os.dup(source), "rb") as lines:
         for number, line in enumerate(lines, first):
             if line.strip() == POISON:

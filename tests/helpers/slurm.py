@@ -1,4 +1,4 @@
-"""A Slurm cluster of its own: a controller and two nodes on this machine, from Debian's packages. It needs root."""
+"""A Slurm cluster for tests: a controller and two nodes on this machine, from Debian's packages. It needs root."""
 
 import contextlib
 import os

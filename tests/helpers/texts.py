@@ -62,7 +62,7 @@ def write(path: Path, lines: Iterable[str | bytes]) -> Path:
 
 
 def own(folder: Path, text: list[tuple[Any, Any]], **more: Any) -> schema.Corpus:
-    """Write training pairs and return the corpus section that names them; `more` is laid over it."""
+    """Write training pairs and return the corpus section that names them, with the settings `more` added."""
     folder.mkdir(exist_ok=True)
     plain: dict[str, Any] = {
         "name": "own",
@@ -95,7 +95,7 @@ def bitext_section(*entries: dict[str, Any], **more: Any) -> schema.Corpus:
 
 
 def bitext_rows(path: Path, data: bytes, **entry: Any) -> list[tuple[bytes | None, bytes | None, float | None]]:
-    """Write a file and return the source, the target and the score of each pair that an entry of it gives."""
+    """Write a file and return the source, the target and the score of each pair read from it."""
     path.write_bytes(data)
     chunks = list(bitext.read_source(bitext_section({"files": [str(path)], **entry}), 0, {}))
     return [row for chunk in chunks for row in zip(chunk.src, chunk.tgt, chunk.scores, strict=True)]
