@@ -127,7 +127,7 @@ def slurm() -> Iterator[Slurm]:
     """A Slurm cluster with two nodes, whose jobs find `nmt`."""
     if reason := missing():
         pytest.skip(reason)
-    directory = Path(tempfile.mkdtemp())  # munge refuses directories that others may write
+    directory = Path(tempfile.mkdtemp())  # munge refuses directories that others may write to
     try:
         with running(directory) as cluster:
             nmt = directory / "bin/nmt"
@@ -187,7 +187,7 @@ def test_datatrove_under_slurm(slurm: Slurm, text: Path, tmp_path: Path, model: 
         '"logs/translate"': f'"{tmp_path / "logs"}"',
     }
     recipe = script("datatrove_translate.py", changes, tmp_path)
-    path = f"{Path(sys.executable).parent}:{slurm.environment['PATH']}"  # of datatrove's program for tasks
+    path = f"{Path(sys.executable).parent}:{slurm.environment['PATH']}"  # has datatrove's program
     environment = {**slurm.environment, "PYTHONPATH": str(ROOT), "PATH": path}
     subprocess.run([sys.executable, recipe], env=environment, cwd=tmp_path, check=True, capture_output=True)
     slurm.wait(lambda: not slurm.run("squeue", "-h"))

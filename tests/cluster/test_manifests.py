@@ -37,7 +37,7 @@ def documents(name: str) -> list[Any]:
 
 
 def options_of(words: list[str]) -> dict[str, Any]:
-    """Return the values of a command line's options; an exception for an unknown one."""
+    """Return the values of a command line's options; raise an error for an unknown one."""
     group: Any = typer.main.get_command(app)
     return dict(group.commands[words[0]].make_context(words[0], words[1:]).params)
 
@@ -118,7 +118,7 @@ def test_the_image_and_the_compose_file_start_a_server() -> None:
 
 
 def test_caddy_serves_https_in_front_of_nmt(tmp_path: Path) -> None:
-    """It has an authority of its own, as for every localhost. Translated files have https:// URLs."""
+    """For a localhost, Caddy signs its certificate itself. The URLs of translated files begin with https://."""
     if not shutil.which("caddy"):
         pytest.skip("caddy is not installed")
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:

@@ -132,7 +132,7 @@ def test_the_first_of_several_processes_reports_the_signal(
 
 
 def test_the_first_process_reports_a_reproduced_run(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after a dry run or a failure. Trees are written beside the corpus as text."""
+    """Not after a dry run or a failure. Trees are first written as text, beside the corpus."""
     reproduced, reported = Mock(return_value=0), Mock(return_value="page")
     monkeypatch.setattr("nmt_cli.reproduction.reproduce.reproduce", reproduced)
     monkeypatch.setattr("nmt_cli.reporting.report.report", reported)

@@ -193,7 +193,7 @@ def test_recipes_are_wrapped_on_a_terminal_only() -> None:
     shown = subprocess.Popen(command, stdout=theirs, cwd=ROOT, env=os.environ | {"COLUMNS": "80", "LINES": "24"})
     os.close(theirs)
     text = b""
-    with contextlib.suppress(OSError):  # the end of the terminal
+    with contextlib.suppress(OSError):  # raised by a read at the end of the terminal
         while block := os.read(ours, 1 << 16):
             text += block
     assert shown.wait() == 0

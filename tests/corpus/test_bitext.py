@@ -215,7 +215,7 @@ def test_a_damaged_file_is_an_error_with_its_line(tmp_path: Path, name: str, dat
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_first_error_of_a_file_is_named(tmp_path: Path, workers: int) -> None:
-    """A worker finds the wrong score in line 3, this process the end of the file."""
+    """A worker finds the wrong score in line 3; this process finds that the file ends too early."""
     draw = random.Random(1)
     rows = [f"{draw.random()} a\t{draw.random()} b\t{'high' if i == 3 else 0.5}" for i in range(1, 30_000)]
     path = tmp_path / "a.tsv.gz"

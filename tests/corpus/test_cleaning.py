@@ -61,7 +61,7 @@ def test_each_reason_drops_its_pair(pair: tuple[bytes | None, bytes | None], rea
 
 
 def test_a_chunk_becomes_lines_hashes_and_counts() -> None:
-    """The hashes include the repetition of a file listed twice; held-out pairs are dropped in every repetition."""
+    """If a file is listed twice, the hashes tell its repetitions apart; held-out pairs are dropped from each."""
     held_out = cleaning.held_out_hashes([("gone", "weg")], Cleaning())
     raw: list[tuple[bytes | None, bytes | None]] = [
         (b"one", b"eins"), (None, b"x"), (b"y", None), (b"gone", b"weg"), (b"a\xff" + b"b" * 300, b"c"),

@@ -48,7 +48,7 @@ def test_a_long_chain_in_any_order_is_one_group() -> None:
 
 
 def with_duplicates() -> list[tuple[str, str]]:
-    """Return text whose lines have duplicates after folding: one side with other case or punctuation, one new side."""
+    """Return text where each pair has two more that share a side with it, but for case or punctuation."""
     draw, made = random.Random(2), list[tuple[str, str]]()
     for i, (src, tgt) in enumerate(PAIRS):
         word = "".join(chr(ord("k") + int(digit)) for digit in str(i))
@@ -163,7 +163,7 @@ def test_pairs_without_words_are_not_joined() -> None:
 
 
 def test_groups_are_spread_evenly_up_to_the_wanted_number() -> None:
-    """The phase shifts all groups alike. A group of three pairs counts for three intervals."""
+    """The phase shifts all chosen groups alike. A group of three pairs takes the place of three groups."""
 
     def drawn(group: list[int], wanted: int, phase: float, *before: int) -> list[int]:
         sizes, taken = np.bincount(group, minlength=max(group) + 1), np.zeros(max(group) + 1, bool)

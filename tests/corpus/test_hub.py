@@ -64,7 +64,7 @@ def test_a_mirror_must_have_all_shards_and_languages(tmp_path: Path) -> None:
     out = texts.run(texts.corpus(SECTION), tmp_path / "out", mirror=mirror)
     corpus = store.open_corpus(out)
     assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (1000, 100, 100)
-    texts.run(texts.corpus(SECTION), out, mirror=mirror)  # is finished
+    texts.run(texts.corpus(SECTION), out, mirror=mirror)  # finished already
     with pytest.raises(DataError, match="no column for 'fr', only translation"):
         texts.run(texts.corpus({**SECTION, "tgt": "fr"}), tmp_path / "no", mirror=mirror)
     shard = mirror / "de-en" / "train-00001-of-00003.parquet"

@@ -282,7 +282,7 @@ def test_dropped_pairs_are_shown_and_stored_with_the_sources(
 
 
 def test_a_named_set_is_not_cleaned() -> None:
-    """Only the leading BOM and CRs at line ends go. A line feed within a text of a data set becomes a space."""
+    """Only a leading BOM and CRs at line ends are removed. A line feed within a text of a data set becomes a space."""
     raw = [["\ufeff a\r", "\ufeffb", "c\nd", "", " e  \r\r"], ["\ufeffA", "B\u2028", "C\r", "", "E&amp;"]]
     src, tgt = ([line.encode() for line in side] for side in raw)
     chunks = [readers.Chunk([*src[:2]], [*tgt[:2]]), readers.Chunk([*src[2:]], [*tgt[2:]])]
@@ -439,14 +439,14 @@ def test_lengths_and_ratios_up_to_the_limit_are_kept(tmp_path: Path) -> None:
     assert artefact.sha256(out / "tokenizer.model") == artefact.sha256(reused)
     counts = {reason: entry["pairs"] for reason, entry in report(out)["dropped"].items() if entry["pairs"]}
     assert counts == {cleaning.TOO_LONG: short.count(False), cleaning.RATIO: sum(short) - len(expected)}
-    texts.run(section, out)  # is finished
+    texts.run(section, out)  # finished already
     reused.write_bytes(b"another")
     with pytest.raises(OutputError, match=r"tokenizer\.model is a different file"):
         texts.run(section, out)
 
 
 def test_a_reused_tokenizer_with_a_new_or_missing_target_model_is_another(tmp_path: Path) -> None:
-    """Even if the target model has the bytes of the other."""
+    """Even if the two models have the same bytes."""
     one = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "one") / "tokenizer.model"
     files = [Path(shutil.copy(one, tmp_path / name)) for name in ("reused.model", "reused.target.model")]
     section = texts.own(tmp_path / "in", PAIRS, tokenizer={"file": str(files[0])})

@@ -80,7 +80,7 @@ def test_subwords_split_down_to_their_last_parts(twice: Corpus) -> None:
 
 
 def test_a_subword_splits_into_the_parts_that_were_merged_first() -> None:
-    """The part that was merged later decides. Special tokens and those that are no merge never split."""
+    """Of each way to split, the part that was merged later counts. Special tokens and unmerged ones never split."""
     scores = {"<pad>": 0.0, "</s>": 0.0, "a": -1.0, "c": -2.0, "ab": -20.0, "bc": -10.0, "abc": -30.0, "cab": -40.0}
     tokens = [*scores]
 
@@ -102,7 +102,7 @@ def test_a_subword_splits_into_the_parts_that_were_merged_first() -> None:
 
 
 def test_pairs_of_different_languages_are_never_joined(tmp_path: Path) -> None:
-    """The rules of case are those of the language; other tokens at the beginning are tags."""
+    """Letter case follows the rules of the target language; without targets, tokens at the beginning are tags."""
     entries: list[dict[str, Any]] = []
     for i in range(16):
         name = ("de", "tr")[i % 2]

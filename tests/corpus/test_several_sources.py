@@ -82,7 +82,7 @@ def test_each_set_has_the_entries_of_its_own_after_its_files(tmp_path: Path) -> 
 
 
 def test_lines_of_held_out_files_begin_with_the_language(tmp_path: Path) -> None:
-    """Also after a byte order mark, which stays away from it."""
+    """Also where the file begins with a byte order mark, which is removed."""
     files = files_of(tmp_path)
     Path(files["d.tsv.en"]).write_bytes(b"\xef\xbb\xbfd\n")
     entries = [{"files": [files["a.tsv"]]}, {"files": [files["b.tsv"]], "tgt": "fr"}]

@@ -95,7 +95,7 @@ def test_settings_have_the_same_effect_in_shards(tmp_path: Path, more: dict[str,
 
 
 def test_parts_of_several_sources_are_counted(tmp_path: Path) -> None:
-    """A part may have pairs of two sources, or none that is left."""
+    """A part may have pairs of two sources, or lose all its pairs."""
     empty = tmp_path / "empty.tsv"
     texts.write(empty, ["\t"] * 250)
     table = texts.write(tmp_path / "a.tsv", [f"{src}\t{tgt}" for src, tgt in NEXT[400:530]])

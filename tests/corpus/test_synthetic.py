@@ -32,7 +32,7 @@ WORDS = dict(zip([*ENGLISH, *GERMAN], [*GERMAN, *ENGLISH], strict=True))
 class Words:
     """A translator of number words, which records its calls."""
 
-    calls: ClassVar[list[Any]] = []  # of each call the model and the options, then each line
+    calls: ClassVar[list[Any]] = []  # for each call, the model and the options, then each line
     fails_after: ClassVar[int | None] = None
     changes: ClassVar[dict[str, str]] = {}
 
@@ -56,7 +56,7 @@ def words() -> None:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Models by their languages. They only exist: `Words` translates."""
+    """Models by their languages. They are never run: `Words` translates."""
     directory = tmp_path_factory.mktemp("models")
     return {
         sides: make_model(directory / sides, f"corpus.src={sides[:2]}", f"corpus.tgt={sides[2:]}")
@@ -128,7 +128,7 @@ def test_back_translations_are_tagged_and_added(corpus_of: Any, tmp_path: Path, 
 
 
 def test_each_entry_has_its_languages_if_the_corpus_has_several_targets(tmp_path: Path) -> None:
-    """A model with several targets gets its target token; pairs begin with theirs, then with the tag."""
+    """A model with several targets gets its target token; pairs begin with that of the corpus, then with the tag."""
     words = {code: [f"{code}{word}" for word in ENGLISH] for code in ("de", "fr")}
     text = [" ".join(ENGLISH[i // k % 10] for k in (1, 10, 3, 7)) for i in range(60)]
 
@@ -343,7 +343,7 @@ def test_a_loop_is_up_to_six_words_four_times_unless_the_source_loops(tmp_path: 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
 def test_translations_of_outlying_length_are_dropped(tmp_path: Path, side: str) -> None:
-    """If most have the length of the text, ratios from e^-0.5 to e^0.5 are kept, with ten added to both lengths."""
+    """If most are as long as their text, ratios from e^-0.5 to e^0.5 are kept, with ten added to both lengths first."""
     text, lengths = "t" * 90, [90] * 8 + [155, 154, 51, 50, 0]
     pairs = [(f"{text[:-2]}{i:02}", "m" * length) for i, length in enumerate(lengths)]
     kept, stats = written(tmp_path, pairs, side=side, tag="bt")
@@ -462,9 +462,9 @@ def test_progress_resumes_after_an_interrupt(corpus_of: Any, tmp_path: Path, mon
 
 
 def test_many_machines_translate_for_one_corpus(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
-    """Workers translate units with the model; `prepare` takes them, does the rest, and gives the corpus of one machine.
+    """Workers translate units with the model; `prepare` takes the results, does the rest, and makes the same corpus.
 
-    Samples, too, do not depend on the units.
+    Samples do not depend on the units either.
     """
     lines = [" ".join(ENGLISH[int(digit)] for digit in f"{i:03}{i * 7:04}") for i in range(260)]
     (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in lines))

@@ -73,7 +73,7 @@ def test_code_links_and_tables_stay(text: str) -> None:
     assert shape(repeated) == shape(text)
     turned = shape(translated(markdown.parse(text, Protection()), backwards))
     assert not shape(text) - turned
-    assert {each.split("_")[0] for each in turned - shape(text)} <= {"em", "strong", "s"}  # of separated words
+    assert {each.split("_")[0] for each in turned - shape(text)} <= {"em", "strong", "s"}  # around separated words
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_empty_emphasis_is_dropped() -> None:
 
 
 def test_reference_links_keep_their_target() -> None:
-    """The target is written out where the text was the target, also inside an image's text."""
+    """The label is written out where the text served as the label, also inside an image's text."""
     text = "see [a dog] and [The `x` *cat*][] or [b][c] ![d [e]](f)\n\n[a dog]: u\n[The `x` *cat*]: v\n[c]: w\n[e]: x\n"
     named = text.replace("[a dog] and", "[a dog][a dog] and").replace("cat*][] or", "cat*][The `x` *cat*] or")
     assert translated(markdown.parse(text), same) == named.replace("[e]](f)", "[e][e]](f)")

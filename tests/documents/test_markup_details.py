@@ -299,7 +299,7 @@ def test_syntax_of_markdown_and_text_that_resembles_it() -> None:
 
 
 def test_forbidden_additions_leave_the_words_beside_them() -> None:
-    """A placeholder that the source has once may stand once."""
+    """A placeholder that the source has once may occur once in the translation."""
     protection = Protection()
     output = Aligned("a %s b {x} c", [(1, 0), (4, 0), (6, 0), (10, 0), (12, 2)])
     assert translated(plain_parts("see x", protection), lambda _: output) == "a b c"

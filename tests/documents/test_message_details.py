@@ -112,7 +112,7 @@ def test_each_format_has_its_own_placeholders(kind: str) -> None:
             'see <a href="x">it</a>',
             answer("d'eau"),
             '<a href="x">d\\\'eau</a>',
-        ),  # the quotes of a tag are none of the text
+        ),  # quotes inside a tag do not belong to the text
         ("android", "dog", answer("?b@"), "\\?b@"),
         ("android", "a \\&quot;b\\&quot; it\\&#39;s", capitals, "A \\&quot;B\\&quot; IT\\&#39;S"),
         ("android", "a <xliff:g>b <b>c</b></xliff:g> <g>d</g>", capitals, "A <xliff:g>b <b>c</b></xliff:g> <g>D</g>"),

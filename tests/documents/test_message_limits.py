@@ -54,7 +54,7 @@ def test_a_choice_is_rewritten_only_for_other_categories(text: str, language: st
 def test_one_changed_sentence_changes_the_message() -> None:
     text = "{n, plural, one {# dog} other {# 5}}"
     assert icu_written(text, "de") == "{n, plural, one {# DOG} other {# 5}}"
-    # The singular without a number that the other form has, and with all of its arguments.
+    # The singular is not used if it lacks the number or an argument of the other form.
     assert icu_written("{n, plural, one {{x} dog} other {{x} # dogs}}", "ru").count("DOGS") == 4
     assert icu_written("{n, plural, one {{x} # dog} other {{x} dogs}}", "ru").count("DOGS") == 3
     assert icu_written("{n, plural, one {dog} other {{x, select, other {dogs}}}}", "ru").count("DOGS") == 4

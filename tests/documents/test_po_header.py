@@ -45,9 +45,9 @@ FILES, ONE = ("%d file", "%d files"), ("One file", "%d files")
     ("language", "one", "number", "forms"),
     [
         ("de", ONE, 2, "10"),
-        ("fr", ONE, 2, "00"),  # 0 takes the singular, too
+        ("fr", ONE, 2, "00"),  # the singular is the form of 0, too
         ("fr", FILES, 2, "10"),
-        ("ru", ONE, 3, "000"),  # 21 takes the form of 1
+        ("ru", ONE, 3, "000"),  # 21 has the form of 1
         ("ru", FILES, 3, "100"),
         ("cs", ONE, 3, "100"),
         ("pl", ONE, 3, "100"),
@@ -66,7 +66,7 @@ FILES, ONE = ("%d file", "%d files"), ("One file", "%d files")
 def test_each_form_has_the_placeholders_that_its_numbers_need(
     tmp_path: Path, language: str, one: tuple[str, str], number: int, forms: str
 ) -> None:
-    """The singular may spell out the number only in a form that no other number takes."""
+    """The singular may spell out the number only if no other number takes that form."""
     field = '"Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\\n"\n' if language != "xx" else '"X: \\n"\n'
     message = f'#, c-format\nmsgid "{one[0]}"\nmsgid_plural "{one[1]}"\nmsgstr[0] ""\nmsgstr[1] ""\n'
     written = filled(f"{FIELDS}{field}\n{message}", language, same)

@@ -126,7 +126,7 @@ def test_the_flag_of_an_indented_message_has_its_own_line(indent: str) -> None:
     ("text", "copied", "links"),
     [
         (" 3.14 5", "3.14 5", [(1, 1), (2, 2), (3, 3), (4, 4), (6, 6)]),
-        ("3", "3.14", [(1, 0), (2, 0), (3, 0), (4, 0)]),  # another spelling of it is longer
+        ("3", "3.14", [(1, 0), (2, 0), (3, 0), (4, 0)]),  # the copied spelling is longer
     ],
 )
 def test_copied_text_is_linked_to_itself(text: str, copied: str, links: list[tuple[int, int]]) -> None:

@@ -146,7 +146,7 @@ def test_attributes_are_set_in_every_form_of_tag() -> None:
 
 
 def test_plurals_that_another_message_divides_stay() -> None:
-    """A category that the target language lacks goes only if nothing else stands before the next one."""
+    """A category that the target language lacks is removed, unless another message stands before the next category."""
     text = '{"a_one": "dog", "a_two": "dogs", "x": "y", "a_other": "dogs"}'
     assert json.loads(translated("json", text, "ja")) == {"a_two": "DOGS", "x": "Y", "a_other": "DOGS"}
     assert json.loads(translated("json", text, "")) == {"a_one": "DOG", "a_two": "DOGS", "x": "Y", "a_other": "DOGS"}
@@ -166,7 +166,7 @@ def test_labels_up_to_a_length_have_accelerators() -> None:
 
 
 def test_a_letter_that_no_other_label_uses_is_marked() -> None:
-    """The beginning of a word before a letter inside of one; a used one where there is no other."""
+    """First letters of words are preferred to others; a used letter is taken only if there is no other."""
     label = accelerators.find("_Quit")
     assert label
     for used, expected in (("", "_Die Daten"), ("d", "D_ie Daten"), ("di", "Di_e Daten"), ("dieatn", "_Die Daten")):

@@ -47,7 +47,7 @@ def numbers(data: bytes) -> list[int]:
 
 
 def test_headers_of_all_tables_in_all_sheets_stay() -> None:
-    """Their texts, wherever else these stand; cells beside and below them are translated."""
+    """So do equal texts in other cells. All other cells, beside and below the headers, are translated."""
     cells = {
         "a": cell("B2", 0)
         + cell("C2", 1)
@@ -69,7 +69,7 @@ def test_headers_of_all_tables_in_all_sheets_stay() -> None:
     assert numbers(workbook({"a": '<c t="s"><v>4</v></c>' + cell("Z9", 5)}, {"one": "A1:A2"}, {"a": links["a"]})) == [
         0, 1, 2, 3, 5, 6, 7, 8, 9,
     ]  # fmt: skip
-    plain = '<c r="B2"><v>3</v></c>'  # a number, which is no index
+    plain = '<c r="B2"><v>3</v></c>'  # the number 3, not the shared string 3
     assert 3 in numbers(workbook({"a": plain}, tables, {"a": links["a"]}))
 
 

@@ -182,7 +182,7 @@ def pieces(target: str, origins: list[int], texts: list[str], seconds: list[floa
         ("eins zwei drei", [0, 1, 2], ["a", "b c"], [9, 9], ["eins", "zwei drei"]),
         ("eins zwei", [0, 0], ["a", "b"], [9, 9], ["eins", "zwei"]),
         ("eins", [1], ["a", "b"], [9, 9], ["", "eins"]),
-        # A word that stands for the other cue moves to a pause only if it costs little.
+        # A cue ends at a pause, even if a word then leaves the cue of its source, but only if that costs little.
         ("eins, zwei drei", [0, 0, 2], ["a b", "c"], [9, 9], ["eins, zwei", "drei"]),
         ("eins zwei, drei vier", [0, 1, 2, 3], ["a b c", "d"], [9, 9], ["eins zwei, drei", "vier"]),
         # Of two divisions that are equally good, the one at a pause.
@@ -207,7 +207,7 @@ def test_the_links_of_a_divided_translation_are_those_of_its_cue() -> None:
     one, two = divided(target, ["see me", "now"], [9, 9], 42)
     assert one == Aligned("eins zwei", [(4, 4), (9, 0)])
     assert two == Aligned("drei", [(4, 1)])
-    # A word that stands for another cue is linked to the nearest character of its own.
+    # A word whose source is in another cue is linked to the nearest character of its own cue.
     for origin, links in ((0, (0, 0)), (3, (0, 1))):
         found = divided(Aligned("eins zwei", [(4, origin), (9, origin)]), ["a", "bc"], [9, 9], 42)
         assert found == [Aligned("eins", [(4, links[0])]), Aligned("zwei", [(4, links[1])])]

@@ -96,7 +96,7 @@ def test_formats_stay_with_their_words() -> None:
 
 
 def test_all_of_a_link_has_its_format() -> None:
-    """A word between two words of the link stands for none of its own."""
+    """So has "Hunde", whose source is outside the link, because it stands between two words of the link."""
     source = docx(paragraph(run("See "), LINK[0], run("our page", BOLD), LINK[1], run(" of dogs.")))
     model = linked({"Unsere": "our", "Hunde": "dogs", "Seite": "page", "sehen.": "See"})
     assert text_of(translated_file("docx", source, model)) == "<a><b>Unsere Hunde Seite</b></a> sehen."

@@ -218,7 +218,7 @@ def test_background_segments_let_others_run() -> None:
 
 
 def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    """A failed allocation starts the unfinished segments again with fewer at once; with one it is an error."""
+    """After a failed allocation, unfinished segments start again with fewer at once; with only one, it is an error."""
     model, sources = engine_model(model_of(2)), sources_of(60)
     expected = searched([model_of(2)], sources, options(), engine=True)
     init, enter, least = EngineSearch.__init__, EngineSearch.enter, 100
@@ -443,7 +443,7 @@ def test_members_of_an_ensemble_may_have_different_longest_lengths() -> None:
 
 @pytest.mark.parametrize("engine", [True, False])
 def test_a_source_beyond_the_bound_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As is a beam of more hypotheses than are computed at once. The others share the room."""
+    """So is one whose beam has more hypotheses than are computed at once. The others are searched together."""
     held = list[tuple[int, int]]()  # source tokens and rows in slots, after each round of entering
     monkeypatch.setattr(engine_backend, "MAX_SOURCE_TOKENS", 12)
     monkeypatch.setattr(torch_search, "MAX_SOURCE_TOKENS", 12)

@@ -5,7 +5,8 @@
 SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["train", ...]} with these options:
 "ids": a directory for logs of the sentences that each rank computed in each step;
 "nan": [step, rank]: the loss of that step is NaN on that rank;
-"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step; -1: the first fork to the command;
+"kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step; with rank -1, rank 0 sends it to the
+process that forked it;
 "stuck": SIGNAL: a translation of the first process sends it to the command, and then takes a minute;
 "slow_save": SECONDS: a delay before each checkpoint is written;
 "raise": [step, rank]: that rank runs out of memory in that step;
@@ -41,7 +42,7 @@ from nmt_cli.translation.translator import Translator
 
 
 def inject(spec: dict[str, Any]) -> None:
-    """Patch training in this process and its forks by the spec."""
+    """Patch training in this process and its forks as the spec says."""
     now = {"step": 0}
     step_batch, batch, take_step, forward = Trainer.step_batch, BatchPlan.batch, Trainer.take_step, LossModel.forward
     seen: list[int] = []
@@ -103,7 +104,7 @@ def start(spec: dict[str, Any], rank: int, port: int) -> int:
     world = spec.get("world", 1)
     os.environ.pop("MASTER_ADDR", None)
     if world > 1:
-        here = (0, 1) if "elsewhere" in spec else (rank, world)  # one process on each machine
+        here = (0, 1) if "elsewhere" in spec else (rank, world)  # two machines, each with one process
         job = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": here[0], "LOCAL_WORLD_SIZE": here[1]}
         job["MASTER_PORT"] = port
         os.environ.update({key: str(value) for key, value in job.items()}, MASTER_ADDR="127.0.0.1")

@@ -125,7 +125,7 @@ def test_a_step_copies_once_per_pass_and_never_waits(gpu: NullGpu, precision: st
             assert step["to_host"] == 1
     assert several["peak_mb"] < one["peak_mb"]
     work = [found["steps"][-1]["flops"] for found in (one, several)]
-    if precision == "bf16":  # on grids, shorter passes have fewer pads
+    if precision == "bf16":  # fp32 pads sentences, and less so in shorter passes
         assert work[0] == pytest.approx(work[1], rel=1e-6)
 
 
@@ -155,7 +155,7 @@ def test_a_killed_run_resumes_from_its_last_checkpoint(train: Any) -> None:
 
 
 def test_out_of_memory_at_any_allocation_ends_training_with_one_line(gpu: NullGpu, lab: Lab) -> None:
-    """With exit code 74, and the same command resumes without a loss."""
+    """The exit code is 74, and the same command resumes without losing anything."""
     sets = ["training.precision=auto", "training.steps=4", "training.checkpoint_every=2", "training.validate_every=2"]
     words = [lab.recipe_file, lab.corpus, gpu.directory, "--every", 150, *(w for each in sets for w in ("--set", each))]
     done = gpu.run("out_of_memory.py", *words, NULL_GPU_COMPILE="no")

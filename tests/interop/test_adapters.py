@@ -106,7 +106,7 @@ class Pieces:
 
 
 def own_tokenizer() -> Any:
-    """Return a tokenizer whose lines with a ? differ from theirs, and whose target side is another."""
+    """Return a tokenizer that splits lines with a ? differently from theirs, and has another one for targets."""
 
     def encode(lines: list[str]) -> list[list[int]]:
         return [[{"a": 3, "b": 4, "?": 4}[letter] for letter in line] for line in lines]
@@ -142,7 +142,7 @@ def toolkit(monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_ctranslate2_gets_tokens_and_our_search(toolkit: Mock, ends: bool) -> None:
-    """Its caller ends sources with EOS or not; targets never end with it."""
+    """Sources end with EOS if the caller says so; targets never do."""
     adapter = CTranslate2(Path("model"), NAMES, ends_source=ends, compute_type="float32", prefix="x" if ends else "")
     assert toolkit.call_args == call("model", compute_type="float32")
     model = toolkit.return_value
@@ -173,7 +173,7 @@ def test_errors_of_ctranslate2_are_one_line(toolkit: Mock, error: Exception) -> 
 def test_sentencepiece_models_are_compared_but_for_language_tokens(
     toolkit: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of both sides, each with its own names. Pieces without a name are unknown."""
+    """Both sides are compared, each with its own names of pieces. Pieces without a name are unknown."""
 
     class Processor:
         def __init__(self, model_proto: bytes) -> None:
@@ -194,7 +194,7 @@ def test_sentencepiece_models_are_compared_but_for_language_tokens(
 
 
 def test_marian_reads_other_weights_than_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as 8-bit weights in float32. Text is UTF-8, and errors on stdout are reported, too."""
+    """Such as 8-bit weights converted to float32. Text is UTF-8, and errors on stdout are reported, too."""
     seen, failed = list[Any](), SimpleNamespace(returncode=3, stdout="x" * 400 + "no memory\n", stderr="")
 
     def run(words: list[str], **_: Any) -> Any:
@@ -219,7 +219,7 @@ def test_marian_reads_other_weights_than_those_of_the_file(tmp_path: Path, monke
 
 
 def test_missing_packages_are_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also those that a package needs itself."""
+    """Also packages that another one needs."""
     (tmp_path / "half_a_package.py").write_text("import nowhere_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("half_a_package", "nowhere_at_all"):
@@ -293,7 +293,7 @@ def test_lines_that_differ_show_ours_then_theirs(translator: Translator, capsys:
 
 
 def test_translations_are_compared_only_where_both_end(translator: Translator) -> None:
-    """Theirs end at once; ours that reach the limit of six more tokens than the source are left out."""
+    """All of theirs end within the limit, six tokens more than the source; lines where ours reach it are left out."""
     lines = dict(enumerate(["der Hund", "die Katze geht", "rot", "ein Baum und ein Haus"]))
     report, ours, _ = verification.compare(translator, Same(translator), lines, exact=False)
     sources = translator.tokenizer.encode([*lines.values()])
@@ -303,7 +303,7 @@ def test_translations_are_compared_only_where_both_end(translator: Translator) -
 
 
 def test_imports_are_compared_with_every_language_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone, and before a random line. Random lines have none themselves."""
+    """Each is compared alone, and before a random line, which has none itself."""
     tags = [f">>l{i:02}<<" for i in range(20)]
     (tmp_path / "tokenizer.model").write_bytes(subwords.train(["ein Hund und eine Katze", "rot"] * 20, 300, tags=tags))
     tokenizer, adapter = Tokenizer(tmp_path / "tokenizer.model"), Mock()

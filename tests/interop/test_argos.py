@@ -55,7 +55,7 @@ def test_commands_read_packages_and_import_each_once(tmp_path, folder, monkeypat
 
 
 def test_a_target_prefix_begins_every_translation_unseen(tmp_path, folder):
-    """Also those of sentences, of halves and of references that are scored. CTranslate2 is given the same prefix."""
+    """Also where a line is cut into sentences or halves, and in scored references. CTranslate2 gets it, too."""
     file = folder / "metadata.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"target_prefix": "<s>"}))
     imported = import_model(folder, tmp_path / "ours")

@@ -19,14 +19,14 @@ from nmt_cli.system.errors import DataError, MissingError, OutputError
 def package(path: Path, *names: str, kind: int = zipfile.ZIP_DEFLATED) -> Path:
     metadata = json.dumps({"from_code": "en", "to_code": "de"})
     with warnings.catch_warnings(), zipfile.ZipFile(path, "w", kind) as archive:
-        warnings.simplefilter("ignore")  # of two members of one name
+        warnings.simplefilter("ignore")  # zipfile warns of a second member with the same name
         for name in ("p/metadata.json", *names):
             archive.writestr(name, metadata)
     return path
 
 
 def test_every_file_of_a_package_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk is no damage to the package."""
+    """An error of a full disk does not call the package damaged."""
     vocabularies = [f"model/{side}_vocabulary" for side in ("shared", "source", "target")]
     names = ["sentencepiece.model", "bpe.model", "model/model.bin", "model/config.json"]
     names += [f"{name}.{end}" for name in vocabularies for end in ("json", "txt")]

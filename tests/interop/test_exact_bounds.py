@@ -86,7 +86,7 @@ def test_embeddings_of_each_side_and_cubes_are_not_transposed(tmp_path: Path) ->
 def test_marian_itself_gets_the_numbers_that_a_file_stands_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, int8: bool, suffix: str, exact: bool
 ) -> None:
-    """Unless it can read the file. The first of several shortlists counts."""
+    """Unless it can read the file itself. Of several shortlists, the first is used."""
     directory = firefox_directory(tmp_path / "firefox", int8=int8)
     for name, entries in (("lex.50.50.ende.s2t.bin", [7]), ("lex.90.90.ende.s2t.bin", [9])):
         (directory / name).write_bytes(lexicon([0, 0, 0, 1], entries))
@@ -202,7 +202,7 @@ def test_errors_of_python_in_a_header_of_an_array(
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_unusual_members_of_archives_of_arrays(tmp_path: Path, kind: int) -> None:
-    """Other compressions, encryption, and data that do not unpack."""
+    """Other compression methods, encryption, and data that cannot be unpacked."""
     np.savez_compressed(tmp_path / "model.npz", a=np.arange(500, dtype=np.float32))
     good = (tmp_path / "model.npz").read_bytes()
     assert read_arrays(tmp_path / "model.npz")["a"].tolist() == [*range(500)]
@@ -266,7 +266,7 @@ def tokenizer(target: list[str] | None = None) -> Any:
     ],
 )
 def test_lines_of_a_vocabulary_map(tmp_path: Path, text: str, frequent: list[int], lists: list[list[int]]) -> None:
-    """Lines of the same first token are united, as are those of the empty n-gram. PAD is no token of theirs."""
+    """Lines with the same first token are joined, as are those of the empty n-gram. They cannot name PAD."""
     (tmp_path / "vmap.txt").write_text(text)
     found = vocabulary_map.read_vocabulary_map(tmp_path / "vmap.txt", tokenizer())
     assert found.frequent.tolist() == frequent
@@ -293,7 +293,7 @@ def test_a_vocabulary_map_of_two_vocabularies_and_its_limit(tmp_path: Path, monk
 def test_a_vocabulary_map_beside_a_model_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Unless the model has a shortlist of its own format. Both languages must be unknown for the advice."""
+    """Unless the model has a shortlist in its own format. Advice is given only if both languages are unknown."""
     directory = firefox_directory(tmp_path / "firefox", int8=False)
     if own:
         (directory / "lex.50.50.ende.s2t.bin").write_bytes(lexicon([0, 0, 0, 1], [7]))
@@ -321,7 +321,7 @@ def test_a_damaged_index_of_parts_is_named(tmp_path: Path, index: str) -> None:
 
 
 def test_errors_of_tensors_of_transformers_are_one_line(tmp_path: Path) -> None:
-    """A tensor that is missing, of another shape, and an id that is beyond."""
+    """A missing tensor, one of another shape, and an id beyond the vocabulary."""
     settings = loading.from_plain({"model": {"num_layers": 1, "d_model": 4, "num_heads": 1, "d_k": 4, "d_v": 4}}, "t")
     right = dict.fromkeys(EMBEDDINGS.values(), torch.ones(3, 4))
     for tensors, ids in (
@@ -335,7 +335,7 @@ def test_errors_of_tensors_of_transformers_are_one_line(tmp_path: Path) -> None:
 
 
 def test_one_bpe_model_of_two_is_refused(tmp_path: Path) -> None:
-    """Over one vocabulary. Over two, each side keeps its own."""
+    """If both sides share a vocabulary. With two vocabularies, each side keeps its own model."""
     from random_marian import SOURCE, TEXT, vocabulary
 
     from nmt_cli.corpus import tokenizer as subwords

@@ -205,7 +205,7 @@ def test_small_differences_are_detected(models, exported):
 
 
 class Changed(Adapter):
-    """Our own results, with more tokens in the first `changed` lines, and log-probabilities shifted."""
+    """Our own results, but with more tokens in the first `changed` lines and with shifted log-probabilities."""
 
     def __init__(self, translator, lines, changed, tokens, shift):
         self.translator, self.lines, self.changed, self.tokens, self.shift = translator, lines, changed, tokens, shift
@@ -234,7 +234,7 @@ def test_differing_lines_are_listed_and_limited(models, capsys):
     with pytest.raises(DataError, match=r"all but 2% of translations.*; 47 of 49 translations"):
         proof(2)
     segments = [t.segments[0] for t in translator.translate(lines.values(), alpha=0)]
-    # With ten tokens more, the others reach the limit exactly.
+    # The other lines reach the limit exactly when ten tokens are added.
     shorter = sum(len(each.hypotheses[0].ids) < len(each.ids) - 1 for each in segments)
     with pytest.raises(DataError, match=f"; 0 of {shorter} translations"):
         proof(49, 10)

@@ -91,7 +91,7 @@ def test_a_package_has_eight_bits_its_codes_and_its_prefix(tmp_path: Path, toolk
 def test_references_of_compared_lines_are_scored_and_split(
     tmp_path: Path, toolkits: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MarianTokenizer is checked on both sides, targets normalized. BLEU has the references of the lines alone."""
+    """MarianTokenizer is checked on both sides, on normalized targets. BLEU gets references of compared lines only."""
     model = make_model(tmp_path / "m")
     texts = ["", "der Hund", "rot"], ["no", "a\u00a0b", "c"]
     monkeypatch.setattr(export_module, "comparison_lines", lambda *_: texts)
@@ -113,7 +113,7 @@ def test_references_of_compared_lines_are_scored_and_split(
 
 
 def test_the_dev_text_lies_beside_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the command runs, and behind a link to the model. An imported model has none."""
+    """It is found from any directory, and through a link to the model. An imported model has none."""
     (tmp_path / "work" / "data" / "own").mkdir(parents=True)
     (tmp_path / "work" / "data" / "own" / "manifest.json").touch()
     model = tmp_path / "work" / "runs" / "mine" / "model"
@@ -171,7 +171,7 @@ def test_the_configuration_that_transformers_reads(tmp_path: Path, norm: str, ki
 
 
 def test_a_pre_norm_model_with_biases_survives_ctranslate2(tmp_path: Path) -> None:
-    """Its decoder starts from a PAD of its own, whose logit is excluded there and has no bias here."""
+    """The import recognizes our PAD, which the decoder starts from and whose bias excludes it there but is 0 here."""
     changes = "model.norm=pre", "model.output_bias=yes", "model.attention_bias=yes"
     loaded = load_model(make_model(tmp_path / "m", *changes))
     state = loaded.model.state_dict()
@@ -195,7 +195,7 @@ def test_a_pre_norm_model_with_biases_survives_ctranslate2(tmp_path: Path) -> No
 
 
 def test_positions_of_marian_are_in_the_file(tmp_path: Path) -> None:
-    """transformers computes others. Its versions before 5 need the name of the format."""
+    """transformers would compute other ones. Its versions before 5 need the metadata "format"."""
     loaded = load_model(make_model(tmp_path / "m", "model.positions=marian"))
     write_transformers(loaded, 0.3, tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -221,7 +221,7 @@ def changed(saved: Path, to: Path, **config: Any) -> Path:
 
 
 def test_languages_and_special_tokens_of_models_of_transformers(saved: Path, tmp_path: Path) -> None:
-    """A model without names of languages has none. Our PAD has no bias and starts translations."""
+    """A model that names no languages is imported as src and tgt. Our PAD has no bias and starts translations."""
     directory = changed(saved, tmp_path / "hf")
     for text, languages in (
         ('{"source_lang": null}', ("src", "tgt")),

@@ -282,7 +282,7 @@ def lexicon(offsets: list[int], entries: list[int], frequent: int = 3, magic: in
 
 
 def test_the_shortlist_of_a_firefox_directory_is_imported(tmp_path: Path) -> None:
-    """In our ids: Marian's </s> and <unk> are 0 and 1, ours 2 and 1. Lists of tokens at the end may be missing."""
+    """It gets our ids: </s> is 0 for Marian and 2 for us, <unk> is 1 for both. The last tokens may have no lists."""
     directory = firefox_directory(tmp_path / "firefox")
     offsets = [0, 0, 0, 2, *[5] * 244]
     (directory / "lex.50.50.ende.s2t.bin").write_bytes(lexicon(offsets, [7, 9, 10, 11, 0]))

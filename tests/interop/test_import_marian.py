@@ -57,7 +57,7 @@ def test_scores_equal_those_of_marian(pair):
 
 
 def test_greedy_translations_equal_those_of_marian(pair):
-    """Except with pre-norm, where the decoder of Marian computes something else than its training and its scorer."""
+    """Except with pre-norm, where Marian's decoder does not compute what its training and its scorer compute."""
     directory, ours = pair
     lines = json.loads((directory / "marian.json").read_text())
     translator = Translator.of(ours.model, Tokenizer(ours.tokenizer_file), ours.recipe, torch.float32)
@@ -264,7 +264,7 @@ OPTIONS = {"enc-depth": "2", "dec-depth": "1", "transformer-heads": "4", "transf
         *(({key: "x"}, f"{key} x") for key in marian_files.SUPPORTED),
         ({"transformer-decoder-autoreg": "average-attention"}, "transformer-decoder-autoreg average-attention"),
         ({"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru", "layer-normalization": "false"}, None),
-        ({"dec-cell": "gru"}, None),  # of no use without rnn
+        ({"dec-cell": "gru"}, None),  # has no effect without rnn
         ({"transformer-decoder-autoreg": "rnn", "dec-cell": "gru"}, "dec-cell gru"),
         *(
             ({"transformer-decoder-autoreg": "rnn", "dec-cell": "ssru", key: "true"}, f"{key} true")
@@ -292,7 +292,7 @@ def test_supported_and_unsupported_options(options, wrong):
 
 
 def test_tied_matrices():
-    """Each matrix gets another row of zeros, from which the decoder of Marian starts."""
+    """Each matrix gets one more row, of zeros, from which the decoder of Marian starts."""
     tensors = {name: torch.full((3, 2), float(i)) for i, name in enumerate(("Wemb", "encoder_Wemb", "decoder_Wemb"), 1)}
     tensors |= {"decoder_ff_logit_out_W": torch.full((2, 3), 4.0), "decoder_ff_logit_out_b": torch.full((1, 3), 5.0)}
     used = {"": [2, 3, 3], "-src": [1, 1, 4], "-all": [1, 1, 1], None: [2, 3, 4]}

@@ -26,7 +26,7 @@ MARIAN = (1).to_bytes(8, "little")
 
 
 def test_languages_are_those_of_the_first_binary_model(tmp_path: Path) -> None:
-    """By name. Directories, other files, and names without two codes of two letters do not count."""
+    """The first by name. Directories, other files, and names without two codes of two letters do not count."""
     for name, data in (
         ("a.xxyy.bin", b"other"),
         ("model.alphas.bin", MARIAN),
@@ -63,7 +63,7 @@ def test_an_unpacked_file_may_have_twenty_times_the_size(tmp_path: Path) -> None
 
 
 def test_the_key_in_the_cache_follows_from_names_and_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the files of a directory and of its directory `model`, in any order; not of times, nor of files below."""
+    """It covers the files of a directory and of its subdirectory `model`, in any order, but no times and no others."""
     (tmp_path / "model").mkdir()
     first, second = tmp_path / "a", tmp_path / "model" / os.fsdecode(b"\xff")
     for file in (first, second):
@@ -94,7 +94,7 @@ def test_the_key_in_the_cache_follows_from_names_and_content(tmp_path: Path, mon
 def test_models_that_are_read_directly_are_imported_from_their_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others are directories as they are, or names on the hub; runs/ and models/ are never names."""
+    """Other directories are opened as they are; the rest are names on the hub, but never below runs/ or models/."""
     monkeypatch.chdir(tmp_path)
     for name, data in (("ct2/model.bin", b"\6\0\0\0"), ("firefox/model.xx.bin", MARIAN), ("own/model.json", b"")):
         file = tmp_path / name
@@ -166,7 +166,7 @@ def test_a_failed_import_in_another_process_is_the_same_error_here(
 def test_another_process_imports_a_model_with_this_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once, its log is passed on. If a third process was faster, its import is used."""
+    """The log of the import is passed on once. If a third process was faster, its import is used."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", "/before")
     monkeypatch.chdir(tmp_path)
@@ -244,7 +244,7 @@ def test_artefacts_that_are_no_models_and_models_of_nmt_0_1(tmp_path: Path, caps
 
 
 def test_a_binary_model_of_marian_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also that of CTranslate2's weights. With config.json it belongs to another toolkit."""
+    """Even model.bin, the name of CTranslate2's weights. With a config.json, the file is taken for CTranslate2's."""
     (tmp_path / "model.bin").write_bytes(MARIAN + bytes(8))
     kinds = zip(importing.FORMATS, ("argos", "marian", "ctranslate2"), strict=True)
     formats_read = [(matches, Mock(side_effect=LookupError(name))) for (matches, _), name in kinds]

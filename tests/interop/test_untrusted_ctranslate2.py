@@ -27,7 +27,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refuses(read, path: Path) -> bool:
-    """Whether a damaged model is refused, as opposed to read; any other exception is raised."""
+    """Return whether a damaged model is refused, and not read; let any other exception pass."""
     message = ""
     try:
         read(path)
@@ -131,14 +131,14 @@ def test_weights_that_are_not_finite_are_refused(theirs: Path, tmp_path: Path) -
         offset = binary.variables["encoder/layer_0/ffn/linear_0/weight_scale"].offset
         data[offset : offset + 4] = np.float32(number).tobytes()
         (directory / "model.bin").write_bytes(data)
-        changed = number == float("inf")  # weights of zero
+        changed = number == float("inf")  # an infinite scale makes weights of zero, which are read
         assert refuses(read_ctranslate2, directory) != changed
 
 
 def test_layers_that_share_their_weights_cannot_fill_the_memory(
     theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small file may name one matrix in a thousand layers. These are small themselves, hence the lower limit."""
+    """A small file may use one matrix in a thousand layers. The test's layers are tiny, so it lowers the limit."""
     monkeypatch.setattr(ctranslate2_files, "MAX_EXPANSION", 1)
     assert not refuses(read_ctranslate2, theirs)
     directory = shutil.copytree(theirs, tmp_path / "model")
@@ -146,7 +146,7 @@ def test_layers_that_share_their_weights_cannot_fill_the_memory(
     layer = [name for name in binary.variables if name.startswith("encoder/layer_0/") and "_scale" not in name]
     aliases = [(name.replace("layer_0", f"layer_{i}"), name) for i in range(2, 400) for name in layer]
     data = (theirs / "model.bin").read_bytes()
-    end = data.rindex(b"decoder/projection/weight\0") - 6  # of the variables; then the number of aliases follows
+    end = data.rindex(b"decoder/projection/weight\0") - 6  # of the variables; the number of aliases is next
     texts = b"".join(struct.pack("<H", len(text) + 1) + text.encode() + b"\0" for pair in aliases for text in pair)
     old = struct.unpack_from("<I", data, end)[0]
     (directory / "model.bin").write_bytes(data[:end] + struct.pack("<I", old + len(aliases)) + data[end + 4 :] + texts)
