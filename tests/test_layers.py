@@ -45,7 +45,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "__main__": {"commands", "system"},
 }
-# Any room may ask for the version. The package itself hands out Translator and Terms when they are first asked for.
+# Any room may ask for the version. The package itself imports Translator and Terms when they are first used.
 PACKAGE_ITSELF, PUBLIC = "__init__", {"corpus", "translation"}
 
 NETWORK = {
@@ -54,7 +54,7 @@ NETWORK = {
 }
 SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "torch_backend", "workers"]}
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
-# Who may import it, at any depth of indentation: a module, or a room with all its modules.
+# By library, who may import it, also inside functions: a module, or a room with all its modules.
 OWNERS = {
     "yaml": {"recipe.yaml_file", "documents.yaml_messages"},
     "pydantic": {"recipe"},
@@ -85,7 +85,7 @@ OWNERS = {
     "py3langid": {"serving.detect"},
     "pg8000": {"serving.postgres_connection"},
     "eldc": {"corpus.language_id"},
-    # Translation on a CPU needs neither. Samples are drawn by NumPy; to type checkers torch is no secret.
+    # Translation on a CPU needs neither, but samples are drawn by NumPy. Imports under TYPE_CHECKING count, too.
     "numpy": {
         "corpus",
         "scoring",
@@ -111,7 +111,7 @@ FORBIDDEN = re.compile(
 
 
 class Import(NamedTuple):
-    """`module` imports from `library`; ours: the module of this package, or ""."""
+    """`module` imports from `library`; `ours` is the imported module of this package, or ""."""
 
     module: str
     library: str
@@ -173,10 +173,10 @@ def test_each_dependency_has_its_owner() -> None:
 
 
 def test_what_is_without_torch_imports_nothing_with_it() -> None:
-    """At the top of its file: else the engine would wait for torch's import. Inside functions it may."""
+    """At the top of its file, where the engine would have to wait for torch. Inside functions it may."""
     for name in {"engine.model", "translation.engine_backend", "transformer.directory", SEGMENTS, TRANSLATOR}:
         reached = [name]
-        for module in reached:  # grows
+        for module in reached:  # which grows meanwhile
             top = ast.Module([node for node in ast.parse(FILES[module].read_text()).body if is_import(node)], [])
             targets = {(i.library, i.ours) for i in imports_in(module, top)}
             assert not {library for library, _ in targets} & {"torch", "numpy", "safetensors"}, (name, module)

@@ -33,7 +33,7 @@ def test_one_command_builds_the_release(tmp_path: Path) -> None:
     """An sdist and three wheels, each with the engine of its system and processor."""
     subprocess.run([ROOT / ".ci/release", tmp_path / "dist"], check=True, capture_output=True)
     version = nmt_cli.__version__
-    parts = {  # bytes of a header that name the processor, and levels
+    parts = {  # the header's bytes that name the processor, and the levels
         "manylinux_2_17_x86_64": (slice(18, 20), b"\x3e\x00", b"amx avx512 avxvnni avx2 base"),
         "manylinux_2_17_aarch64": (slice(18, 20), b"\xb7\x00", b"i8mm dotprod base"),
         "macosx_11_0_arm64": (slice(0, 8), b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01", b"i8mm dotprod base"),

@@ -2,9 +2,9 @@
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/case_robustness.py MODEL [--src en --tgt de] [--off]
 
-Each row has the sacreBLEU with decoding.case auto, or off, and the segments that were searched again in halves or stay
-untranslated. The reference is in the case of the source, except for small letters. The share is that of the BLEU of the
-plain translation written in that case.
+Each row has the BLEU with decoding.case auto, or off, and the number of segments that were searched again in halves or
+stayed untranslated. The reference has the case of the source, except for small letters. The share compares the BLEU
+with that of the plain translation after it is written in that case.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from nmt_cli import Translator
 from nmt_cli.corpus import letter_case
 
 Change = Callable[[str, str], str]
-CASES: dict[str, tuple[Change, Change]] = {  # of the source and of the reference
+CASES: dict[str, tuple[Change, Change]] = {  # changes of the source and of the reference
     "plain": (lambda text, _: text, lambda text, _: text),
     "upper": (letter_case.upper, letter_case.upper),
     "title": (letter_case.title, letter_case.title),

@@ -2,9 +2,10 @@
 
     NMT_CORPORA=... PYTHONPATH=.:tests/benchmarks python tests/benchmarks/corpus_filters.py [--detectors]
 
-Each number is the share of all pairs of a row; "none" has the false alarms. --detectors compares eldc with py3langid
-instead: for lines of each number of letters, false alarms on the expected language and recall of the two others, in
-percent. py3langid counts as sure if its margin exceeds that of all but one of a thousand right lines.
+Each number is a share of all pairs of the row; in the row "none", which has no faults, it is false alarms. --detectors
+compares eldc with py3langid instead: for each range of line lengths in letters, the percentage of false alarms on the
+expected language, and of recall for the two others. py3langid counts as sure if its margin exceeds that of all but one
+of a thousand right lines.
 """
 
 import argparse

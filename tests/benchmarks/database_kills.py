@@ -48,7 +48,7 @@ class Confirmed:
         self.keys = dict[str, str]()
         self.limits = dict[str, int]()
         self.revoked = set[str]()
-        self.glossaries = dict[str, int]()  # terms of each
+        self.glossaries = dict[str, int]()  # the number of terms of each
         self.unsure = set[str]()  # sent for deletion; not confirmed
         self.deleted = set[str]()
         self.characters = 0

@@ -29,7 +29,7 @@ def model_options(model: schema.Model) -> dict[str, object]:
 
 
 def _name(transformers: str) -> str:
-    """Return Marian's name for the tensor "model.STACK.layers.NUMBER.MODULE.KIND" of transformers."""
+    """Return Marian's name for a tensor that transformers calls "model.STACK.layers.NUMBER.MODULE.KIND"."""
     _, stack, _, layer, *module, kind = transformers.split(".")
     if module[0] in NORMS:
         return f"{stack}_l{int(layer) + 1}_{NORMS[module[0]]}_ln_{'scale' if kind == 'weight' else 'bias'}"

@@ -4,7 +4,7 @@
         --libretranslate PYTHON [--seconds 20] [--clients 1 8 32] [--models 2 20]
 
 PACKAGE is a file `.argosmodel`; `nmt export --to argos` writes one. Its model is installed under several pairs of
-languages, of which two make a route: the second step reads translations of the first, so only its speed means anything.
+languages, of which two make a route. As both steps use the same model, only the speed of a route means anything.
 PYTHON belongs to an environment with `pip install libretranslate`. LibreTranslate's sentence splitter is off because it
 needs a download, which favors LibreTranslate; so files of texts should have one sentence per line.
 
@@ -92,7 +92,7 @@ def running(name: str, command: list[str], home: Path, port: int) -> Iterator[in
     """Start a server, wait until it answers, and yield its process ID."""
     names = "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"
     own = {"ARGOS_PACKAGES_DIR": str(home / "packages"), **dict.fromkeys(names, str(home))}
-    own["PYTHONPATH"] = str(Path(__file__).parents[2])  # of nmt; the server's directory is another
+    own["PYTHONPATH"] = str(Path(__file__).parents[2])  # to find nmt, since the server runs in another directory
     with (home / "log").open("w") as log:
         process = subprocess.Popen(command, env=os.environ | own, cwd=home, stdout=log, stderr=log)
     begun = time.perf_counter()

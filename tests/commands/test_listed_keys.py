@@ -17,7 +17,7 @@ from nmt_cli.translation.stored_models import Direction, StoredModel
 
 
 def test_keys_are_listed_with_their_own_limits(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit of 0 is a limit. Both limits are replaced together."""
+    """A limit of 0 counts as one. Changing one limit replaces both."""
     monkeypatch.setattr("nmt_cli.serving.key_store._now", lambda: "now")
     options = ["--database", "a.db"]
     for name, *limits in (("b",), ("a", "--per-minute", "0"), ("c", "--per-day", "1000000", "--per-minute", "1500")):

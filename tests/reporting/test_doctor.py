@@ -211,7 +211,7 @@ def test_a_corpus_with_another_tokenizer(healthy, tmp_path):
 
 
 def test_the_evidence_of_a_run(copy, tmp_path):
-    """The named hypotheses or the run's, the last step in any file, and BLEU in the tokens of the corpus."""
+    """It has the named hypotheses or the run's, the last step found in any file, and BLEU with the corpus's tokens."""
     run, data = copy
     references = read_lines(data / "test.tgt")
     (tmp_path / "other").write_text("".join(f"{line} ( x )\n" for line in references))
@@ -228,7 +228,7 @@ def test_the_evidence_of_a_run(copy, tmp_path):
     recipe_file = run / "recipe.yaml"
     recipe_file.write_text(recipe_file.read_text().replace("moses: false", "moses: true"))
     assert gather(run, data, tmp_path / "other", None).bleu == moses
-    assert gather(run, data, recipe_file, None).bleu is None  # other lines
+    assert gather(run, data, recipe_file, None).bleu is None  # its number of lines is wrong
     (tmp_path / "empty").touch()
     assert gather(run, data, tmp_path / "empty", tmp_path / "empty").bleu is None
     recipe_file.write_text(recipe_file.read_text().replace("format: text", "format: trees"))
@@ -262,7 +262,7 @@ def test_missing_files_are_not_compared(record, copy):
 
 def test_fewer_pairs_than_expected_and_many_dropped(record, copy):
     corpus = dataclasses.replace(record.run.corpus, directory=copy[1])
-    most = math.floor(len(corpus.src) / 0.9)  # the corpus has nine tenths of them
+    most = math.floor(len(corpus.src) / 0.9)  # the corpus then has nine tenths of this number
 
     def listed(kept, expected, *warnings):
         cleaning = {"read": 3000, "kept": kept, "warnings": warnings}

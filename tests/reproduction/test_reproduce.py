@@ -211,10 +211,10 @@ def test_the_command_writes_the_report_at_the_end(finished: Paths, tiny_recipe_f
             0,
             [10],
             "prepare train average translate score",
-        ),  # it compares the existing corpus with the settings
+        ),  # `prepare` compares the existing corpus with the settings
         ("0", False, True, False, 0, [10], "train average translate score"),
-        ("0", False, False, False, 0, [10], "prepare train average translate score"),  # it reports the missing text
-        ("0", False, True, True, 0, [], "prepare train translate score"),  # max_hours 0: the first model
+        ("0", False, False, False, 0, [10], "prepare train average translate score"),  # `prepare` reports missing text
+        ("0", False, True, True, 0, [], "prepare train translate score"),  # max_hours 0 leaves the initial model
         ("0", False, True, True, 143, [10], "prepare train"),
         ("1", False, True, True, 0, [10], "train"),
         ("1", False, True, True, 143, [10], "train"),

@@ -118,7 +118,7 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
     twice: dict[str, Any] = {"metrics": (*names, "bleu"), "references": [reference, good]}
     ours = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", **twice).scores
     assert [(s.signature, round(s.score, 6)) for s in ours] == [(s["signature"], s["score"]) for s in theirs]
-    rows = [(s["confidence_mean"], s["confidence_var"]) for s in theirs]  # its means of chrF and TER have 32 bits
+    rows = [(s["confidence_mean"], s["confidence_var"]) for s in theirs]  # its means of chrF and TER are float32
     assert [(s.mean, s.ci) for s in ours] == [pytest.approx(row, abs=1e-5) for row in rows]
     plain = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", intervals=False, **twice).scores
     assert [(s.score, s.mean, s.ci) for s in plain] == [(s.score, None, None) for s in ours]
@@ -146,7 +146,7 @@ def test_a_wrong_seed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_intervals_of_a_published_test_set_equal_those_of_sacrebleu(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On newstest2014 with a seed of the user. The signature of the significance test stays the same."""
+    """On newstest2014, with a seed from the user. The signature of the significance test stays the same."""
     table = pyarrow.parquet.read_table(corpora / "wmt14-mini" / "de-en" / "test-00000-of-00001.parquet")
     lines = [row["de"] for row in table["translation"].to_pylist()]
     rng = random.Random(1)

@@ -23,7 +23,7 @@ def test_each_reference_must_have_all_lines(tmp_path: Path, wrong: int) -> None:
 
 
 def test_terms_of_all_lines_are_counted(tmp_path: Path) -> None:
-    """Three in two lines, of which two are in the translations."""
+    """There are three terms in two lines, and the translations have two of them."""
     sources = write(tmp_path / "src", "dog and cat", "no animal", "a dog")
     terms = write(tmp_path / "terms", "dog\tHund", "cat\tKatze|Kater")
     hypotheses = ["Hund und Maus", "kein Tier", "ein Hund"]

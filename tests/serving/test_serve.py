@@ -84,7 +84,7 @@ def test_json_forms_and_query_strings_are_equivalent(client: TestClient, alone: 
     for kind in ("application/json; charset=utf-8", "Application/JSON", "application/problem+json", None):
         headers = {"Content-Type": kind} if kind else {}
         assert client.post("/translate", content=body, headers=headers).status_code == 200, kind
-    both = {"params": {**fields, "q": "x"}, "data": {"q": TEXTS[0]}}  # the body wins
+    both = {"params": {**fields, "q": "x"}, "data": {"q": TEXTS[0]}}  # the body overrides the query
     assert client.post("/translate", **both).json() == {"translatedText": expected[0]}
 
 
@@ -261,7 +261,7 @@ def test_detection_does_not_block_other_requests(model: Path) -> None:
 
 
 def test_detection_without_letters_or_with_unknown_languages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first of two codes for a language is used, and the beginning of a long text."""
+    """Of two codes for a language, the first is used; of a long text, the beginning."""
     pytest.importorskip("py3langid")
     detector = detect.Detector(["en-GB"], ["en-GB", "en-US", "de"])
     english = "The dog walks across the street and looks at the house."
@@ -384,7 +384,7 @@ def test_sentences_keep_what_other_routes_keep(model: Path, options: dict[str, A
 
 
 def test_a_word_file_is_translated_like_by_the_command(client: TestClient, model: Path, tmp_path: Path) -> None:
-    """Its size does not count, but the characters of its text do."""
+    """The limit on texts applies to the characters of its text, not to its size."""
     picture = bytes(range(256)) * 400
     data = docx(paragraph(run("rot "), run("und", "<w:b/>")) + paragraph(run("die Katze ist rot")), picture=picture)
     (file := tmp_path / "a.docx").write_bytes(data)

@@ -60,7 +60,7 @@ def test_metrics_have_the_type_that_prometheus_reads(client: TestClient) -> None
 
 
 def test_a_refused_page_or_host_ends_its_connection(model: Path) -> None:
-    """The body of its request is not read. A request that only reads may have any origin."""
+    """The request's body is not read. GET, HEAD and OPTIONS are allowed from any origin."""
     with client_of(model, access=access_for("127.0.0.1", [], [])) as client:
         client.base_url = "http://127.0.0.1:5000"
         for headers, status in (({"Host": "evil.example"}, 421), ({"Origin": "https://evil.example"}, 403)):
@@ -92,7 +92,7 @@ def test_keys_of_the_data_base_decide_about_pages(model: Path, tmp_path: Path) -
         page = {"Origin": "https://evil.example"}
         assert client.post("/translate", json={"q": "rot", **PAIR, "api_key": key}, headers=page).status_code == 200
         assert client.post("/translate", json={"q": "rot", **PAIR}, headers=page).status_code == 400
-        with database.transaction():  # of a glossary, which others do not wait for
+        with database.transaction():  # as when a glossary is written; other requests do not wait for it
             headers = {"Authorization": f"Bearer {KeyStore(Database(tmp_path / 'b.db')).add('b')}"}
             assert client.get("/metrics", headers=headers).status_code == 403
             assert client.get("/metrics", headers={"Authorization": f"Bearer {key}"}).status_code == 200
@@ -255,7 +255,7 @@ def test_a_text_submitted_after_its_request_ended_is_cancelled() -> None:
 
 @pytest.mark.parametrize("size", [1, 2000])
 def test_units_are_submitted_with_their_positions(size: int) -> None:
-    """In the event loop, or in a thread if they are long. Later units let the first of other texts go first."""
+    """In the event loop, or in a thread if they are long. First units of other texts go before our later ones."""
     given = list[tuple[int, str]]()
 
     def submit(position: int, unit: str, _options: object, done: Any) -> Any:
@@ -330,7 +330,7 @@ def test_a_translation_names_the_language_of_the_model(
 
 @pytest.mark.parametrize("status", [400, 500, 503])
 def test_a_document_that_is_refused_ends(model: Path, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """Only a document that finds no room is tried again."""
+    """Only a document for which there is no room yet is tried again."""
 
     async def refuse(*_: Any) -> bytes:
         raise Refusal(status, "no")
@@ -416,7 +416,7 @@ def test_loading_passes_its_settings_on_and_warms_each_search(monkeypatch: pytes
 
 @pytest.mark.parametrize(("source", "known"), [("EN", "EN"), ("Auto", "")])
 def test_a_file_is_read_in_its_languages(model: Path, monkeypatch: pytest.MonkeyPatch, source: str, known: str) -> None:
-    """With words to keep and placeholders, as its translation is written."""
+    """It is read with the same words to keep and placeholders with which its translation is written."""
     with client_of(model, keep=("Hund",), protect=True) as client:
         own = client.app.state.service  # type: ignore[attr-defined]
         own.detector.detect = lambda _: [("en", 99)]

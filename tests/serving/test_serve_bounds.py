@@ -211,7 +211,7 @@ def part(name: str, value: str, more: str = "") -> str:
 
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "us-ascii", "Utf-8"])
 def test_forms_in_utf_8_are_read(charset: str) -> None:
-    """A text may be as long as the body; a file in the field of a text is ignored; fields of the query stay."""
+    """A text may fill the body; a file in the field of a text is ignored; fields of the query are still read."""
     form = part("q", "x" * 1_500_000) + part("b", "3") + part("text", "rot", '; filename="a.txt"') + "--b--\r\n"
     found = read(form.encode(), f"multipart/form-data; boundary=b; charset={charset}")
     assert found.text("q") == "x" * 1_500_000
@@ -270,7 +270,7 @@ def test_a_file_needs_its_languages(model: Path) -> None:
 
 
 def test_a_glossary_keeps_its_other_dictionaries(model: Path) -> None:
-    """In the order in which they were made. One without dictionaries is shown by version 3 only."""
+    """They keep their order. A glossary without dictionaries is shown by version 3 of the API only."""
     pairs = [("en", "de"), ("de", "en"), ("fr", "en"), ("de", "fr")]
     models = [ServedModel(Mock(load=(0, 0)), *pair) for pair in pairs]
     pool = service.ModelPool(models, Mock(), queue=5)
@@ -428,7 +428,7 @@ def test_places_of_data_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_waiting_data_base_does_not_outlast_the_deadline(model: Path, tmp_path: Path) -> None:
-    """A request that cannot be counted in time ends; a database that is damaged later is answered with 503."""
+    """A request that waits too long for the database gets 504; if the database fails later, requests get 503."""
     own = Database(tmp_path / "a.db")
     new = {"name": "a", "source_lang": "EN", "target_lang": "DE", "entries": "a\tb", "entries_format": "tsv"}
     with client_of(model, database=own, limits=Limits(seconds=0.3)) as client:
@@ -457,7 +457,7 @@ def test_suggestions_keep_letters_and_close_their_file(model: Path, tmp_path: Pa
 
 
 def test_a_process_has_low_priority_and_bounded_memory() -> None:
-    """A new one takes the place of an idle one that died. Outlines and languages reach it."""
+    """If it dies while idle, a new one takes its place. It gets the outline and the languages of a request."""
 
     async def run_all() -> None:
         workers = Workers()
@@ -488,7 +488,7 @@ def test_a_compressed_file_is_unpacked_to_a_limit(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_language_of_other_models_decides_from_ninety_percent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The beginning of a text is classified, once loaded, among languages that are not easily mistaken for ours."""
+    """The classifier gets the beginning of a text. It knows our languages and those not easily mistaken for ours."""
     loads = list[Any]()
 
     class Noted(Classifier):

@@ -65,7 +65,7 @@ LARGE = GET.replace(b"/health", b"/large") + b"\r\n"
 @pytest.mark.parametrize(
     ("app", "first"),
     [
-        (ok, b"POST /health HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"),  # waits since its request began
+        (ok, b"POST /health HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"),  # the first waits since its request began
         (begins_late, GET + b"\r\n"),  # since its response ended
         (begins_late, LARGE),  # since it stopped reading
     ],
@@ -73,7 +73,7 @@ LARGE = GET.replace(b"/health", b"/large") + b"\r\n"
 def test_the_time_of_waiting_begins_with_the_last_event(
     monkeypatch: pytest.MonkeyPatch, app: Any, first: bytes
 ) -> None:
-    """The connection that was opened second waits longer than the first, which then did something."""
+    """The first connection does something after the second is opened, so the second has waited longer and is closed."""
     monkeypatch.setattr(connections, "GRACE_SECONDS", 0.05)
 
     async def test(place: Place, listener: Listener) -> None:
@@ -92,7 +92,7 @@ def test_the_time_of_waiting_begins_with_the_last_event(
 
 @pytest.mark.parametrize("first", [LARGE, POST + b"5\r\nab", GET, b""])
 def test_a_connection_that_waits_for_its_client_gives_way(monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
-    """A client that does not read, sends half a body, half a head, or nothing; not before GRACE_SECONDS."""
+    """Its client does not read, or sends half a body, half a head, or nothing, for at least GRACE_SECONDS."""
     monkeypatch.setattr(connections, "GRACE_SECONDS", 0.4)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -205,7 +205,7 @@ def test_a_malformed_body_ends_its_request(monkeypatch: pytest.MonkeyPatch, more
     ("data", "begins"), [(GET + b"\r\nnonsense\r\n\r\n", False), (POST + b"1\r\nx\r\nzz\r\n", True)]
 )
 def test_no_error_is_written_into_an_earlier_response(data: bytes, begins: bool) -> None:
-    """The connection closes if its request is at work, or if a response has begun before the body ended."""
+    """The connection closes without one if a request is being answered, or if its response has begun already."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if begins:
@@ -271,7 +271,7 @@ def test_connections_in_the_backlog_are_served_when_a_server_stops(monkeypatch: 
 def test_a_lack_of_the_system_is_tried_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
-    """Clients that have left meanwhile are ignored; another error is a bug."""
+    """Clients that have left meanwhile are ignored; any other error is raised, as a bug."""
     monkeypatch.setattr(connections, "RETRY_SECONDS", 0.01)
 
     async def test(place: Place, listener: Listener) -> None:

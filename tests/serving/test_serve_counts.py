@@ -102,7 +102,7 @@ def test_counts_after_a_failed_search(model: Path, gate: Gate, error: Exception)
 def test_counts_after_a_bug_before_or_after_the_search(
     model: Path, failing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed submission cancels the texts before it."""
+    """A failed submission cancels the texts that were submitted before it."""
     real = Translator.submit
 
     def submit(self: Translator, text: str, *arguments: Any, **options: Any) -> Any:

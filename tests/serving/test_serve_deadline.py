@@ -290,7 +290,7 @@ def test_concurrent_long_requests_are_refused_and_short_ones_pass(model: Path) -
         ("translate", "rot" * 5, 0, 15 + 50),
         ("translate", "rot" * 5, 1, 2 * (15 + 50)),
         ("sentences", "rot" * 5, 2, 3 * (15 + 50)),
-        ("translate", "rot\n" * 4, 0, 12 + 5 * 50),  # and an empty line
+        ("translate", "rot\n" * 4, 0, 12 + 5 * 50),  # the last line is empty
         ("translate", "der Hund geht. " * 100, 0, 1500 + 100 * 50),  # more than the model's maximum length
         ("sentences", "rot! " * 6, 0, 24 + 6 * 50),
         ("sentences", "rot! " * 6, 3, 4 * (24 + 6 * 50)),

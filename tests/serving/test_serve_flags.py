@@ -205,7 +205,7 @@ def test_ambiguous_short_text_is_translated_with_low_confidence(client: TestClie
 
 
 def test_similar_languages_are_not_refused() -> None:
-    """A Norwegian model accepts text detected as Danish, but not Swedish. Similar languages add up their confidence."""
+    """A Norwegian model accepts text detected as Danish, but not Swedish. Confidences in similar languages add up."""
     pytest.importorskip("py3langid")
     danish = "Regeringen meddelte, at den ikke længere ville betale for uddannelsen af de unge mennesker."
     swedish = "Pojken hoppar i vattnet från en hög sten medan hans vänner tittar på honom från stranden."

@@ -37,7 +37,7 @@ def status(client: TestClient, made: dict[str, str]) -> str:
 
 
 def test_documents_are_translated_one_after_the_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that wait are kept, however old; of those that have ended the oldest make room."""
+    """Documents that wait are kept, however old; finished ones make room, the oldest first."""
     gate, translated = threading.Event(), files.translated
 
     async def slow(request: Request, *arguments: Any) -> bytes:

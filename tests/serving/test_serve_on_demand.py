@@ -253,7 +253,7 @@ def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
 
 
 def test_models_that_are_put_away_give_their_memory_back(tmp_path: Path) -> None:
-    """In a process of its own: what other tests left behind would hide 20 MB."""
+    """Measured in a new process: in this one, memory of other tests could hide 20 MB."""
     make_model(
         tmp_path / "a", "model.d_model=256", "model.d_ff=1024", "model.num_heads=4", "model.d_k=64", "model.d_v=64"
     )
@@ -295,7 +295,7 @@ def test_a_closed_pool_closes_the_models_that_are_loaded() -> None:
 
 
 def test_a_directory_is_served(directory: Path, tmp_path: Path) -> None:
-    """Named models are loaded at the start; directories and what vanishes from them later do not stop the server."""
+    """Named models are loaded at the start. The server goes on if a model of a directory is bad or vanishes."""
     models = shutil.copytree(directory, tmp_path / "models")
     (models / "notes.txt").write_text("x")
     shutil.copytree(directory / "1" / "model", models / "broken")

@@ -237,7 +237,7 @@ def test_a_star_allows_every_origin(model: Path) -> None:
 
 
 def test_private_network_preflights_follow_the_origin(model: Path) -> None:
-    """For public pages that use a server in the local network."""
+    """Browsers send them when a public page uses a server in the local network."""
     asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Private-Network": "true"}
     for origins in (["*"], ["https://one.example"]):
         with client_of(model, access=access_for("127.0.0.1", [], origins)) as client:
@@ -277,7 +277,7 @@ def test_with_keys_the_key_decides(model: Path) -> None:
     ],
 )
 def test_file_urls_are_absolute_and_use_our_host(model: Path, headers: dict[str, str], base: str) -> None:
-    """LibreTranslate's clients use the URL unchanged. Only its scheme comes from a local proxy."""
+    """LibreTranslate's clients use the URL unchanged. From a local proxy, we take over the scheme only."""
     with client_of(model, access=LOCAL) as inner:
         app = ProxyHeadersMiddleware(inner.app, trusted_hosts="127.0.0.1")
         client = TestClient(app, base_url="http://127.0.0.1:5000", client=("127.0.0.1", 1))

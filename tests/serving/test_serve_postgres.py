@@ -45,7 +45,7 @@ def client_of(model: Path, url: str) -> Any:
 
 
 def test_a_server_outlives_a_restart_of_the_data_base(model: Path, postgres: PostgresServer, url: str) -> None:
-    """Requests that need the database get 503 while it is down, others their translation."""
+    """While it is down, requests that need the database get 503; others are translated."""
     with client_of(model, url) as client:
         made = client.post("/v2/glossaries", json=NEW).json()
         postgres.stop()
@@ -237,7 +237,7 @@ def test_tls(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
 
 
 def test_a_transaction_waits_for_the_disk_if_it_must(url: str) -> None:
-    """Parts beyond the numbers of PostgreSQL's locks share one."""
+    """Numbers of parts are reduced modulo 2^31, since PostgreSQL's locks have no larger ones."""
     database = Database(url)
     for durable, part, level in ((True, 2**40 + 5, "on"), (False, 3, "off"), (True, 0, "on")):
         with database.transaction(durable=durable, part=part) as connection:
@@ -248,11 +248,11 @@ def test_a_transaction_waits_for_the_disk_if_it_must(url: str) -> None:
 
 @pytest.mark.parametrize("code", ["57P01", "57P03", "08006", "25P03", "", "42P01", "40P01"])
 def test_a_lost_connection_is_opened_again(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Outside of a transaction, where the statement is repeated. Other errors are those of the statement."""
+    """Outside of a transaction, the statement is then repeated. Errors of the statement itself are raised."""
     asked, error = list[str](), native.DatabaseError({"C": code, "M": "no"}) if code else native.InterfaceError("no")
 
     class Server:
-        """Its first statement fails."""
+        """A server whose first statement fails."""
 
         def __init__(self, **_: Any) -> None:
             asked.append("connect")

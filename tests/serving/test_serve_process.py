@@ -41,7 +41,7 @@ def test_a_signal_under_load_loses_no_request(model: Path) -> None:
 
         def work() -> None:
             answers.append(ask(address, LONG))
-            accepted.wait(60)  # later texts would count, too
+            accepted.wait(60)  # texts sent later would have to be answered, too
             with contextlib.suppress(ConnectionRefusedError, urllib.error.URLError):
                 while True:
                     ask(address, "rot")
@@ -215,7 +215,7 @@ def test_the_port_is_bound_before_it_listens() -> None:
         with pytest.raises(BusyError, match="Stop its process, or choose another --port"):
             server_module.bind(*port.getsockname())
     with pytest.raises(UsageError, match=r"cannot serve at port 0 of 192\.0\.2\.1: Cannot assign requested address"):
-        server_module.bind("192.0.2.1", 0)  # a documentation address
+        server_module.bind("192.0.2.1", 0)  # an address reserved for documentation
     message = server_module.bind_error("h", 80, PermissionError(errno.EACCES, "Permission denied"))
     assert isinstance(message, UsageError)
     assert str(message) == "cannot serve at port 80 of h: Permission denied. Choose another --port or --host"

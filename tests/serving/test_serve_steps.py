@@ -54,7 +54,7 @@ class Step:
 
 
 def words_of(text: str, links: list[tuple[int, int]], unit: str) -> list[tuple[str, str]]:
-    """Return the words that links connect."""
+    """Return the pairs of words that links connect."""
     starts = [0, *(end + 1 for end, _ in links)]
     return [(text[start:end], unit[at:].split(" ")[0]) for start, (end, at) in zip(starts, links, strict=False)]
 
@@ -176,7 +176,7 @@ def test_a_direct_model_is_chosen_before_a_route_to_the_same_language() -> None:
 
 
 def test_admitted_texts_are_counted_and_given_back() -> None:
-    """One request may have more than the queue holds; alternatives cost as much as the text."""
+    """A single request may exceed the queue's size; each alternative counts as much as the text."""
     pool = pool_of("de>en", max_cost=100)
     plain = SearchOptions(n_best=1)
     with pool.admit(["a"] * 5, plain):

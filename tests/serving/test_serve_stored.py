@@ -40,7 +40,7 @@ def test_an_empty_data_base_of_another_program_is_refused(tmp_path: Path, pragma
 
 
 def test_keys_are_on_the_disk_at_once_and_usage_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request does not wait for the disk; a key that was shown is there after a power failure."""
+    """A request does not wait for the disk, but a key is on it before it is shown."""
     database = Database(tmp_path / "a.db")
     seen = list[bool]()
     transaction = database.transaction
@@ -166,7 +166,7 @@ def test_a_glossary_is_renamed_extended_and_replaced_in_parts(
 
 
 def test_usage_without_a_limit(model: Path, tmp_path: Path) -> None:
-    """That of a key is its own, today's; the server's counts all texts since its start."""
+    """A key's usage is its own of today; without a key, it is that of all texts since the server's start."""
     with contextlib.closing(Database(tmp_path / "a.db")) as database:
         keys = KeyStore(database)
         first, second = keys.add("a"), keys.add("b", per_day=50)

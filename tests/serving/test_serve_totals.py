@@ -90,7 +90,7 @@ def test_the_gauges_add_up_all_models() -> None:
 
 
 def test_each_line_waits_and_each_request_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search begins with the first segment of any line; a line without segments is not counted."""
+    """A request's search begins with the first segment of any line; a line without segments is not counted."""
     monkeypatch.setattr(metrics, "monotonic", lambda: 30.0)
     lines: Iterator[list[Any]] = (
         [SimpleNamespace(started=at) for at in times] for times in ((14, 18), (), (12,), (25,))
@@ -194,7 +194,7 @@ def test_the_connection_that_waits_longest_is_closed(monkeypatch: pytest.MonkeyP
 
 
 def test_deepl_and_files_cost_one_translation(model: Path) -> None:
-    """15 characters and 50 for the line."""
+    """The cost is 15 for the characters and 50 for the line."""
     with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
         for cost, status in ((15 + 50, 200), (15 + 49, 400)):
             service.pool.max_cost = cost
@@ -233,7 +233,7 @@ def test_no_task_of_a_request_outlives_it() -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_every_text_of_a_request_that_ends_early_is_cancelled(fails: bool) -> None:
-    """It is cancelled, or its last text cannot be submitted."""
+    """The request is cancelled, or its last text cannot be submitted."""
     submitted, cancelled = list[str](), list[str]()
 
     def submit(position: int, unit: str, *_: object) -> Any:

@@ -79,7 +79,7 @@ def test_errors_of_a_store_name_its_place(
 
 
 def test_two_descriptions_written_at_once_are_found(files: Any) -> None:
-    """An object store that cannot exclude it keeps the last one: each sidecar names its job."""
+    """A store that cannot prevent it keeps the last one. Sidecars of the other one's units name another job."""
     one = begin("memory://corpus/out", "memory://corpus/in")
     other = job.Job(one.store, one.files, begin("memory://corpus/2", "memory://corpus/in", model="small").description)
     work(other, "1/2")

@@ -89,7 +89,7 @@ def test_names_of_units_have_seven_digits_in_folders_of_a_thousand(tmp_path: Pat
 
 
 def test_states_are_read_from_names(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of every folder; other files are ignored."""
+    """In every folder; files with other names are ignored."""
     monkeypatch.setattr(job, "PER_FOLDER", 2)
     some_job = begin(tmp_path / "out", file, lines=5)
     for name in ("000/0000000.json", "000/0000001.failed", "001/0000002.claim", "001/0000003.json", "002/0000004.json"):
@@ -183,7 +183,7 @@ def test_a_sidecar_of_other_lines_is_damaged(tmp_path: Path, file: Path, change:
 
 
 def test_a_job_keeps_its_unit_lines_and_compares_the_rest(tmp_path: Path, file: Path) -> None:
-    """Values are compared as JSON has them. Each difference is named once, with both values."""
+    """Values are compared in their JSON form. Each difference is named once, with both values."""
     out = tmp_path / "out"
     first = found(out, 7, search={"beam": 1, "n": (1, 2)}, model="a")
     assert found(out, None, search={"beam": 1, "n": (1, 2)}, model="a").digest == first.digest
@@ -243,7 +243,7 @@ def test_a_job_that_another_worker_describes_meanwhile_is_compared(
 
 
 def test_outputs_are_apart_from_inputs(tmp_path: Path, file: Path) -> None:
-    """Also behind links. Directories whose names begin alike are apart, and a later input counts, too."""
+    """Links are followed. Directories whose names only begin alike are apart, and every input is checked."""
     (tmp_path / "out.d").mkdir()
     (tmp_path / "out.d" / "x").write_bytes(b"x\n")
     begin(tmp_path / "out", tmp_path / "out.d" / "x")

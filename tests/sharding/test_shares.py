@@ -46,7 +46,7 @@ def descriptors() -> list[str]:
 def test_a_worker_reports_units_and_closes_its_files(
     tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Failed units advance the progress and are named, but their lines are not translated."""
+    """Failed units are named and advance the progress, but their lines do not count as translated."""
     file.write_bytes(TEXT.replace(b"line 12\n", b"poison\n"))
     some_job, before = begin(tmp_path / "out", file), descriptors()
 
@@ -138,7 +138,7 @@ def test_a_sidecar_that_disappears_is_made_again(
 def test_units_of_killed_workers_are_done_by_any_other(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, shard: str, order: list[int]
 ) -> None:
-    """All of them, last, and each worker begins elsewhere."""
+    """Another worker does all of them, after the rest, and each worker begins at another unit."""
     monkeypatch.setattr(worker_module, "LANES", 1)
     some_job, seen = begin(tmp_path / "out", file, lines=5), list[int]()
     assert all(map(some_job.claim, some_job.units))
@@ -170,7 +170,7 @@ def test_units_that_others_finish_meanwhile_are_not_begun(
 
 
 def test_two_units_are_in_work_at_once(tmp_path: Path, file: Path) -> None:
-    """One fills the threads of the search while the other ends."""
+    """When one has too few lines left to keep all threads busy, the other one does."""
     both = threading.Barrier(2)
 
     def translate(source: int, target: int, first: int) -> None:
@@ -355,7 +355,7 @@ def test_file_systems_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_directory_as_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of a folder that is not there, files that are gone, and the order in which a file is kept."""
+    """A missing folder has no names, missing files can be removed, and a file is synced before it is renamed."""
     place = store_of(str(tmp_path), "some/parts")
     assert isinstance(place, Directory)
     place.remove_leftovers()

@@ -193,7 +193,7 @@ def test_other_options_and_other_inputs_are_refused(tmp_path: Path, file: Path) 
 
 
 def test_a_unit_of_another_job_is_refused(tmp_path: Path, file: Path) -> None:
-    """As when two jobs began at once in an object store, which cannot exclude it."""
+    """This happens if two jobs begin at once in an object store that cannot prevent it."""
     work(begin(tmp_path / "out", file))
     work(begin(tmp_path / "other", file, model="small"))
     (tmp_path / "other/units/000/0000003.json").replace(tmp_path / "out/units/000/0000003.json")

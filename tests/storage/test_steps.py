@@ -21,7 +21,7 @@ def descriptors() -> list[str]:
 
 
 def test_json_may_fill_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an object or a list, each of which is no other."""
+    """Whether an object or a list is expected. The other one is refused."""
     file = tmp_path / "x.json"
     for read, right, other, kind in (
         (read_json, '{"a": 1}', "[1, 2]", "object"),
@@ -87,10 +87,10 @@ def test_a_link_in_the_place_of_the_old_artefact_is_not_followed(tmp_path: Path)
     assert not artefact.present(tmp_path / "thing")
     assert verify(tmp_path / "other", "thing")
     (tmp_path / ".old-thing").unlink()
-    (tmp_path / ".old-thing" / MANIFEST).mkdir(parents=True)  # no file
+    (tmp_path / ".old-thing" / MANIFEST).mkdir(parents=True)  # a directory in its place
     assert not artefact.present(tmp_path / "thing")
     with staged(tmp_path / "thing", "thing", {}):
-        pass  # a new artefact replaces none
+        pass  # a new artefact, which replaces none
     assert (tmp_path / ".old-thing" / MANIFEST).is_dir()
 
 

@@ -98,7 +98,7 @@ def test_an_epoch_holds_every_sentence_exactly_once(
 
 
 def test_steps_change_only_where_one_would_be_empty() -> None:
-    """Three sentences, one of them long, make a step each; otherwise the cost alone divides the sentences."""
+    """Each of three sentences makes a step, though one is long; where no step is empty, the cost alone decides."""
     plan = BatchPlan(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
     assert [sum(map(len, step)) for step in epoch(plan, 0)] == [1, 1, 1]
     assert batches.without_empty_parts([0, 0, 0, 3]) == [0, 1, 2, 3]

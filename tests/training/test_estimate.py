@@ -97,7 +97,7 @@ def test_the_measured_settings_differ_from_the_recipe_only_where_necessary(
     tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     device: str, prepared: bool, tokens: int, start: str | None,
 ) -> None:  # fmt: skip
-    """A step of three CPU processes has at most 200 tokens each; without a corpus, no model to start from is read."""
+    """On the CPU, each of three processes gets at most 200 tokens; without a corpus, no model to start from is read."""
     settings = tiny_recipe("training.tokens_per_step=1600")
     settings.training.init_from = "m"
     accelerator = SimpleNamespace(num_processes=3, device=torch.device(device), is_main_process=False)

@@ -59,7 +59,7 @@ def test_fine_tuning_from_a_model_and_two_files(
     tuned = load_tensors(checkpoints.directory_of(run, best) / checkpoints.MODEL)
     mixed = mixture(tuned, start.model.state_dict(), model["with_start"])
     assert all(torch.equal(mixed[name], tensor) for name, tensor in load_model(run).model.state_dict().items())
-    bleu = list[float]()  # on test, before and after
+    bleu = list[float]()  # on test, before and after fine-tuning
     for model_directory, hypotheses in ((reference_run, run / "start"), (run, run)):
         with Translator(model_directory, workers=1, precision="fp32") as translator:
             for split in ("dev", "test", "general"):

@@ -119,7 +119,7 @@ def pair(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Pair:
     monkeypatch.setattr(attention, "has_kernel", lambda *rest: True)  # the other form reads lengths on the host
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", plain_varlen_attn)
     monkeypatch.setattr(graphs, "captured", runs.captured)
-    monkeypatch.setattr(batches, "TOKENS", 32)  # several sizes, but few
+    monkeypatch.setattr(batches, "TOKENS", 32)  # so that there are several sizes, but few
     monkeypatch.setattr(batches, "SENTENCES", 8)
     return runs
 

@@ -67,7 +67,7 @@ EXPECTED: dict[str, Any] = {"dev_steps": [10, 20], "dev_perplexity": [8, 4], "de
     ("step", "perplexity", "bleu", "worse"),
     [
         (9, 99, 0, None),  # no expectation yet
-        (10, 10.0, 7.0, None),  # a quarter more, and three points less, may be noise
+        (10, 10.0, 7.0, None),  # up to a quarter more perplexity and three points less BLEU may be noise
         (10, 10.01, 7.0, "dev perplexity 10.01, expected 8.00 at step 10"),
         (10, 10.0, 6.99, "dev BLEU 7.0, expected 10.0 at step 10"),
         (19, 10.0, 7.0, None),

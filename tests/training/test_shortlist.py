@@ -48,7 +48,7 @@ def listed(model: Path, line: str) -> set[int]:
 
 
 def test_translations_of_words_are_learned(model: Path, text: tuple[Path, Path]) -> None:
-    """With one translation for each token, and none that is frequent, a word lists itself and its translation."""
+    """With one translation per token and no frequent tokens, a word lists itself and its translation."""
     assert learn_shortlist(model, *text, best=1, frequent=0) == 0
     encode = Tokenizer(model / "tokenizer.model").encode
     for word in WORDS:
@@ -138,7 +138,7 @@ def test_texts_of_different_lengths_and_missing_ones_are_refused(
 
 
 def test_the_best_translations_and_the_most_frequent_tokens_are_listed() -> None:
-    """Of a vocabulary for each side. Equal ones are taken in the order of their ids."""
+    """Each side has its own vocabulary. Of equally good tokens, the lower ids are taken."""
     target: Any = SimpleNamespace(vocabulary_size=12)
     tokenizer: Any = SimpleNamespace(vocabulary_size=6, target=target)
     pairs: Any = [([3], [9, 9, 4]), ([3, 4], [9, 5]), ([4], [5, 7]), ([5], [8])]

@@ -255,8 +255,8 @@ def test_a_resume_in_another_precision_warns(lab: Lab) -> None:
     ("step", "norms", "ends"),
     [
         (2099, [math.inf] * 10 + [1.0] + [math.nan] * 10, False),
-        (2099, [math.inf] * 10 + [1.0] + [math.nan] * 10 + [1.0, math.inf], True),  # more than a hundredth
-        (5000, [math.inf] * 11, True),  # in a row
+        (2099, [math.inf] * 10 + [1.0] + [math.nan] * 10 + [1.0, math.inf], True),  # more than a hundredth of all steps
+        (5000, [math.inf] * 11, True),  # more than ten in a row
     ],
 )
 def test_too_many_skipped_steps_end_a_run(

@@ -116,7 +116,7 @@ def test_the_memory_check_uses_the_longest_sentences_and_changes_nothing(lab: La
     (batch,) = seen
     assert 170 < max(len(batch.src_N), len(batch.tgt_out_N)) <= 200
     assert max(side.integers[1].max() for side in (batch.src, batch.tgt)) == run.plan.longest
-    # With much memory: a tenth more than a process' share of a step.
+    # Where memory allows more, a pass has at most a tenth more tokens than a process's share of a step.
     for world, parts, most in ((1, 4, 440), (2, 4, 220), (8, 8, 55)):
         settings = lab.recipe("training.memory_tokens=9999", f"training.micro_batches={parts}")
         start_trainer(settings, corpus, fake_accelerator(world, 0), tmp_path, 0)
@@ -146,6 +146,6 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
     with pytest.raises(DataError, match="a different tokenizer"):
         train(settings, data, lab.run)
     two = shutil.copytree(lab.reference / "model", tmp_path / "two") / "tokenizer.model"
-    target_file(two).write_bytes(two.read_bytes())  # of target text only
+    target_file(two).write_bytes(two.read_bytes())  # a separate target model is another tokenizer
     with pytest.raises(DataError, match="a different tokenizer"):
         lab.train(f"training.init_from={two.parent}")

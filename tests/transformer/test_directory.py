@@ -111,7 +111,7 @@ def test_a_model_json_that_the_manifest_does_not_list_is_not_read(tmp_path: Path
 
 
 def test_a_new_setting_of_a_model_must_enter_the_contract() -> None:
-    """With model.format raised if older versions would compute something else."""
+    """If older versions would ignore the setting and compute something else, model.format must be raised as well."""
     sizes = {field.name for field in fields(Architecture)}
     assert schema.Model.model_fields.keys() - sizes == {"num_layers", "dropout"}  # resolved; for training only
     assert sizes <= schema.Model.model_fields.keys()

@@ -124,7 +124,7 @@ def test_a_constrained_search_without_the_terms_is_discarded(model: Path) -> Non
 
 
 def test_a_segment_with_few_hypotheses_repeats_its_last(model: Path) -> None:
-    """Where another segment of the line has more."""
+    """So a line has as many hypotheses as the segment with the most."""
 
     def find(segment: Segment) -> list[Hypothesis]:
         count = 1 if segment.position else 3
@@ -141,7 +141,7 @@ def test_a_segment_with_few_hypotheses_repeats_its_last(model: Path) -> None:
 
 
 def test_a_source_stays_where_every_search_fails(model: Path) -> None:
-    """Loops and inventions are searched again in halves. A half that fails, too, is the source."""
+    """Loops and inventions are searched again in halves. Where a half fails, too, its source is kept."""
     [trouble, *_] = Tokenizer(model / "tokenizer.model").encode(["rot"])[0]
     for bad in ([5] * 30, list(range(5, 335))):
         fails = one_at_a_time(lambda s, bad=bad: bad if trouble in s.ids or len(s.ids) > 9 else [7, 8])
@@ -168,7 +168,7 @@ def test_a_loop_that_has_the_terms_is_no_translation(model: Path) -> None:
 
 
 def test_a_translation_may_be_long(model: Path) -> None:
-    """A short source has a margin, and tokens that are bytes do not count as text."""
+    """A short source has a margin, and tokens for single bytes do not count as text."""
     for found in (list(range(5, 22)), [3] * 5):
         with translator_by(model, one_at_a_time(lambda _, found=found: found)) as translator:
             assert not next(iter(translator.translate(["rot"]))).untranslated

@@ -51,7 +51,7 @@ def translations(model: Path, precision: str = "fp32") -> list[Any]:
 def test_every_level_gives_the_same_translations(
     model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32, as torch does; without fused multiply-add rounding decides a few."""
+    """In float32, the same as torch's; without fused multiply-add, rounding changes a few."""
     found = {}
     for level in [*levels, "off"]:
         monkeypatch.setenv("NMT_ENGINE", level)
@@ -126,7 +126,7 @@ def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:
     ("workers", "cores", "count"), [(None, 1, 0), (None, 3, 2), (1, 3, 0), (2, 3, 1), (9, 3, 2), (None, 64, 7)]
 )
 def test_a_helper_for_each_core_but_one(model: Path, workers: int | None, cores: int, count: int) -> None:
-    """And for each thread but one, so that no more threads than cores compute, and at most 7."""
+    """Or for each of the given threads but one, if they are fewer; at most 7. No more threads than cores compute."""
 
     def helpers() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name.startswith("helper ")}
@@ -207,7 +207,7 @@ def test_a_gpu_is_looked_for_only_where_there_may_be_one(
 def test_forks_are_not_made_of_a_process_that_uses_cuda(
     model: Path, monkeypatch: pytest.MonkeyPatch, used: bool, launched: bool, forks: bool
 ) -> None:
-    """Otherwise each GPU has one; in a launched job each process has its own GPU."""
+    """Otherwise each GPU gets a fork, except in a launched job, where each process has a GPU already."""
     searched, counts, asked = [], list[int](), list[Any]()
 
     class Processes:

@@ -29,7 +29,7 @@ ANSWERS = Path(__file__).parents[1] / "data" / "case.txt"
 
 
 def answers() -> Iterator[tuple[str, str, list[str], str, bool]]:
-    """Yield the languages, the given text, the texts to search, the translation, and whether the model chooses."""
+    """Yield languages, the given text, the texts to search, the translation, and whether the model chooses the case."""
     for line in ANSWERS.read_text(encoding="utf-8").split("\n"):
         if line and not line.startswith("#"):
             languages, given, searched, written = line.split("\t")
@@ -131,7 +131,7 @@ def with_head(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_a_forced_prefix_is_only_at_the_beginning(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if a text has several segments, and each translation begins with a token of the model."""
+    """Also if a text has several segments, and the model begins each translation with a token of its own."""
     with_head(echo, monkeypatch)
     monkeypatch.setattr(echo.segmenter, "seen_tokens", 8)
     line = "THE DOG RUNS. THE OLD DOG RUNS THROUGH THE GRASS."
@@ -144,7 +144,7 @@ def test_a_forced_prefix_is_only_at_the_beginning(echo: Translator, monkeypatch:
 def test_a_word_in_capitals_stays_so_in_every_kind_of_model(
     echo: Translator, monkeypatch: pytest.MonkeyPatch, head: bool
 ) -> None:
-    """The token of a target language moves the source by one, and that of a model its translation."""
+    """A token for the target language moves the source by one, and a model's first token moves its translation."""
     text = "I am COMPLETELY sure."
     plain = translated(echo, "en>de", text, alignments=True)
     assert (plain.text, plain.case) == (text, "words")

@@ -86,7 +86,7 @@ def test_states_know_the_terms_that_are_met() -> None:
 
 
 def test_banks_survive_in_turn() -> None:
-    """The best of each bank come before the second best of any; EOS follows all terms only."""
+    """The best of each bank come before the second best of any; EOS is chosen only once all terms are met."""
     constraints = Constraints([[[5, 6]]], bytes([1] * 9))
     begun, met = constraints.after(START, 5), constraints.after(constraints.after(START, 5), 6)
     states = [START, begun, met]
@@ -128,7 +128,7 @@ def test_a_full_width_search_finds_all_sequences_with_the_terms(engine: bool, to
 @pytest.mark.parametrize("shape", SHAPES[:4])
 @pytest.mark.parametrize(("best", "extra"), [(1, 14), (3, 14), (1, 1)])
 def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, extra: int) -> None:
-    """With terms in every hypothesis; also with prefixes, ensembles and alignments, and where terms have no room."""
+    """Every hypothesis has the terms, also with prefixes, ensembles and alignments; or none where they have no room."""
     none = 0
     for members in (1, 2):
         draw = random.Random(members)

@@ -117,7 +117,7 @@ def test_a_line_is_answered_before_the_next_one_is_sent(translator: Translator) 
 
 @pytest.mark.parametrize("first", ["der Hund", "der Hund geht. die Katze ist rot. das Haus steht."])
 def test_lines_are_not_read_far_ahead(model: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
-    """Nor where the first line has several segments, which do not wait for the lines after it."""
+    """Also not if the first line has several segments, which do not wait for the lines after it."""
     monkeypatch.setattr(lines_module, "CHUNK_CHARACTERS", 100)
     monkeypatch.setattr(module, "READ_AHEAD", 40)
     read, enough = list[int](), threading.Event()
@@ -145,7 +145,7 @@ def test_lines_are_not_read_far_ahead(model: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_lines_that_have_arrived_are_translated_while_others_are_awaited(echo: Translator) -> None:
-    """The reader may wait for translations itself, and the thread that translates sleeps meanwhile."""
+    """The iterator that reads may itself wait for translations. The thread that translates sleeps meanwhile."""
     given, answered = list[str](), threading.Semaphore(0)
 
     def chunks() -> Iterator[list[str]]:

@@ -156,7 +156,7 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, en
 def test_search_stops_when_nothing_can_win_soon(
     seed: int, eos: float, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bound by the longest length would take 35 and 44 steps in the place of 24 and 40."""
+    """A bound computed for the longest length would take 35 and 44 steps instead of 24 and 40."""
     model, how, step, taken = model_of(seed, eos=eos, max_length=64), options(), Slots.step, list[int]()
     monkeypatch.setattr(Slots, "step", lambda slots: taken.append(1) or step(slots))
     run = EngineSearch.run
@@ -172,7 +172,7 @@ def test_search_stops_when_nothing_can_win_soon(
 
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
 def test_a_sentence_is_translated_alike_beside_any_others(dtype: torch.dtype, tolerance: float, ties: int) -> None:
-    """Alone, in batches of 64, in any order; float32 may differ by a tie within rounding."""
+    """In small and large batches and in any order; in float32, rounding may decide one tie differently."""
     model, sources = model_of(3, dtype=dtype, eos=2), sources_of(300, 3, longest=14)
     how = options(extra_length=8)
     alone = searched([model], sources, how, dtype, rows=4)
@@ -186,7 +186,7 @@ def test_a_sentence_is_translated_alike_beside_any_others(dtype: torch.dtype, to
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) -> None:
-    """Over 40 steps in which hypotheses continue each other at random, and take over entries many times."""
+    """For 40 steps in which hypotheses continue each other at random and often take over cache entries."""
     model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
     sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
     decoder = DecoderCache([model], dtype, width)
@@ -212,7 +212,7 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 
 @torch.inference_mode()
 def test_a_cache_does_not_grow_with_forgotten_hypotheses() -> None:
-    """Hypotheses of one ancestor need one entry for each position; an empty slot needs none."""
+    """Hypotheses with a common ancestor share one entry for each of its positions; an empty slot needs none."""
     width, batch = 4, batch_of([([3, EOS], [EOS])])
     decoder = DecoderCache([model_of(1, max_length=64)], DOUBLE, width)
     decoder.resize([], 2)
@@ -283,7 +283,7 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
     slots._best = recorded
     slots.encode(segments)
     slots.fill(NO_QUEUE)
-    for _ in range(1 + 8 // beam):  # then the caches are of the new size
+    for _ in range(1 + 8 // beam):  # after these, the caches have their new size
         slots.step()
     steps.clear()
     for _ in range(8):
@@ -461,7 +461,7 @@ def test_scores_that_are_not_finite_end_the_search(constrained: bool) -> None:
 
 @pytest.mark.parametrize("engine", [False, True])
 def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
-    """At the longest length EOS replaces the next token of the prefix."""
+    """At the longest length, EOS takes the place of the prefix's next token."""
     model = model_of(2, max_length=8)
     for length in (6, 7, 9):
         ((best,),) = searched([model], [[5, EOS]], options(), engine=engine, prefixes=[[6, 7, 8] * 3][:1])
@@ -474,7 +474,7 @@ def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
 def test_a_repeated_search_forgets_its_hypotheses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Memory runs out amid a sentence; the search is repeated down to as many rows as the beam."""
+    """Memory runs out within a sentence; the search is repeated with fewer rows, at last as many as the beam."""
     model, step, tried = model_of(3, eos=2), DecoderCache.step, list[int]()
     sources, how = sources_of(6, 3), options(beam=4, extra_length=9, n_best=4)
     expected = searched([model], sources, how)
@@ -488,7 +488,7 @@ def test_a_repeated_search_forgets_its_hypotheses(
     monkeypatch.setattr(DecoderCache, "step", limited)
     monkeypatch.setattr(torch_search, "rows_at_once", lambda _: 16)
     for most in (8, 0):
-        left = Hypothesis([9], 0.0, 0.0, [0.0])  # by the search before, and better than any
+        left = Hypothesis([9], 0.0, 0.0, [0.0])  # left by the failed search, and better than any
         segments = [Segment(ids, how, hypotheses=[left]) for ids in sources]
         with pytest.raises(StorageError) if not most else contextlib.nullcontext():
             search_all(partial(torch_search.search, [model], DOUBLE), segments)

@@ -107,7 +107,7 @@ def test_halves_are_at_a_clause_or_between_words(translator: Translator) -> None
         assert a[-1] == EOS
     chinese = SimpleNamespace(tokens=lambda ids: list("▁我喜欢，他真的不喜欢")[: len(ids)])
     assert halves(chinese, [*range(11), EOS]) == [[*range(5), EOS], [*range(5, 11), EOS]]
-    for clause, cut in ((1, 4), (2, 2), (6, 6), (7, 4)):  # a clause counts in the middle half only
+    for clause, cut in ((1, 4), (2, 2), (6, 6), (7, 4)):  # only an end of a clause in the middle half counts
         eight = ["\u2581a" + "," * (i == clause) for i in range(1, 9)]
         first, _ = halves(SimpleNamespace(tokens=lambda _, eight=eight: eight), [*range(8), EOS])
         assert first == [*range(cut), EOS]
@@ -134,7 +134,7 @@ def test_lines_are_cut_at_every_mark_that_ends_a_sentence_or_a_clause() -> None:
 
 
 def test_pieces_are_as_long_as_there_is_room() -> None:
-    """EOS and the language token of every source need room, too."""
+    """Each source also needs room for EOS and its language token."""
     assert cut("a, b, c, d, e, f", 1, 5) == ["a,b,", "c,d,", "e,f"]
     assert cut("a, b, c, d, e, f", 1, 6) == ["a,b,", "c,d,", "e,f"]
     assert cut("a, b, c, d, e, f", 1, 7) == ["a,b,c,", "d,e,f"]

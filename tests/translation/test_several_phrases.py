@@ -54,7 +54,7 @@ def tokens(shortlist: Shortlist, ids: list[int], prefix: Sequence[int] = (), con
 
 
 def test_tokens_of_a_segment_are_those_of_its_source_prefix_and_terms() -> None:
-    shortlist = Shortlist([7], [1, 1, 3, 3, 5], [4, 5, 6, 8, 7])  # of the sources 0 to 4
+    shortlist = Shortlist([7], [1, 1, 3, 3, 5], [4, 5, 6, 8, 7])  # lists of the sources 0 to 4
     assert tokens(shortlist, [EOS]) == sorted({EOS, 5, 6, 7})
     assert tokens(shortlist, [0, 4, 4, 3]) == [EOS, 4, 7, 8]
     terms = SimpleNamespace(tokens=[0, 12, 9])

@@ -1,4 +1,4 @@
-"""Units of many workers give the bytes of one `nmt translate`, for every option of lines."""
+"""Units of many workers give the bytes of one `nmt translate`, for every option for lines."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -105,7 +105,7 @@ def test_any_thread_may_translate_with_options_of_its_own(model: Path) -> None:
         assert list(pool.map(together, tasks)) == expected
         found = list(pool.map(one_by_one, tasks))
     for (_, way), ours, alone in zip(tasks, found, expected, strict=True):
-        if "sampling" in way:  # by the number of the line, which is 1
+        if "sampling" in way:  # samples depend on the line's number, here always 1
             assert ours[0] == alone[0]
         else:
             assert ours == alone
@@ -243,7 +243,7 @@ def test_a_cancelled_text_is_not_searched(model: Path, gate: Gate) -> None:
         results = translator.translate(lines_of(3000))
         next(results)
         before = len(gate.entered)
-        results.close()  # a call that is not taken to its end
+        results.close()  # before the call has given all its translations
         translator.queue.wait_for(lambda: not translator.queue.unfinished, 60)
         assert len(gate.entered) - before < 1000
 
@@ -431,7 +431,7 @@ def test_a_line_that_is_not_text_is_a_type_error(model: Path) -> None:
 
 @pytest.mark.parametrize("line", ["12", "rot"])
 def test_lines_are_read_no_faster_than_translations_are_taken(echo: Translator, line: str) -> None:
-    """With and without a search. Else a pipe with a slow reader would fill the memory with a long file."""
+    """Both with and without a search. Otherwise a slow reader of a pipe would fill the memory with a long file."""
     all_read = threading.Event()
 
     def chunks() -> Iterator[list[str]]:

@@ -49,7 +49,7 @@ def test_pairs_are_scored_without_search(
         assert record["tokens"] == translator.tokenizer.tokens(pair[1])
         assert record["log_probability"] == pytest.approx(math.fsum(values), abs=1e-5)
         assert record["score"] == pytest.approx(record["log_probability"] / ((5 + len(values)) / 6) ** 0.5)
-    for alpha, power in ((0, 0), (None, translator.config.decoding.alpha)):  # no penalty is not the recipe's
+    for alpha, power in ((0, 0), (None, translator.config.decoding.alpha)):  # 0 means no penalty, None the recipe's
         (one,) = translator.score([(sources[0], targets[0])], alpha=alpha)
         assert one.score == pytest.approx(one.log_probability / ((5 + len(exact[0])) / 6) ** power)
     assert power > 0
@@ -108,7 +108,7 @@ def test_the_model_is_the_named_or_the_newest_one(
         (model / "manifest.json").write_text(json.dumps({"created": f"{year}-01-01T00:00:00"}))
         (model / "recipe.yaml").write_text(f"corpus: {{name: own, format: {form}}}")
     console.set_quiet(False)
-    assert choose_models([]) == (Path("runs/b/model"),)  # whatever was copied or touched since; d and e parse
+    assert choose_models([]) == (Path("runs/b/model"),)  # by its creation, not by file times; d and e are parsers
     assert "model: runs/b/model" in capsys.readouterr().err
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
 

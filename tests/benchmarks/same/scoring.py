@@ -11,7 +11,7 @@ from same.corpora import TREES
 from same.tree import INPUTS, MODEL, TOY, Tree, read_lines
 
 PROSE = {"compare_with", "what", "do", "description", "title", "versions"}  # fields of JSON that are not compared
-NUMBERS = r"[-+]?\d+(?:[.,]\d+)*|\w+:[^\s|]+(?:\|\w+:[^\s|]+)+"  # of text: numbers, and signatures
+NUMBERS = r"[-+]?\d+(?:[.,]\d+)*|\w+:[^\s|]+(?:\|\w+:[^\s|]+)+"  # in text: numbers, and signatures
 
 REFERENCE = ["--reference", "test.tgt"]
 SCORES: dict[str, list[object]] = {
@@ -54,7 +54,7 @@ def make_files(tree: Tree) -> None:
 
 
 def score(tree: Tree, options: list[object]) -> object:
-    """Return the report as JSON, and of the report in two formats the numbers and signatures."""
+    """Return the exit code, the report as JSON, and the scores of segments if the options ask for them."""
     make_files(tree)
     done = tree.nmt("score", "test.hyp", *options, "--format", "json")
     found: dict[str, object] = {"exit code": done.code}
@@ -67,6 +67,7 @@ def score(tree: Tree, options: list[object]) -> object:
 
 
 def score_formats(tree: Tree) -> object:
+    """Return the numbers and signatures of the report as text and as Markdown."""
     make_files(tree)
     command = [
         "score",
@@ -100,13 +101,13 @@ def score_brackets(tree: Tree) -> object:
 
 
 def weights(folder: Path) -> dict[str, object]:
-    """Return the digests of an exported directory; the versions that its papers name may differ."""
-    papers = {"README.md", "manifest.json", "recipe.yaml"}
+    """Return digests of an exported directory, without the files that describe it: the versions in them may differ."""
+    descriptions = {"README.md", "manifest.json", "recipe.yaml"}
     found: dict[str, object] = {}
     for file in sorted(folder.rglob("*")):
         if file.suffix == ".safetensors":
             found[file.name] = digests.tensors(file)
-        elif file.is_file() and file.name not in papers:
+        elif file.is_file() and file.name not in descriptions:
             found[file.name] = digests.sha256(file.read_bytes())
     return found
 

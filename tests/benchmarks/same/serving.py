@@ -193,12 +193,12 @@ GUARDED: dict[str, Request] = {
 
 @contextlib.contextmanager
 def server(tree: Tree, *options: object) -> Iterator[int]:
-    """Run `nmt serve` and yield its port; RuntimeError where it does not start."""
+    """Run `nmt serve` and yield its port; raise RuntimeError if it does not start."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "nmt_cli", "serve", *map(str, options), "--port", str(port), "--precision", "fp32"]
-    # Two servers that run at once must not wait for each other's logs.
+    # The log is a file, because servers that run at once must not wait for the reader of a pipe.
     with (tree.folder / "serve.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=tree.folder, env=tree.environment({}), stdout=log, stderr=log)
     try:

@@ -16,7 +16,7 @@ HALF = "runs/half"  # a training that stops at step 30, made once by the old tre
 
 
 def trained(tree: Tree, run: str, done: Finished) -> dict[str, object]:
-    """Return the last weights, all checkpoints and the metrics of a run; RuntimeError where it failed."""
+    """Return the last weights, all checkpoints and the metrics of a run; raise RuntimeError if it failed."""
     folder = tree.folder / run
     if done.code:
         raise RuntimeError(f"training ended with {done.code}: {done.stderr[-300:]}")
@@ -62,13 +62,13 @@ def torchrun(tree: Tree) -> object:
 
 
 def accelerate_launch(tree: Tree) -> object:
-    # accelerate takes a script's options for its own unless its own name all that it would ask for
+    # With all of these given, accelerate asks for nothing and leaves the script's options alone.
     options = "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"
     return launched(tree, "runs/accelerate", "accelerate.commands.launch", *options)
 
 
 def other_shape(tree: Tree) -> object:
-    """Train with dropout, post-norm, biases, fp32, which the toy recipe leaves out."""
+    """Train with settings that the toy recipe does not use: dropout, post-norm, biases, fp32."""
     return train(tree, "runs/shape", *OTHER_SHAPE, *settings("training.steps=20"))
 
 

@@ -64,7 +64,7 @@ class Tree:
         return self.python("-m", "nmt_cli", *arguments, stdin=stdin, env=env)
 
     def must(self, *arguments: object) -> Finished:
-        """Run `nmt`; RuntimeError where it fails."""
+        """Run `nmt`; raise RuntimeError if it fails."""
         done = self.nmt(*arguments)
         if done.code:
             raise RuntimeError(
