@@ -1,5 +1,5 @@
-// Compare the products of one level with plain C of the same arithmetic: `engine_products SHAPES`. Prints the levels that
-// this CPU can run, and the number of products that have the same bits; ends with 1 at the first that has not.
+// Compare the products of one level with plain C that does the same arithmetic: `engine_products SHAPES`. Prints the
+// levels that this CPU can run, and the number of products with the same bits; exits with 1 at the first difference.
 #include "engine.c"
 
 #include <stdio.h>
@@ -15,7 +15,7 @@ static int64_t between(int64_t from, int64_t to) {
 
 static float number(void) { return (float)between(-(1 << 20), 1 << 20) / (float)(1 << between(10, 20)); }
 
-// One result: y = sum of x[i] * w[i], of quantized numbers if `eight_bits`. `zero`: byte of an input of 0.
+// One result: y = sum of x[i] * w[i], of quantized numbers if `eight_bits`. `zero` is the byte that stands for input 0.
 static float plain(const float *x, const float *w, int64_t size, float bias, int eight_bits, int positive) {
     float sum = bias, x_top = 0, w_top = 1e-12f;
     for (int64_t i = 0; i < size; i++) {
