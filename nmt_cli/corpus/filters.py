@@ -61,7 +61,7 @@ def turns(src: str, tgt: str, corpus: schema.Corpus) -> bool:
 
 
 def sample_of_sides(src: Sequence[str], tgt: Sequence[str], corpus: schema.Corpus) -> Iterator[bool]:
-    """Sample pairs evenly. Yield for each one in the languages of the corpus whether its sides are swapped.
+    """Sample pairs evenly. For each one that is in the languages of the corpus, yield whether its sides are swapped.
 
     Yields nothing if eldc is not installed or cannot tell the languages apart.
     """

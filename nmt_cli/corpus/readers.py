@@ -108,5 +108,5 @@ def read_files(files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk
 
 
 def count_pairs(chunks: Iterable[Chunk]) -> int:
-    """Return the number of pairs in all chunks, which are read and parsed for it."""
+    """Read and parse all chunks, and return their number of pairs."""
     return sum(1 for chunk in chunks for _ in chunk.src)

@@ -25,7 +25,7 @@ def _unescape(text: str) -> str:
 
 
 def _escape(spelled: dict[str, str], has_quotes: bool, text: str) -> str:
-    """Escape a text. `spelled` maps each character that the source escapes by its code point to that escape."""
+    """Escape a text. `spelled` has the escape of each character that the source escapes by its code point."""
     text = _ESCAPED.sub(r"\\\g<0>", text)
     if has_quotes:
         text = text.replace(r"\'", "'")

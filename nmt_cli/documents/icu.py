@@ -218,7 +218,7 @@ def _spread(nodes: list[Node], around: Choice | None, left: list[int]) -> _Tree 
 
 
 def _moved(node: Node, around: Choice | None, choice: Choice) -> Node:
-    """Return text that is moved into a branch of `choice`, from one of `around` or, if that is None, from no branch.
+    """Return text that is moved into a branch of `choice` from a branch of `around`, or from no branch if that is None.
 
     A "#" that would change its meaning is replaced.
     """

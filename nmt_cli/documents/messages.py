@@ -142,7 +142,7 @@ class MessageFile(Document):
     def _remove_unused(self, group: PluralGroup) -> Iterator[int]:
         """Remove categories that the target language lacks. Yield the offsets of their messages.
 
-        The last category stays, and so does one that text other than a comma separates from the next.
+        The last category stays, and so does one if there is anything but a comma between it and the next.
         """
         unused = group.unused(self._language)
         for item, following in pairwise(group.items):

@@ -108,8 +108,8 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
 def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -> Vocabularies:
     """Return both vocabularies.
 
-    Each gets a <pad>, whose id is the number of its embeddings, unless both have a <pad> that the decoder starts from
-    and never produces.
+    A <pad> is kept if both have one that the decoder starts from and never produces. Otherwise each gets a new <pad>,
+    whose id is the number of its embeddings.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:

@@ -22,7 +22,7 @@ MAX_LISTED = 20  # differing lines shown to the user
 
 
 def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> float:
-    """Return the largest difference between token log-probabilities in nats, relative to those below -1."""
+    """Return the largest difference between token log-probabilities, in nats or as a fraction of those below -1."""
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
     return max(abs(p - q) / max(1.0, -p) for p, q in both)
 

@@ -186,8 +186,8 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space that a run still needs if it has `present` checkpoints."""
-    # In checkpoints, of 12 bytes per parameter: the kept ones, the best, the newest, the one being written, and 0.4 for
-    # the averaged model, which takes about a third.
+    # A checkpoint takes 12 bytes per parameter. There are the kept ones, the best, the newest and the one being written.
+    # The averaged model, which takes about a third of a checkpoint, counts 0.4.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 

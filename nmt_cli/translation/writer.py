@@ -61,7 +61,7 @@ def _copied(copy: Copy | None) -> str:
 
 
 def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
-    """Return word pairs such as 0-1. For each target token, a pair has the source word that it translates and its own.
+    """Return word pairs such as 0-1, one for each target token: the source word that it translates, and its own word.
 
     `parts` are the source ids and the hypothesis of each segment.
     """
