@@ -186,7 +186,7 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space that a run still needs if it has `present` checkpoints."""
-    # A checkpoint takes 12 bytes per parameter. There are the kept ones, the best, the newest and the one being written.
+    # A checkpoint takes 12 bytes per parameter. There are the kept ones, the best, the newest and one being written.
     # The averaged model, which takes about a third of a checkpoint, counts 0.4.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
