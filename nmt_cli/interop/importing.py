@@ -79,7 +79,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
     if (corpus.src, corpus.tgt) == UNNAMED:
-        say("Its files do not name its languages: nmt import --src CODE --tgt CODE does")
+        say("Its files do not name its languages. Name them: nmt import --src CODE --tgt CODE")
     return out
 
 

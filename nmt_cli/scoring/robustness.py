@@ -12,9 +12,9 @@ from nmt_cli.scoring.metrics import METRICS, Score
 SEED = 1  # of the typos
 AS_IT_IS = "as it is"
 NOTE = (
-    "Loss: how much better the translation of the source as it is scores after the same change to it. A translation "
-    "should keep upper and title case, and leave out the final stop if the source does. Case is ignored for the "
-    f"lower-cased source. Typos: in one of ten words, seed {SEED}."
+    "Loss: points lost against the translation of the unchanged source, after the same change to that translation. "
+    "A translation should keep upper and title case, and leave out the final stop if the source does. Case is ignored "
+    f"for the lower-cased source. Typos: in one of ten words, seed {SEED}."
 )
 Change = Callable[[str], str]
 Translate = Callable[[list[str]], list[str]]
