@@ -14,7 +14,7 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # in a row: the source, its halves and its quarters
+MAX_HALVINGS = 3  # in a row: of the source, its halves and its quarters
 # Lead, in nats per token, that capitals need to win against sentence case. With a small model of Multi30k, 31 of 146
 # short phrases in capitals score higher as given than in sentence case, but only one by more than 0.6. A high score
 # means little here: the tokenizer spells capitals letter by letter, and such a translation is often nonsense whose

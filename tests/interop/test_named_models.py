@@ -166,7 +166,7 @@ def test_a_failed_import_in_another_process_is_the_same_error_here(
 def test_another_process_imports_a_model_with_this_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The log of the import is passed on once. If a third process was faster, its import is used."""
+    """The model is imported once, and the log is passed on. If a third process was faster, its import is used."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", "/before")
     monkeypatch.chdir(tmp_path)

@@ -41,7 +41,7 @@ def test_a_signal_under_load_loses_no_request(model: Path) -> None:
 
         def work() -> None:
             answers.append(ask(address, LONG))
-            accepted.wait(60)  # texts sent later would have to be answered, too
+            accepted.wait(60)  # texts sent sooner would change nmt_texts_total
             with contextlib.suppress(ConnectionRefusedError, urllib.error.URLError):
                 while True:
                     ask(address, "rot")

@@ -63,7 +63,7 @@ def texts_of(prepared: Corpus, directory: Path, writes: bool = True, **shares: f
 
 
 def test_only_few_epochs_are_on_the_disk(prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The open one, the one before, which may still be in use, and the next, unless the open one is the last."""
+    """There are the open one, the one before, which may still be in use, and the next one, if there is any."""
     for module in (augmentation, epoch_texts):
         monkeypatch.setattr(module, "BLOCK", 50)
     directory = tmp_path / "run" / "augmented" / "x"
