@@ -142,10 +142,10 @@ def test_near_duplicates_are_counted_by_split_and_side(tmp_path: Path) -> None:
         "dev", {"lines": 2000, "near": {"source": 1000, "target": 3, "both": 2}, "near_lines": [1, 5]}
     ) == ("near-duplicates in training: 2 of 2,000 dev lines (source 1,000, target 3, both in one pair 2)")
     as_written = near_duplicates.load(tmp_path, False, "de").look_up(["R&D is fun", "R&amp;D is fun"], ["", ""])
-    assert as_written[1].tolist() == [True, True]  # three of its four words, and all of them
+    assert as_written[1].tolist() == [True, True]  # four of five words are shared, then all of them
     assert as_written[0].tolist() == [near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE, 0, 0, 0]
     apart = near_duplicates.HeldOutIndex(["a b c", "d e f"], ["g h i", "j k l"])
-    flags, _ = apart.look_up(["a b c"], ["j k l"])  # a source and a target of different lines
+    flags, _ = apart.look_up(["a b c"], ["j k l"])  # the source of one line, the target of the other
     assert flags.tolist() == [
         near_duplicates.NEAR_SOURCE | near_duplicates.EQUAL_SOURCE,
         near_duplicates.NEAR_TARGET | near_duplicates.EQUAL_TARGET,
