@@ -14,7 +14,7 @@ from nmt_cli.system.errors import UsageError
 
 NAME_COLUMNS = 24  # a longer name gets a line of its own
 LARGEST_SHOWN_BOUND = 1 << 32
-UNBREAKABLE_HYPHEN = "\u2011"  # names such as toy-en-de stay whole when lines are wrapped
+NON_BREAKING_HYPHEN = "\u2011"  # names such as toy-en-de stay whole when lines are wrapped
 
 
 class Command(TyperCommand):
@@ -27,7 +27,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
-            if getattr(error, "ctx", ctx) is None:  # Typer omits it for "Option '--src' requires an argument"
+            if getattr(error, "ctx", ctx) is None:  # Typer sets none for "Option '--src' requires an argument"
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
@@ -104,7 +104,7 @@ def _description(parameter: Any, context: Any) -> str:
         notes.append("required")
     text = parameter.help or ""
     description = f"{text} [{'; '.join(notes)}]" if notes else text
-    return re.sub(r"(?<=\w)-(?=\w)", UNBREAKABLE_HYPHEN, description)
+    return re.sub(r"(?<=\w)-(?=\w)", NON_BREAKING_HYPHEN, description)
 
 
 def _range(low: float | None, high: float | None) -> str:
@@ -140,7 +140,7 @@ def _bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return help with plain hyphens, in characters of the terminal's encoding (Typer always writes UTF-8)."""
-    text = text.replace(UNBREAKABLE_HYPHEN, "-")
+    """Return help with plain hyphens and only characters that the terminal can encode (Typer always writes UTF-8)."""
+    text = text.replace(NON_BREAKING_HYPHEN, "-")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

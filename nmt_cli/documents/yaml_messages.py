@@ -1,6 +1,7 @@
-"""YAML files of messages, such as those of Rails. Only string scalars change; keys, comments and quotes stay.
+"""YAML files of messages, such as those of Rails. Strings are translated; comments and quoting styles stay.
 
-Sources: https://yaml.org/spec/1.1/; https://guides.rubyonrails.org/i18n.html (the root key is the language; plurals).
+The only keys that change are a language code at the root and plural categories.
+Sources: https://yaml.org/spec/1.1/; https://guides.rubyonrails.org/i18n.html
 """
 
 import json
@@ -28,11 +29,11 @@ from nmt_cli.system.errors import DataError, printable
 
 _KIND = "YAML file of messages"
 _STRING = "tag:yaml.org,2002:str"
-_PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")  # safe without quotes outside [] and {}
+_PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")  # needs no quotes outside [] and {}
 _RESERVED = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null|inf|nan")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,2}")
-_PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")  # an anchor and a tag
-# A flow list of Ruby symbols, which PyYAML does not read.
+_PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")  # an anchor and a tag before a scalar
+# A list of Ruby symbols in brackets, such as [ :year, :month ], which PyYAML cannot read
 _SYMBOLS = re.compile(r"^[ ]*+[\w-]++:[ ]++\[[ ]*+:\w++(?:[ ]*+,[ ]*+:\w++)*+[ ]*+\]", re.MULTILINE)
 _tag_of: Any = yaml.SafeLoader("").resolve
 
@@ -91,7 +92,7 @@ def _message(source: str, value: _Node) -> Message | None:
 
 
 def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[PluralGroup]:
-    """Return the plural group of a mapping, as in Rails, if all its keys are plural categories."""
+    """Return one plural group, as in Rails, if all keys of a mapping are plural categories; otherwise none."""
     items = list[Plural]()
     for key, value in node.members:
         if not (key and key.is_scalar and key.event.value in CATEGORIES and value.start in messages):
@@ -118,7 +119,7 @@ def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
 
 
 def _parsed(source: str) -> list[_Node]:
-    """Return the root of each document in a file. Aliases are not followed. Raise DataError if it is not YAML."""
+    """Return the root of each document in a file. Aliases are not followed. Raise DataError if the file is not YAML."""
     roots = list[_Node]()
     stack, keys = list[_Node](), list[_Node | None]()
     try:
@@ -146,12 +147,12 @@ def _parsed(source: str) -> list[_Node]:
         problem = printable(getattr(error, "problem", None) or "a character that YAML does not allow", 100)
         raise wrong(source, getattr(mark, "index", 0), _KIND, f"a syntax error: {problem}") from None
     if not any(not root.is_scalar for root in roots):
-        raise DataError("this is not a YAML file of messages: it has no mapping and no list")
+        raise DataError("this is not a YAML file of messages: it has neither a mapping nor a list")
     return roots
 
 
 def _readable(source: str) -> str:
-    """Return a text of the same length that PyYAML can read. Only values that are copied change."""
+    """Return a text of the same length that PyYAML can read. Only values that are not translated differ."""
     return _SYMBOLS.sub(lambda match: re.sub(r"(?<=[\[, ]):", ".", match[0]), source)
 
 

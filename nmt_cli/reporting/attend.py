@@ -36,9 +36,9 @@ def attend(
     head: int | None = None,
     translation: str | None = None,
 ) -> int:
-    """Write the page for the sentences and print a map of one head for each.
+    """Write one page for all texts and print a map of one head for each text. Return the exit status.
 
-    `layer` and `head`, counted from 1, are shown first. They default to the last layer and to the head of that layer
+    `layer` and `head`, counted from 1, are shown first. The defaults are the last layer and the head of the layer
     with the most concentrated weights.
     """
     if translation is not None and len(texts) != 1:
@@ -51,7 +51,8 @@ def attend(
     layers = {"encoder": encoder_layers, "decoder": decoder_layers, "cross": decoder_layers}
     layer = layer or layers[role]
     if layer > layers[role] or (head or 1) > settings.num_heads:
-        raise UsageError(f"--layer, --head: {role} has {counted(layers[role], 'layer')} of {settings.num_heads} heads")
+        size = f"{counted(layers[role], 'layer')}, with {counted(settings.num_heads, 'head')} per layer"
+        raise UsageError(f"--layer, --head: {ROLES[role]} has {size}")
     sentences, weights = _sentences(loaded, texts, translation)
     head = head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
     data = {
@@ -97,8 +98,12 @@ def _sentences(
         if max(len(src), len(tgt)) > settings.max_length or total > MOST_WEIGHTS:
             raise UsageError(f"{text[:60]!r} has too many tokens for one page. Give fewer or shorter sentences")
         both = (tokenizer, src), (tokenizer.target, tgt)
-        rows, produced = ([*map(_name, side.tokens(ids[:-1])), "‹end›"] for side, ids in both)
-        names = {"encoder": (rows, rows), "decoder": (produced, ["‹start›", *produced[:-1]]), "cross": (produced, rows)}
+        source_names, target_names = ([*map(_name, side.tokens(ids[:-1])), "‹end›"] for side, ids in both)
+        names = {
+            "encoder": (source_names, source_names),
+            "decoder": (target_names, ["‹start›", *target_names[:-1]]),
+            "cross": (target_names, source_names),
+        }
         weights = {role: torch.softmax(scores, -1) for role, scores in attention_scores(model, src, tgt).items()}
         integers = {role: (w * 10_000).round().int().tolist() for role, w in weights.items()}
         sides = {"text": printable(text, 2000), "translation": printable(answer, 2000)}
@@ -114,7 +119,10 @@ def _name(token: str) -> str:
 
 
 def _positions(model: Transformer) -> list[dict[str, Any]]:
-    """Return the first positional encodings: if learned, for both sides. `values` are multiples of `largest` / 127."""
+    """Return the encodings of the first 64 positions, for both sides if they are learned.
+
+    `values` are whole multiples of `largest` / 127.
+    """
     shown = []
     kind = model.settings.positions
     for side in ("src", "tgt") if kind == "learned" else ("src",):
@@ -126,14 +134,14 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
 
 
 def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, width: int) -> list[str]:
-    """Return a map of one head. A column token gets two terminal columns, one, or none, whichever fits."""
+    """Return a map of one head. Each weight takes two characters, one or none, whichever fits the width."""
     left = min(14, max(map(cell_len, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(cell_len, columns))
     cell = max(0, min(2, room // len(columns)))
-    tall = min(12, max(map(len, columns)))
-    downwards = [printable(name, tall).rjust(tall) for name in columns]
-    heads = ["".join(set_cell_size(name[i], cell) for name in downwards) for i in range(tall) if cell]
-    lines = [(" " * left + head).rstrip() for head in heads]
+    height = min(12, max(map(len, columns)))
+    vertical = [printable(name, height).rjust(height) for name in columns]
+    header = ["".join(set_cell_size(name[i], cell) for name in vertical) for i in range(height) if cell]
+    lines = [(" " * left + line).rstrip() for line in header]
     for name, row in zip(rows, weights.tolist(), strict=True):
         best = row.index(max(row))
         cells = [SHADES[min(4, math.ceil(w * 4 - 0.2))] * cell if w else "· "[:cell] for w in row]

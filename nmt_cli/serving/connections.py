@@ -1,4 +1,4 @@
-"""Limits the number of connections, and the memory and time that each may take."""
+"""Limits on the number of connections, and on the memory and time that each may take."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from nmt_cli.system.console import warn
+from nmt_cli.system.console import counted, warn
 from nmt_cli.system.errors import UsageError
 
 HEADER_SECONDS = 30  # time for a request's headers to arrive
@@ -65,7 +65,7 @@ class Protocol(HttpToolsProtocol):
 
     _discarding = False  # ignore further data
     _refused = False
-    _head_bytes = 0  # of this request without its body; after a refusal, of everything that arrives
+    _head_bytes = 0  # received for this request, without its body; after a refusal, all further bytes are added
     _in_head = False
     _refusal: tuple[int, str] | None = None
     waiting_since = 0.0  # when the connection last began to wait for its client
@@ -78,7 +78,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=0)  # call pause_writing whenever the client leaves data unread
+        transport.set_write_buffer_limits(high=0)  # pause_writing is called whenever the client leaves data unread
         super().connection_made(transport)
         self.waiting_since = time.monotonic()
         self._update_header_timer()
@@ -133,15 +133,15 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a malformed request; close the connection instead if an earlier request is still being answered."""
+        """Refuse a malformed or oversized request, or close the connection if an answer is already under way."""
         if self._discarding:
             return
         self._discarding = True
-        running = self._in_request()
-        if running and (self.cycle.response_started or not self.cycle.more_body):
+        in_request = self._in_request()
+        if in_request and (self.cycle.response_started or not self.cycle.more_body):
             self.transport.abort()
             return
-        if running:
+        if in_request:
             self.cycle.disconnected = True
             self.cycle.waiting_for_100_continue = False
             self.cycle.message_event.set()
@@ -202,8 +202,8 @@ class Protocol(HttpToolsProtocol):
 class Listener:
     """Accepts up to `limit` connections from a socket.
 
-    Further connections wait in the socket's backlog. To make room for one, the connection that has waited longest for
-    its client is closed.
+    Further connections wait in the socket's backlog. While any wait there, the open connection that has waited longest
+    for its client is closed to make room.
     """
 
     def __init__(self, server_socket: socket.socket, limit: int, make_protocol: Callable[[], Protocol]) -> None:
@@ -214,7 +214,7 @@ class Listener:
         self._open = set[Protocol]()
         self._tasks = set[asyncio.Task[None]]()
         self._timer = _Timer()
-        self._warned = -float(WARN_SECONDS)
+        self._warned_at = -float(WARN_SECONDS)
         server_socket.setblocking(False)
         server_socket.listen(BACKLOG)
         self._listen()
@@ -236,7 +236,7 @@ class Listener:
             self._loop.add_reader(self.server_socket, self._accept)
 
     def _stop(self, seconds: float | None = None) -> None:
-        """Accept no connection until an open one ends, or until some seconds have passed."""
+        """Accept no connections until an open one ends, or, if given, until `seconds` have passed."""
         self._loop.remove_reader(self.server_socket)
         self._timer.stop()
         if seconds is not None:
@@ -268,8 +268,8 @@ class Listener:
         await self._loop.connect_accepted_socket(lambda: protocol, connection)
 
     def _close_oldest(self) -> None:
-        """Close the connection that has waited longest for its client; try again later if all are recent."""
-        self._warn(f"all {self._limit} connections are in use: closing those that wait longest for their clients")
+        """Close the connection that has waited longest for its client; try again later if none has waited long."""
+        self._warn(f"all {self._limit} connections are in use: closing those that have waited longest for a client")
         waiting = [each for each in self._open if each.waits_for_client]
         oldest = min(waiting, key=lambda each: each.waiting_since, default=None)
         if oldest and time.monotonic() - oldest.waiting_since >= GRACE_SECONDS:
@@ -283,23 +283,23 @@ class Listener:
         self._loop.call_soon(self._listen)  # the file descriptor is free after this callback
 
     def _warn(self, text: str) -> None:
-        if time.monotonic() - self._warned >= WARN_SECONDS:
-            self._warned = time.monotonic()
+        if time.monotonic() - self._warned_at >= WARN_SECONDS:
+            self._warned_at = time.monotonic()
             warn(text)
 
 
 def connection_limit(wanted: int | None) -> int:
-    """Return the number of connections to allow. Raise UsageError if too few files may be open for `wanted`."""
+    """Return the number of connections to allow. Raise UsageError if the limit on open files is too low."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return wanted or DEFAULT_CONNECTIONS
     opened = 0
-    with contextlib.suppress(OSError):  # /dev may be hidden
+    with contextlib.suppress(OSError):  # /dev/fd may be missing
         opened = len(list(Path("/dev/fd").iterdir()))
     room = limit - opened - SPARE_FILES
     if room < (wanted or 1):
         raise UsageError(
-            f"{limit:,} open files are too few for {wanted or 1:,} connections. Raise the limit: "
+            f"the limit of {limit:,} open files is too low for {counted(wanted or 1, 'connection')}. Raise it: "
             f"ulimit -n {opened + SPARE_FILES + (wanted or DEFAULT_CONNECTIONS)}"
         )
     return wanted or min(DEFAULT_CONNECTIONS, room)

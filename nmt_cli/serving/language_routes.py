@@ -33,7 +33,7 @@ class ServedModel:
 
     @property
     def _loaded(self) -> Translator:
-        return self.translator.loaded if isinstance(self.translator, OnDemand) else self.translator
+        return self.translator.loaded_translator if isinstance(self.translator, OnDemand) else self.translator
 
     def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
         """Start translating a unit of a text. The first units of other texts go before units at later positions."""

@@ -17,7 +17,7 @@ from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
 LOADS = 2  # models that may be loading at the same time
-RETRY_SECONDS = 60  # from a failure to the next attempt to load a model; until then its requests fail at once
+RETRY_SECONDS = 60  # after a model fails to load, its requests fail at once for this long; then one tries again
 
 
 def _free() -> None:
@@ -27,7 +27,7 @@ def _free() -> None:
 
 
 class OnDemand:
-    """The Translator of a stored model. It stays in memory while requests hold it, then until the Loader unloads it."""
+    """The Translator of a stored model. It stays in memory while requests hold it; then the Loader may unload it."""
 
     def __init__(self, model: StoredModel, loader: "Loader") -> None:
         self.model = model
@@ -37,17 +37,17 @@ class OnDemand:
         self.last_used = 0.0
         self.timer: asyncio.TimerHandle | None = None
         self._loading: asyncio.Task[None] | None = None
-        self._failed = -math.inf  # when loading failed last
+        self._failed_at = -math.inf  # when loading last failed
 
     @property
-    def loaded(self) -> Translator:
-        """The translator. Only for code inside `held`."""
+    def loaded_translator(self) -> Translator:
+        """The translator, for code inside `held` only."""
         assert self.translator
         return self.translator
 
     @property
     def load(self) -> tuple[int, int]:
-        """The number of waiting segments, and of segments being searched."""
+        """The numbers of waiting segments and of segments being searched."""
         return self.translator.load if self.translator else (0, 0)
 
     @contextlib.asynccontextmanager
@@ -59,7 +59,7 @@ class OnDemand:
         self.users += 1
         try:
             if not self.translator:
-                if not self._loading and time.monotonic() - self._failed >= RETRY_SECONDS:
+                if not self._loading and time.monotonic() - self._failed_at >= RETRY_SECONDS:
                     self._loading = asyncio.ensure_future(self._load_translator())
                 if self._loading:
                     await asyncio.shield(self._loading)
@@ -78,7 +78,7 @@ class OnDemand:
         try:
             self.translator = await self._loader.load(self.model)
         except (NmtError, OSError, ValueError, RuntimeError, MemoryError) as error:
-            self._failed = time.monotonic()
+            self._failed_at = time.monotonic()
             reason = from_os_error(error) if isinstance(error, OSError) else error
             warn(f"{self.model.path} cannot be loaded: {str(reason) or 'there is too little memory'}")
         finally:
@@ -90,7 +90,7 @@ class OnDemand:
     async def unload(self) -> None:
         """Free the memory of the translator, unless a request holds it.
 
-        The event loop may have begun a request since this call was scheduled.
+        A request may have begun since this call was scheduled.
         """
         if self.users:
             return
@@ -139,7 +139,7 @@ class Loader:
         return translator
 
     def released(self, model: OnDemand) -> None:
-        """Arrange for the unloading of a model that no request holds any more."""
+        """Schedule the unloading of a model that no request holds any longer."""
         if not model.timer and self._idle < math.inf:
             model.timer = asyncio.get_running_loop().call_later(self._idle, self._check_idle, model)
         if self._resident() > self._memory:

@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
 
 LOCKS = 0x6E6D7431  # "nmt1": the class of our advisory locks
 BUSY_SECONDS = 5  # how long a statement may take, including its wait for other writers
-NETWORK_SECONDS = 10  # how long to wait for a response of the server
+NETWORK_SECONDS = 10  # how long to wait for a response from the server
 FORM = "postgresql://USER:PASSWORD@HOST/NAME"
 MODES = "disable", "prefer", "require", "verify-ca", "verify-full"  # of sslmode, as in libpq
 # Codes of temporary errors: deadlock, connections exhausted, lock not available, timeout, server starting
@@ -38,7 +38,7 @@ class PostgresConnection:
         """Connect to the database of a postgresql:// URL. Raise OutputError or BusyError if that fails."""
         self.name, self._arguments = parse(url)
         self._connection: native.Connection | None = None
-        self._prepared = dict[str, native.PreparedStatement]()  # saves two of three round trips
+        self._prepared = dict[str, native.PreparedStatement]()  # each use saves two of three round trips
         self._in_transaction = False
         try:
             self._open()
@@ -81,7 +81,7 @@ class PostgresConnection:
                 first, *others = statement.split("?")
                 numbered = (f":v{number}{part}" for number, part in enumerate(others))
                 self._prepared[statement] = connection.prepare(first + "".join(numbered))
-            # PostgreSQL cannot store NUL. Only an id in a URL may contain it, and no glossary has such an id.
+            # PostgreSQL rejects NUL. Only an id in a URL may contain it; with U+FFFD instead, it matches no stored id.
             sent = (value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
             rows = self._prepared[statement].run(**{f"v{number}": value for number, value in enumerate(sent)})
         return [tuple(row) for row in rows or ()]
@@ -122,7 +122,7 @@ class PostgresConnection:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert the server's errors to BusyError if others keep the database locked, else to StorageError."""
+        """Convert the server's temporary errors to BusyError, and all others to StorageError."""
         try:
             yield
         except native.Error as error:
@@ -132,14 +132,14 @@ class PostgresConnection:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection:
-            with contextlib.suppress(native.Error):  # it may be lost
+            with contextlib.suppress(native.Error):  # the connection may be lost already
                 connection.close()
 
 
 def parse(url: str) -> tuple[str, dict[str, Any]]:
     """Return an address for messages, without the password, and pg8000's arguments.
 
-    Raise UsageError, which does not show the URL, if it is malformed.
+    Raise UsageError if the URL is malformed. The message does not show the password.
     """
     try:
         parts = urlsplit(url)
@@ -151,9 +151,9 @@ def parse(url: str) -> tuple[str, dict[str, Any]]:
         ) from None
     name = unquote(parts.path.removeprefix("/"))
     if not (parts.hostname and parts.username and name) or parts.fragment:
-        raise UsageError(f"--database has a URL without user, host or name. Give one such as {FORM}")
+        raise UsageError(f"--database has a URL without a user, host or database name. Give one such as {FORM}")
     if unknown := options.keys() - {"sslmode", "sslrootcert"}:
-        raise UsageError(f"--database has the unknown option {min(unknown)!r}. It may have sslmode and sslrootcert")
+        raise UsageError(f"--database has the unknown option {min(unknown)!r}. Only sslmode and sslrootcert may follow")
     arguments = {
         "user": unquote(parts.username),
         "password": unquote(parts.password) if parts.password is not None else None,
@@ -174,7 +174,9 @@ def _context(mode: str, certificate: str | None) -> ssl.SSLContext | bool | None
     try:
         context = ssl.create_default_context(cafile=certificate)
     except OSError as error:  # SSLError is a subclass
-        raise UsageError(f"sslrootcert of --database, {certificate}, has no certificate: {error.strerror}") from None
+        raise UsageError(
+            f"sslrootcert of --database: cannot read a certificate from {certificate}: {error.strerror}"
+        ) from None
     context.check_hostname = mode == "verify-full"
     if mode == "require" and not certificate:
         context.verify_mode = ssl.CERT_NONE
@@ -194,6 +196,6 @@ def _text(error: native.Error) -> str:
 
 
 def _is_lost(error: native.Error) -> bool:
-    """Return whether the network, an administrator or a timeout of the session has ended the connection."""
+    """Return whether the network, an administrator or a session timeout has ended the connection."""
     code = _code(error)
     return isinstance(error, native.InterfaceError) or code[:3] == "57P" or code[:2] == "08" or code == "25P03"

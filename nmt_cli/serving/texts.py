@@ -1,7 +1,7 @@
 """Cut a request's texts into units, and join the translations of the units.
 
-A unit is a line or a segment of markup that is translated by itself. `units_of` and `assemble` depend only on their
-arguments, so any process can run them.
+A unit is a line, or a segment of a text with markup, that is translated by itself. `units_of` and `assemble` depend
+only on their arguments, so any process can run them.
 """
 
 import re
@@ -20,12 +20,12 @@ _NEW_LINE = re.compile("(\r?\n)")
 
 @dataclass(frozen=True)
 class TextFormat:
-    """The format of a text, and the parts of it that stay untranslated."""
+    """The format and languages of a text, and the parts of it that stay untranslated."""
 
     kind: str = "text"  # or another name in FORMATS
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
     ignored: tuple[str, ...] = ()  # HTML or XML elements that are copied, not translated
-    outline: Outline = field(default_factory=Outline)  # of XML: which elements end a segment
+    outline: Outline = field(default_factory=Outline)  # in XML: which elements end a segment
     joined: bool = False  # the lines of plain text are parts of one sentence
     spaced: bool = False  # keep the white space around each line
     language: str = ""  # of the translation
@@ -34,7 +34,7 @@ class TextFormat:
 
     @property
     def marked(self) -> bool:
-        """Whether tags or placeholders are put into the translation, which requires its alignment."""
+        """Whether tags or placeholders must be placed in the translation, which takes an alignment with the source."""
         return self.kind != "text" or bool(self.protect or self.keep)
 
     @property
@@ -42,7 +42,7 @@ class TextFormat:
         return kept_phrases(tuple(self.keep)) if self.keep else None
 
     def document(self, source: str | bytes) -> Document:
-        """Parse a text with markup, or the bytes of a file. Raise DataError if it does not have this format."""
+        """Parse a text with markup, or the bytes of a file. Raise DataError if they are not in this format."""
         options = ReadOptions(
             self.protect is not False,
             self.language,
@@ -55,7 +55,7 @@ class TextFormat:
         return FORMATS[self.kind].read(source, options)
 
     def parse(self, text: str) -> "PlainText | MarkedText":
-        """Divide a text into units. Raise DataError if it does not have this format."""
+        """Divide a text into units. Raise DataError if it is not in this format."""
         if self.kind != "text":
             return MarkedText(self.document(text))
         lines = [text] if self.joined else _NEW_LINE.split(text)
@@ -79,7 +79,7 @@ class PlainText:
         parts = list(self._parts)
         parts[::2] = [result.text for result in results]
         if self._spaced:
-            parts[::2] = [_with_space_of(unit, line) for unit, line in zip(self.units, parts[::2], strict=True)]
+            parts[::2] = [_with_outer_space(unit, line) for unit, line in zip(self.units, parts[::2], strict=True)]
         return "".join(parts)
 
 
@@ -92,7 +92,7 @@ class MarkedText:
         self.units = [segment.text for segment in document.segments]
 
     def translated(self, results: Sequence[Aligned]) -> str:
-        """Return the translated text, given the translations of its units. If one is empty, its source stays."""
+        """Return the translated text, given its units' translations. A unit with a blank one keeps its source."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source
             segment.result = place_marks(segment, result)
@@ -100,7 +100,7 @@ class MarkedText:
 
 
 def file_units(text_format: TextFormat, data: bytes) -> list[str]:
-    """Return the units of a file. Raise DataError if it does not have the format."""
+    """Return the units of a file. Raise DataError if it is not in the format."""
     return [segment.text for segment in text_format.document(data).segments]
 
 
@@ -113,7 +113,7 @@ def assemble_file(text_format: TextFormat, data: bytes, results: Sequence[Aligne
 
 
 def units_of(text_format: TextFormat, texts: Sequence[str]) -> list[list[str]]:
-    """Return the units of each text. Raise DataError if one does not have the format."""
+    """Return the units of each text. Raise DataError if a text is not in the format."""
     return [text_format.parse(text).units for text in texts]
 
 
@@ -122,7 +122,7 @@ def assemble(
 ) -> list[list[str]]:
     """Return the distinct translations of each text, best first.
 
-    `results` has, for each text and then for each rank (best first), the translations of all its units.
+    `results[i][rank]` holds the translations of all units of text number `i`. Rank 0 is the best.
     """
     translations = list[list[str]]()
     for text, ranks in zip(texts, results, strict=True):
@@ -131,7 +131,7 @@ def assemble(
     return translations
 
 
-def _with_space_of(source: str, text: str) -> str:
+def _with_outer_space(source: str, text: str) -> str:
     """Return a text with the white space that begins and ends its source."""
     if not source.strip():
         return source

@@ -1,6 +1,6 @@
-"""Label-smoothed negative log-likelihood (section 5.4 of the paper), from hidden states in one pass.
+"""Label-smoothed negative log-likelihood (section 5.4 of the paper), computed from hidden states in one pass.
 
-Shapes: N tokens, C tokens of a block, R rows of a block; D d_model; V vocabulary.
+Shapes: N tokens, C of them in a block, R of those in one softmax; D d_model; V vocabulary.
 """
 
 from typing import Any
@@ -18,8 +18,9 @@ ROWS = 256  # rows of a softmax on the CPU, which fit into its cache
 class _SmoothedLoss(torch.autograd.Function):
     """Computes the loss and its gradient together, block by block: all logits of a step would take 3.7 GB.
 
-    The uniform part of the smoothing is the same for every row, so it is added outside the logits. Tokens whose label
-    is PAD, which fill up a batch, add nothing to the loss or the gradients.
+    The uniform part of the smoothing has the same gradient for every token, so it is subtracted after the matrix
+    products, not in each row of logits. Tokens whose label is PAD, which fill up a batch, add nothing to the loss or
+    the gradients.
     """
 
     @staticmethod
@@ -29,8 +30,8 @@ class _SmoothedLoss(torch.autograd.Function):
         wide = torch.promote_types(hidden_ND.dtype, torch.float32)
         uniform = smoothing / (len(weight) - 1)
         size = max(1, (CUDA_BLOCK_BYTES if hidden_ND.is_cuda else BLOCK_BYTES) // weight[:, 0].nbytes)
-        rows_ = compiled(fused_rows_, hidden_ND.device, _rows_)
-        sums_D = weight_VD[1:].sum(0, dtype=wide)  # without PAD, which is 0
+        grads_ = compiled(fused_grads_, hidden_ND.device, _grads_)
+        sums_D = weight_VD[1:].sum(0, dtype=wide)  # without PAD, whose id is 0
         grad_ND = torch.empty_like(hidden_ND)
         grad_VD = torch.zeros_like(weight_VD, dtype=wide)
         loss, nll = hidden_ND.new_zeros((), dtype=torch.float64), hidden_ND.new_zeros((), dtype=torch.float64)
@@ -38,13 +39,13 @@ class _SmoothedLoss(torch.autograd.Function):
         for h_CD, labels_C, real_C, grad_CD in zip(*parts, strict=True):
             logits_CV, labels_C1 = h_CD @ weight.t(), labels_C[:, None].long()
             logits_CV[:, 0] = -torch.inf
-            if rows_ is not _rows_:
+            if grads_ is not _grads_:
                 torch._dynamo.mark_static(logits_CV, 1)  # unlike the size of the block, the vocabulary never changes
-            log_probs_C1, log_z_C1 = rows_(logits_CV, labels_C1, smoothing, wide)
+            log_probs_C1, log_z_C1 = grads_(logits_CV, labels_C1, smoothing, wide)
             log_prob = log_probs_C1[:, 0].where(real_C, 0).sum(dtype=torch.float64)
-            all_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * log_z_C1[:, 0]
+            all_log_probs_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * log_z_C1[:, 0]
             nll -= log_prob
-            loss -= (1 - smoothing) * log_prob + uniform * all_C.where(real_C, 0).sum(dtype=torch.float64)
+            loss -= (1 - smoothing) * log_prob + uniform * all_log_probs_C.where(real_C, 0).sum(dtype=torch.float64)
             if any(ctx.needs_input_grad):
                 grads_CD = (logits_CV @ weight).sub_((uniform * sums_D).to(weight.dtype))
                 grad_CD.copy_(grads_CD.masked_fill_(~real_C[:, None], 0))
@@ -61,7 +62,7 @@ class _SmoothedLoss(torch.autograd.Function):
         return (grad_ND * scale_11).to(grad_ND.dtype), grad_VD.mul_(scale_11), None, None
 
 
-def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     """Replace logits by their gradients, without the uniform part of the smoothing.
 
     Return for each row the log-probability of its label and log Z, the logarithm of the sum of exponentials.
@@ -73,14 +74,14 @@ def _rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.d
         log_zs.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
         rows_RV.copy_(probs_RV)
     log_z_C1 = torch.cat(log_zs)
-    # The label's probability may be close to 1 - smoothing, so it is not taken from the rounded softmax.
+    # The label's probability minus 1 - smoothing may be tiny, so it is not computed from the rounded softmax.
     rows_C1 = torch.arange(len(logits_CV), device=logits_CV.device)[:, None]  # scatter_ would copy the whole matrix
     logits_CV[rows_C1, labels_C1] = ((gold_C1 - log_z_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
     return gold_C1 - log_z_C1, log_z_C1
 
 
-def fused_rows_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Do the same as `_rows_`, in a form that compiles to few passes over memory."""
+def fused_grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Do the same as `_grads_`, in a form that compiles to few passes over memory."""
     log_z_C1 = logits_CV.to(wide).logsumexp(1, keepdim=True)
     log_probs_CV = logits_CV.to(wide) - log_z_C1
     log_probs_C1 = log_probs_CV.gather(1, labels_C1)

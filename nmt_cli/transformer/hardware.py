@@ -19,7 +19,7 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.system.operating_system import cpu_features, set_malloc_options
 
 BACKEND = "inductor"  # of torch.compile
-ALIGNMENT = 16  # bytes, of arrays in one buffer
+ALIGNMENT = 16  # of arrays in one buffer, in bytes
 T = TypeVar("T")
 
 
@@ -74,8 +74,9 @@ def can_compile(device: torch.device) -> bool:
 def reuse_memory() -> None:
     """Make glibc keep freed memory for the next tensor, instead of returning large blocks to the kernel.
 
-    It saves a sixth of a training step's time, and a third of a search step's with 37,000 subwords (see
-    tests/benchmarks/README.md). It affects the whole process, so only commands and their forks call it.
+    This saves a sixth of the time of a training step, and a third of the time of a search step with 37,000 subwords
+    (see tests/benchmarks/README.md). It affects the whole process, so only commands and the processes that they fork
+    call it.
     """
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # malloc.h
     # With one arena, all threads can reuse the memory that the thread preparing batches has freed.
@@ -113,7 +114,8 @@ class Staged:
 def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.Lock]:
     """Return the stream for all graph captures of this process, and its lock.
 
-    Torch hands out 32 streams in turn. If each search took a new one, some search would get the stream for batches.
+    Torch hands out 32 streams in turn. If each search took a new one, one of them would get the stream on which batches
+    are copied.
     """
     return torch.cuda.Stream(device), threading.Lock()
 
@@ -121,8 +123,9 @@ def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.
 class Replayed:
     """A function of arrays, replayed as a CUDA graph: one copy and one launch for hundreds of kernels.
 
-    The second call in a row with the same shapes, and the same value of `storage`, is captured as a graph; later ones
-    replay it. The function must not read from the device. A result is valid until the next call.
+    `storage` returns a key for the memory that the function uses besides its arrays. The second call in a row with the
+    same shapes and the same key is captured as a graph; later ones replay it. The function must not read from the
+    device. A result is valid until the next call.
     """
 
     def __init__(self, device: torch.device, storage: Callable[[], object]) -> None:
@@ -154,11 +157,10 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
     stream, lock = _capture_stream(device)
     free, total = torch.cuda.mem_get_info(device)
     with lock, torch.cuda.stream(stream):
-        if free < total / 8:  # a capture cannot use the allocator's cache, but emptying it is slow
+        if free < total / 8:  # a capture cannot use the allocator's cache, which is slow to empty
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
-        # capture_begin allocates a little. If that failed, torch would abort while destroying the
-        # graph, so fail here instead.
+        # capture_begin allocates a little. If that failed, torch would abort while destroying the graph, so fail here.
         torch.empty(1024, dtype=torch.uint8, device=device)
         graph = torch.cuda.CUDAGraph()
         # "thread_local", because other threads prepare batches and write checkpoints.

@@ -12,15 +12,15 @@ from nmt_cli.translation.options import SearchOptions
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation of a segment, or of a whole line, which also has a text and subwords."""
+    """A translation of a segment or of a whole line. That of a line always has `text` and `tokens`."""
 
     ids: list[int]  # without EOS
-    log_probability: float  # of all tokens, EOS counted, in nats
+    log_probability: float  # of all tokens including EOS, in nats
     score: float  # log-probability over length penalty
-    token_log_probabilities: list[float]  # EOS counted
-    text: str = ""  # of a segment: set only if it is not the decoded ids
+    token_log_probabilities: list[float]  # including that of EOS
+    text: str = ""  # for a segment: set only if it differs from the decoded ids
     tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
-    source_positions: list[int] = field(default_factory=list)  # of a segment: index of the source token of each id
+    source_positions: list[int] = field(default_factory=list)  # for a segment: the index of each id's source token
 
 
 @dataclass(eq=False)
@@ -28,12 +28,12 @@ class Segment:
     """A sentence or another part of a line on its way through the queue and a backend."""
 
     ids: list[int]  # end with EOS
-    options: SearchOptions  # resolved
+    options: SearchOptions  # already `resolved`
     prefix: list[int] = field(default_factory=list)  # forced beginning of every hypothesis
     random_key: tuple[int, ...] = ()  # numbers of line, segment and sample; they and the seed determine the sample
     position: int = 0  # number of segments before it in the text
-    depth: int = 0  # how often it was halved
-    max_tokens: int | None = None  # longest translation, EOS counted; None: `options.extra_length` decides
+    depth: int = 0  # how many times the original segment was halved to make this one
+    max_tokens: int | None = None  # of the translation, including EOS; None: `options.extra_length` decides
     owner: Any = None  # the Pending that waits for it
     cancelled: bool = False
     background: bool = False  # gives way to other segments in the same search
@@ -42,8 +42,8 @@ class Segment:
     constraints: Constraints | None = None  # terms that every hypothesis must contain
     unconstrained: "Segment | None" = None  # the segment that this one repeats with constraints
     case: Case | None = None  # the case for writing the translation; None: as the model writes it
-    given: list[int] = field(default_factory=list)  # the source in its given case, searched too; the better one wins
-    rival: "Segment | None" = None  # the segment in sentence case that this one competes with
+    given: list[int] = field(default_factory=list)  # the source in its given case, to be searched as a rival
+    rival: "Segment | None" = None  # the same segment in sentence case; the better translation wins
     untranslated: bool = False  # the search failed: the hypothesis is the source
     hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; empty if the constraints allow none
     error: BaseException | None = None
@@ -53,11 +53,11 @@ class Segment:
         return self.ids if eos else self.ids[:-1] or self.ids
 
     def limit(self, longest: int) -> int:
-        """Return the maximum number of tokens of the translation, EOS counted. `longest` is the model's own limit."""
+        """Return the maximum number of tokens of the translation, including EOS. `longest` is the model's own limit."""
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)
 
     def random(self) -> Any:
-        """Return a sample's random number generator, or None for a search. Each position takes one number."""
+        """Return a sample's random number generator, or None for a search. Each token draws one number."""
         import numpy as np
 
         sampling = self.options.sampling
@@ -65,5 +65,5 @@ class Segment:
 
 
 def length_penalty(length: Any, alpha: float) -> Any:
-    """Return ((5 + length) / 6) ^ alpha, for a number or a tensor; EOS counts in the length."""
+    """Return ((5 + length) / 6) ^ alpha, for a number or a tensor. The length includes EOS."""
     return ((5 + length) / 6) ** alpha

@@ -152,8 +152,8 @@ def test_the_limit_on_weights_is_that_of_a_page(model, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (["a"], {"layer": 3}, "encoder has 2 layers of 2 heads"),
-        (["a"], {"head": 3}, "encoder has 2 layers of 2 heads"),
+        (["a"], {"layer": 3}, "encoder self-attention has 2 layers, with 2 heads per layer"),
+        (["a"], {"head": 3}, "encoder self-attention has 2 layers, with 2 heads per layer"),
         (["a"], {"translation": " "}, "is empty"),
         (["a", "b"], {"translation": "a"}, "exactly one text"),
         (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # longer than the model accepts
@@ -177,7 +177,7 @@ def test_the_encoder_may_have_more_layers_than_the_decoder(tmp_path):
     assert {role: len(layers) for role, layers in data["sentences"][0]["weights"].items()} == data["layers"]
     attend(["test en 3"], model, output, translation="test de 3", role="cross")
     assert page_data(output.read_text())["layer"] == 1
-    with pytest.raises(UsageError, match="cross has 1 layer of 2 heads"):
+    with pytest.raises(UsageError, match="cross-attention has 1 layer, with 2 heads per layer"):
         attend(["test en 3"], model, output, translation="test de 3", role="cross", layer=2)
 
 

@@ -298,7 +298,7 @@ def test_the_limit_on_open_files_to_set_is_named(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(connections, "SPARE_FILES", 100 if wanted is None else 32)
         with pytest.raises(UsageError) as caught:
             connections.connection_limit(wanted)
-        found = re.search(r"64 open files are too few for ([\d,]+) connections.*ulimit -n (\d+)", str(caught.value))
+        found = re.search(r"64 open files is too low for ([\d,]+) connections?\..*ulimit -n (\d+)", str(caught.value))
         assert found
         assert (found[1], int(found[2])) == (f"{wanted or 1:,}", opened + connections.SPARE_FILES + needed)
 

@@ -369,10 +369,10 @@ def test_connections_follow_the_limit_on_open_files(monkeypatch: pytest.MonkeyPa
     ):
         monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
         assert connections.connection_limit(asked) == most
-    with pytest.raises(UsageError, match=r"too few for 101 connections. Raise the limit: ulimit -n \d+"):
+    with pytest.raises(UsageError, match=r"too low for 101 connections. Raise it: ulimit -n \d+"):
         connections.connection_limit(101)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (opened + 16, 1 << 20))
-    with pytest.raises(UsageError, match="too few for 1 connections"):
+    with pytest.raises(UsageError, match=r"too low for 1 connection\."):
         connections.connection_limit(None)
 
 

@@ -172,7 +172,7 @@ def test_a_model_in_use_is_never_put_away(directory: Path) -> None:
                 assert lab.loaded == ["en-de", "de-en"]
             await asyncio.sleep(0.1)
             assert lab.loaded == ["en-de"]
-            assert model.loaded.submit("rot").result(10).text
+            assert model.loaded_translator.submit("rot").result(10).text
         await asyncio.sleep(0.1)
         assert lab.loaded == []
 
@@ -230,7 +230,7 @@ def test_a_request_may_begin_at_any_turn_of_the_event_loop(turns: int, directory
         for _ in range(turns):
             await asyncio.sleep(0)
         async with model.held():
-            held = model.loaded
+            held = model.loaded_translator
             await asyncio.sleep(0.05)
             assert model.translator is held
         while lab.loaded:
@@ -269,7 +269,7 @@ model = loader.add(find_models(Path(sys.argv[1]))[0])
 async def main():
     for _ in range(4):
         async with model.held():
-            model.loaded.submit("rot").result(30)
+            model.loaded_translator.submit("rot").result(30)
             print(resident_bytes())
         await model.unload()
         print(resident_bytes())

@@ -163,15 +163,15 @@ def test_ids_that_no_glossary_can_have(model: Path, url: str) -> None:
         ("postgresql://u:secret@h:x/n", "malformed URL"),
         ("postgresql://u:secret@[h/n", "malformed URL"),
         ("postgresql://u:secret@h/n?sslmode", "malformed URL"),
-        ("postgresql://:secret@h/n", "without user, host or name"),
-        ("postgresql://u:secret@/n", "without user, host or name"),
-        ("postgresql://u:secret@h/", "without user, host or name"),
-        ("postgresql:u:secret@h/n", "without user, host or name"),
+        ("postgresql://:secret@h/n", "without a user, host or database name"),
+        ("postgresql://u:secret@/n", "without a user, host or database name"),
+        ("postgresql://u:secret@h/", "without a user, host or database name"),
+        ("postgresql:u:secret@h/n", "without a user, host or database name"),
         ("postgresql://u:se#cret@h/n", "malformed URL"),
-        ("postgresql://u:secret@h/n#1", "without user, host or name"),
+        ("postgresql://u:secret@h/n#1", "without a user, host or database name"),
         ("postgresql://u:secret@h/n?connect_timeout=3", "unknown option 'connect_timeout'"),
         ("postgresql://u:secret@h/n?sslmode=allow", "must be one of disable, prefer"),
-        ("postgresql://u:secret@h/n?sslmode=require&sslrootcert=/nowhere", "/nowhere, has no certificate"),
+        ("postgresql://u:secret@h/n?sslmode=require&sslrootcert=/nowhere", "cannot read a certificate from /nowhere: "),
     ],
 )
 def test_wrong_urls_are_refused_without_their_password(wrong: str, message: str) -> None:
@@ -232,7 +232,7 @@ def test_tls(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="certificate verify failed"):
             Database(address)
     assert Database(f"{local}?sslmode=verify-ca&sslrootcert={certificate}").read(used) == [(True,)]
-    with pytest.raises(UsageError, match="has no certificate"):
+    with pytest.raises(UsageError, match="cannot read a certificate"):
         Database(f"{url}?sslmode=verify-ca&sslrootcert={other}")
 
 

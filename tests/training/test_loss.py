@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmt_cli.training import loss as module
-from nmt_cli.training.loss import fused_rows_, smoothed_loss
+from nmt_cli.training.loss import fused_grads_, smoothed_loss
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
@@ -90,7 +90,7 @@ def test_the_compiled_form_rounds_once(dtype: torch.dtype) -> None:
     labels, wide = torch.randint(1, 90, (50, 1)), torch.promote_types(dtype, torch.float32)
     exact, close = torch.log_softmax(logits.double(), 1), 8 * torch.finfo(wide).eps
     grads = exact.exp().scatter_add(1, labels, torch.full((50, 1), -0.9, dtype=torch.float64))
-    log_probs, norms = fused_rows_(logits, labels, 0.1, wide)
+    log_probs, norms = fused_grads_(logits, labels, 0.1, wide)
     assert log_probs.dtype == norms.dtype == wide
     assert torch.allclose(log_probs.double(), exact.gather(1, labels), rtol=close, atol=close)
     assert torch.allclose(logits.double(), grads, rtol=torch.finfo(dtype).eps, atol=close)
