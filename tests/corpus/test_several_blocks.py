@@ -67,6 +67,9 @@ def test_lines_may_be_as_long_as_the_longest_of_either_side(twice: Corpus) -> No
     assert max(map(len, tgt)) == lengths[1]
     sizes = [len(group) + 1 for group in "".join("x" if line else "_" for line in src).split("x")[1:]]
     assert {2, 3} <= {*sizes} <= {1, 2, 3}
+    for probability in (0.1, 0.5, 1):
+        for side in lines_of(twice, bpe_dropout=probability):
+            assert max(map(len, side)) <= lengths[1]
 
 
 def test_subwords_split_down_to_their_last_parts(twice: Corpus) -> None:
