@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from nmt_cli.corpus.readers import raw_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import writable
+from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
 PACKED = gzip.compress(b"ein Hund\n" * 100, mtime=0)
@@ -42,3 +44,35 @@ def test_a_corpus_has_no_empty_sentences(tmp_path: Path, numbers_corpus: Path, s
 
 def test_a_written_line_is_stripped() -> None:
     assert writable(" \x00a\x1f b\t c  d \x85") == "a  b\t c  d"
+
+
+def resealed(data: Path, name: str, content: bytes) -> None:
+    """Replace a file of a corpus, and its size and hash in the manifest."""
+    (data / name).write_bytes(content)
+    manifest = artefact.read_json(data / artefact.MANIFEST)
+    manifest["files"][name] = {"bytes": len(content), "sha256": artefact.sha256(data / name)}
+    (data / artefact.MANIFEST).write_bytes(artefact.json_bytes(manifest))
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+def test_ids_are_below_the_size_of_the_vocabulary(tmp_path: Path, numbers_corpus: Path, side: str) -> None:
+    data = shutil.copytree(numbers_corpus, tmp_path / "data")
+    size = open_corpus(data).manifest["vocabulary_size"]
+    for last, valid in ((size - 1, True), (size, False)):
+        ids = np.fromfile(data / f"train.{side}.ids", "<u2")
+        ids[5] = last
+        resealed(data, f"train.{side}.ids", ids.tobytes())
+        open_corpus(data)
+        with nullcontext() if valid else pytest.raises(DataError, match=rf"train\.{side}\.ids is damaged"):
+            open_corpus(data, content=True)
+
+
+@pytest.mark.parametrize("side", ["src", "tgt"])
+@pytest.mark.parametrize(("place", "change"), [(0, 1), (-1, -1), (-1, 1)])
+def test_offsets_cover_all_ids(tmp_path: Path, numbers_corpus: Path, side: str, place: int, change: int) -> None:
+    data = shutil.copytree(numbers_corpus, tmp_path / "data")
+    offsets = np.fromfile(data / f"train.{side}.offsets", "<i8")
+    offsets[place] += change
+    resealed(data, f"train.{side}.offsets", offsets.tobytes())
+    with pytest.raises(DataError, match=rf"train\.{side}\.ids is damaged"):
+        open_corpus(data)
