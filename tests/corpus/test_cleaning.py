@@ -236,7 +236,9 @@ def test_all_warnings_are_printed_and_the_first_is_an_error_if_strict(capsys: py
     ]
     assert capsys.readouterr().err.count("nmt: warning: ") == 3
     for more in ({}, {cleaning.NOT_UTF8: 9}):
-        one = CleaningStats(200, Counter(dict.fromkeys(more, 2)), {}, more, sides=Counter({(0, True): 50 - 50 * len(more)}))
+        one = CleaningStats(
+            200, Counter(dict.fromkeys(more, 2)), {}, more, sides=Counter({(0, True): 50 - 50 * len(more)})
+        )
         with pytest.raises(DataError, match=r"\. Without --strict this is a warning$"):
             cleaning_report.warn(one, text, ["a"], strict=True)
     assert cleaning_report.warn(CleaningStats(200), text, ["a"], strict=True) == []

@@ -236,7 +236,13 @@ def test_more_capitals_than_the_share_of_ten_or_more_cased_letters_are_many(
 
 @pytest.mark.parametrize(
     ("line", "least", "few"),
-    [("ab 12", 0.5, False), ("ab 123", 0.5, True), ("a 1", 0.5, False), ("a\u0301\u0301 1", 0.75, False), ("12", 0.1, True)],
+    [
+        ("ab 12", 0.5, False),
+        ("ab 123", 0.5, True),
+        ("a 1", 0.5, False),
+        ("a\u0301\u0301 1", 0.75, False),
+        ("12", 0.1, True),
+    ],
 )
 def test_letters_and_marks_below_the_share_are_few(line: str, least: float, few: bool) -> None:
     assert filters.has_few_letters(line, least) is few

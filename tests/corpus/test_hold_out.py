@@ -255,7 +255,13 @@ def test_held_out_pairs_share_no_side_with_sets_among_the_sources(tmp_path: Path
 
 
 def test_languages_of_sets_survive_as_runs_of_lines(tmp_path: Path) -> None:
-    pairs = [("a", "b", "fr", "en"), ("c", "d", "de", "en"), ("e", "f", "de", "en"), ("g", "h", "de", "fr"), ("i", "j", "fr", "en")]
+    pairs = [
+        ("a", "b", "fr", "en"),
+        ("c", "d", "de", "en"),
+        ("e", "f", "de", "en"),
+        ("g", "h", "de", "fr"),
+        ("i", "j", "fr", "en"),
+    ]
     sets = {"dev": [HeldOutPair(*pair) for pair in pairs], "test": [HeldOutPair("\u2028 k", "", "en", "de")]}
     runs = held_out.languages_of(sets)
     assert runs == {

@@ -236,7 +236,10 @@ def test_shards_that_cut_the_text_differently_are_refused(tmp_path: Path, monkey
 
 
 def test_turned_pairs_and_swapped_sides_are_reported_by_shards(tmp_path: Path) -> None:
-    straight = [(f"The big house number {i} is very old and beautiful", f"Das große Haus Nummer {i} ist sehr alt und schön") for i in range(90)]
+    straight = [
+        (f"The big house number {i} is very old and beautiful", f"Das große Haus Nummer {i} ist sehr alt und schön")
+        for i in range(90)
+    ]
     rows = [f"{tgt}\t{src}" for src, tgt in straight]
     entries = [
         {"files": [str(texts.write(tmp_path / f"{name}.tsv", rows))], "filters": {"swapped": chosen}}

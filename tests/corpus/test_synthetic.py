@@ -500,3 +500,37 @@ def test_shards_translate_and_prepare_one_corpus(corpus_of: Any, tmp_path: Path,
         assert (one / name).read_bytes() == (many / name).read_bytes()
     (cache,) = (tmp_path / "many/synthetic").iterdir()
     assert [path.name for path in cache.iterdir() if not path.name.startswith(".")] == ["translations"]
+
+
+def test_a_model_with_several_targets_gets_the_token_of_the_language_it_translates_to(tmp_path: Path) -> None:
+    """Each entry has a cache of its own, even if the entries translate the same lines."""
+    many = make_model(tmp_path / "many", "corpus.sources=[]")
+    pairs = [("en", "de"), ("en", "fr"), ("de", "en")]
+    both = [{"files": ["a.tsv"], "src": src, "tgt": tgt} for src, tgt in pairs]
+    recipe = loading.load_stored(many / "recipe.yaml").model_dump()
+    stored = loading.from_plain(recipe | {"corpus": {"name": "x", "sources": both}}, "x")
+    restamp(many, {"recipe.yaml": loading.to_yaml(stored)})
+    mono = str(texts.write(tmp_path / "mono", ["one two", "three"]))
+    entry = {"model": str(many), "files": [mono], "src": "en"}
+    entries = [
+        {**entry, "tgt": "de"},
+        {**entry, "tgt": "fr"},
+        {**entry, "tgt": "de", "side": "tgt"},
+        {**entry, "tgt": "de", "tag": "again"},
+    ]
+    section = texts.corpus({"name": "own", "sources": both, "synthetic": entries})
+    (tmp_path / "work").mkdir()
+    files, _ = synthetic.make(section, tmp_path / "work", tmp_path / "cache", [], list, Words.translate)
+    call = (many, 4, False)
+    expected = [[call, *(f">>{code}<< {line}" for line in ("one two", "three"))] for code in ("de", "fr", "en")]
+    assert Words.calls == sum(expected, []), "the last entry finds the translations of the first"
+    assert [Path(src).read_text().split("\n")[1] for src, _ in files] == [
+        ">>de<< three", ">>fr<< three", ">>de<< >>en<< drei", ">>de<< >>again<< three",
+    ]  # fmt: skip
+
+
+def test_empty_translations_do_not_count_for_the_usual_length(tmp_path: Path) -> None:
+    pairs = [("t" * 90 + str(i), "m" * 90 if i < 4 else "") for i in range(10)]
+    kept, stats = written(tmp_path, pairs)
+    assert kept == pairs[:4]
+    assert stats.dropped == {synthetic.EMPTY: 6}

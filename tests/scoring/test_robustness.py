@@ -60,5 +60,21 @@ def test_the_table_is_in_every_format_and_only_if_asked_for(options: ScoreOption
 def test_hypotheses_and_metrics_of_other_kinds_are_refused(options: ScoreOptions) -> None:
     with pytest.raises(UsageError, match=r"--robust translates the source itself\. Add --model DIR"):
         evaluate(options, None)
-    with pytest.raises(UsageError, match="--robust does not support --metric comet"):
-        evaluate(ScoreOptions(**{**vars(options), "metrics": ("comet",)}), lambda lines: lines)
+    for metric in ("comet", "brackets"):
+        with pytest.raises(UsageError, match=f"--robust does not support --metric {metric}"):
+            evaluate(ScoreOptions(**{**vars(options), "metrics": ("chrf", metric)}), lambda lines: lines)
+
+
+def test_every_score_ignores_case_if_asked_to(options: ScoreOptions) -> None:
+    ignoring = ScoreOptions(**{**vars(options), "metrics": ("bleu", "chrf"), "lowercase": True})
+    report = evaluate(ignoring, lambda lines: [line.swapcase() for line in lines])
+    assert [score.score for score in report.scores] == pytest.approx([100, 100])
+    assert [round(row["score"], 6) for row in report.robust if row["source"] != "typos"] == [100.0] * 10
+    assert {row["source"] for row in report.robust if "case:lc" not in row["signature"]} == set()
+
+
+def test_rows_of_the_markdown_table_have_equally_many_cells(options: ScoreOptions) -> None:
+    report = evaluate(ScoreOptions(**{**vars(options), "metrics": ("bleu", "chrf", "ter")}), lambda lines: lines)
+    table = report.markdown().partition("as people type it**\n\n")[2].partition("\n\n")[0].split("\n")
+    assert {line.count("|") for line in table} == {8}
+    assert (len(table), table[1]) == (8, "|:--|--:|--:|--:|--:|--:|--:|")

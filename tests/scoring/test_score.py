@@ -207,7 +207,8 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
         ({}, "one way"),
         ({"references": ["r"], "corpus": Path("c")}, "one way"),
         *(({"references": ["r"], "fail_under": n}, "number from 0 to 100") for n in (float("nan"), -0.1, 100.1)),
-        ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "number from 0 to 100"),
+        *(({"references": ["r"], "fail_under": n, "metrics": ("ter",)}, "number from 0 to 100") for n in (0.0, 5.0)),
+        ({"references": ["r"], "terms": Path("t")}, "--terms needs the source. Add --source FILE"),
         ({"references": ["r"], "fail_if_worse": True}, "Add --baseline FILE"),
         ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
         ({"test_set": "wmt14full", "language_pair": "en-de"}, "such as wmt14/full"),
@@ -261,6 +262,16 @@ def test_named_test_set_without_network(
         write(tmp_path / "wmt14" / f"wmt14.en-de.{field}", files["ref"].read_text().split("\n")[:-1])
     report = evaluate(hypothesis=files["good"], test_set="wmt14", language_pair="en-de")
     assert (report.language, len(report.scores), report.test_set) == ("de", 4, "wmt14")
+    terms = write(tmp_path / "terms", ["Satz\tSatz"])
+    with_terms = evaluate(
+        hypothesis=files["good"],
+        test_set="wmt14",
+        language_pair="en-de",
+        terms=terms,
+        metrics=("chrf",),
+        intervals=False,
+    )
+    assert with_terms.terms == TermCounts(40, 40, 40)
     for count, warnings in ((2737, 1), (3003, 0)):
         path = write(tmp_path / "lines", ["a"] * count)
         assert len(evaluate(hypothesis=path, references=[path], metrics=("chrf",)).warnings) == warnings
@@ -334,6 +345,8 @@ def test_the_gate_reads_the_bootstrap_of_the_first_metric(
     more: dict[str, Any] = {"references": (files["ref"],), "metrics": (metric, "chrf"), "baseline": files["bad"]}
     report = evaluate(hypothesis=files["good"], **more, fail_if_worse=True)
     assert score.print_report(report, "text") == code
+    told = json.loads(report.json())
+    assert (told["wins"], told["losses"]) == (25, 15), "segments are scored without details, too"
     lines = report.markdown().split("\n")
     assert lines[0].endswith("❌" if code else "✅")
     name = metrics.METRICS[metric]

@@ -7,6 +7,8 @@ import pytest
 import texts
 
 from nmt_cli.corpus import store
+from nmt_cli.scoring import comet
+from nmt_cli.scoring.comet import Comet
 from nmt_cli.scoring.score import ScoreOptions, evaluate
 
 
@@ -57,3 +59,11 @@ def test_chosen_metrics_are_those_of_each_pair(corpus: Path) -> None:
     references = store.open_corpus(corpus).lines("test")[1]
     report = evaluate(ScoreOptions(corpus=corpus, metrics=("ter",), intervals=False), references)
     assert [[score.metric for score in pair.scores] for pair in report.pairs] == [["ter"], ["ter"]]
+
+
+def test_comet_is_for_the_whole_set_only(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    references = store.open_corpus(corpus).lines("test")[1]
+    monkeypatch.setattr(comet, "run_comet", lambda *_: Comet({tuple(references): [0.5, 0.7] * 3}, "a/b"))
+    report = evaluate(ScoreOptions(corpus=corpus, metrics=("comet", "chrf"), intervals=False), references)
+    assert [score.score for score in report.scores] == pytest.approx([60, 100])
+    assert [[score.metric for score in pair.scores] for pair in report.pairs] == [["chrf"], ["chrf"]]
