@@ -522,8 +522,10 @@ def test_a_model_with_several_targets_gets_the_token_of_the_language_it_translat
     (tmp_path / "work").mkdir()
     files, _ = synthetic.make(section, tmp_path / "work", tmp_path / "cache", [], list, Words.translate)
     call = (many, 4, False)
-    expected = [[call, *(f">>{code}<< {line}" for line in ("one two", "three"))] for code in ("de", "fr", "en")]
-    assert Words.calls == sum(expected, []), "the last entry finds the translations of the first"
+    expected = [(call, f">>{code}<< one two", f">>{code}<< three") for code in ("de", "fr", "en")]
+    assert Words.calls == [each for calls in expected for each in calls], (
+        "the last entry finds the translations of the first"
+    )
     assert [Path(src).read_text().split("\n")[1] for src, _ in files] == [
         ">>de<< three", ">>fr<< three", ">>de<< >>en<< drei", ">>de<< >>again<< three",
     ]  # fmt: skip

@@ -155,7 +155,7 @@ def test_the_limit_on_weights_is_that_of_a_page(model, tmp_path, monkeypatch):
         (["a"], {"layer": 3}, "encoder has 2 layers of 2 heads"),
         (["a"], {"head": 3}, "encoder has 2 layers of 2 heads"),
         (["a"], {"translation": " "}, "is empty"),
-        (["a", "b"], {"translation": "a"}, "exactly one text"),
+        *((["a", "b"], {"translation": each}, "exactly one text") for each in ("a", "")),
         (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # longer than the model accepts
         (["a"], {"translation": "q" * 260}, "too many tokens for one page"),
         (["q" * 240], {"translation": "q" * 240}, "too many tokens for one page"),
@@ -227,3 +227,21 @@ def test_a_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> No
     with Translator(model, precision="fp32") as translator:
         [expected] = translator.translate(["3.14 3"], split=False, copy_wordless=False)
     assert data["sentences"][0]["translation"] == expected.text != "3.14 3"
+
+
+def test_tokens_of_the_target_are_those_of_its_own_tokenizer(tmp_path: Path) -> None:
+    """Both have the same size, as the model of the test has one embedding."""
+    for name, words in (("own.model", "test en it is"), ("own.target.model", "und der test de it")):
+        lines = [f"{words} {i} {words[::-1]}" for i in range(60)]
+        (tmp_path / name).write_bytes(spm.train(lines, 300))
+    run, data = make_run(tmp_path / "run", f"corpus.tokenizer.file={tmp_path / 'own.model'}")
+    attend(["test en 3"], run / "model", tmp_path / "a.html", translation="und der test")
+    [sentence] = page_data((tmp_path / "a.html").read_text())["sentences"]
+    both = spm.Tokenizer(data / "tokenizer.model")
+    source, target = both.encode_pair("test en 3", "und der test")
+    rows, columns = sentence["names"]["cross"]
+    assert [name.removeprefix("·") for name in rows[:-1]] == [
+        token.removeprefix("▁") or "▁" for token in both.target.tokens(target[:-1])
+    ]
+    assert rows[:-1] == ["und", "der", "test"]
+    assert len(columns) == len(source)

@@ -246,6 +246,14 @@ def test_a_score_of_zero_is_checked(copy, capsys):
     ]
 
 
+def test_a_run_without_a_validation_has_a_loss_to_check(copy, capsys):
+    log = copy[0] / "metrics.jsonl"
+    log.write_text("".join(line for line in log.read_text().splitlines(True) if "dev_nll" not in line))
+    (copy[0] / "test.hyp").unlink()
+    doctor(*copy, None, None, True)
+    assert json.loads(capsys.readouterr().out)["unchecked"] == ["output"]
+
+
 def test_settings_of_the_search_changed_after_translating(copy, tmp_path):
     (copy[0] / "recipe.yaml").write_text((copy[0] / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0"))
     assert found(*copy) == ["wrong: the translations are from another model or other decoding settings"]
