@@ -389,14 +389,14 @@ def test_each_set_is_compared_with_its_own_expectation(tmp_path: Path, capsys: C
         return SimpleNamespace(scores=scores, pairs=[], warnings=[])
 
     lines = files.corpus.lines("test")[1]
-    show_scores(files, {split: lines for split in figures}, score)
+    show_scores(files, dict.fromkeys(figures, lines), score)
     said = capsys.readouterr().err
     assert "warning" not in said
     assert re.search(r"test \(bleu\) +10 to 20 +10\n", said)
     assert re.search(r"dev \(bleu\) +5\n", said)
     assert "(bleu): of test 10\n" in said
     files.corpus.__dict__["lines"] = lambda split: ([], [])
-    show_scores(files, {split: lines for split in ("dev", "general")}, score)
+    show_scores(files, dict.fromkeys(("dev", "general"), lines), score)
     assert "(bleu): of dev 5\n" in capsys.readouterr().err
     files.corpus.__dict__["lines"] = lambda split: (lines, lines)
     figures["test"] = 9.99
