@@ -78,3 +78,20 @@ def test_rows_of_the_markdown_table_have_equally_many_cells(options: ScoreOption
     table = report.markdown().partition("as people type it**\n\n")[2].partition("\n\n")[0].split("\n")
     assert {line.count("|") for line in table} == {8}
     assert (len(table), table[1]) == (8, "|:--|--:|--:|--:|--:|--:|--:|")
+
+
+def test_case_follows_the_rules_of_both_languages(options: ScoreOptions) -> None:
+    """Turkish has an I without a dot, Dutch capitalizes ij as one letter."""
+    seen = list[str]()
+    Path(str(options.source)).write_text("ijs iyi\n")
+    options.references[0].write_text("ijs iyi\n")
+
+    def translate(lines: list[str]) -> list[str]:
+        seen.extend(lines)
+        return [{"İJS İYİ": "IJS IYI", "İjs İyi": "IJs Iyi"}.get(line, line) for line in lines]
+
+    report = evaluate(ScoreOptions(**{**vars(options), "metrics": (), "language_pair": "tr-nl"}), translate)
+    assert {"İJS İYİ", "İjs İyi"} <= {*seen}
+    assert [row["metric"] for row in report.robust][:2] == ["bleu", "chrf"]
+    by_damage = {row["source"]: round(row["score"]) for row in report.robust if row["metric"] == "chrf"}
+    assert (by_damage["UPPER CASE"], by_damage["Title Case"]) == (100, 100)

@@ -23,6 +23,7 @@ def corpus(tmp_path: Path) -> Path:
         (tmp_path / f"{name}.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
     sources = [{"files": [str(tmp_path / f"{name}.tsv")], "split": "test"} for name in "abc"]
     sources[1] |= {"src": "zh", "tgt": "en"}
+    sources += [{"files": [str(tmp_path / f"{name}.tsv")], "split": "dev"} for name in "cc"]
     sources += [{"files": [str(tmp_path / "train.tsv")]}]
     section = texts.corpus(
         {"name": "own", "src": "en", "tgt": "zh", "sources": sources, "tokenizer": {"vocabulary_size": 400}}
@@ -59,6 +60,20 @@ def test_chosen_metrics_are_those_of_each_pair(corpus: Path) -> None:
     references = store.open_corpus(corpus).lines("test")[1]
     report = evaluate(ScoreOptions(corpus=corpus, metrics=("ter",), intervals=False), references)
     assert [[score.metric for score in pair.scores] for pair in report.pairs] == [["ter"], ["ter"]]
+
+
+def test_pairs_are_those_of_the_chosen_set(corpus: Path) -> None:
+    references = store.open_corpus(corpus).lines("dev")[1]
+    report = evaluate(ScoreOptions(corpus=corpus, split="dev", metrics=("chrf",), intervals=False), references)
+    assert (len(references), report.pairs) == (2, [])
+
+
+def test_a_tokenizer_of_the_options_is_that_of_every_pair(corpus: Path) -> None:
+    references = store.open_corpus(corpus).lines("test")[1]
+    report = evaluate(ScoreOptions(corpus=corpus, tokenize="intl", lowercase=True, intervals=False), references)
+    signatures = [score.signature for pair in report.pairs for score in pair.scores if score.metric == "bleu"]
+    assert len(signatures) == 2
+    assert all("|case:lc|" in each and "|tok:intl|" in each for each in signatures)
 
 
 def test_comet_is_for_the_whole_set_only(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
