@@ -111,7 +111,7 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
         raise UsageError(
             f"--metric must be one of {', '.join(known)}, not {unknown[:40]!r}. {meant(unknown, known)}".strip()
         )
-    if options.fail_under and (options.metrics[:1] == ("ter",) or not 0 <= options.fail_under <= 100):
+    if options.fail_under is not None and (options.metrics[:1] == ("ter",) or not 0 <= options.fail_under <= 100):
         raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric for which higher is better")
     if options.language is not None and not is_language(options.language):
         raise UsageError(f"--language {options.language[:40]!r} is not a language code, such as de, zh or pt-BR")

@@ -34,7 +34,11 @@ def test_tables_may_have_windows_line_ends(tmp_path: Path) -> None:
 
 def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path) -> None:
     row = b'{"en": "\xef\xbb\xbfa", "de": "A"}\n'
-    for name, data in (("a.tsv", b"en\tde\n\xef\xbb\xbfa\tA\n"), ("a.csv", b"en,de\n\xef\xbb\xbfa,A\n"), ("a.jsonl", row)):
+    for name, data in (
+        ("a.tsv", b"en\tde\n\xef\xbb\xbfa\tA\n"),
+        ("a.csv", b"en,de\n\xef\xbb\xbfa,A\n"),
+        ("a.jsonl", row),
+    ):
         for mark in (b"", b"\xef\xbb\xbf"):
             found = bitext_rows(tmp_path / name, mark + data, columns=["en", "de"])
             assert found == [("\ufeffa".encode(), b"A", None)], "a mark inside stays"

@@ -76,3 +76,20 @@ def test_offsets_cover_all_ids(tmp_path: Path, numbers_corpus: Path, side: str, 
     resealed(data, f"train.{side}.offsets", offsets.tobytes())
     with pytest.raises(DataError, match=rf"train\.{side}\.ids is damaged"):
         open_corpus(data)
+
+
+def test_both_sides_have_equally_many_whole_sentences(tmp_path: Path, numbers_corpus: Path) -> None:
+    data = shutil.copytree(numbers_corpus, tmp_path / "data")
+    ids, offsets = (
+        np.fromfile(data / f"train.tgt.{kind}", dtype) for kind, dtype in (("ids", "<u2"), ("offsets", "<i8"))
+    )
+    count = len(offsets) - 1
+    resealed(data, "train.tgt.offsets", offsets[:-1].tobytes())
+    resealed(data, "train.tgt.ids", ids[: offsets[-2]].tobytes())
+    with pytest.raises(DataError, match=f"is damaged: {count:,} source and {count - 1:,} target sentences"):
+        open_corpus(data)
+    for kind, content in (("ids", b""), ("ids", b"abc"), ("offsets", bytes(12))):
+        other = shutil.copytree(numbers_corpus, tmp_path / f"{kind}{len(content)}")
+        resealed(other, f"train.src.{kind}", content)
+        with pytest.raises(DataError, match=r"train\.src\.\* are damaged: one is empty or cut off"):
+            open_corpus(other)

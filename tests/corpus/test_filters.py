@@ -281,3 +281,9 @@ def test_statistics_are_those_of_the_pairs_up_to_the_limit(tmp_path: Path, capsy
     shown = capsys.readouterr().err
     assert "train.en: 39 pairs read; a pair may have several faults" in " ".join(shown.split())
     assert "empty side" not in shown
+
+
+def test_there_are_no_statistics_of_trees(tmp_path: Path) -> None:
+    corpus = texts.own(tmp_path / "own", texts.pairs(3), format="trees", tgt="labels")
+    with pytest.raises(UsageError, match=r"^--stats is for text, not for trees\. Leave it out$"):
+        filter_stats.show(corpus, tmp_path / "data", PrepareOptions(workers=1))

@@ -1,6 +1,7 @@
 """`nmt prepare --shard`: several shards prepare the corpus of one process, byte for byte."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli.corpus import cleaning, parts, readers, shards, stages, store
+from nmt_cli.corpus import bitext, cleaning, parts, prepare, readers, shards, stages, store
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.shards import Share, prepare_shard
 from nmt_cli.recipe import schema
@@ -26,7 +27,7 @@ PAIRS += [("word " * 400, "wort " * 400), NEXT[0], ("one two three", "x " * 90),
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of two chunks of 40 pairs, and buckets of about 300 hashes."""
-    for module in (readers, parts, stages):
+    for module in (readers, parts, stages, bitext):
         monkeypatch.setattr(module, "CHUNK", 40)
     monkeypatch.setattr(parts, "PART_PAIRS", 80)
     monkeypatch.setattr(stages, "HASHES_AT_ONCE", 300)
@@ -104,6 +105,42 @@ def test_parts_of_several_sources_are_counted(tmp_path: Path) -> None:
     rounds(corpus, tmp_path / "out", iter([4] * 4))
     assert contents(tmp_path / "out") == whole
     assert store.open_corpus(tmp_path / "out").parts[1:] == [0, 130]
+
+
+def test_text_without_usable_pairs_is_refused_by_shards_as_by_one_process(tmp_path: Path) -> None:
+    corpus = texts.own(tmp_path / "in", [("", "x"), ("same", "same"), ("same", "same")] * 30)
+    with pytest.raises(DataError) as expected:
+        texts.run(corpus, tmp_path / "out")
+    assert "no usable pairs: 90 read; 60 source equals target, 30 empty side" in str(expected.value)
+    with contextlib.suppress(BusyError):
+        run(corpus, tmp_path / "out", 1, 2)
+    with pytest.raises(DataError) as found:
+        run(corpus, tmp_path / "out", 2, 2)
+    assert str(found.value) == str(expected.value)
+
+
+def test_a_foreign_directory_with_the_name_of_the_parts_is_kept(tmp_path: Path) -> None:
+    corpus, theirs = section(tmp_path), tmp_path / "out.parts"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("two years of work")
+    with pytest.raises(OutputError, match=r"out\.parts is in the way, and nmt did not make it"):
+        run(corpus, tmp_path / "out", 1, 2)
+    assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
+
+
+def test_an_operating_system_error_of_a_shard_names_its_file_or_the_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = section(tmp_path)
+    for file, named in ((None, tmp_path / "out.parts"), ("some/file", "some/file")):
+
+        def full(*_: object, file: str | None = file) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", file)
+
+        monkeypatch.setattr(prepare, "open_text", full)
+        with pytest.raises(StorageError, match=rf"\({named}\): No space left"):
+            run(corpus, tmp_path / "out", 1, 2)
+        assert not list((tmp_path / "out.parts").glob("work-*"))
 
 
 def test_an_existing_tokenizer_is_used(tmp_path: Path) -> None:

@@ -536,3 +536,31 @@ def test_empty_translations_do_not_count_for_the_usual_length(tmp_path: Path) ->
     kept, stats = written(tmp_path, pairs)
     assert kept == pairs[:4]
     assert stats.dropped == {synthetic.EMPTY: 6}
+
+
+def test_a_share_that_is_already_translated_is_left_out(
+    corpus_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two entries, the second one still has to be translated."""
+    for name, line in (("a", "one two"), ("b", "three")):
+        texts.write(tmp_path / name, [line])
+    settings = corpus_of(files=[str(tmp_path / "a")])
+    more = schema.Synthetic(files=[str(tmp_path / "b")], model=settings.synthetic[0].model)
+    settings = settings.model_copy(update={"synthetic": [*settings.synthetic, more]})
+    calls = list[Any]()
+    (work := tmp_path / "work").mkdir()
+
+    def share() -> list[Path]:
+        return synthetic.translate_share(
+            settings, work, tmp_path / "cache", [], list, lambda *given: calls.append(given[1:]), (2, 3)
+        )
+
+    files = share()
+    directories = [file.parent for file in files]
+    assert calls == [(directory, 4, False, (2, 3)) for directory in directories]
+    assert [(directory / synthetic.TEXT).read_text() for directory in directories] == ["one two\n", "three\n"]
+    files[0].write_text("eins zwei\n")
+    calls.clear()
+    assert share() == files
+    assert calls == [(directories[1], 4, False, (2, 3))]
+    assert f"are in {directories[0]} already" in capsys.readouterr().err

@@ -110,6 +110,12 @@ def test_positions_are_on_the_page_as_integers(tmp_path, kind, sides):
         np.testing.assert_allclose(np.array(each["values"]) * each["largest"] / 127, expected, rtol=0, atol=0.005)
 
 
+def test_a_decoder_without_self_attention_is_refused(tmp_path):
+    model = make_run(tmp_path, "model.decoder_cell=ssru")[0] / "model"
+    with pytest.raises(UsageError, match=rf"{model} has no decoder self-attention to show"):
+        attend(["test en 3"], model, tmp_path / "a.html")
+
+
 def test_a_given_translation_is_used(model, tmp_path):
     output = tmp_path / "a.html"
     attend(["test en 3"], model, output, translation="test de 3", role="decoder")

@@ -15,7 +15,7 @@ from nmt_cli.recipe import loading
 from nmt_cli.reporting.doctor import doctor, examine, gather
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.system.errors import DataError, MissingError, OutputError
 
 
 @pytest.fixture(scope="module")
@@ -371,6 +371,17 @@ def test_findings_are_printed_in_the_encoding_of_stdout(copy, monkeypatch, encod
     doctor(*copy, None, None, False)
     out.seek(0)
     assert quoted in out.read()
+
+
+def test_a_run_without_its_corpus_is_examined_as_far_as_possible(copy, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(copy[1])
+    doctor(copy[0], None, None, None, True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["bleu"], told["findings"], told["unchecked"]) == (None, [], ["data", "output"])
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(OutputError, match="stdout is closed"):
+        doctor(copy[0], None, None, None, True)
 
 
 def test_missing_or_damaged_files(copy, tmp_path):

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import texts
 
 from nmt_cli.corpus import letter_case
 from nmt_cli.scoring.robustness import Translate
@@ -90,8 +91,17 @@ def test_case_follows_the_rules_of_both_languages(options: ScoreOptions) -> None
         seen.extend(lines)
         return [{"İJS İYİ": "IJS IYI", "İjs İyi": "IJs Iyi"}.get(line, line) for line in lines]
 
-    report = evaluate(ScoreOptions(**{**vars(options), "metrics": (), "language_pair": "tr-nl"}), translate)
+    pair = ScoreOptions(**{**vars(options), "metrics": (), "language_pair": "tr-nl"})
+    report = evaluate(pair, translate)
     assert {"İJS İYİ", "İjs İyi"} <= {*seen}
     assert [row["metric"] for row in report.robust][:2] == ["bleu", "chrf"]
     by_damage = {row["source"]: round(row["score"]) for row in report.robust if row["metric"] == "chrf"}
     assert (by_damage["UPPER CASE"], by_damage["Title Case"]) == (100, 100)
+
+
+def test_the_languages_are_those_of_a_corpus(tmp_path: Path) -> None:
+    files = {f"test_{side}": str(texts.write(tmp_path / side, ["ijs iyi"])) for side in ("src", "tgt")}
+    corpus = texts.run(texts.own(tmp_path / "in", texts.pairs(90), src="tr", tgt="nl", **files), tmp_path / "data")
+    seen = list[str]()
+    evaluate(ScoreOptions(corpus=corpus, robust=True, intervals=False), lambda lines: seen.extend(lines) or lines)
+    assert seen[-2:] == ["İjs İyi", "İJS İYİ"]
