@@ -207,7 +207,7 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
     evidence = gather(run, data, hypothesis, reference)
     files = evidence.run
     findings = examine(evidence)
-    checked = {"data": files.corpus, "loss": files.validations, "averaging": files.model, "output": evidence.bleu is not None}
+    checked = {"data": files.corpus, "loss": files.steps, "averaging": files.model, "output": evidence.bleu is not None}
     unchecked = [what for what, there in checked.items() if not there]
     if as_json:
         head = {"run": str(run), "steps": evidence.step, "bleu": evidence.bleu, "findings": [*map(asdict, findings)]}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli.corpus import bitext, cleaning, parts, prepare, readers, shards, stages, store
+from nmt_cli.corpus import bitext, cleaning, parts, prepare, readers, shards, stages, store, tokenizer
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.shards import Share, prepare_shard
 from nmt_cli.recipe import schema
@@ -98,7 +98,7 @@ def test_settings_have_the_same_effect_in_shards(tmp_path: Path, more: dict[str,
 def test_parts_of_several_sources_are_counted(tmp_path: Path) -> None:
     """A part may have pairs of two sources, or none that is left."""
     empty = tmp_path / "empty.tsv"
-    texts.write(empty, ["\t"] * 250)
+    texts.write(empty, ["\t"] * 170)
     table = texts.write(tmp_path / "a.tsv", [f"{src}\t{tgt}" for src, tgt in NEXT[400:530]])
     corpus = section(tmp_path, sources=[{"files": [str(empty)]}, {"files": [str(table)], "tag": "tm"}])
     whole = contents(texts.run(corpus, tmp_path / "whole"))
@@ -146,10 +146,12 @@ def test_an_operating_system_error_of_a_shard_names_its_file_or_the_parts(
 def test_an_existing_tokenizer_is_used(tmp_path: Path) -> None:
     corpus = section(tmp_path)
     model = shutil.copy(texts.run(corpus, tmp_path / "first") / "tokenizer.model", tmp_path / "mine.model")
+    (tmp_path / "mine.target.model").write_bytes(tokenizer.train([tgt for _, tgt in NEXT], 350))
     corpus = section(tmp_path, tokenizer={"file": str(model)})
     whole = contents(texts.run(corpus, tmp_path / "whole"))
     rounds(corpus, tmp_path / "out", iter([2] * 4))
     assert contents(tmp_path / "out") == whole
+    assert "tokenizer.target.model" in whole
 
 
 @pytest.mark.parametrize("count", [4, 16])

@@ -226,6 +226,21 @@ def test_the_map_leaves_room_for_the_longest_name():
     assert len(terminal_map(names, names, torch.eye(10), 20)) == 10, "without room there is no header"
 
 
+@pytest.mark.parametrize("columns", [30, 45, 200])
+def test_the_map_has_the_width_of_the_terminal(model, tmp_path, monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    attend(["test en 3"], model, tmp_path / "a.html", translation="test de 3", layer=1, head=1)
+    lines = capsys.readouterr().out.split("\n")[1:]
+    names = page_data((tmp_path / "a.html").read_text())["sentences"][0]["names"]["encoder"][0]
+    weights = attention_scores(load_model(model).model, *_ids(model, "test en 3", "test de 3"))["encoder"]
+    expected = terminal_map(names, names, torch.softmax(weights, -1)[0, 0], columns)
+    assert lines[: len(expected)] == expected
+
+
+def _ids(model, src, tgt):
+    return spm.Tokenizer(load_model(model).tokenizer_file).encode_pair(src, tgt)
+
+
 def test_a_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> None:
     model = make_run(tmp_path)[0] / "model"
     assert attend(["3.14 3"], model, tmp_path / "a.html") == 0

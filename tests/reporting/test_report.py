@@ -430,3 +430,24 @@ def test_long_texts_are_shown_up_to_2000_characters(length):
     data = {"sentences": [], "role": "", "layer": 1, "layers": 1, "d_k": 1, "positions": []}
     page = Reader(render("attend.html", {**values, "data": data}, "attend.js").decode()).text
     assert ("x" * min(length, 1999) in page, "x" * 2001 in page, "x…" in page) == (True, False, length > 2000)
+
+
+def test_hashes_of_all_translations_are_shown_and_losses_have_logarithmic_axes(small, tmp_path, monkeypatch):
+    run, data = shutil.copytree(small[0], tmp_path / "run"), small[1]
+    (run / "dev.hyp").write_text("eins\n")
+    drawn = {}
+
+    def record(title, lines, marks=(), log=False):
+        drawn[title] = (log, list(marks), [line.name for line in lines])
+
+    monkeypatch.setattr("nmt_cli.reporting.report.line_chart", record)
+    page = report(run, data=[data]).read_text()
+    assert all(artefact.sha256(run / name) in page for name in ("recipe.yaml", "dev.hyp", "test.hyp"))
+    assert drawn == {
+        "Loss, nats per target token": (True, [100, 200], ["training", "dev"]),
+        "Dev perplexity per token": (True, [100, 200], ["", "expected"]),
+        "Dev BLEU": (False, [100, 200], ["", "expected"]),
+        "Learning rate": (False, [100, 200], ["used", "the recipe's"]),
+        "Gradient norm": (True, [100, 200], [""]),
+        "Target tokens per second": (False, [100, 200], [""]),
+    }

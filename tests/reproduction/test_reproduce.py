@@ -427,3 +427,26 @@ def test_a_teacher_is_compared_only_in_its_own_direction(
     monkeypatch.setattr(synthetic_gain, "measure_speed", lambda *_: (1.0, 2.0))
     synthetic_gain.compare_models(files, files, lambda *_: SimpleNamespace(scores=scores))
     assert [columns[1:] for _, columns, _ in tables] == [names]
+
+
+def test_every_set_of_a_corpus_is_translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("src", "tgt"):
+        (tmp_path / name).write_text(f"general {name}\n")
+    changes = [f"corpus.general_{name}={tmp_path / name}" for name in ("src", "tgt")]
+    changes += [f"corpus.mix_{name}=[{tmp_path / name}]" for name in ("src", "tgt")]
+    files = read_run(*make_run(tmp_path / "run", *changes))
+
+    class Upper(contextlib.nullcontext[Any]):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__(self)
+
+        def translate(self, sources: list[str], **_: Any) -> list[Any]:
+            return [SimpleNamespace(text=line.upper()) for line in sources]
+
+    monkeypatch.setattr(held_out, "Translator", Upper)
+    found = translate_held_out(files, Path("model"))
+    assert found == {
+        name: [line.upper() for line in files.corpus.lines(name)[0]] for name in ("dev", "test", "general")
+    }
+    assert found["general"] == ["GENERAL SRC"]
+    assert translate_held_out(files, Path("another")) == found, "the model's translations are stored"

@@ -22,7 +22,7 @@ from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
 
 from nmt_cli import __version__
-from nmt_cli.scoring import languages, metrics, score, significance
+from nmt_cli.scoring import checks, languages, metrics, score, significance
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.scoring.score_report import InputText, NearDuplicates, Report, ScoredSegment, TermCounts
 from nmt_cli.storage import artefact, manifests
@@ -610,3 +610,29 @@ def test_a_gate_reports_every_failure_and_names_need_not_be_unicode(
     assert json.loads(captured.out)["hypotheses"]["name"] == "h\udcff"
     failures = b"nmt score: gate failed: BLEU is low\nnmt score: gate failed: it is worse\n"
     assert captured.err == b"nmt: warning: look_at this\n" + failures
+
+
+@pytest.mark.parametrize(
+    ("line", "tokenized"),
+    [
+        *(
+            (line, True)
+            for line in ("so .", "so , ja", "a . b", "&quot;ja&quot;", "l&apos;eau", "R&amp;D", "a &#124; b")
+        ),
+        *((line, True) for line in ("Hal@@ lo", "E @-@ Mail", "▁ja", "hal▁lo")),
+        *(
+            (line, False)
+            for line in ("So.", ".5 und ,5", "a .5", "so ... ja", "a@b.de", "R&D; &", "&nbsp;", "@@", "a-b")
+        ),
+    ],
+)
+def test_marks_of_tokenizers_are_recognized(line: str, tokenized: bool) -> None:
+    assert bool(checks.TOKENIZED.search(line)) is tokenized
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("これはいい", True), ("カタカナ", True), ("电影", True), ("한국어", False), ("ไทย", False), ("é", False)],
+)
+def test_chinese_and_japanese_are_recognized_in_any_script(line: str, found: bool) -> None:
+    assert bool(checks.CHINESE_OR_JAPANESE.search(line)) is found
