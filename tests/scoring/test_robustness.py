@@ -74,6 +74,14 @@ def test_every_score_ignores_case_if_asked_to(options: ScoreOptions) -> None:
     assert {row["source"] for row in report.robust if "case:lc" not in row["signature"]} == set()
 
 
+@pytest.mark.parametrize("intervals", [False, True])
+def test_the_options_are_those_of_every_damage(options: ScoreOptions, intervals: bool) -> None:
+    chosen = ScoreOptions(**{**vars(options), "tokenize": "char", "intervals": intervals})
+    rows = evaluate(chosen, lambda lines: lines).robust
+    assert {row["ci"] is not None for row in rows} == {intervals}
+    assert all("|tok:char|" in row["signature"] for row in rows)
+
+
 def test_rows_of_the_markdown_table_have_equally_many_cells(options: ScoreOptions) -> None:
     report = evaluate(ScoreOptions(**{**vars(options), "metrics": ("bleu", "chrf", "ter")}), lambda lines: lines)
     table = report.markdown().partition("as people type it**\n\n")[2].partition("\n\n")[0].split("\n")

@@ -68,9 +68,11 @@ def test_pairs_are_those_of_the_chosen_set(corpus: Path) -> None:
     assert (len(references), report.pairs) == (2, [])
 
 
-def test_a_tokenizer_of_the_options_is_that_of_every_pair(corpus: Path) -> None:
+@pytest.mark.parametrize("intervals", [False, True])
+def test_the_options_are_those_of_every_pair(corpus: Path, intervals: bool) -> None:
     references = store.open_corpus(corpus).lines("test")[1]
-    report = evaluate(ScoreOptions(corpus=corpus, tokenize="intl", lowercase=True, intervals=False), references)
+    report = evaluate(ScoreOptions(corpus=corpus, tokenize="intl", lowercase=True, intervals=intervals), references)
+    assert {score.ci is not None for pair in report.pairs for score in pair.scores} == {intervals}
     signatures = [score.signature for pair in report.pairs for score in pair.scores if score.metric == "bleu"]
     assert len(signatures) == 2
     assert all("|case:lc|" in each and "|tok:intl|" in each for each in signatures)
