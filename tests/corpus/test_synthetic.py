@@ -564,3 +564,15 @@ def test_a_share_that_is_already_translated_is_left_out(
     assert share() == files
     assert calls == [(directories[1], 4, False, (2, 3))]
     assert f"are in {directories[0]} already" in capsys.readouterr().err
+
+
+def test_synthetic_text_without_usable_pairs_is_refused_with_the_reasons(corpus_of: Any, tmp_path: Path) -> None:
+    """By shards, too."""
+    texts.write(tmp_path / "mono", ["one two", "three", "", "three"])
+    Words.changes = {"one two": "", "three": ""}
+    settings = corpus_of(real_pairs=False, files=[str(tmp_path / "mono")])
+    message = "no usable pairs: 4 read; 3 empty side, 1 duplicate pair"
+    with pytest.raises(DataError, match=message):
+        prepare(settings, tmp_path / "one", OPTIONS)
+    with pytest.raises(DataError, match=message):
+        prepare_shard(settings, tmp_path / "many", OPTIONS, Share(1, 1))

@@ -579,16 +579,19 @@ def test_a_corpus_with_moses_tokens_is_scored_in_its_tokens_without_a_warning(tm
     with artefact.staged(tmp_path / "corpus", "corpus", entries) as stage:
         for name in manifests.NEEDED["corpus"]:
             (stage / name).touch()
-        for side in ("src", "tgt"):
-            write(stage / f"test.{side}", ["das ist gut ."] * 2)
-        twins = {"test": {**dict.fromkeys(("lines", "read"), 2), "near_lines": [1]}}
-        write(stage / "cleaning.json", [json.dumps({"twins": {"dev": twins["test"]}})])
+        for name in ("test.src", "test.tgt", "dev.src", "dev.tgt"):
+            write(stage / name, ["das ist gut ."] * 2)
+        twins = {"lines": 2, "near": {"source": 1, "target": 0, "both": 0}, "near_lines": [1]}
+        write(stage / "cleaning.json", [json.dumps({"twins": {"dev": twins}})])
     report = evaluate(hypothesis=tmp_path / "corpus" / "test.tgt", corpus=tmp_path / "corpus", intervals=False)
     assert (report.tokenized, report.tokenize, report.warnings, report.near_duplicates) == (True, "none", [], None)
     assert [score.metric for score in report.scores] == ["bleu", "chrf"]
     assert "|tok:none|" in report.scores[0].signature
     named = evaluate(hypothesis=tmp_path / "corpus" / "test.tgt", corpus=tmp_path / "corpus", tokenize="intl")
     assert named.tokenize == "intl"
+    dev = evaluate(hypothesis=tmp_path / "corpus" / "dev.tgt", corpus=tmp_path / "corpus", split="dev", intervals=False)
+    assert dev.near_duplicates
+    assert dev.near_duplicates.sentence.startswith("near-duplicates in training: 1 of 2 dev lines (source 1, ")
 
 
 def test_a_signal_during_a_download_is_not_a_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
