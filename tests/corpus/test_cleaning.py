@@ -207,6 +207,7 @@ def test_shifted_sides_are_noticed() -> None:
 
 def test_the_first_three_examples_are_kept_and_cut() -> None:
     stats = clean((b"x" * 500, b"x" * 500), *((f"s{i}".encode(), f"s{i}".encode()) for i in range(9)))[3]
+    assert len(stats.examples[cleaning.COPY]) == 3
     stats.add(stats)
     assert stats.dropped[cleaning.COPY] == 20
     assert [src for src, _ in stats.examples[cleaning.COPY]] == ["x" * 200, "s0", "s1"]
