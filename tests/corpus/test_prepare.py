@@ -126,6 +126,15 @@ def test_other_inputs_need_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyP
         texts.run(texts.own(tmp_path / "in", PAIRS[:1000], limit=1200, rows=1201), out)
 
 
+def test_exchanged_files_are_other_inputs(tmp_path: Path) -> None:
+    """As after a warning that the sides are swapped."""
+    section = texts.own(tmp_path / "in", PAIRS[:200])
+    out = texts.run(section, tmp_path / "out")
+    texts.own(tmp_path / "in", [pair[::-1] for pair in PAIRS[:200]])
+    with pytest.raises(OutputError, match=r"other inputs \(train\.en is a different file; train\.de is a different"):
+        texts.run(section, out)
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_another_directory_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
     (tmp_path / "precious").mkdir()
