@@ -148,7 +148,9 @@ def test_held_out_pairs_are_cleaned_before_the_comparison() -> None:
     src, _, _, stats = clean(*train, held_out=cleaning.held_out_hashes(held_out, Cleaning()))
     assert stats.dropped == {cleaning.HELD_OUT: 1}
     assert src == b"Only here\nA third\n"
-    tagged = [(f"{tokens}gone".encode(), b"weg") for tokens in (">>de<< ", ">>de<< >>bt<< ", ">>bt<<", ">>a<< >>b<< >>c<< ")]
+    tagged = [
+        (f"{tokens}gone".encode(), b"weg") for tokens in (">>de<< ", ">>de<< >>bt<< ", ">>bt<<", ">>a<< >>b<< >>c<< ")
+    ]
     src, _, _, stats = clean(*tagged, held_out=cleaning.held_out_hashes([("gone", "weg")], Cleaning()))
     assert src == tagged[3][0] + b"\n", "the tokens of a language and of a tag do not hide a pair"
 

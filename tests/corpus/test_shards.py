@@ -333,3 +333,12 @@ def test_a_foreign_directory_is_not_taken_for_the_commit_of_another_shard(tmp_pa
     parts.keep(tmp_path / "part", {"a": b"b"}, {"c": 1})
     parts.keep(tmp_path / "part", {"a": b"other"}, {"c": 2})
     assert (parts.entries_of(tmp_path / "part"), (tmp_path / "part" / "a").read_bytes()) == ({"c": 1}, b"b")
+
+
+def test_near_duplicates_in_the_first_chunk_of_a_part_are_reported(tmp_path: Path) -> None:
+    pairs = [("some words unlike any others !", "ganz andere worte davon"), *NEXT[:79]]
+    dev = {
+        f"dev_{side}": str(texts.write(tmp_path / side, ["some words unlike any others"])) for side in ("src", "tgt")
+    }
+    run(texts.own(tmp_path / "in", pairs, **dev), tmp_path / "out", 1, 1)
+    assert artefact.read_json(tmp_path / "out" / "cleaning.json")["twins"]["dev"]["near_lines"] == [1]

@@ -434,13 +434,14 @@ def test_every_set_of_a_corpus_is_translated(tmp_path: Path, monkeypatch: pytest
         (tmp_path / name).write_text(f"general {name}\n")
     changes = [f"corpus.general_{name}={tmp_path / name}" for name in ("src", "tgt")]
     changes += [f"corpus.mix_{name}=[{tmp_path / name}]" for name in ("src", "tgt")]
-    files = read_run(*make_run(tmp_path / "run", *changes))
+    files, asked = read_run(*make_run(tmp_path / "run", "decoding.beam=3", *changes)), list[int]()
 
     class Upper(contextlib.nullcontext[Any]):
         def __init__(self, *_: Any, **__: Any) -> None:
             super().__init__(self)
 
         def translate(self, sources: list[str], **_: Any) -> list[Any]:
+            asked.append(len(sources))
             return [SimpleNamespace(text=line.upper()) for line in sources]
 
     monkeypatch.setattr(held_out, "Translator", Upper)
@@ -449,4 +450,5 @@ def test_every_set_of_a_corpus_is_translated(tmp_path: Path, monkeypatch: pytest
         name: [line.upper() for line in files.corpus.lines(name)[0]] for name in ("dev", "test", "general")
     }
     assert found["general"] == ["GENERAL SRC"]
-    assert translate_held_out(files, Path("another")) == found, "the model's translations are stored"
+    assert translate_held_out(files, Path("another")) == found
+    assert asked == [3, 7, 1], "the translations are stored"

@@ -62,6 +62,12 @@ def test_chosen_metrics_are_those_of_each_pair(corpus: Path) -> None:
     assert [[score.metric for score in pair.scores] for pair in report.pairs] == [["ter"], ["ter"]]
 
 
+def test_the_metrics_of_several_pairs_are_those_of_any_language(corpus: Path) -> None:
+    references = store.open_corpus(corpus).lines("test")[1]
+    report = evaluate(ScoreOptions(corpus=corpus, language="de", intervals=False), references)
+    assert [score.metric for score in report.scores] == ["bleu", "chrf"]
+
+
 def test_pairs_are_those_of_the_chosen_set(corpus: Path) -> None:
     references = store.open_corpus(corpus).lines("dev")[1]
     report = evaluate(ScoreOptions(corpus=corpus, split="dev", metrics=("chrf",), intervals=False), references)
