@@ -95,6 +95,12 @@ def test_close_languages_are_not_another_language() -> None:
     assert not language_id.is_foreign(danish, "nb")
     assert language_id.is_foreign(danish, "de")
     assert language_id.is_foreign(danish, "de-AT")
+    for code in ("nb", "nn", "no", "nn-NO", "nob"):
+        assert language_id.knows(code)
+        assert language_id.tells_apart(code, "de")
+        assert not language_id.tells_apart(code, "no")
+    assert language_id.is_in("Eg veit ikkje kvifor den gamle kyrkja har vore stengd så lenge", "nn")
+    assert not language_id.tells_apart("en-GB", "en-US")
 
 
 def own(folder: Path, **more: Any) -> Corpus:
