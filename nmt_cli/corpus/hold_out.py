@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.corpus import cleaning, filters, moses, near_duplicates
+from nmt_cli.corpus import bitext, cleaning, filters, moses, near_duplicates
 from nmt_cli.corpus.held_out import HeldOutPair
 from nmt_cli.corpus.readers import Chunk, read_files
 from nmt_cli.corpus.store import HELD_OUT
@@ -129,6 +129,9 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[Hel
 
     def read(text: int) -> Iterator[Chunk]:
         chunks = split_chunks(corpus, "train", own, {}) if text == 0 else read_files(texts[text], {})
+        if text == 2:
+            sets = (bitext.read_source(corpus, i, {}) for i, each in enumerate(corpus.sources) if each.split != "train")
+            chunks = itertools.chain(chunks, *sets)
         return moses.convert(chunks, corpus.src, corpus.tgt) if corpus.moses else chunks
 
     lines, sides = list[Ints](), list[Hashes]()  # for each text: the pairs that are neither dropped nor repeated

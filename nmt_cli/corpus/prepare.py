@@ -100,10 +100,11 @@ def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     # A setting that an older version of nmt did not store had its default value.
     stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
     differences = loading.differences(stored, prepared_settings(corpus))
-    hashes = {file["sha256"] for file in manifest["sources"]}
+    prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}  # names, as two files may be exchanged
     reused = reused_tokenizer(corpus)
     files = source.local_files() + reused + synthetic.files_of(corpus)
-    differences += [f"{file.name} is a different file" for file in files if artefact.sha256(file) not in hashes]
+    changed = [file for file in files if (file.name, artefact.sha256(file)) not in prepared]
+    differences += [f"{file.name} is a different file" for file in changed]
     if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
         differences.append(f"{reused[0]} gained or lost a separate target model")
     if differences:

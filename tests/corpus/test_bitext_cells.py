@@ -1,5 +1,6 @@
 """Cells of tables: short rows, long cells, line ends, scores, and the line that an error names."""
 
+import errno
 import io
 import zipfile
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 from texts import bitext_rows, bitext_section
 
-from nmt_cli.corpus import bitext, bitext_tables, readers
+from nmt_cli.corpus import bitext, bitext_tables, opening, readers
 from nmt_cli.system.errors import DataError, MissingError, UsageError
 
 SCORED = {"columns": ["1", "2"], "score": "3"}
@@ -31,6 +32,18 @@ def test_tables_may_have_windows_line_ends(tmp_path: Path) -> None:
         assert bitext_rows(tmp_path / name, data)[0] == (b"en", b"de", None), "numbered columns have no header"
 
 
+def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path) -> None:
+    row = b'{"en": "\xef\xbb\xbfa", "de": "A"}\n'
+    for name, data in (
+        ("a.tsv", b"en\tde\n\xef\xbb\xbfa\tA\n"),
+        ("a.csv", b"en,de\n\xef\xbb\xbfa,A\n"),
+        ("a.jsonl", row),
+    ):
+        for mark in (b"", b"\xef\xbb\xbf"):
+            found = bitext_rows(tmp_path / name, mark + data, columns=["en", "de"])
+            assert found == [("\ufeffa".encode(), b"A", None)], "a mark inside stays"
+
+
 def test_scores_are_read_from_every_format(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
@@ -52,6 +65,7 @@ def test_scores_are_read_from_every_format(tmp_path: Path) -> None:
         ("a.tsv", b"a\tA\t1\nb\tB\tx\r\n", 2, "'x'"),
         ("a.csv", b'"a\nb",A,1\nc,C,\n', 3, "''"),
         ("a.jsonl", b'{"1": "a", "2": "A", "3": 1}\n\n{"1": "b", "2": "B", "3": null}\n', 3, "'None'"),
+        ("a.jsonl", b'{"1": "a", "2": "A", "3": 1%s}' % (b"0" * 400), 1, f"'1{'0' * 39}'"),
     ],
 )
 def test_a_wrong_score_is_an_error_with_its_line(tmp_path: Path, name: str, data: bytes, line: int, shown: str) -> None:
@@ -79,10 +93,20 @@ def test_cells_that_are_not_utf8_are_left_to_cleaning(tmp_path: Path) -> None:
         assert src == b"a"
         with pytest.raises(UnicodeDecodeError):
             (tgt or b"").decode()
+    import pyarrow
+    from pyarrow import parquet
+
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table({"en": [b"a"], "de": [b"\xffb"]}), buffer)
+    assert bitext_rows(tmp_path / "a.parquet", buffer.getvalue()) == [(b"a", b"\xed\xb3\xbfb", None)]
 
 
 def test_a_long_cell_is_read_up_to_the_limit_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bitext_rows(tmp_path / "a.csv", b"%s,A\n" % (b"x" * 200_000))[0][0] == b"x" * 200_000
+    for count, kept in ((5, True), (6, False), (15, False)):  # lines of 200 kB, in a cell of up to a megabyte
+        text = b"\n".join([b"x" * 200_000] * count)
+        [(src, tgt, _)] = bitext_rows(tmp_path / "a.csv", b'"%s",A\n' % text)
+        assert (src, tgt) == (text.replace(b"\n", b" ") if kept else None, b"A")
     monkeypatch.setattr(bitext_tables, "MAX_LINE_BYTES", 5)
     for cell, kept in (("abcde", b"abcde"), ("ääa", "ääa".encode()), ("abcdef", None), ("äää", None)):
         assert bitext_rows(tmp_path / "a.csv", f"{cell},A\n".encode()) == [(kept, b"A", None)]
@@ -135,6 +159,33 @@ def test_files_that_are_missing_or_packed_twice(tmp_path: Path, name: str) -> No
     with pytest.raises(MissingError, match=rf"{name} is not a file\. Check the path"):
         read(tmp_path / name)
     if name != "a.tsv":
-        (tmp_path / f"{name}.xz").write_bytes(b"")
-        with pytest.raises(UsageError, match=rf"{name}\.xz: unpack it first, (parquet|opus) is compressed already"):
-            read(tmp_path / f"{name}.xz")
+        for suffix in opening.COMPRESSIONS:
+            (tmp_path / f"{name}{suffix}").write_bytes(b"")
+            with pytest.raises(UsageError, match=rf"\{suffix}: unpack it first, (parquet|opus) is compressed already"):
+                read(tmp_path / f"{name}{suffix}")
+
+
+def test_an_error_of_csv_names_the_last_line_that_was_read(tmp_path: Path) -> None:
+    for data, line in ((b'a,A\n"b\nb",B\n"c\nc', 5), (b'a,A\n"b\nb",B\n"c', 4), (b'"c\n\n\n', 3)):
+        with pytest.raises(DataError, match=rf"a\.csv, line {line}: unexpected end of data"):
+            bitext_rows(tmp_path / "a.csv", data)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.zip"])
+def test_a_disk_that_fails_is_not_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile", fail)
+    monkeypatch.setattr("zipfile.ZipFile", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        bitext_rows(tmp_path / name, b"data")
+
+
+def test_an_archive_with_a_wrong_offset_is_corrupt(tmp_path: Path) -> None:
+    """The offset of the directory of its members, in the last 22 bytes; zipfile then seeks before the file."""
+    data = bytearray(archive(x_en="a\n", x_de="A\n"))
+    offset = int.from_bytes(data[-6:-2], "little")
+    data[-6:-2] = (offset + 1000).to_bytes(4, "little")
+    with pytest.raises(DataError, match=r"a\.zip is truncated or corrupt: .*\. Download it again"):
+        bitext_rows(tmp_path / "a.zip", bytes(data))

@@ -92,3 +92,12 @@ def test_units_of_version_2_have_segments_with_states(tmp_path: Path) -> None:
     assert xliff(tmp_path, data, src="en-GB") == xliff(tmp_path, data)
     assert xliff(tmp_path, data, src="en-US") == []
     assert xliff(tmp_path, data.replace(' trgLang="de"', "")) == [], "no target language"
+
+
+def test_the_first_variant_of_a_language_counts(tmp_path: Path) -> None:
+    """Also if a later one, or a code with a region, is closer."""
+    unit = '<tu><tuv xml:lang="en"><seg>a</seg></tuv>{}</tu>'
+    variant = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'
+    for variants in ((("de", "first"), ("de", "second")), (("de-AT", "first"), ("de", "second"))):
+        data = f"<tmx><body>{unit.format(''.join(variant.format(*each) for each in variants))}</body></tmx>"
+        assert bitext_rows(tmp_path / "a.tmx", data.encode()) == [(b"a", b"first", None)]

@@ -1,15 +1,20 @@
 """Cleaning: repaired lines, and pairs dropped for the first reason that applies."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import texts
 
-from nmt_cli.corpus import cleaning
+from nmt_cli.corpus import cleaning, cleaning_report, parts
 from nmt_cli.corpus.cleaning import CleaningStats
+from nmt_cli.corpus.raw_text import RawText, Split
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.recipe.schema import Cleaning, Corpus
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DataError
 
 Cleaned = tuple[bytes, bytes, bytes, CleaningStats]
 
@@ -143,6 +148,11 @@ def test_held_out_pairs_are_cleaned_before_the_comparison() -> None:
     src, _, _, stats = clean(*train, held_out=cleaning.held_out_hashes(held_out, Cleaning()))
     assert stats.dropped == {cleaning.HELD_OUT: 1}
     assert src == b"Only here\nA third\n"
+    tagged = [
+        (f"{tokens}gone".encode(), b"weg") for tokens in (">>de<< ", ">>de<< >>bt<< ", ">>bt<<", ">>a<< >>b<< >>c<< ")
+    ]
+    src, _, _, stats = clean(*tagged, held_out=cleaning.held_out_hashes([("gone", "weg")], Cleaning()))
+    assert src == tagged[3][0] + b"\n", "the tokens of a language and of a tag do not hide a pair"
 
 
 @pytest.mark.parametrize(
@@ -202,6 +212,92 @@ def test_shifted_sides_are_noticed() -> None:
 
 def test_the_first_three_examples_are_kept_and_cut() -> None:
     stats = clean((b"x" * 500, b"x" * 500), *((f"s{i}".encode(), f"s{i}".encode()) for i in range(9)))[3]
+    assert len(stats.examples[cleaning.COPY]) == 3
     stats.add(stats)
     assert stats.dropped[cleaning.COPY] == 20
     assert [src for src, _ in stats.examples[cleaning.COPY]] == ["x" * 200, "s0", "s1"]
+
+
+@pytest.mark.parametrize(
+    ("swapped", "straight", "share"),
+    [(4, 0, None), (5, 0, "100%"), (5, 94, "5%"), (5, 95, None), (6, 113, "5%"), (6, 114, None), (0, 0, None)],
+)
+def test_more_than_a_twentieth_and_five_swapped_pairs_give_a_warning(
+    swapped: int, straight: int, share: str | None
+) -> None:
+    stats = CleaningStats(sides=Counter({(0, False): 500, (0, True): 3, (1, True): swapped, (1, False): straight}))
+    expected = f"{share} of the pairs of b seem to have swapped sides. Exchange the files, or set"
+    assert [line[: len(expected)] for line in stats.swapped_sides("ab")] == [expected] * bool(share)
+
+
+def test_all_warnings_are_printed_and_the_first_is_an_error_if_strict(capsys: pytest.CaptureFixture[str]) -> None:
+    text = RawText("here", {"train": Split("x", [])})
+    stats = CleaningStats(200, Counter({cleaning.NOT_UTF8: 2}), {}, {cleaning.NOT_UTF8: 9, cleaning.SHIFTED: 1})
+    stats.sides.update({(0, True): 50})
+    found = cleaning_report.warn(stats, text, ["a"], strict=False)
+    assert [line.partition(",")[0][:30] for line in found] == [
+        "not UTF-8: 2 lines",
+        "from about line 1 on",
+        "100% of the pairs of a seem to",
+    ]
+    assert capsys.readouterr().err.count("nmt: warning: ") == 3
+    for more in ({}, {cleaning.NOT_UTF8: 9}):
+        one = CleaningStats(
+            200, Counter(dict.fromkeys(more, 2)), {}, more, sides=Counter({(0, True): 50 - 50 * len(more)})
+        )
+        with pytest.raises(DataError, match=r"\. Without --strict this is a warning$"):
+            cleaning_report.warn(one, text, ["a"], strict=True)
+    assert cleaning_report.warn(CleaningStats(200), text, ["a"], strict=True) == []
+
+
+@pytest.mark.parametrize(
+    ("least", "low"),
+    [(0, [True, False, False, True, False, False]), (0.5, [True, True, True, True, True, False]), (None, [False] * 6)],
+)
+def test_a_score_below_the_minimum_is_low(least: float | None, low: list[bool]) -> None:
+    """Also a negative one, and one that is no number. A line without a score, as an overlong one, has 0."""
+    scores = [-0.1, 0.0, None, float("nan"), 0.499, 0.5]
+    entry = {"files": ["a.tsv"], **({} if least is None else {"score": "3", "min_score": least})}
+    chunk = Chunk([b"a"] * 6, [b"b"] * 6, source=0, scores=scores)
+    corpus = texts.bitext_section(entry)
+    assert [cleaning.has_low_score(corpus, chunk, index) for index in range(6)] == low
+
+
+def test_synthetic_text_is_checked_for_the_scripts_of_its_own_languages() -> None:
+    corpus, russian = Corpus(src="en", tgt="de"), "собака".encode()
+    for languages, kept in ((("en", "ru"), 1), (("en", "de"), 0), (("ru", "de"), 0), (None, 0)):
+        chunk = Chunk([b"a dog"], [russian], languages=languages)
+        stats = cleaning.clean_chunk(corpus, frozenset(), chunk)[3]
+        assert (stats.kept[0], stats.dropped[cleaning.SCRIPT]) == (kept, 1 - kept)
+
+
+def test_counts_of_a_part_survive_a_file() -> None:
+    """Every field has a value of its own."""
+    stats = CleaningStats(
+        9,
+        Counter({cleaning.EMPTY: 2, cleaning.COPY: 1}),
+        {cleaning.EMPTY: [("a", ""), ("", "b")]},
+        {cleaning.NOT_UTF8: 3},
+        Counter({0: 3, 2: 4}),
+        Counter({(1, cleaning.EMPTY): 2, (2, cleaning.COPY): 1}),
+        Counter({(0, True): 5, (2, False): 6}),
+        turned=7,
+    )
+    assert vars(parts.stats_of(json.loads(json.dumps(parts.plain(stats))))) == vars(stats)
+    assert all(vars(stats).values())
+
+
+def test_pairs_of_a_part_are_counted_before_cleaning_and_after_encoding(tmp_path: Path) -> None:
+    """Encoding drops repeated and uneven pairs."""
+    some = texts.pairs(150)
+    rows = {"a": [*some[:140], ("", "x")], "b": [*some[100:120], *some[140:], ("see", "seh " * 40), some[140]]}
+    entries = []
+    for name, pairs in rows.items():
+        lines = [f"{src}\t{tgt}" for src, tgt in pairs]
+        entries.append({"files": [str(texts.write(tmp_path / f"{name}.tsv", lines))]})
+    out = texts.run(texts.bitext_section(*entries, tokenizer={"vocabulary_size": 400}), tmp_path / "data")
+    found = artefact.read_json(out / "cleaning.json")["parts"]
+    assert [(part["read"], part["kept"], part["dropped"]) for part in found] == [
+        (141, 140, {cleaning.EMPTY: 1}),
+        (32, 10, {}),
+    ]

@@ -1,6 +1,7 @@
 """Damaged text: stops, typos within words, the same noise on both sides."""
 
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -46,3 +47,12 @@ def test_noise_is_the_same_on_both_sides() -> None:
         assert src.replace("Hello.", "") == tgt.replace("Hallo.", "")
         seen.add("url" if "https" in src else "number" if any(map(str.isdigit, src)) else "emoji")
     assert seen == {"url", "number", "emoji"}
+
+
+def test_numbers_times_and_urls_of_noise_are_written_as_usual() -> None:
+    draw = random.Random(2)
+    made = [damage.noise(draw) for _ in range(3000)]
+    number = r"[1-9]?\d{1,3}|(0|[1-9]\d{0,2})\.\d\d|(1?\d|2[0-3]):[0-5]\d"
+    url = rf"https://www\.[a-z]{{4,10}}\.({'|'.join(damage.DOMAINS)})/[a-z]{{4,10}}"
+    assert [text for text in made if text not in damage.EMOJI and not re.fullmatch(f"{number}|{url}", text)] == []
+    assert {bool(re.fullmatch(r"\d+:0\d", text)) for text in made} == {False, True}

@@ -95,6 +95,12 @@ def test_close_languages_are_not_another_language() -> None:
     assert not language_id.is_foreign(danish, "nb")
     assert language_id.is_foreign(danish, "de")
     assert language_id.is_foreign(danish, "de-AT")
+    for code in ("nb", "nn", "no", "nn-NO", "nob"):
+        assert language_id.knows(code)
+        assert language_id.tells_apart(code, "de")
+        assert not language_id.tells_apart(code, "no")
+    assert language_id.is_in("Eg veit ikkje kvifor den gamle kyrkja har vore stengd så lenge", "nn")
+    assert not language_id.tells_apart("en-GB", "en-US")
 
 
 def own(folder: Path, **more: Any) -> Corpus:
@@ -213,3 +219,77 @@ def test_without_eldc_only_two_filters_are_refused(tmp_path: Path, capsys: pytes
     assert "filters.numbers" in shown
     assert "filters.language" not in shown
     texts.run(corpus, tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("line", "share", "many"),
+    [
+        ("ABCDEF ghij", 0.5, True),  # six of ten
+        ("ABCDE fghij", 0.5, False),  # exactly half
+        ("ABCDEF ghi", 0.5, False),  # nine letters
+        ("ABCDEFG hijklm", 0.5, True),
+        ("ABCDEFG hijklmn", 0.5, False),
+        ("ABCDEFGHIJ", 0.9, True),
+        ("ABCDEFGHIJ", 1.0, False),
+        ("ABCDEF ghij 日本", 0.55, True),  # letters without case do not count
+    ],
+)
+def test_more_capitals_than_the_share_of_ten_or_more_cased_letters_are_many(
+    line: str, share: float, many: bool
+) -> None:
+    assert filters.has_many_capitals(line, share) is many
+
+
+@pytest.mark.parametrize(
+    ("line", "least", "few"),
+    [
+        ("ab 12", 0.5, False),
+        ("ab 123", 0.5, True),
+        ("a 1", 0.5, False),
+        ("a\u0301\u0301 1", 0.75, False),
+        ("12", 0.1, True),
+    ],
+)
+def test_letters_and_marks_below_the_share_are_few(line: str, least: float, few: bool) -> None:
+    assert filters.has_few_letters(line, least) is few
+
+
+def test_the_languages_of_every_training_text_are_checked() -> None:
+    entries: list[dict[str, Any]] = [{"files": ["a.tsv"]}, {"files": ["b.tsv"], "tgt": "xx"}]
+    for chosen, message in (
+        ({"language": True}, r"filters\.language does not know 'xx'"),
+        ({"swapped": "drop"}, "swapped: en and xx cannot be told apart"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            filters.check(texts.bitext_section(*entries, filters=chosen))
+        own_filters = [entries[0], {**entries[1], "filters": {}}]
+        filters.check(texts.bitext_section(*own_filters, filters=chosen))
+        filters.check(texts.bitext_section(entries[0], {**entries[1], "split": "dev"}, filters=chosen))
+
+
+@pytest.mark.parametrize(("count", "sampled"), [(0, 0), (1, 1), (150, 150), (250, 125), (4000, 100)])
+def test_about_a_hundred_pairs_of_a_chunk_are_sampled_without_their_tokens(
+    monkeypatch: pytest.MonkeyPatch, count: int, sampled: int
+) -> None:
+    seen = list[tuple[str, str]]()
+    monkeypatch.setattr(filters, "are_swapped", lambda src, tgt, _: seen.append((src, tgt)) or len(seen) % 2)
+    src, tgt = ([f"{tokens}{i}" for i in range(count)] for tokens in (">>de<< >>tm<< a ", "b "))
+    monkeypatch.setattr(language_id, "is_in", lambda *_: True)
+    found = list(filters.sample_of_sides(src, tgt, section()))
+    assert seen == [(f"a {i}", f"b {i}") for i in range(0, count, max(1, count // 100))]
+    assert found == [not i % 2 for i in range(sampled)]
+    assert list(filters.sample_of_sides(src, tgt, Corpus(src="nb", tgt="nn"))) == []
+
+
+def test_statistics_are_those_of_the_pairs_up_to_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = texts.own(tmp_path / "own", [*texts.pairs(40), ("1", "")], limit=39)
+    filter_stats.show(corpus, tmp_path / "data" / "own", PrepareOptions(workers=1))
+    shown = capsys.readouterr().err
+    assert "train.en: 39 pairs read; a pair may have several faults" in " ".join(shown.split())
+    assert "empty side" not in shown
+
+
+def test_there_are_no_statistics_of_trees(tmp_path: Path) -> None:
+    corpus = texts.own(tmp_path / "own", texts.pairs(3), format="trees", tgt="labels")
+    with pytest.raises(UsageError, match=r"^--stats is for text, not for trees\. Leave it out$"):
+        filter_stats.show(corpus, tmp_path / "data", PrepareOptions(workers=1))

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import texts
 
-from nmt_cli.corpus import hold_out, near_duplicates, readers, store
+from nmt_cli.corpus import held_out, hold_out, near_duplicates, readers, store
+from nmt_cli.corpus.held_out import HeldOutPair
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
@@ -213,8 +214,9 @@ def test_held_out_sources_begin_with_the_tokens_of_their_text() -> None:
     german, french = {"files": ["a", "b"]}, {"files": ["c", "d"], "tgt": "fr", "tag": "web"}
     section = texts.corpus({"name": "own", "src": "en", "tgt": "de", "sources": [german, french]})
     chunks = [readers.Chunk([b"a"], [b"b"], source=index) for index in (0, 1)]
-    found = [pair.src for pair in hold_out.pairs_at(section, chunks, np.array([0, 1]))]
-    assert found == [section.prefix(0) + "a", section.prefix(1) + "a"]
+    found = [*hold_out.pairs_at(section, chunks, np.array([0, 1]))]
+    assert [pair.src for pair in found] == [section.prefix(0) + "a", section.prefix(1) + "a"]
+    assert [pair[1:] for pair in found] == [("b", "en", "de"), ("b", "en", "fr")]
     assert len({section.prefix(0), section.prefix(1), ""}) == 3
 
 
@@ -223,3 +225,65 @@ def test_no_file_is_read_if_nothing_is_to_be_held_out() -> None:
     sets = {f"{split}_{side}": "absent" for split in ("dev", "test", "general") for side in ("src", "tgt")}
     assert hold_out.held_out_pairs(texts.corpus(files), map) == {}
     assert hold_out.held_out_pairs(texts.corpus({**files, **sets, "hold_out": 5}), map) == {}
+
+
+def test_the_same_pairs_are_held_out_in_every_version(tmp_path: Path) -> None:
+    """Of 80 pairs, the sets have four each, and begin at a quarter, three quarters and half of an interval."""
+    own = [(f"x {'y' * i}", f"z {'y' * i}") for i in range(1, 81)]
+    general = [(f"v {'y' * i}", f"w {'y' * i}") for i in range(1, 81)]
+    files = {
+        f"mix_{name}": [str(texts.write(tmp_path / f"mix.{name}", [pair[side] for pair in general]))]
+        for side, name in enumerate(("src", "tgt"))
+    }
+    found = hold_out.held_out_pairs(texts.own(tmp_path / "in", own, hold_out=9, **files), map)
+    lines = {split: [pair.src.count("y") - 1 for pair in pairs] for split, pairs in found.items()}
+    assert lines == {"dev": [5, 25, 45, 65], "test": [15, 35, 55, 75], "general": [10, 30, 50, 70]}
+
+
+def test_held_out_pairs_share_no_side_with_sets_among_the_sources(tmp_path: Path) -> None:
+    """A set of the sources has tokens before its lines, and pairs with a low score, which do not count."""
+    shared = [(f"other {i}", tgt) for i, (_, tgt) in enumerate(PAIRS[:190])] + [(src, "x") for src, _ in PAIRS[190:]]
+    rows = [f"{src}\t{tgt}\t{int(i < 380)}" for i, (src, tgt) in enumerate(shared)]
+    entries: list[dict[str, Any]] = [
+        {"files": [str(texts.write(tmp_path / "a.tsv", [f"{src}\t{tgt}" for src, tgt in PAIRS]))], "tag": "web"},
+        {"files": [str(texts.write(tmp_path / "b.tsv", rows))], "split": "test", "score": "3", "min_score": 0.5},
+    ]
+    found = hold_out.held_out_pairs(texts.bitext_section(*entries, hold_out=9), map)
+    assert found.keys() == {"dev"}
+    assert {pair.src.removeprefix(">>web<< ") for pair in found["dev"]} <= {src for src, _ in PAIRS[380:]}
+    assert len(found["dev"]) == 9
+
+
+def test_languages_of_sets_survive_as_runs_of_lines(tmp_path: Path) -> None:
+    pairs = [
+        ("a", "b", "fr", "en"),
+        ("c", "d", "de", "en"),
+        ("e", "f", "de", "en"),
+        ("g", "h", "de", "fr"),
+        ("i", "j", "fr", "en"),
+    ]
+    sets = {"dev": [HeldOutPair(*pair) for pair in pairs], "test": [HeldOutPair("\u2028 k", "", "en", "de")]}
+    runs = held_out.languages_of(sets)
+    assert runs == {
+        "dev": [("fr", "en", 1), ("de", "en", 2), ("de", "fr", 1), ("fr", "en", 1)],
+        "test": [("en", "de", 1)],
+    }
+    held_out.write(tmp_path, sets)
+    assert held_out.read(tmp_path, runs) == sets
+    found = store.lines_by_pair({"languages": runs}, "dev")
+    assert found == {("fr", "en"): [0, 4], ("de", "en"): [1, 2], ("de", "fr"): [3]}
+    assert store.lines_by_pair({"languages": runs}, "test") == store.lines_by_pair({}, "dev") == {}
+
+
+def test_pairs_of_a_set_with_tokens_are_dropped_from_training(tmp_path: Path) -> None:
+    rows = [f"{src}\t{tgt}" for src, tgt in PAIRS[:200]]
+    for name, lines in (("a.tsv", rows[:100]), ("b.tsv", rows[100:]), ("dev.tsv", rows[190:])):
+        texts.write(tmp_path / name, lines)
+    entries: list[dict[str, Any]] = [{"files": [str(tmp_path / f"{name}.tsv")], "tgt": "fr"} for name in ("b", "dev")]
+    entries[1]["split"] = "dev"
+    section = texts.bitext_section(
+        {"files": [str(tmp_path / "a.tsv")]}, *entries, tokenizer={"vocabulary_size": 400}, cleaning={"max_ratio": None}
+    )
+    out = texts.run(section, tmp_path / "out")
+    assert store.open_corpus(out).lines("dev")[0][0] == f">>fr<< {PAIRS[190][0]}"
+    assert artefact.read_json(out / "cleaning.json")["dropped"]["in dev or test"]["pairs"] == 10

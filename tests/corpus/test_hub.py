@@ -307,3 +307,11 @@ def test_a_limited_data_set_with_columns_is_streamed(tmp_path: Path) -> None:
     assert (len(corpus.src), len(corpus.lines("dev")[0]), len(corpus.lines("test")[0])) == (300, 100, 100)
     assert hub_server.COMMIT in corpus.manifest["origin"]
     assert not list((tmp_path / "home").rglob("*.arrow"))
+
+
+def test_a_mirror_may_be_an_excerpt(tmp_path: Path) -> None:
+    """Another number of pairs than expected gives only a warning, because the text has no advice."""
+    mirror = data_set(tmp_path / "mirror")
+    text = HubSource(texts.corpus({**SECTION, "rows": 7}), mirror).open(tmp_path, tmp_path)
+    assert (text.advice, text.origin, text.splits["train"].rows) == (None, str(mirror), 7)
+    assert sorted(file.name for file in text.files) == sorted(file.name for file in mirror.rglob("*.parquet"))

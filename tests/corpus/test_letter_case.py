@@ -25,7 +25,8 @@ def test_capitals_that_lose_a_difference() -> None:
     for language, text, large in (
         ("de", "große Straße", "GROSSE STRASSE"),
         ("el", "Μάιος, άνθρωπος ή ΐ", "ΜΑΪΟΣ, ΑΝΘΡΩΠΟΣ Ή Ϊ"),
-        ("el", "ρολόι", "ΡΟΛΟΪ"),
+        ("el", "ρολόι κέικ γάιδαρος ῥόϋ", "ΡΟΛΟΪ ΚΕΪΚ ΓΑΪΔΑΡΟΣ ΡΟΫ"),
+        ("el", "ἀνὴρ ὦ τὸν ᾳ άϊ αι", "ΑΝΗΡ Ω ΤΟΝ ΑΙ ΑΪ ΑΙ"),
         ("ka", "სახლი", "სახლი"),
     ):
         assert letter_case.upper(text, language) == large

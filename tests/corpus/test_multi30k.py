@@ -81,8 +81,9 @@ def test_a_file_missing_from_the_mirror_is_named_with_its_address(mirror: Path, 
         ("multi30k-en-fr", tmp_path / "none", "no directory"),
         ("wmt14-en-de", mirror, r"has no de-en/train-\*\.parquet"),
     ):
-        with pytest.raises(MissingError, match=message):
-            texts.run(texts.corpus({"name": name}), tmp_path / "out", mirror=directory)
+        for dry_run in (False, True):
+            with pytest.raises(MissingError, match=message):
+                texts.run(texts.corpus({"name": name}), tmp_path / "out", mirror=directory, dry_run=dry_run)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
+"""Compressed files: hashes, errors of the disk, and the same bytes for the same data."""
+
 import bz2
+import errno
 import gzip
 import hashlib
 import lzma
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nmt_cli.corpus.opening import opened
+from nmt_cli.corpus.opening import COMPRESSIONS, compressing, opened
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,25 @@ def test_the_hash_of_a_file_that_is_read_to_its_end_is_that_of_its_bytes(
         with opened(path, hashes) as file:
             assert b"".join(iter(lambda size=piece: file.read(size), b"")) == content
         assert hashes.pop(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESSIONS])
+def test_the_same_data_are_compressed_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    made, path = list[bytes](), tmp_path / f"text{suffix}"
+    for now in (1e9, 2e9):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        with path.open("wb") as raw, compressing(raw, path.name) as file:
+            file.write(b"some text\n" * 100)
+        made.append(path.read_bytes())
+    assert made[0] == made[1]
+    with opened(path, {}) as packed:
+        assert packed.read() == b"some text\n" * 100
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESSIONS])
+def test_an_error_of_the_disk_is_not_a_corrupt_file(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"text{suffix}").write_bytes(b"")
+    with pytest.raises(OSError, match="Input/output error"), opened(tmp_path / f"text{suffix}", {}):
+        raise OSError(errno.EIO, "Input/output error")

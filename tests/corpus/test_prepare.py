@@ -126,6 +126,15 @@ def test_other_inputs_need_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyP
         texts.run(texts.own(tmp_path / "in", PAIRS[:1000], limit=1200, rows=1201), out)
 
 
+def test_exchanged_files_are_other_inputs(tmp_path: Path) -> None:
+    """As after a warning that the sides are swapped."""
+    section = texts.own(tmp_path / "in", PAIRS[:200])
+    out = texts.run(section, tmp_path / "out")
+    texts.own(tmp_path / "in", [pair[::-1] for pair in PAIRS[:200]])
+    with pytest.raises(OutputError, match=r"other inputs \(train\.en is a different file; train\.de is a different"):
+        texts.run(section, out)
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_another_directory_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
     (tmp_path / "precious").mkdir()
@@ -497,6 +506,8 @@ def test_a_file_listed_twice_counts_twice(tmp_path: Path, capsys: pytest.Capture
     out = texts.run(once.model_copy(update=files), tmp_path / "out")
     assert stored(out) == PAIRS * 2
     assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 2 * (1 + 100)
+    recorded = [source["name"] for source in store.open_corpus(out).manifest["sources"]]
+    assert recorded == ["train.en", "train.de"] * 2, "each file of the two directories once"
     limited = once.model_copy(update={**files, "limit": 1301 + 700})
     assert stored(texts.run(limited, tmp_path / "limited")) == [*PAIRS, *PAIRS[:700]]
     assert "a/train.en is listed 2 times" in capsys.readouterr().err.replace("\n", "")
@@ -630,3 +641,65 @@ def test_moses_text_repeats_a_file_listed_twice(tmp_path: Path) -> None:
     twice = {name: getattr(section, name) * 2 for name in ("train_src", "train_tgt")}
     out = texts.run(section.model_copy(update=twice), tmp_path / "out")
     assert stored(out) == PAIRS[:300] * 2
+
+
+def test_settings_that_older_versions_did_not_have_are_stored_only_if_they_are_set() -> None:
+    entry, made = {"files": ["a.tsv"], "weight": 2.0}, {"model": "m", "weight": 3.0}
+    newer = {"src": "en", "tgt": "de"}
+    for more, names in (({}, set()), (newer, newer.keys())):
+        section = texts.bitext_section(
+            {**entry, **({"filters": {"numbers": True}} if more else {})}, synthetic=[{**made, **more}]
+        )
+        settings = prepare.prepared_settings(section)
+        assert settings["synthetic"][0].keys() & {*newer, "weight", "filters"} == names
+        assert settings["sources"][0].keys() & {"filters", "weight"} == ({"filters"} if more else set())
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"name": "toy-en-de"}, ["toy-en-de"]),
+        ({"train_src": ["a", "b"], "train_tgt": ["c", "d"]}, ["a, b"]),
+        ({"train_src": ["a"], "train_tgt": ["c"], "mix_src": ["e"], "mix_tgt": ["f"]}, ["a, e"]),
+        ({"sources": [{"files": ["x.tsv", "y.tsv"]}, {"files": ["z.tsv"], "split": "dev"}]}, ["x.tsv, y.tsv"]),
+        ({"train_src": ["a"], "train_tgt": ["c"], "sources": [{"files": ["x.tsv"]}]}, ["a", "x.tsv"]),
+    ],
+)
+def test_parts_are_named_by_their_files(settings: dict[str, Any], names: list[str]) -> None:
+    assert prepare.part_names(texts.corpus({"name": "own", **settings})) == names
+    made = [{"model": "m", "side": side} for side in ("src", "tgt")]
+    more = [f"{schema.SYNTHETIC_KINDS[side]} by m" for side in ("src", "tgt")]
+    for real, expected in ((True, [*names, *more]), (False, more)):
+        section = texts.corpus({"name": "own", **settings, "synthetic": made, "real_pairs": real})
+        assert prepare.part_names(section) == expected
+
+
+def test_a_tokenizer_that_cannot_be_used_is_noticed_before_any_text_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "read_pairs", lambda *_: pytest.fail("it reads"))
+    (tmp_path / "mine.model").write_bytes(b"no model")
+    section = texts.own(tmp_path / "in", PAIRS[:9], tokenizer={"file": str(tmp_path / "mine.model")}, hold_out=1)
+    with pytest.raises(DataError, match=r"mine\.model is not a SentencePiece model"):
+        texts.run(section, tmp_path / "out")
+
+
+@pytest.mark.parametrize("settings", [{"limit": 199}, {"rows": 200}])
+def test_progress_has_no_end_if_the_number_of_synthetic_pairs_is_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int]
+) -> None:
+    totals = list[Any]()
+
+    class Progress(contextlib.nullcontext[Any]):
+        def __init__(self, what: str, total: int | None, unit: str) -> None:
+            super().__init__(self)
+            totals.append((what, total))
+
+        def advance(self, count: int) -> None: ...
+
+    monkeypatch.setattr("nmt_cli.system.console.Progress", Progress)
+    for synthetic, total in (([], next(iter(settings.values()))), ([{"model": "m"}], None)):
+        section = texts.own(tmp_path / "in", PAIRS[:3], **settings, synthetic=synthetic)
+        with stages.Pool(1) as pool:
+            stages.clean(tmp_path, [], section, frozenset(), pool)
+        assert totals.pop() == ("cleaning", total)

@@ -66,7 +66,9 @@ def test_other_files_are_recognized_by_their_first_bytes(tmp_path: Path, data: b
             next(readers.raw_lines(tmp_path / name, {}))
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl", "a.parquet", "a.mrg", "a.tsv.gz", "a.mrg.gz"])
+@pytest.mark.parametrize(
+    "name", ["a.tsv", "a.csv", "a.tmx", "a.xlf", "a.xliff", "a.jsonl", "a.parquet", "a.mrg", "a.xliff.gz", "a.mrg.xz"]
+)
 def test_other_files_are_recognized_by_their_names(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"text\n")
     with pytest.raises(DataError, match=rf"{name} does not hold lines of one language\. List it under corpus\.sources"):

@@ -15,6 +15,7 @@ from nmt_cli.corpus.augmentation import Augmentation, augment_block, changed, sp
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, UNK, Tokenizer
 from nmt_cli.recipe import schema
+from nmt_cli.system.errors import DataError
 
 LINES = 50
 
@@ -67,6 +68,9 @@ def test_lines_may_be_as_long_as_the_longest_of_either_side(twice: Corpus) -> No
     assert max(map(len, tgt)) == lengths[1]
     sizes = [len(group) + 1 for group in "".join("x" if line else "_" for line in src).split("x")[1:]]
     assert {2, 3} <= {*sizes} <= {1, 2, 3}
+    for probability in (0.1, 0.5, 1):
+        for side in lines_of(twice, bpe_dropout=probability):
+            assert max(map(len, side)) <= lengths[1]
 
 
 def test_subwords_split_down_to_their_last_parts(twice: Corpus) -> None:
@@ -207,3 +211,10 @@ def test_a_capital_at_the_beginning() -> None:
     ):
         assert letter_case.capitalized(word, language) == large
     assert letter_case.title("it’s o'clock in rock'n'roll 3rd", "en") == "It’s O'clock In Rock'n'roll 3rd"
+
+
+def test_another_corpus_in_the_same_directory_is_refused(twice: Corpus) -> None:
+    how = Augmentation(twice.directory, "another", schema.Augment(), ("en", "de"), 1)
+    with pytest.raises(DataError, match=rf"{twice.directory} has changed during training\. Restore the original"):
+        augment_block(how, (0, 0))
+    assert lines_of(twice)

@@ -137,3 +137,10 @@ def test_sizes_and_pairs_of_all_entries_are_added(tmp_path: Path) -> None:
     Path(files["c.de"]).unlink()
     with pytest.raises(MissingError, match=r"c\.de is not there\. Check the path"):
         source_of(bitext_section(*entries)).count_pairs()
+
+
+def test_a_chunk_has_at_most_4000_pairs(tmp_path: Path) -> None:
+    for count in (3999, 4000, 4001):
+        texts.write(tmp_path / "a.tsv", ["a\tb"] * count)
+        chunks = list(bitext.read_source(bitext_section({"files": [str(tmp_path / "a.tsv")]}), 0, {}))
+        assert [len(chunk.src) for chunk in chunks] == [min(count, 4000), *[1] * (count > 4000)]

@@ -1,6 +1,7 @@
 """`nmt prepare --shard`: several shards prepare the corpus of one process, byte for byte."""
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -10,12 +11,12 @@ from typing import Any
 import pytest
 import texts
 
-from nmt_cli.corpus import cleaning, parts, readers, shards, stages, store
+from nmt_cli.corpus import bitext, cleaning, parts, prepare, readers, shards, stages, store, tokenizer
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.shards import Share, prepare_shard
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import BusyError, DataError, OutputError, UsageError
+from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError
 
 NEXT = texts.pairs(1000, seed=4)
 # Duplicates within a chunk, within a part and between parts; a dev pair; pairs that cleaning drops early and late.
@@ -26,7 +27,7 @@ PAIRS += [("word " * 400, "wort " * 400), NEXT[0], ("one two three", "x " * 90),
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of two chunks of 40 pairs, and buckets of about 300 hashes."""
-    for module in (readers, parts, stages):
+    for module in (readers, parts, stages, bitext):
         monkeypatch.setattr(module, "CHUNK", 40)
     monkeypatch.setattr(parts, "PART_PAIRS", 80)
     monkeypatch.setattr(stages, "HASHES_AT_ONCE", 300)
@@ -97,7 +98,7 @@ def test_settings_have_the_same_effect_in_shards(tmp_path: Path, more: dict[str,
 def test_parts_of_several_sources_are_counted(tmp_path: Path) -> None:
     """A part may have pairs of two sources, or lose all its pairs."""
     empty = tmp_path / "empty.tsv"
-    texts.write(empty, ["\t"] * 250)
+    texts.write(empty, ["\t"] * 170)
     table = texts.write(tmp_path / "a.tsv", [f"{src}\t{tgt}" for src, tgt in NEXT[400:530]])
     corpus = section(tmp_path, sources=[{"files": [str(empty)]}, {"files": [str(table)], "tag": "tm"}])
     whole = contents(texts.run(corpus, tmp_path / "whole"))
@@ -106,13 +107,51 @@ def test_parts_of_several_sources_are_counted(tmp_path: Path) -> None:
     assert store.open_corpus(tmp_path / "out").parts[1:] == [0, 130]
 
 
+def test_text_without_usable_pairs_is_refused_by_shards_as_by_one_process(tmp_path: Path) -> None:
+    corpus = texts.own(tmp_path / "in", [("", "x"), ("same", "same"), ("same", "same")] * 30)
+    with pytest.raises(DataError) as expected:
+        texts.run(corpus, tmp_path / "out")
+    assert "no usable pairs: 90 read; 60 source equals target, 30 empty side" in str(expected.value)
+    with contextlib.suppress(BusyError):
+        run(corpus, tmp_path / "out", 1, 2)
+    with pytest.raises(DataError) as found:
+        run(corpus, tmp_path / "out", 2, 2)
+    assert str(found.value) == str(expected.value)
+
+
+def test_a_foreign_directory_with_the_name_of_the_parts_is_kept(tmp_path: Path) -> None:
+    corpus, theirs = section(tmp_path), tmp_path / "out.parts"
+    theirs.mkdir()
+    (theirs / "thesis.txt").write_text("two years of work")
+    with pytest.raises(OutputError, match=r"out\.parts is in the way, and nmt did not make it"):
+        run(corpus, tmp_path / "out", 1, 2)
+    assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
+
+
+def test_an_operating_system_error_of_a_shard_names_its_file_or_the_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = section(tmp_path)
+    for file, named in ((None, tmp_path / "out.parts"), ("some/file", "some/file")):
+
+        def full(*_: object, file: str | None = file) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", file)
+
+        monkeypatch.setattr(prepare, "open_text", full)
+        with pytest.raises(StorageError, match=rf"\({named}\): No space left"):
+            run(corpus, tmp_path / "out", 1, 2)
+        assert not list((tmp_path / "out.parts").glob("work-*"))
+
+
 def test_an_existing_tokenizer_is_used(tmp_path: Path) -> None:
     corpus = section(tmp_path)
     model = shutil.copy(texts.run(corpus, tmp_path / "first") / "tokenizer.model", tmp_path / "mine.model")
+    (tmp_path / "mine.target.model").write_bytes(tokenizer.train([tgt for _, tgt in NEXT], 350))
     corpus = section(tmp_path, tokenizer={"file": str(model)})
     whole = contents(texts.run(corpus, tmp_path / "whole"))
     rounds(corpus, tmp_path / "out", iter([2] * 4))
     assert contents(tmp_path / "out") == whole
+    assert "tokenizer.target.model" in whole
 
 
 @pytest.mark.parametrize("count", [4, 16])
@@ -155,6 +194,9 @@ def test_the_shards_to_run_are_named(tmp_path: Path) -> None:
         run(corpus, out, 2, 4)
     with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet: run --shard 1/16, .*, 11/16 and others"):
         run(corpus, out, 2, 16)
+    for count, listed in ((9, "1/9, 3/9, .*, 9/9, then"), (10, "1/10, 3/10, .*, 9/10 and others, then")):
+        with pytest.raises(BusyError, match=f"run --shard {listed} this command again, or add --wait"):
+            run(corpus, tmp_path / f"of-{count}", 2, count)
     for index in (1, 3):
         with pytest.raises(BusyError, match="not cleaned yet"):
             run(corpus, out, index, 4)
@@ -204,3 +246,99 @@ def test_a_damaged_part_is_named(tmp_path: Path, step: str, name: str, cut: bool
         artefact.remove_tree(tmp_path / "out.parts" / "repeated")
     rounds(corpus, out, iter([2] * 4))
     assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))
+
+
+def test_shards_of_another_version_or_tokenizer_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if the other tokenizer has the same size."""
+    model = tmp_path / "mine.model"
+    model.write_bytes((texts.run(section(tmp_path), tmp_path / "first") / "tokenizer.model").read_bytes())
+    corpus, out = section(tmp_path, tokenizer={"file": str(model)}), tmp_path / "out"
+    with pytest.raises(BusyError):
+        run(corpus, out, 1, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "__version__", "0.0")
+        with pytest.raises(OutputError, match=r"another preparation \(version: \S+ -> 0\.0\)"):
+            run(corpus, out, 2, 2)
+    data = model.read_bytes()
+    model.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with pytest.raises(OutputError, match=rf"another preparation \(models\.{model}: "):
+        run(corpus, out, 2, 2)
+
+
+def test_shards_that_cut_the_text_differently_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, out = section(tmp_path), tmp_path / "out"
+    with pytest.raises(BusyError):
+        run(corpus, out, 1, 2)
+    monkeypatch.setattr(readers, "CHUNK", 90)
+    with pytest.raises(OutputError, match=r"the training text is not the same on another shard\. Remove .*out\.parts"):
+        run(corpus, out, 2, 2)
+
+
+def test_turned_pairs_and_swapped_sides_are_reported_by_shards(tmp_path: Path) -> None:
+    straight = [
+        (f"The big house number {i} is very old and beautiful", f"Das große Haus Nummer {i} ist sehr alt und schön")
+        for i in range(90)
+    ]
+    rows = [f"{tgt}\t{src}" for src, tgt in straight]
+    entries = [
+        {"files": [str(texts.write(tmp_path / f"{name}.tsv", rows))], "filters": {"swapped": chosen}}
+        for name, chosen in (("a", "turn"), ("b", "keep"))
+    ]
+    corpus = texts.bitext_section(*entries, tokenizer={"vocabulary_size": 300})
+    whole = contents(texts.run(corpus, tmp_path / "whole"))
+    rounds(corpus, tmp_path / "out", iter([2] * 4))
+    assert contents(tmp_path / "out") == whole
+    found = artefact.read_json(tmp_path / "out" / "cleaning.json")
+    assert found["turned"]["pairs"] == 90
+    assert ["b.tsv seem to have swapped sides" in warning for warning in found["warnings"]] == [True]
+
+
+def test_too_little_space_is_reported_by_the_first_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefact, "free_megabytes", lambda _: 0)
+    with pytest.raises(StorageError, match="needs about 1 MB of disk, but 0 MB are free"):
+        run(section(tmp_path), tmp_path / "out", 1, 2)
+
+
+def test_a_waiting_shard_tells_each_reason_once_and_ends_when_the_corpus_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, out = section(tmp_path), tmp_path / "out"
+    others = iter([(1, 3), None, (3, 3), (1, 1)])  # shards that run while the second one waits
+
+    def sleep(_: float) -> None:
+        if shard := next(others):
+            with contextlib.suppress(BusyError):
+                run(corpus, out, *shard)
+
+    monkeypatch.setattr(shards.time, "sleep", sleep)
+    prepare_shard(corpus, out, PrepareOptions(workers=1), Share(2, 3, wait=True))
+    told = [line for line in capsys.readouterr().err.split("\n") if line.startswith("waiting: ")]
+    assert [line.partition(": run --shard ")[2] for line in told] == ["1/3, 3/3", "3/3", "1/3"]
+    assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))
+    assert not (tmp_path / "out.parts").exists()
+
+
+def test_only_numbered_directories_are_parts(tmp_path: Path) -> None:
+    for name in ("0000001", "0000012", ".0000002", "0000003.part", "x"):
+        (tmp_path / name).mkdir()
+    assert parts.numbers_in(tmp_path) == {1, 12}
+    assert parts.numbers_in(tmp_path / "none") == set()
+
+
+def test_a_foreign_directory_is_not_taken_for_the_commit_of_another_shard(tmp_path: Path) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "thesis.txt").touch()
+    with pytest.raises(OutputError):
+        parts.keep(tmp_path / "job", {"a": b"b"}, {"c": 1})
+    parts.keep(tmp_path / "part", {"a": b"b"}, {"c": 1})
+    parts.keep(tmp_path / "part", {"a": b"other"}, {"c": 2})
+    assert (parts.entries_of(tmp_path / "part"), (tmp_path / "part" / "a").read_bytes()) == ({"c": 1}, b"b")
+
+
+def test_near_duplicates_in_the_first_chunk_of_a_part_are_reported(tmp_path: Path) -> None:
+    pairs = [("some words unlike any others !", "ganz andere worte davon"), *NEXT[:79]]
+    dev = {
+        f"dev_{side}": str(texts.write(tmp_path / side, ["some words unlike any others"])) for side in ("src", "tgt")
+    }
+    run(texts.own(tmp_path / "in", pairs, **dev), tmp_path / "out", 1, 1)
+    assert artefact.read_json(tmp_path / "out" / "cleaning.json")["twins"]["dev"]["near_lines"] == [1]

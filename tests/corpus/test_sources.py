@@ -151,3 +151,12 @@ def test_pairs_are_counted_only_if_that_is_quick(tmp_path: Path, monkeypatch: py
     trees = section.model_copy(update={"format": "trees", "train_src": ["none"]})
     named = [schema.Corpus(name=name) for name in ("multi30k-en-de", "wmt14-en-de")]
     assert [source_of(each).count_pairs() for each in (trees, *named)] == [None] * 3
+
+
+def test_advice_for_text_is_given_only_for_files_that_are_no_recipe(tmp_path: Path) -> None:
+    for name, advised in (("mine.yaml", False), ("mine.yml", False), ("news.en", True)):
+        (tmp_path / name).write_text("corpus: {limit: 0}")
+        with pytest.raises(UsageError, match=r"corpus\.limit must be") as caught:
+            choose(str(tmp_path / name), {}, None, [])
+        advice = f". To prepare your own text: nmt prepare --src {tmp_path / name} --tgt FILE"
+        assert str(caught.value).endswith(advice) == advised

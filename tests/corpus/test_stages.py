@@ -1,7 +1,7 @@
 """The stages of `prepare`: samples, duplicates, encoding, and the pool of workers."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import texts
 from nmt_cli.corpus import cleaning, readers, stages, store, tokenizer
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import StorageError
+from nmt_cli.system.errors import DataError, StorageError
 
 PAIRS = texts.pairs(300, seed=11)
 
@@ -206,6 +206,28 @@ def test_workers_take_turns_and_answers_keep_the_order(monkeypatch: pytest.Monke
         assert not ended
     assert ended == ["kill"] * 3 + ["join"] * 3
     assert all(link.closed for link in links)
+
+
+def test_an_error_of_reading_is_raised_after_the_answers_and_errors_of_earlier_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def jobs(*before: Any) -> Iterator[Any]:
+        yield from before
+        raise DataError("later")
+
+    links = [Link() for _ in range(3)]
+    process = SimpleNamespace(kill=lambda: None, join=lambda: None)
+    monkeypatch.setattr(stages.Pool, "_start", lambda pool: pool._processes.update(dict.fromkeys(links, process)))
+    with stages.Pool(3) as pool:
+        for count in range(5):
+            answers, found = pool.calls(str, jobs(*range(count))), list[str]()
+            with pytest.raises(DataError, match="later"):
+                found.extend(answers)
+            assert found == [str(i) for i in range(count)]
+            with pytest.raises(ValueError, match=r"^no$"):
+                list(pool.calls(str, jobs(*range(count), "bad")))
+            for link in links:
+                link.waiting.clear()
 
 
 def signalled(number: int) -> int:

@@ -46,3 +46,13 @@ def test_sentences_are_gathered_in_the_requested_order() -> None:
 def test_seen_tokens_cover_all_sources_but_one_in_a_thousand() -> None:
     for lengths, seen in ((range(1, 1001), 1000), ([5] * 2000 + [900], 5), ([5] * 500 + [900], 453), ([7], 7)):
         assert Corpus(Path(), {}, side(*lengths), side(*[1000] * len(lengths))).seen_tokens == seen
+
+
+@pytest.mark.parametrize(
+    ("counts", "parts"), [([2, 2], [2, 2]), ([4], [4]), ([0, 4], [0, 4]), ([2, 1], [4]), ([3, 2], [4]), ([], [4])]
+)
+def test_parts_that_do_not_add_up_are_one_part(counts: list[int], parts: list[int]) -> None:
+    """As in corpora of older versions, which have none."""
+    manifest = {"parts": [{"name": "x", "pairs": count} for count in counts]}
+    assert Corpus(Path(), manifest, side(1, 2, 3, 4), side(1, 1, 1, 1)).parts == parts
+    assert Corpus(Path(), {}, side(1, 2, 3, 4), side(1, 1, 1, 1)).parts == [4]

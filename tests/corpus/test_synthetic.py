@@ -500,3 +500,79 @@ def test_shards_translate_and_prepare_one_corpus(corpus_of: Any, tmp_path: Path,
         assert (one / name).read_bytes() == (many / name).read_bytes()
     (cache,) = (tmp_path / "many/synthetic").iterdir()
     assert [path.name for path in cache.iterdir() if not path.name.startswith(".")] == ["translations"]
+
+
+def test_a_model_with_several_targets_gets_the_token_of_the_language_it_translates_to(tmp_path: Path) -> None:
+    """Each entry has a cache of its own, even if the entries translate the same lines."""
+    many = make_model(tmp_path / "many", "corpus.sources=[]")
+    pairs = [("en", "de"), ("en", "fr"), ("de", "en")]
+    both = [{"files": ["a.tsv"], "src": src, "tgt": tgt} for src, tgt in pairs]
+    recipe = loading.load_stored(many / "recipe.yaml").model_dump()
+    stored = loading.from_plain(recipe | {"corpus": {"name": "x", "sources": both}}, "x")
+    restamp(many, {"recipe.yaml": loading.to_yaml(stored)})
+    mono = str(texts.write(tmp_path / "mono", ["one two", "three"]))
+    entry = {"model": str(many), "files": [mono], "src": "en"}
+    entries = [
+        {**entry, "tgt": "de"},
+        {**entry, "tgt": "fr"},
+        {**entry, "tgt": "de", "side": "tgt"},
+        {**entry, "tgt": "de", "tag": "again"},
+    ]
+    section = texts.corpus({"name": "own", "sources": both, "synthetic": entries})
+    (tmp_path / "work").mkdir()
+    files, _ = synthetic.make(section, tmp_path / "work", tmp_path / "cache", [], list, Words.translate)
+    call = (many, 4, False)
+    expected = [(call, f">>{code}<< one two", f">>{code}<< three") for code in ("de", "fr", "en")]
+    assert Words.calls == [each for calls in expected for each in calls], (
+        "the last entry finds the translations of the first"
+    )
+    assert [Path(src).read_text().split("\n")[1] for src, _ in files] == [
+        ">>de<< three", ">>fr<< three", ">>de<< >>en<< drei", ">>de<< >>again<< three",
+    ]  # fmt: skip
+
+
+def test_empty_translations_do_not_count_for_the_usual_length(tmp_path: Path) -> None:
+    pairs = [("t" * 90 + str(i), "m" * 90 if i < 4 else "") for i in range(10)]
+    kept, stats = written(tmp_path, pairs)
+    assert kept == pairs[:4]
+    assert stats.dropped == {synthetic.EMPTY: 6}
+
+
+def test_a_share_that_is_already_translated_is_left_out(
+    corpus_of: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of two entries, the second one still has to be translated."""
+    for name, line in (("a", "one two"), ("b", "three")):
+        texts.write(tmp_path / name, [line])
+    settings = corpus_of(files=[str(tmp_path / "a")])
+    more = schema.Synthetic(files=[str(tmp_path / "b")], model=settings.synthetic[0].model)
+    settings = settings.model_copy(update={"synthetic": [*settings.synthetic, more]})
+    calls = list[Any]()
+    (work := tmp_path / "work").mkdir()
+
+    def share() -> list[Path]:
+        return synthetic.translate_share(
+            settings, work, tmp_path / "cache", [], list, lambda *given: calls.append(given[1:]), (2, 3)
+        )
+
+    files = share()
+    directories = [file.parent for file in files]
+    assert calls == [(directory, 4, False, (2, 3)) for directory in directories]
+    assert [(directory / synthetic.TEXT).read_text() for directory in directories] == ["one two\n", "three\n"]
+    files[0].write_text("eins zwei\n")
+    calls.clear()
+    assert share() == files
+    assert calls == [(directories[1], 4, False, (2, 3))]
+    assert f"are in {directories[0]} already" in capsys.readouterr().err
+
+
+def test_synthetic_text_without_usable_pairs_is_refused_with_the_reasons(corpus_of: Any, tmp_path: Path) -> None:
+    """By shards, too."""
+    texts.write(tmp_path / "mono", ["one two", "three", "", "three"])
+    Words.changes = {"one two": "", "three": ""}
+    settings = corpus_of(real_pairs=False, files=[str(tmp_path / "mono")])
+    message = "no usable pairs: 4 read; 3 empty side, 1 duplicate pair"
+    with pytest.raises(DataError, match=message):
+        prepare(settings, tmp_path / "one", OPTIONS)
+    with pytest.raises(DataError, match=message):
+        prepare_shard(settings, tmp_path / "many", OPTIONS, Share(1, 1))

@@ -106,6 +106,7 @@ def test_glossaries_may_have_a_bom_comments_spaces_and_fifty_words(tmp_path: Pat
         f"\ufeff\r\n#x\n \t\n{phrase}\t{form}\t\r\n\ufeff C \t d |e\xa0f\t any\t\n", newline=""
     )
     assert Terms.read(tmp_path / "terms").terms == [Term(phrase, (form,), False, 4), Term("C", ("d", "e f"), True, 5)]
+    assert Terms.parse(["\ufeff", " \ufeff\r", "a\tb"]).terms == [Term("a", ("b",), False, 3)]
     (tmp_path / "terms").write_bytes(b"a\tb\nc\t\xff\n")
     with pytest.raises(DataError, match=r"terms, line 2 is not UTF-8"):
         Terms.read(tmp_path / "terms")

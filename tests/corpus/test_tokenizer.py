@@ -120,3 +120,11 @@ def test_a_target_model_is_copied_and_used_with_the_other(file: Path, tmp_path: 
         [*both.encode(["é dog"])[0], EOS],
         [*alone.encode(["der hund"])[0], EOS],
     ]
+
+
+def test_the_prefix_of_translations_is_a_token_of_the_vocabulary(file: Path) -> None:
+    tokenizer = Tokenizer(file)
+    assert tokenizer.prefix("") == []
+    assert tokenizer.prefix("</s>") == [EOS]
+    with pytest.raises(DataError, match=r"vocabulary does not have the token '>>deu<<', with which translations begin"):
+        tokenizer.prefix(">>deu<<")

@@ -36,6 +36,7 @@ def test_only_the_pronoun_of_the_reference_is_correct() -> None:
         ("Er ist hier, weil ersterer zu alt ist.", 0),
         ("Er ist hier, dieweil er zu alt ist.", 0),
         ("weil es weil er", 0),
+        ("weil e zu alt ist", 0),
     ):
         assert pronoun_accuracy([source], [hypothesis], [reference]) == (correct, 1), hypothesis
     for other in (source + " So.", source.replace("old", "very old"), source.replace("is too", "has too"), source[:-1]):

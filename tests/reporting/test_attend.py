@@ -110,6 +110,12 @@ def test_positions_are_on_the_page_as_integers(tmp_path, kind, sides):
         np.testing.assert_allclose(np.array(each["values"]) * each["largest"] / 127, expected, rtol=0, atol=0.005)
 
 
+def test_a_decoder_without_self_attention_is_refused(tmp_path):
+    model = make_run(tmp_path, "model.decoder_cell=ssru")[0] / "model"
+    with pytest.raises(UsageError, match=rf"{model} has no decoder self-attention to show"):
+        attend(["test en 3"], model, tmp_path / "a.html")
+
+
 def test_a_given_translation_is_used(model, tmp_path):
     output = tmp_path / "a.html"
     attend(["test en 3"], model, output, translation="test de 3", role="decoder")
@@ -155,7 +161,7 @@ def test_the_limit_on_weights_is_that_of_a_page(model, tmp_path, monkeypatch):
         (["a"], {"layer": 3}, "encoder self-attention has 2 layers, with 2 heads per layer"),
         (["a"], {"head": 3}, "encoder self-attention has 2 layers, with 2 heads per layer"),
         (["a"], {"translation": " "}, "is empty"),
-        (["a", "b"], {"translation": "a"}, "exactly one text"),
+        *((["a", "b"], {"translation": each}, "exactly one text") for each in ("a", "")),
         (["q" * 260], {"translation": "a"}, "too many tokens for one page"),  # longer than the model accepts
         (["a"], {"translation": "q" * 260}, "too many tokens for one page"),
         (["q" * 240], {"translation": "q" * 240}, "too many tokens for one page"),
@@ -220,6 +226,21 @@ def test_the_map_leaves_room_for_the_longest_name():
     assert len(terminal_map(names, names, torch.eye(10), 20)) == 10, "without room there is no header"
 
 
+@pytest.mark.parametrize("columns", [30, 45, 200])
+def test_the_map_has_the_width_of_the_terminal(model, tmp_path, monkeypatch, capsys, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    attend(["test en 3"], model, tmp_path / "a.html", translation="test de 3", layer=1, head=1)
+    lines = capsys.readouterr().out.split("\n")[1:]
+    names = page_data((tmp_path / "a.html").read_text())["sentences"][0]["names"]["encoder"][0]
+    weights = attention_scores(load_model(model).model, *_ids(model, "test en 3", "test de 3"))["encoder"]
+    expected = terminal_map(names, names, torch.softmax(weights, -1)[0, 0], columns)
+    assert lines[: len(expected)] == expected
+
+
+def _ids(model, src, tgt):
+    return spm.Tokenizer(load_model(model).tokenizer_file).encode_pair(src, tgt)
+
+
 def test_a_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> None:
     model = make_run(tmp_path)[0] / "model"
     assert attend(["3.14 3"], model, tmp_path / "a.html") == 0
@@ -227,3 +248,21 @@ def test_a_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> No
     with Translator(model, precision="fp32") as translator:
         [expected] = translator.translate(["3.14 3"], split=False, copy_wordless=False)
     assert data["sentences"][0]["translation"] == expected.text != "3.14 3"
+
+
+def test_tokens_of_the_target_are_those_of_its_own_tokenizer(tmp_path: Path) -> None:
+    """Both have the same size, as the model of the test has one embedding."""
+    for name, words in (("own.model", "test en it is"), ("own.target.model", "und der test de it")):
+        lines = [f"{words} {i} {words[::-1]}" for i in range(60)]
+        (tmp_path / name).write_bytes(spm.train(lines, 300))
+    run, data = make_run(tmp_path / "run", f"corpus.tokenizer.file={tmp_path / 'own.model'}")
+    attend(["test en 3"], run / "model", tmp_path / "a.html", translation="und der test")
+    [sentence] = page_data((tmp_path / "a.html").read_text())["sentences"]
+    both = spm.Tokenizer(data / "tokenizer.model")
+    source, target = both.encode_pair("test en 3", "und der test")
+    rows, columns = sentence["names"]["cross"]
+    assert [name.removeprefix("·") for name in rows[:-1]] == [
+        token.removeprefix("▁") or "▁" for token in both.target.tokens(target[:-1])
+    ]
+    assert rows[:-1] == ["und", "der", "test"]
+    assert len(columns) == len(source)

@@ -15,7 +15,7 @@ from nmt_cli.recipe import loading
 from nmt_cli.reporting.doctor import doctor, examine, gather
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.system.errors import DataError, MissingError, OutputError
 
 
 @pytest.fixture(scope="module")
@@ -246,6 +246,14 @@ def test_a_score_of_zero_is_checked(copy, capsys):
     ]
 
 
+def test_a_run_without_a_validation_has_a_loss_to_check(copy, capsys):
+    log = copy[0] / "metrics.jsonl"
+    log.write_text("".join(line for line in log.read_text().splitlines(True) if "dev_nll" not in line))
+    (copy[0] / "test.hyp").unlink()
+    doctor(*copy, None, None, True)
+    assert json.loads(capsys.readouterr().out)["unchecked"] == ["output"]
+
+
 def test_settings_of_the_search_changed_after_translating(copy, tmp_path):
     (copy[0] / "recipe.yaml").write_text((copy[0] / "recipe.yaml").read_text().replace("alpha: 0.6", "alpha: 1.0"))
     assert found(*copy) == ["wrong: the translations are from another model or other decoding settings"]
@@ -363,6 +371,17 @@ def test_findings_are_printed_in_the_encoding_of_stdout(copy, monkeypatch, encod
     doctor(*copy, None, None, False)
     out.seek(0)
     assert quoted in out.read()
+
+
+def test_a_run_without_its_corpus_is_examined_as_far_as_possible(copy, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    shutil.rmtree(copy[1])
+    doctor(copy[0], None, None, None, True)
+    told = json.loads(capsys.readouterr().out)
+    assert (told["bleu"], told["findings"], told["unchecked"]) == (None, [], ["data", "output"])
+    monkeypatch.setattr("sys.stdout", None)
+    with pytest.raises(OutputError, match="stdout is closed"):
+        doctor(copy[0], None, None, None, True)
 
 
 def test_missing_or_damaged_files(copy, tmp_path):

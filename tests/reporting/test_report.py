@@ -363,6 +363,8 @@ def test_points_are_placed_on_the_chart():
     heights = [float(point.split(",")[1]) for point in logarithmic["curves"][0]["path"].split()]
     assert heights[:4] == [214, 112, 10, 214]
     assert logarithmic["rows"][0::3] == [(214, "1"), (112, "10"), (10, "100")]
+    below = line_chart("x", [Line("a", [(0, -3.0), (1, 1.0)])])
+    assert below["curves"][0]["path"].startswith("52.0,214.0 468.0,10.0")
     for points, log, path in (
         ([(5, 3.0)], True, "468.0,112.0 468.0,112.0"),
         ([(0, 3.0)], False, "52.0,112.0 52.0,112.0"),
@@ -420,3 +422,32 @@ def test_settings_that_the_paper_specifies():
     silent += "training.patience training.micro_batches training.precision"
     speaks = "model.dropout training.steps averaging.last decoding.alpha corpus.tokenizer.vocabulary_size model.norm"
     assert [paper.matters(f"{key}: 1 -> 2") for key in [*silent.split(), *speaks.split()]] == [False] * 14 + [True] * 6
+
+
+@pytest.mark.parametrize("length", [301, 2000, 2001])
+def test_long_texts_are_shown_up_to_2000_characters(length):
+    values = {"title": "x" * length, "model": "m", "roles": {}}
+    data = {"sentences": [], "role": "", "layer": 1, "layers": 1, "d_k": 1, "positions": []}
+    page = Reader(render("attend.html", {**values, "data": data}, "attend.js").decode()).text
+    assert ("x" * min(length, 1999) in page, "x" * 2001 in page, "x…" in page) == (True, False, length > 2000)
+
+
+def test_hashes_of_all_translations_are_shown_and_losses_have_logarithmic_axes(small, tmp_path, monkeypatch):
+    run, data = shutil.copytree(small[0], tmp_path / "run"), small[1]
+    (run / "dev.hyp").write_text("eins\n")
+    drawn = {}
+
+    def record(title, lines, marks=(), log=False):
+        drawn[title] = (log, list(marks), [line.name for line in lines])
+
+    monkeypatch.setattr("nmt_cli.reporting.report.line_chart", record)
+    page = report(run, data=[data]).read_text()
+    assert all(artefact.sha256(run / name) in page for name in ("recipe.yaml", "dev.hyp", "test.hyp"))
+    assert drawn == {
+        "Loss, nats per target token": (True, [100, 200], ["training", "dev"]),
+        "Dev perplexity per token": (True, [100, 200], ["", "expected"]),
+        "Dev BLEU": (False, [100, 200], ["", "expected"]),
+        "Learning rate": (False, [100, 200], ["used", "the recipe's"]),
+        "Gradient norm": (True, [100, 200], [""]),
+        "Target tokens per second": (False, [100, 200], [""]),
+    }

@@ -18,7 +18,7 @@ from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import loading, schema
 from nmt_cli.reporting.report import report
-from nmt_cli.reproduction import held_out, reproduce, score_table
+from nmt_cli.reproduction import held_out, reproduce, score_table, synthetic_gain
 from nmt_cli.reproduction.held_out import translate_held_out
 from nmt_cli.reproduction.score_table import show_scores
 from nmt_cli.scoring.metrics import corpus_bleu
@@ -375,3 +375,80 @@ def test_scores_are_shown_beside_published_ones_and_those_before_fine_tuning(
     files.settings.corpus.src = "de"
     show_scores(files, {split: [str(figure)] * 7 for split, figure in after.items()}, score)
     assert "3 of 7" not in capsys.readouterr().err, "these pronouns are English"
+
+
+def test_each_set_is_compared_with_its_own_expectation(tmp_path: Path, capsys: Captured) -> None:
+    """The expected BLEU is that of the test set. Without one, signatures are those of dev."""
+    files = read_run(*make_run(tmp_path, "expect.bleu=[10,20]"))
+    figures = {"dev": 5.0, "test": 10.0, "general": 3.0}
+
+    def score(options: Any, lines: list[str]) -> Any:
+        value = figures[options.split]
+        how = {"signature": f"of {options.split}", "verbose": f"{value:g}", "shown": lambda: f"{value:g}"}
+        scores = [SimpleNamespace(metric="bleu", name="(bleu)", score=value, **how)]
+        return SimpleNamespace(scores=scores, pairs=[], warnings=[])
+
+    lines = files.corpus.lines("test")[1]
+    show_scores(files, dict.fromkeys(figures, lines), score)
+    said = capsys.readouterr().err
+    assert "warning" not in said
+    assert re.search(r"test \(bleu\) +10 to 20 +10\n", said)
+    assert re.search(r"dev \(bleu\) +5\n", said)
+    assert "(bleu): of test 10\n" in said
+    files.corpus.__dict__["lines"] = lambda split: ([], [])
+    show_scores(files, dict.fromkeys(("dev", "general"), lines), score)
+    assert "(bleu): of dev 5\n" in capsys.readouterr().err
+    files.corpus.__dict__["lines"] = lambda split: (lines, lines)
+    figures["test"] = 9.99
+    show_scores(files, {"test": lines}, score)
+    assert "test BLEU 9.99 is below the expected 10. Find out why" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("side", "several", "names"),
+    [
+        ("src", False, ["teacher (scores by beam 4)", "with", "without"]),
+        ("tgt", False, ["with", "without"]),  # its model translates in the other direction
+        ("src", True, ["with", "without"]),  # its model may have other languages
+    ],
+)
+def test_a_teacher_is_compared_only_in_its_own_direction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: str, several: bool, names: list[str]
+) -> None:
+    files, tables, scores = (
+        read_run(*make_run(tmp_path, "decoding.beam=4")),
+        list[Any](),
+        [SimpleNamespace(shown=str)] * 2,
+    )
+    files.settings.corpus.synthetic = [schema.Synthetic(side=side, model=str(files.directory))]
+    files.corpus.__dict__["lines_by_pair"] = lambda split: {("en", "de"): [0]} if several else {}
+    monkeypatch.setattr(synthetic_gain, "table", lambda *given: tables.append(given))
+    monkeypatch.setattr(synthetic_gain, "translate_held_out", lambda *_: {"test": files.corpus.lines("test")[1]})
+    monkeypatch.setattr(synthetic_gain, "measure_speed", lambda *_: (1.0, 2.0))
+    synthetic_gain.compare_models(files, files, lambda *_: SimpleNamespace(scores=scores))
+    assert [columns[1:] for _, columns, _ in tables] == [names]
+
+
+def test_every_set_of_a_corpus_is_translated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("src", "tgt"):
+        (tmp_path / name).write_text(f"general {name}\n")
+    changes = [f"corpus.general_{name}={tmp_path / name}" for name in ("src", "tgt")]
+    changes += [f"corpus.mix_{name}=[{tmp_path / name}]" for name in ("src", "tgt")]
+    files, asked = read_run(*make_run(tmp_path / "run", "decoding.beam=3", *changes)), list[int]()
+
+    class Upper(contextlib.nullcontext[Any]):
+        def __init__(self, *_: Any, **__: Any) -> None:
+            super().__init__(self)
+
+        def translate(self, sources: list[str], **_: Any) -> list[Any]:
+            asked.append(len(sources))
+            return [SimpleNamespace(text=line.upper()) for line in sources]
+
+    monkeypatch.setattr(held_out, "Translator", Upper)
+    found = translate_held_out(files, Path("model"))
+    assert found == {
+        name: [line.upper() for line in files.corpus.lines(name)[0]] for name in ("dev", "test", "general")
+    }
+    assert found["general"] == ["GENERAL SRC"]
+    assert translate_held_out(files, Path("another")) == found
+    assert asked == [3, 7, 1], "the translations are stored"

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import texts
 
 from nmt_cli.corpus import letter_case
 from nmt_cli.scoring.robustness import Translate
@@ -60,5 +61,55 @@ def test_the_table_is_in_every_format_and_only_if_asked_for(options: ScoreOption
 def test_hypotheses_and_metrics_of_other_kinds_are_refused(options: ScoreOptions) -> None:
     with pytest.raises(UsageError, match=r"--robust translates the source itself\. Add --model DIR"):
         evaluate(options, None)
-    with pytest.raises(UsageError, match="--robust does not support --metric comet"):
-        evaluate(ScoreOptions(**{**vars(options), "metrics": ("comet",)}), lambda lines: lines)
+    for metric in ("comet", "brackets"):
+        with pytest.raises(UsageError, match=f"--robust does not support --metric {metric}"):
+            evaluate(ScoreOptions(**{**vars(options), "metrics": ("chrf", metric)}), lambda lines: lines)
+
+
+def test_every_score_ignores_case_if_asked_to(options: ScoreOptions) -> None:
+    ignoring = ScoreOptions(**{**vars(options), "metrics": ("bleu", "chrf"), "lowercase": True})
+    report = evaluate(ignoring, lambda lines: [line.swapcase() for line in lines])
+    assert [score.score for score in report.scores] == pytest.approx([100, 100])
+    assert [round(row["score"], 6) for row in report.robust if row["source"] != "typos"] == [100.0] * 10
+    assert {row["source"] for row in report.robust if "case:lc" not in row["signature"]} == set()
+
+
+@pytest.mark.parametrize("intervals", [False, True])
+def test_the_options_are_those_of_every_damage(options: ScoreOptions, intervals: bool) -> None:
+    chosen = ScoreOptions(**{**vars(options), "tokenize": "char", "intervals": intervals})
+    rows = evaluate(chosen, lambda lines: lines).robust
+    assert {row["ci"] is not None for row in rows} == {intervals}
+    assert all("|tok:char|" in row["signature"] for row in rows)
+
+
+def test_rows_of_the_markdown_table_have_equally_many_cells(options: ScoreOptions) -> None:
+    report = evaluate(ScoreOptions(**{**vars(options), "metrics": ("bleu", "chrf", "ter")}), lambda lines: lines)
+    table = report.markdown().partition("as people type it**\n\n")[2].partition("\n\n")[0].split("\n")
+    assert {line.count("|") for line in table} == {8}
+    assert (len(table), table[1]) == (8, "|:--|--:|--:|--:|--:|--:|--:|")
+
+
+def test_case_follows_the_rules_of_both_languages(options: ScoreOptions) -> None:
+    """Turkish has an I without a dot, Dutch capitalizes ij as one letter."""
+    seen = list[str]()
+    Path(str(options.source)).write_text("ijs iyi\n")
+    options.references[0].write_text("ijs iyi\n")
+
+    def translate(lines: list[str]) -> list[str]:
+        seen.extend(lines)
+        return [{"İJS İYİ": "IJS IYI", "İjs İyi": "IJs Iyi"}.get(line, line) for line in lines]
+
+    pair = ScoreOptions(**{**vars(options), "metrics": (), "language_pair": "tr-nl"})
+    report = evaluate(pair, translate)
+    assert {"İJS İYİ", "İjs İyi"} <= {*seen}
+    assert [row["metric"] for row in report.robust][:2] == ["bleu", "chrf"]
+    by_damage = {row["source"]: round(row["score"]) for row in report.robust if row["metric"] == "chrf"}
+    assert (by_damage["UPPER CASE"], by_damage["Title Case"]) == (100, 100)
+
+
+def test_the_languages_are_those_of_a_corpus(tmp_path: Path) -> None:
+    files = {f"test_{side}": str(texts.write(tmp_path / side, ["ijs iyi"])) for side in ("src", "tgt")}
+    corpus = texts.run(texts.own(tmp_path / "in", texts.pairs(90), src="tr", tgt="nl", **files), tmp_path / "data")
+    seen = list[str]()
+    evaluate(ScoreOptions(corpus=corpus, robust=True, intervals=False), lambda lines: seen.extend(lines) or lines)
+    assert seen[-2:] == ["İjs İyi", "İJS İYİ"]

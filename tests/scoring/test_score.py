@@ -22,7 +22,7 @@ from sacrebleu import sentence_bleu, sentence_chrf
 from texts import write
 
 from nmt_cli import __version__
-from nmt_cli.scoring import languages, metrics, score, significance
+from nmt_cli.scoring import checks, languages, metrics, score, significance
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.scoring.score_report import InputText, NearDuplicates, Report, ScoredSegment, TermCounts
 from nmt_cli.storage import artefact, manifests
@@ -207,7 +207,8 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
         ({}, "one way"),
         ({"references": ["r"], "corpus": Path("c")}, "one way"),
         *(({"references": ["r"], "fail_under": n}, "number from 0 to 100") for n in (float("nan"), -0.1, 100.1)),
-        ({"references": ["r"], "fail_under": 5.0, "metrics": ("ter",)}, "number from 0 to 100"),
+        *(({"references": ["r"], "fail_under": n, "metrics": ("ter",)}, "number from 0 to 100") for n in (0.0, 5.0)),
+        ({"references": ["r"], "terms": Path("t")}, "--terms needs the source. Add --source FILE"),
         ({"references": ["r"], "fail_if_worse": True}, "Add --baseline FILE"),
         ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
         ({"test_set": "wmt14full", "language_pair": "en-de"}, "such as wmt14/full"),
@@ -261,6 +262,16 @@ def test_named_test_set_without_network(
         write(tmp_path / "wmt14" / f"wmt14.en-de.{field}", files["ref"].read_text().split("\n")[:-1])
     report = evaluate(hypothesis=files["good"], test_set="wmt14", language_pair="en-de")
     assert (report.language, len(report.scores), report.test_set) == ("de", 4, "wmt14")
+    terms = write(tmp_path / "terms", ["Satz\tSatz"])
+    with_terms = evaluate(
+        hypothesis=files["good"],
+        test_set="wmt14",
+        language_pair="en-de",
+        terms=terms,
+        metrics=("chrf",),
+        intervals=False,
+    )
+    assert with_terms.terms == TermCounts(40, 40, 40)
     for count, warnings in ((2737, 1), (3003, 0)):
         path = write(tmp_path / "lines", ["a"] * count)
         assert len(evaluate(hypothesis=path, references=[path], metrics=("chrf",)).warnings) == warnings
@@ -334,6 +345,8 @@ def test_the_gate_reads_the_bootstrap_of_the_first_metric(
     more: dict[str, Any] = {"references": (files["ref"],), "metrics": (metric, "chrf"), "baseline": files["bad"]}
     report = evaluate(hypothesis=files["good"], **more, fail_if_worse=True)
     assert score.print_report(report, "text") == code
+    told = json.loads(report.json())
+    assert (told["wins"], told["losses"]) == (25, 15), "segments are scored without details, too"
     lines = report.markdown().split("\n")
     assert lines[0].endswith("❌" if code else "✅")
     name = metrics.METRICS[metric]
@@ -566,16 +579,19 @@ def test_a_corpus_with_moses_tokens_is_scored_in_its_tokens_without_a_warning(tm
     with artefact.staged(tmp_path / "corpus", "corpus", entries) as stage:
         for name in manifests.NEEDED["corpus"]:
             (stage / name).touch()
-        for side in ("src", "tgt"):
-            write(stage / f"test.{side}", ["das ist gut ."] * 2)
-        twins = {"test": {**dict.fromkeys(("lines", "read"), 2), "near_lines": [1]}}
-        write(stage / "cleaning.json", [json.dumps({"twins": {"dev": twins["test"]}})])
+        for name in ("test.src", "test.tgt", "dev.src", "dev.tgt"):
+            write(stage / name, ["das ist gut ."] * 2)
+        twins = {"lines": 2, "near": {"source": 1, "target": 0, "both": 0}, "near_lines": [1]}
+        write(stage / "cleaning.json", [json.dumps({"twins": {"dev": twins}})])
     report = evaluate(hypothesis=tmp_path / "corpus" / "test.tgt", corpus=tmp_path / "corpus", intervals=False)
     assert (report.tokenized, report.tokenize, report.warnings, report.near_duplicates) == (True, "none", [], None)
     assert [score.metric for score in report.scores] == ["bleu", "chrf"]
     assert "|tok:none|" in report.scores[0].signature
     named = evaluate(hypothesis=tmp_path / "corpus" / "test.tgt", corpus=tmp_path / "corpus", tokenize="intl")
     assert named.tokenize == "intl"
+    dev = evaluate(hypothesis=tmp_path / "corpus" / "dev.tgt", corpus=tmp_path / "corpus", split="dev", intervals=False)
+    assert dev.near_duplicates
+    assert dev.near_duplicates.sentence.startswith("near-duplicates in training: 1 of 2 dev lines (source 1, ")
 
 
 def test_a_signal_during_a_download_is_not_a_failed_download(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -597,3 +613,29 @@ def test_a_gate_reports_every_failure_and_names_need_not_be_unicode(
     assert json.loads(captured.out)["hypotheses"]["name"] == "h\udcff"
     failures = b"nmt score: gate failed: BLEU is low\nnmt score: gate failed: it is worse\n"
     assert captured.err == b"nmt: warning: look_at this\n" + failures
+
+
+@pytest.mark.parametrize(
+    ("line", "tokenized"),
+    [
+        *(
+            (line, True)
+            for line in ("so .", "so , ja", "a . b", "&quot;ja&quot;", "l&apos;eau", "R&amp;D", "a &#124; b")
+        ),
+        *((line, True) for line in ("Hal@@ lo", "E @-@ Mail", "▁ja", "hal▁lo")),
+        *(
+            (line, False)
+            for line in ("So.", ".5 und ,5", "a .5", "so ... ja", "a@b.de", "R&D; &", "&nbsp;", "@@", "a-b")
+        ),
+    ],
+)
+def test_marks_of_tokenizers_are_recognized(line: str, tokenized: bool) -> None:
+    assert bool(checks.TOKENIZED.search(line)) is tokenized
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("これはいい", True), ("カタカナ", True), ("电影", True), ("한국어", False), ("ไทย", False), ("é", False)],
+)
+def test_chinese_and_japanese_are_recognized_in_any_script(line: str, found: bool) -> None:
+    assert bool(checks.CHINESE_OR_JAPANESE.search(line)) is found

@@ -7,6 +7,8 @@ import pytest
 import texts
 
 from nmt_cli.corpus import store
+from nmt_cli.scoring import comet
+from nmt_cli.scoring.comet import Comet
 from nmt_cli.scoring.score import ScoreOptions, evaluate
 
 
@@ -21,6 +23,7 @@ def corpus(tmp_path: Path) -> Path:
         (tmp_path / f"{name}.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))
     sources = [{"files": [str(tmp_path / f"{name}.tsv")], "split": "test"} for name in "abc"]
     sources[1] |= {"src": "zh", "tgt": "en"}
+    sources += [{"files": [str(tmp_path / f"{name}.tsv")], "split": "dev"} for name in "cc"]
     sources += [{"files": [str(tmp_path / "train.tsv")]}]
     section = texts.corpus(
         {"name": "own", "src": "en", "tgt": "zh", "sources": sources, "tokenizer": {"vocabulary_size": 400}}
@@ -57,3 +60,33 @@ def test_chosen_metrics_are_those_of_each_pair(corpus: Path) -> None:
     references = store.open_corpus(corpus).lines("test")[1]
     report = evaluate(ScoreOptions(corpus=corpus, metrics=("ter",), intervals=False), references)
     assert [[score.metric for score in pair.scores] for pair in report.pairs] == [["ter"], ["ter"]]
+
+
+def test_the_metrics_of_several_pairs_are_those_of_any_language(corpus: Path) -> None:
+    references = store.open_corpus(corpus).lines("test")[1]
+    report = evaluate(ScoreOptions(corpus=corpus, language="de", intervals=False), references)
+    assert [score.metric for score in report.scores] == ["bleu", "chrf"]
+
+
+def test_pairs_are_those_of_the_chosen_set(corpus: Path) -> None:
+    references = store.open_corpus(corpus).lines("dev")[1]
+    report = evaluate(ScoreOptions(corpus=corpus, split="dev", metrics=("chrf",), intervals=False), references)
+    assert (len(references), report.pairs) == (2, [])
+
+
+@pytest.mark.parametrize("intervals", [False, True])
+def test_the_options_are_those_of_every_pair(corpus: Path, intervals: bool) -> None:
+    references = store.open_corpus(corpus).lines("test")[1]
+    report = evaluate(ScoreOptions(corpus=corpus, tokenize="intl", lowercase=True, intervals=intervals), references)
+    assert {score.ci is not None for pair in report.pairs for score in pair.scores} == {intervals}
+    signatures = [score.signature for pair in report.pairs for score in pair.scores if score.metric == "bleu"]
+    assert len(signatures) == 2
+    assert all("|case:lc|" in each and "|tok:intl|" in each for each in signatures)
+
+
+def test_comet_is_for_the_whole_set_only(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    references = store.open_corpus(corpus).lines("test")[1]
+    monkeypatch.setattr(comet, "run_comet", lambda *_: Comet({tuple(references): [0.5, 0.7] * 3}, "a/b"))
+    report = evaluate(ScoreOptions(corpus=corpus, metrics=("comet", "chrf"), intervals=False), references)
+    assert [score.score for score in report.scores] == pytest.approx([60, 100])
+    assert [[score.metric for score in pair.scores] for pair in report.pairs] == [["chrf"], ["chrf"]]
