@@ -1,0 +1,136 @@
+"""Ensembles of unlike models, slots that are used again, the most terms, and memory that is given back."""
+
+import random
+from typing import Any
+
+import pytest
+from searching import (
+    assert_same,
+    by_engine,
+    by_torch,
+    engine_model,
+    engine_tensors,
+    model_of,
+    options,
+    search_all,
+    searched,
+    sources_of,
+)
+
+from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.engine import library
+from nmt_cli.engine.model import SIGNATURES, Model
+from nmt_cli.translation.constraints import MAX_TERMS, Constraints
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.segments import Segment
+
+V = 77
+UNLIKE: list[list[dict[str, Any]]] = [
+    [{"norm": "pre", "num_heads": 2, "d_k": 6, "d_v": 3}, {"num_layers": 1, "d_model": 20}],
+    [{"decoder_cell": "ssru", "num_layers": 3}, {"norm": "pre", "positions": "learned", "d_model": 20}],
+    [{"num_layers": 1}, {"decoder_cell": "ssru", "norm": "pre"}],
+    [{"decoder_cell": "ssru", "d_model": 34}, {"decoder_cell": "ssru", "norm": "pre"}, {"output_bias": True}],
+]
+
+
+@pytest.mark.parametrize("shapes", UNLIKE)
+def test_members_of_an_ensemble_may_be_unlike(shapes: list[dict[str, Any]]) -> None:
+    """In sizes, norms and cells: each has its own heads, states and caches."""
+    models = [model_of(seed, eos=1.5, vocabulary=V, **shape) for seed, shape in enumerate(shapes)]
+    sources, how = sources_of(8, 4, vocabulary=V), options(beam=3, extra_length=6, n_best=2, alignments=True)
+    ours, theirs = (searched(models, sources, how, engine=engine, rows=9) for engine in (True, False))
+    assert_same(ours, theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert [(h.ids, h.source_positions) for h in mine] == [(h.ids, h.source_positions) for h in other]
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_an_ensemble_finds_no_token_beyond_its_vocabulary(members: int) -> None:
+    """Where the beam has room for all."""
+    models = [model_of(seed, vocabulary=5, eos=0) for seed in range(members)]
+    [hypotheses] = searched(models, [[3, 4, EOS]], options(beam=100, extra_length=1, n_best=100), engine=True)
+    assert {i for hypothesis in hypotheses for i in hypothesis.ids} <= {1, 3, 4}
+    assert len(hypotheses) == 1 + 3 + 9 + 27
+
+
+@pytest.mark.parametrize("shape", [{}, {"decoder_cell": "ssru"}])
+@pytest.mark.parametrize("constrained", [False, True])
+def test_a_slot_forgets_the_sentence_before(shape: dict[str, Any], constrained: bool) -> None:
+    """Its states, evidence of alignments and terms."""
+    model = engine_model(model_of(3, eos=1.2, vocabulary=V, **shape))
+    draw, begins = random.Random(2), bytes([1] * V)
+    segments = [
+        Segment(
+            ids,
+            options(draw.choice([1, 3, 9]), alignments=draw.random() < 0.7),
+            max_tokens=draw.randint(4, 12),
+            constraints=Constraints([[[draw.randint(3, 76)]]], begins) if constrained else None,
+        )
+        for ids in sources_of(24, 5, vocabulary=V, longest=18)
+    ]
+    search, waiting = EngineSearch([model], 2), segments[::-1]
+    while waiting or search.segments:
+        while waiting and len(search.segments) < 2:
+            search.enter([waiting.pop()])
+        search.run(3)
+    for segment in segments:
+        alone = EngineSearch([model], 1)
+        again = Segment(segment.ids, segment.options, max_tokens=segment.max_tokens, constraints=segment.constraints)
+        alone.enter([again])
+        assert alone.run(1000) == [again]
+        assert again.hypotheses == segment.hypotheses
+
+
+def test_the_most_terms_are_all_met() -> None:
+    """Each is one bit of 64. Without the last one, no hypothesis may end."""
+    vocabulary = MAX_TERMS + 4
+    model = model_of(1, eos=3, vocabulary=vocabulary, max_length=99)
+    for count in (MAX_TERMS, 33):
+        terms = [[[token]] for token in range(4, 4 + count)]
+        constraints, found = Constraints(terms, bytes([1] * vocabulary)), []
+        for search in (by_engine([engine_model(model)]), *([by_torch([model])] if count < MAX_TERMS else [])):
+            segment = Segment([5, 6, EOS], options(beam=2), max_tokens=count + 3, constraints=constraints)
+            search_all(search, [segment])
+            assert segment.hypotheses
+            assert set(segment.hypotheses[0].ids) >= {token for [[token]] in terms}
+            found.append([segment.hypotheses])
+        assert_same(found[0], found[-1])
+
+
+def resident() -> int:
+    """Return the kilobytes of this process in memory."""
+    with open("/proc/self/status") as file:
+        [line] = [line for line in file if line.startswith("VmRSS")]
+    return int(line.split()[1])
+
+
+def test_memory_is_given_back() -> None:
+    """By segments that leave, searches that end, and models that are forgotten."""
+    engine = library.load(SIGNATURES)
+    assert engine
+    weights = model_of(1, eos=0, vocabulary=V, d_model=64, d_ff=256, max_length=400)
+    tensors, state = engine_tensors(weights)
+    model, sources = engine_model(weights), [[5] * 300 + [EOS], [6] * 3 + [EOS]]
+
+    def slots_used_again() -> None:
+        for _ in range(12):
+            long.enter([Segment(ids, options(4, alignments=True), max_tokens=20) for ids in sources])
+            while long.segments:
+                long.run(100)
+
+    def searches() -> None:
+        for _ in range(12):
+            search = EngineSearch([model], 2)
+            search.enter([Segment(ids, options(4, alignments=True), max_tokens=20) for ids in sources])
+            search.run(2)
+
+    def models() -> None:
+        for _ in range(40):
+            Model(engine, weights.settings, tensors, state, int8=False)
+
+    long = EngineSearch([model], 2)
+    for use in (slots_used_again, searches, models):
+        use()
+        before = resident()
+        use()
+        assert resident() - before < 3000, use.__name__
