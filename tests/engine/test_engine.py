@@ -353,6 +353,21 @@ def test_weights_are_read_at_the_offsets_of_the_header(tmp_path: Path) -> None:
     for name, numbers in (("one", [4.0, 5.0]), ("two", [0.0, 1.0, 2.0, 3.0])):
         assert list((ctypes.c_float * len(numbers)).from_address(tensors[name].address)) == numbers
     assert len(mapped) == 24
+    many = weights_file(tmp_path / "many", {"x": entry(0, 24, *[1] * 7, 6), "y": entry(24, 24, 0, (1 << 62) - 1)})
+    assert safetensors_file.read_tensors(many)[0]["x"].shape == (*[1] * 7, 6)
+    assert safetensors_file.read_tensors(weights_file(tmp_path / "none", {}, 0))[0] == {}
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = safetensors_file._header
+
+    def longer(*arguments: Any) -> Any:
+        size, entries = header(*arguments)
+        return size + 1, entries
+
+    monkeypatch.setattr(safetensors_file, "_header", longer)
+    with pytest.raises(DataError, match="w was truncated while it was read"):
+        safetensors_file.read_tensors(weights_file(tmp_path / "w", {"x": entry(0, 24, 6)}))
 
 
 @pytest.mark.parametrize(
@@ -369,6 +384,15 @@ def test_weights_are_read_at_the_offsets_of_the_header(tmp_path: Path) -> None:
         ({"x": {"dtype": "F32", "shape": [6]}}, None, "is damaged"),
         ({"x": {"dtype": "F32", "shape": 6, "data_offsets": [0, 24]}}, None, "is damaged"),
         ({"x": [0, 24]}, None, "is damaged"),
+        ({"x": entry(0, 24, 6, dtype="F16")}, None, "has weights that are not F32: x is F16"),
+        ({"x": entry(0, 20, 5)}, None, "4 bytes belong to no tensor"),
+        ({"x": entry(0, 12, 3), "y": entry(0, 24, 6)}, None, "the offsets or the shape of y are wrong"),
+        ({"x": entry(0, 24, *[1] * 8, 6)}, None, "the entry of x does not describe a tensor"),
+        ({"x": entry(0, 24, 6, True)}, None, "the offsets or the shape of x are wrong"),
+        ({"x": entry(False, 24, 6)}, None, "the offsets or the shape of x are wrong"),
+        ({"x": entry(0, 24, 6), "y": entry(24, 24, 0, 1 << 62)}, None, "the offsets or the shape of y are wrong"),
+        ({"x": {**entry(0, 24, 6), "data_offsets": [0, 24, 24]}}, None, "the entry of x does not describe a tensor"),
+        (b'{"x": %b, "x": %b}' % ((json.dumps(entry(0, 24, 6)).encode(),) * 2), None, "a name occurs twice"),
         (b"[]", None, "is damaged"),
         (b"{", None, "is damaged"),
         (b"[" * 200_000, None, "is damaged"),

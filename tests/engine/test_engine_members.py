@@ -29,6 +29,7 @@ UNLIKE: list[list[dict[str, Any]]] = [
     [{"norm": "pre", "num_heads": 2, "d_k": 6, "d_v": 3}, {"num_layers": 1, "d_model": 20}],
     [{"decoder_cell": "ssru", "num_layers": 3}, {"norm": "pre", "positions": "learned", "d_model": 20}],
     [{"num_layers": 1}, {"decoder_cell": "ssru", "norm": "pre"}],
+    [{"positions": "marian"}, {"positions": "marian", "d_model": 2}],
     [{"decoder_cell": "ssru", "d_model": 34}, {"decoder_cell": "ssru", "norm": "pre"}, {"output_bias": True}],
 ]
 

@@ -354,6 +354,22 @@ def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: floa
 
 
 @pytest.mark.parametrize("engine", [False, True])
+def test_scores_do_not_read_the_end_of_a_source_that_the_model_does_not_read(engine: bool) -> None:
+    model, sources = model_of(3, source_eos=False), [[EOS], *sources_of(9, 5)]
+    found = searched([model], sources, options(extra_length=6), engine=engine)
+    forced = score_targets([model], DOUBLE, [(ids, [*best.ids, EOS]) for ids, (best,) in zip(sources, found, strict=True)])
+    for (best,), values in zip(found, forced, strict=True):
+        assert best.token_log_probabilities == pytest.approx(values, abs=1e-4 if engine else 1e-10)
+
+
+@pytest.mark.parametrize("sizes", [(1000, 2), (2, 1000), (1024, 1024)])
+def test_pairs_are_scored_in_batches_of_their_longer_sides(sizes: tuple[int, int]) -> None:
+    src, tgt = ([5] * (size - 1) + [EOS] for size in sizes)
+    batches = torch_search.pair_batches([(src, tgt)] * 10, torch.device("cpu"))
+    assert [chosen for chosen, _ in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("engine", [False, True])
 def test_no_translation_exceeds_the_limits_of_its_source_and_the_model(engine: bool) -> None:
     model, sources = model_of(2, max_length=16, tied_output=False), sources_of(60, 2, longest=16)
     with torch.no_grad():
