@@ -20,7 +20,7 @@ from nmt_cli.interop.export import export
 from nmt_cli.recipe import loading, schema
 from nmt_cli.recipe.limits import Range
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.system.errors import DataError, MissingError, UsageError
 from nmt_cli.transformer import config as model_config
 from nmt_cli.transformer.config import Architecture, Decoding, checked_decoding, read_model_json
 from nmt_cli.transformer.directory import models_here, open_model, other_models, output_of
@@ -275,6 +275,15 @@ def test_a_directory_of_another_kind_is_no_checkpoint(model: Path, tmp_path: Pat
     with pytest.raises(DataError) as caught:
         open_model(directory)
     assert "checkpoint" not in str(caught.value)
+
+
+def test_a_path_without_a_model_and_a_file_are_told_apart(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(MissingError, match=f"^no model in {place}"):
+            open_model(place)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file is a file; a model is a directory"):
+        open_model(tmp_path / "file")
 
 
 def test_at_most_eight_models_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
