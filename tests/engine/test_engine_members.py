@@ -1,5 +1,6 @@
 """Ensembles of unlike models, slots that are used again, the most terms, and memory that is given back."""
 
+import ctypes
 import random
 from typing import Any
 
@@ -23,6 +24,7 @@ from nmt_cli.engine.model import SIGNATURES, Model
 from nmt_cli.translation.constraints import MAX_TERMS, Constraints
 from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.segments import Segment
+from nmt_cli.translation.shortlist import Shortlist
 
 V = 77
 UNLIKE: list[list[dict[str, Any]]] = [
@@ -98,40 +100,62 @@ def test_the_most_terms_are_all_met() -> None:
         assert_same(found[0], found[-1])
 
 
-def resident() -> int:
-    """Return the kilobytes of this process in memory."""
-    with open("/proc/self/status") as file:
-        [line] = [line for line in file if line.startswith("VmRSS")]
-    return int(line.split()[1])
+class Usage(ctypes.Structure):
+    """The result of glibc's mallinfo2."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd x y uordblks z top".split()]
 
 
+def allocated() -> int:
+    """Return the bytes that this process has allocated and not freed."""
+    ask = ctypes.CDLL(None).mallinfo2
+    ask.restype = Usage
+    usage = ask()
+    return int(usage.uordblks + usage.hblkhd)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_memory_is_given_back() -> None:
     """By segments that leave, searches that end, and models that are forgotten."""
     engine = library.load(SIGNATURES)
     assert engine
     weights = model_of(1, eos=0, vocabulary=V, d_model=64, d_ff=256, max_length=400)
     tensors, state = engine_tensors(weights)
-    model, sources = engine_model(weights), [[5] * 300 + [EOS], [6] * 3 + [EOS]]
+    model, long = engine_model(weights), [5] * 300 + [EOS]
+    listed = Shortlist([5], [0] * V, [])
+
+    def segments(count: int, **more: Any) -> list[Segment]:
+        return [Segment(long, options(16, alignments=True, **more), max_tokens=20) for _ in range(count)]
 
     def slots_used_again() -> None:
-        for _ in range(12):
-            long.enter([Segment(ids, options(4, alignments=True), max_tokens=20) for ids in sources])
-            while long.segments:
-                long.run(100)
+        for _ in range(5):
+            for sources in (segments(2), segments(1, shortlist=listed)):
+                search.enter(sources)
+                search.run(3)
+                for slot in [*search.segments]:
+                    search.leave(slot)
 
     def searches() -> None:
-        for _ in range(12):
-            search = EngineSearch([model], 2)
-            search.enter([Segment(ids, options(4, alignments=True), max_tokens=20) for ids in sources])
-            search.run(2)
+        for _ in range(5):
+            other = EngineSearch([model, model], 2)
+            other.enter(segments(2, shortlist=listed))
+            other.run(2)
 
     def models() -> None:
-        for _ in range(40):
-            Model(engine, weights.settings, tensors, state, int8=False)
+        for int8 in (False, True):
+            Model(engine, weights.settings, tensors, state, int8=int8)
 
-    long = EngineSearch([model], 2)
+    search = EngineSearch([model], 40)
     for use in (slots_used_again, searches, models):
         use()
-        before = resident()
+        before = allocated()
         use()
-        assert resident() - before < 3000, use.__name__
+        assert allocated() - before <= 50_000, use.__name__
+    before = allocated()
+    search.enter(segments(40))
+    full = allocated() - before
+    for slot in [*search.segments]:
+        search.leave(slot)
+    assert allocated() - before < full / 2, "alignments of long sentences take megabytes"
+    del search
+    assert allocated() < before + 50_000

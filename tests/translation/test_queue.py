@@ -382,22 +382,6 @@ def test_a_long_text_that_comes_alone_has_all_the_room_at_once(monkeypatch: pyte
     assert max(map(len, work.positions)) == 2 * module.IDLE_FACTOR
 
 
-def test_the_segments_of_a_later_long_text_wait_as_those_of_the_first_do() -> None:
-    """However many segments were taken before."""
-    work = Work()
-    for _ in range(150):
-        work.submit(1)
-    work.finish_all()
-    work.gate.clear()
-    work.taken.clear()
-    with work.queue.changed:
-        long = work.submit(2)
-        for _ in range(100):
-            work.submit(1)
-    work.finish()
-    assert [work.taken.index(segment) for segment in long] == [0, 101]
-
-
 def test_constrained_and_other_segments_are_not_taken_together() -> None:
     """Where a search needs segments of one kind; their options may be equal."""
     terms = Constraints([[[5]]], bytes(9))
