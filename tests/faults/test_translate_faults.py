@@ -326,6 +326,25 @@ def test_the_worker_with_the_least_pending_work_gets_the_next_segment() -> None:
     os.close(into)
 
 
+def test_workers_are_sent_no_more_than_they_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the rows of all devices. The others wait, so that another queue or a later text may have them."""
+    monkeypatch.setattr(workers, "rows_at_once", lambda _: 3)
+    out, into = os.pipe()
+    with pool_of(lambda _: [*os.read(out, 1)]) as pool:
+        done = list[Segment]()
+        queue = SegmentQueue([pool.search], done.append)
+        queue.submit(segments_of(*([i] for i in range(9)), beam=4))
+        assert queue.wait_for(lambda: queue.searching == 3, 60)
+        for number in range(1, 10):
+            time.sleep(0.05)
+            assert queue.searching == min(3, 10 - number), "three of four hypotheses in 12 rows"
+            os.write(into, b"x")
+            queue.wait_for(lambda number=number: len(done) == number, 60)
+        queue.close()
+    os.close(out)
+    os.close(into)
+
+
 @pytest.mark.parametrize(
     ("error", "kind", "words"),
     [

@@ -275,6 +275,9 @@ def test_a_directory_of_another_kind_is_no_checkpoint(model: Path, tmp_path: Pat
     with pytest.raises(DataError) as caught:
         open_model(directory)
     assert "checkpoint" not in str(caught.value)
+    other = edited(model, tmp_path / "run/checkpoints/9", "manifest.json", updated(kind="checkpoint"), sign=False)
+    with pytest.raises(DataError, match=rf"is a checkpoint of training.*: nmt average-checkpoints {tmp_path}/run$"):
+        open_model(other)
 
 
 def test_a_path_without_a_model_and_a_file_are_told_apart(tmp_path: Path) -> None:

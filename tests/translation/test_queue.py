@@ -423,3 +423,22 @@ def test_every_segment_of_a_search_that_begins_again_is_searched_alone_after_an_
     assert queue.wait_for(lambda: len(done) == 3, 60)
     queue.close()
     assert (narrowest, alone) == ([2, 2], [0, 1, 2])
+
+
+def test_a_background_segment_is_taken_as_soon_as_it_is_due() -> None:
+    """Beside a first one: when exactly 64 others have been taken."""
+    found = list[list[int]]()
+
+    def search(queue: WorkerQueue) -> None:
+        held = queue.take(9, 9, 1)
+        for _ in range(BACKGROUND_INTERVAL - 1):
+            queue.finish(queue.take(9, 9, 1))
+        found.append([segment.position for segment in queue.take(9, 9, 1)])
+        raise ZeroDivisionError if held else KeyError
+
+    done = list[Segment]()
+    queue = SegmentQueue([search], done.append, background_limit=5)
+    queue.submit(Segment([5], ONE, position=position) for position in [0, 1, *[0] * (BACKGROUND_INTERVAL - 1)])
+    assert queue.wait_for(lambda: bool(found), 60)
+    queue.close()
+    assert found[0] == [1]

@@ -152,12 +152,17 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, en
 
 
 @pytest.mark.parametrize("engine", [False, True])
-@pytest.mark.parametrize(("seed", "eos", "steps"), [(4, 1.0, [24, 3, 5, 6, 6]), (1, 1.4, [54, 40, 56, 40, 56])])
+@pytest.mark.parametrize(
+    ("seed", "eos", "extra", "steps"),
+    [(4, 1.0, 50, [24, 3, 5, 6, 6]), (1, 1.4, 50, [54, 40, 56, 40, 56]), (4, 1.0, 4, [8, 3, 5, 5, 5])],
+)
 def test_search_stops_when_nothing_can_win_soon(
-    seed: int, eos: float, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
+    seed: int, eos: float, extra: int, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bound by the longest length would take 35 and 44 steps in the place of 24 and 40."""
-    model, how, step, taken = model_of(seed, eos=eos, max_length=64), options(), Slots.step, list[int]()
+    """A bound by the longest length would take 35 and 44 steps in the place of 24 and 40. A bound beyond the longest
+    length would take 6 and 6 in the place of the last two."""
+    model, how = model_of(seed, eos=eos, max_length=64), options(extra_length=extra)
+    step, taken = Slots.step, list[int]()
     monkeypatch.setattr(Slots, "step", lambda slots: taken.append(1) or step(slots))
     run = EngineSearch.run
     monkeypatch.setattr(EngineSearch, "run", lambda search, steps: taken.extend(search.segments) or run(search, steps))
@@ -473,6 +478,20 @@ def test_scores_that_are_not_finite_end_the_search(constrained: bool) -> None:
     model.embedding.weight.data[7, 0] = math.nan
     with pytest.raises(DivergedError, match="not finite"):
         score_targets([model], DOUBLE, [([5, EOS], [6, EOS])])
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_neighbors_with_other_options_are_searched_by_their_own(engine: bool) -> None:
+    model = model_of(3, eos=2)
+    ways = [options(2, extra_length=4, n_best=2), options(5, 1.5, 9), options(2, extra_length=4, alignments=True)]
+    segments = [Segment(ids, ways[i % 5 % 3]) for i, ids in enumerate(sources_of(15, 5))]
+    search = by_engine([engine_model(model)]) if engine else by_torch([model])
+    search_all(search, segments)
+    for segment in segments:
+        search_all(search, [alone := Segment(segment.ids, segment.options)])
+        for ours, other in zip(segment.hypotheses, alone.hypotheses, strict=True):
+            assert (ours.ids, ours.source_positions) == (other.ids, other.source_positions)
+            assert ours.score == pytest.approx(other.score, abs=1e-10)
 
 
 @pytest.mark.parametrize("engine", [False, True])

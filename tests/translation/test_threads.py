@@ -176,6 +176,18 @@ def test_a_result_may_be_awaited_with_a_timeout(model: Path, gate: Gate) -> None
     assert pending.result(0) == expected, "also after the Translator is closed"
 
 
+def test_the_load_is_what_waits_and_what_is_searched(model: Path, gate: Gate) -> None:
+    with Translator(model, workers=1) as translator:
+        assert translator.load == (0, 0)
+        pending = [translator.submit("der Hund")]
+        while not gate.entered:
+            time.sleep(0.001)
+        pending += [translator.submit("rot") for _ in range(3)]
+        assert translator.load == (3, 1)
+        gate.opened.set()
+        assert all(each.result(60).text is not None for each in pending)
+
+
 def test_segments_are_queued_by_their_positions_in_the_larger_text(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
