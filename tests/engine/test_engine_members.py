@@ -159,3 +159,17 @@ def test_memory_is_given_back() -> None:
     assert allocated() - before < full / 2, "alignments of long sentences take megabytes"
     del search
     assert allocated() < before + 50_000
+
+
+def test_a_shortlist_may_be_used_again_and_again() -> None:
+    """Its columns are gathered once."""
+    model, draw = engine_model(model_of(3, eos=1.5, vocabulary=150)), random.Random(1)
+    lists = [Shortlist(draw.sample(range(3, 150), 60), [0] * 150, []) for _ in range(2)]
+    search, found = EngineSearch([model], 3), list[list[Any]]()
+    for i in range(400):
+        segments = [Segment([5, 6, EOS], options(2, shortlist=each), max_tokens=3) for each in lists[: 1 + i % 2]]
+        search.enter(segments)
+        while search.segments:
+            search.run(9)
+        found.append([segment.hypotheses for segment in segments])
+    assert all(each == found[1][: len(each)] for each in found)
