@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,17 @@ def test_the_worker_with_the_least_pending_work_gets_the_next_segment() -> None:
         assert len({segment.hypotheses[0].ids[0] for segment in others}) == 1
     os.close(out)
     os.close(into)
+
+
+def test_every_result_of_a_batch_is_one_segment_less() -> None:
+    """The worker with the fewest open segments gets the next one."""
+    ours, theirs = Pipe()
+    worker = workers._Worker(ours, 0, open=5)
+    theirs.send([(4, []), (7, [])])
+    assert worker.receive() == [(4, []), (7, [])]
+    assert worker.open == 3
+    ours.close()
+    theirs.close()
 
 
 def test_workers_are_sent_no_more_than_they_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:

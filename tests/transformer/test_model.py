@@ -137,6 +137,14 @@ def test_the_drop_rate_is_the_probability(probability: float, width: int) -> Non
     assert float(1 - masks.double().mean()) == pytest.approx(probability, abs=4 * sigma + 2**-16)
 
 
+def test_nothing_drops_out_at_a_probability_of_0() -> None:
+    """Probabilities are rounded to multiples of 2^-16, of which 0 is none."""
+    model = random_model(tiny(dropout=0.0, d_model=64), V)
+    pairs = random_pairs(1, V, [(20, 20)] * 60)
+    plain, dropped = logits_of(model, pairs), logits_of(model, pairs, key=(9,), numbers=np.arange(60))
+    assert difference([x[:, 1:] for x in plain], [x[:, 1:] for x in dropped]) == 0
+
+
 def test_tokens_layers_and_channels_drop_out_independently() -> None:
     def masks(*key: int) -> Tensor:
         seeds = [next_dropout_site(torch.from_numpy(token_seeds(key, np.arange(40, 56), np.full(16, 16))))]
