@@ -265,7 +265,9 @@ def test_settings_that_an_earlier_model_json_lacks_have_their_defaults(model: Pa
 def test_an_earlier_model_has_its_recipe_and_its_manifest(tmp_path: Path) -> None:
     directory = edited(EARLIER / "plain", tmp_path / "plain", "manifest.json", updated(seen_tokens=33), sign=False)
     assert open_model(directory).config.seen_tokens == 33
-    wrong = edited(EARLIER / "plain", tmp_path / "pre", "recipe.yaml", lambda text: text.replace("norm: post", "norm: pre"))
+    wrong = edited(
+        EARLIER / "plain", tmp_path / "pre", "recipe.yaml", lambda text: text.replace("norm: post", "norm: pre")
+    )
     with pytest.raises(DataError, match=r"does not fit recipe\.yaml: encoder_norm\.weight has shape none"):
         open_model(wrong)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tiny_model import WORDS
 from translators import one_at_a_time, one_by_one, records, run, translator_by
 
 from nmt_cli import Terms, Translator
@@ -208,8 +209,7 @@ def test_a_loop_stays_untranslated_if_the_search_with_terms_fails_too(model: Pat
 
 
 def test_the_tokens_of_a_forced_prefix_are_no_excess(echo: Translator) -> None:
-    words = "Katze Baum Haus und nicht mit auf ein ist die das geht rot der Hund".split()
-    prefix = " ".join(words[i * 7 % 15] + " " + words[i * 4 % 15] for i in range(30))
+    prefix = " ".join(WORDS[i * 7 % 15] + " " + WORDS[i * 4 % 15] for i in range(30))
     [found] = echo.translate(["der Hund geht auf"], prefixes=[prefix], extra_length=500)
     assert found.text == f"{prefix} der Hund geht auf"
     assert (len(found.segments), echo.counts["retried"]) == (1, 0)

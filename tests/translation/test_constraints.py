@@ -202,7 +202,9 @@ def test_constrained_and_other_sentences_share_a_search() -> None:
         assert searched([model], [segment], engine=True) == [expected]
 
 
-@pytest.mark.parametrize(("sizes", "width"), [([1], 8), ([7], 8), ([3, 5], 12), ([11], 12), ([12], 16), ([63], 64), ([70], 64)])
+@pytest.mark.parametrize(
+    ("sizes", "width"), [([1], 8), ([7], 8), ([3, 5], 12), ([11], 12), ([12], 16), ([63], 64), ([70], 64)]
+)
 def test_a_beam_has_room_for_every_bank(sizes: list[int], width: int) -> None:
     """One for each number of tokens from 0 on, rounded up to a multiple of four, from 8 to 64."""
     assert Constraints([[[5] * size] for size in sizes], bytes(9)).width == width

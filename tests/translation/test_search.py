@@ -362,7 +362,9 @@ def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: floa
 def test_scores_do_not_read_the_end_of_a_source_that_the_model_does_not_read(engine: bool) -> None:
     model, sources = model_of(3, source_eos=False), [[EOS], *sources_of(9, 5)]
     found = searched([model], sources, options(extra_length=6), engine=engine)
-    forced = score_targets([model], DOUBLE, [(ids, [*best.ids, EOS]) for ids, (best,) in zip(sources, found, strict=True)])
+    forced = score_targets(
+        [model], DOUBLE, [(ids, [*best.ids, EOS]) for ids, (best,) in zip(sources, found, strict=True)]
+    )
     for (best,), values in zip(found, forced, strict=True):
         assert best.token_log_probabilities == pytest.approx(values, abs=1e-4 if engine else 1e-10)
 

@@ -214,7 +214,7 @@ def test_an_error_names_its_own_file_or_else_the_output(model: Path, tmp_path: P
         def failing(*_: object, error: OSError = error) -> None:
             raise error
 
-        with pytest.raises(OSError, match="x|full") as caught:
+        with pytest.raises(OSError, match=r"x|full") as caught:
             translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (model,)), failing)
         assert caught.value.filename == name
         assert not (tmp_path / "out.part").exists()
