@@ -127,6 +127,8 @@ def tokenizer_of(*known: str, target: Any = None) -> Any:
         ("en", [], "THE DOG KNOWS WHAT I’LL DO", "The dog knows what I’ll do"),
         ("en", [], "THE DOG KNOWS WHAT I'LL DO", "The dog knows what I'll do"),
         ("fr", [], "LE CHIEN I’A VU", "Le chien i’a vu"),
+        ("fr", [], "IL A UN CHIEN ICI", "Il a un chien ici"),
+        ("nl", [], "DE UN IS HIER", "De UN is hier"),
         ("en", ["ii"], "THE WORLD WAR II ENDED", "The world war II ended"),
         ("en", ["vi"], "THE KING HENRY VI RUNS", "The king henry VI runs"),
         ("sv", ["vi"], "HENRY VI OCH HUNDEN", "Henry vi och hunden"),
