@@ -113,8 +113,9 @@ def test_one_sentence_without_room_and_other_errors_end_the_search() -> None:
 
 
 def tokenizer_of(*known: str, target: Any = None) -> Any:
-    """Return a tokenizer with one token for each known word and each letter of others."""
-    tokenizer = SimpleNamespace(encode=lambda texts: [[0] * (1 if text in known else len(text)) for text in texts])
+    """Return a tokenizer with one token for each known word, the number after a colon, or one for each letter."""
+    sizes = {word: int(size or 1) for word, _, size in (each.partition(":") for each in known)}
+    tokenizer = SimpleNamespace(encode=lambda texts: [[0] * sizes.get(text, len(text)) for text in texts])
     tokenizer.target = target or tokenizer
     return tokenizer
 
@@ -129,6 +130,10 @@ def tokenizer_of(*known: str, target: Any = None) -> Any:
         ("fr", [], "LE CHIEN I’A VU", "Le chien i’a vu"),
         ("fr", [], "IL A UN CHIEN ICI", "Il a un chien ici"),
         ("nl", [], "DE UN IS HIER", "De UN is hier"),
+        ("en", [], "WELL-KNOWN HATS ARE HERE", "Well-known hats are here"),
+        ("en", ["Paris"], "WE GO TO PARIS", "We go to Paris"),
+        ("en", ["Paris:2"], "WE GO TO PARIS", "We go to paris"),  # by accident
+        ("de", ["Paris:2"], "IN PARIS IST ES", "In Paris Ist Es"),
         ("en", ["ii"], "THE WORLD WAR II ENDED", "The world war II ended"),
         ("en", ["vi"], "THE KING HENRY VI RUNS", "The king henry VI runs"),
         ("sv", ["vi"], "HENRY VI OCH HUNDEN", "Henry vi och hunden"),
@@ -164,6 +169,8 @@ def test_forms_of_terms_keep_their_case() -> None:
     assert part.case
     assert (part.text, part.case.kept) == ("The dog and the big cat", {"dog", "eBay", "iTunes"})
     assert part.case.written("eBay und Katze") == "eBay UND KATZE"
+    [part] = caser.parts(text := "SEE New (WATER) AND AIR", sentences_of(text), Terms.parse(["New (\tx"]))
+    assert part.text == "See New (water) and air", "the phrase ends before the word"
 
 
 def test_a_prefix_is_converted_by_the_tokenizer_of_the_translation() -> None:
