@@ -442,3 +442,26 @@ def test_a_background_segment_is_taken_as_soon_as_it_is_due() -> None:
     assert queue.wait_for(lambda: bool(found), 60)
     queue.close()
     assert found[0] == [1]
+
+
+@pytest.mark.parametrize(
+    ("room", "count"),
+    [((99, 99, 1), 1), ((99, 99, 3), 1), ((99, 99, 4), 2), ((99, 99, 7), 3), ((10, 99, 99), 2)]
+    + [((12, 99, 99), 3), ((99, 10, 99), 3), ((99, 12, 99), 4), ((1, 99, 99), 1), ((99, 1, 99), 1)],
+)
+def test_rows_tokens_and_the_batch_are_counted(room: tuple[int, int, int], count: int) -> None:
+    """In hypotheses, and in source tokens. A batch is complete once it has so many."""
+    taken, done = list[int](), list[Segment]()
+
+    def search(queue: WorkerQueue) -> None:
+        while found := queue.take(*room):
+            taken.append(len(found))
+            queue.finish(found)
+
+    queue = SegmentQueue([search], done.append)
+    with queue.changed:
+        queue.submit(Segment([5] * 3, options(4)) for _ in range(12))
+    assert queue.wait_for(lambda: len(done) == 12, 60)
+    queue.close()
+    assert taken[1:-1] == [count] * len(taken[1:-1])
+    assert max(taken) == count

@@ -15,6 +15,7 @@ from tiny_model import content, memory_file
 from translators import one_by_one, parts_of, records, run, translator_by
 
 from nmt_cli import Terms, Translator
+from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.system import console
 from nmt_cli.system.errors import UsageError
@@ -80,7 +81,7 @@ def test_messages_count_losses_and_repetitions(capsys: pytest.CaptureFixture[str
     """Losses are warnings, which a quiet command prints, too; counts of 0 are not printed."""
     expected = [
         ("nmt: warning: 1,001 lines are not UTF-8 (first: line 2,007)", "invalid"),
-        ("nmt: warning: 1,002 lines were over ", "huge"),
+        (f"nmt: warning: 1,002 lines were over {MAX_LINE_BYTES:,} bytes and were cut", "huge"),
         ("nmt: warning: 1,003 lines or prefixes were longer than the model's 4,096 tokens", "cut"),
         ("nmt: warning: 1,004 terms are missing from their line's translation", "unsaid"),
         ("1,005 segments lacked a term", "constrained"),
