@@ -24,7 +24,7 @@ from nmt_cli.translation import lines as lines_module
 from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.pending import Pending
-from nmt_cli.translation.queue import Backend
+from nmt_cli.translation.queue import Backend, SegmentQueue
 from nmt_cli.translation.segments import Segment
 
 LONG = "der Hund geht. " * 200
@@ -227,17 +227,19 @@ def test_an_error_while_joining_belongs_to_its_text(model: Path, monkeypatch: py
 
 
 def test_the_backend_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = list[int]()
-    backend = Backend([lambda _: None], "a test's", close=lambda: closed.append(1))
+    closed, queues = list[bool](), list[SegmentQueue]()
+    backend = Backend([lambda _: None], "a test's", close=lambda: closed.append(queues[-1].closed))
     monkeypatch.setattr(backends, "choose", lambda *_: backend)
     with Translator(model) as translator:
+        queues.append(translator.queue)
         assert not closed
     translator.close()
-    assert closed == [1]
+    assert closed == [True], "after its queue, whose searches may still use the backend"
     translator = Translator(model)
+    queues.append(translator.queue)
     del translator
     gc.collect()
-    assert closed == [1, 1]
+    assert closed == [True, True]
 
 
 def test_a_cancelled_text_is_not_searched(model: Path, gate: Gate) -> None:
