@@ -166,14 +166,18 @@ def test_memory_is_given_back() -> None:
 
 
 def test_a_shortlist_may_be_used_again_and_again() -> None:
-    """Its columns are gathered once."""
+    """Its columns are gathered once, while another segment needs later ones."""
     model, draw = engine_model(model_of(3, eos=1.5, vocabulary=150)), random.Random(1)
-    lists = [Shortlist(draw.sample(range(3, 150), 60), [0] * 150, []) for _ in range(2)]
+    ways = [options(2, shortlist=Shortlist(draw.sample(range(3, 150), 60), [0] * 150, [])) for _ in range(2)]
     search, found = EngineSearch([model], 3), list[list[Any]]()
-    for i in range(400):
-        segments = [Segment([5, 6, EOS], options(2, shortlist=each), max_tokens=3) for each in lists[: 1 + i % 2]]
-        search.enter(segments)
-        while search.segments:
-            search.run(9)
-        found.append([segment.hypotheses for segment in segments])
-    assert all(each == found[1][: len(each)] for each in found)
+    search.enter([Segment([5, 6, EOS], way, max_tokens=30) for way in ways])
+    for _ in range(400):
+        search.leave(next(slot for slot, segment in search.segments.items() if segment.options == ways[0]))
+        search.enter([Segment([5, 6, EOS], ways[0], max_tokens=30)])
+    while search.segments:
+        found += [[segment.options, segment.hypotheses] for segment in search.run(9)]
+    for way, hypotheses in found:
+        alone = EngineSearch([model], 1)
+        alone.enter([segment := Segment([5, 6, EOS], way, max_tokens=30)])
+        assert alone.run(99) == [segment]
+        assert segment.hypotheses == hypotheses

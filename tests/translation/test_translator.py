@@ -261,3 +261,9 @@ def test_a_thousand_hypotheses_are_the_most(model: Path) -> None:
     with Translator(model) as translator:
         assert translator.resolved(SearchOptions(n_best=1000)).beam == 1000
         assert translator.resolved(SearchOptions(n_best=1000, sampling=Sampling())).beam == 1
+
+
+def test_the_case_follows_the_languages_of_the_model(tmp_path: Path) -> None:
+    with Translator(make_model(tmp_path, "corpus.src=tr", "corpus.tgt=nl")) as translator:
+        caser = translator.segmenter.caser
+        assert (caser.source, caser.target, caser.tags) == ("tr", "nl", translator.config.tags)
