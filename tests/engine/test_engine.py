@@ -5,6 +5,7 @@ import ctypes
 import gc
 import itertools
 import json
+import mmap
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from searching import (
     searched,
     sources_of,
 )
+from tiny_model import make_model
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.engine import library, safetensors_file
@@ -37,6 +39,7 @@ from nmt_cli.engine.layout import tensor_shapes
 from nmt_cli.engine.model import SIGNATURES, Model
 from nmt_cli.engine.safetensors_file import Tensor
 from nmt_cli.system.errors import DataError, DivergedError, StorageError
+from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import engine_backend, retry
 from nmt_cli.translation import search as torch_search
 from nmt_cli.translation.constraints import Constraints
@@ -353,6 +356,51 @@ def test_weights_are_read_at_the_offsets_of_the_header(tmp_path: Path) -> None:
     for name, numbers in (("one", [4.0, 5.0]), ("two", [0.0, 1.0, 2.0, 3.0])):
         assert list((ctypes.c_float * len(numbers)).from_address(tensors[name].address)) == numbers
     assert len(mapped) == 24
+    many = weights_file(tmp_path / "many", {"x": entry(0, 24, *[1] * 7, 6), "y": entry(24, 24, 0, (1 << 62) - 1)})
+    assert safetensors_file.read_tensors(many)[0]["x"].shape == (*[1] * 7, 6)
+    assert safetensors_file.read_tensors(weights_file(tmp_path / "none", {}, 0))[0] == {}
+
+
+@pytest.mark.parametrize(("kept", "zeros"), [([0], [3, 4, 5]), ([5], [0, 1, 2, 3]), ([1, 4], [0, 3]), ([], range(6))])
+def test_memory_is_released_but_for_tensors_that_are_read_in_place(kept: list[int], zeros: Sequence[int]) -> None:
+    """In whole pages. Released pages are read as zeros. Each tensor has one page and a half; they begin at offset 0."""
+    memory = mmap.mmap(-1, 9 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.write(b"\1" * len(memory))
+    base, size = ctypes.addressof(ctypes.c_char.from_buffer(memory)), 3 * mmap.PAGESIZE // 2
+    safetensors_file.release(memory, [Tensor(base + i * size, (size // 4,)) for i in reversed(kept)])
+    for i in range(6):
+        content = memory[i * size : (i + 1) * size]
+        assert (0 in content) == (i not in kept) or i not in zeros
+        assert i not in kept or content == b"\1" * size
+        assert i not in zeros or content.count(0) >= mmap.PAGESIZE // 2
+
+
+def test_an_opened_model_keeps_its_embeddings_alone(tmp_path: Path) -> None:
+    """The engine has packed copies of the other tensors."""
+    path = make_model(tmp_path, "model.d_model=128", "model.d_ff=512") / "model.safetensors"
+    engine, settings = library.load(SIGNATURES), open_model(path.parent).config.architecture
+    tensors, memory = safetensors_file.read_tensors(path)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    before = bytes(memory)
+    assert engine
+    model = Model(engine, settings, tensors, memory, int8=True)
+    for name, tensor in tensors.items():
+        first = tensor.address - base
+        same = memory[first : first + tensor.bytes] == before[first : first + tensor.bytes]
+        assert same == (name == "embedding.weight") or tensor.bytes < 2 * mmap.PAGESIZE, name
+    assert model.handle
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    header = safetensors_file._header
+
+    def longer(*arguments: Any) -> Any:
+        size, entries = header(*arguments)
+        return size + 1, entries
+
+    monkeypatch.setattr(safetensors_file, "_header", longer)
+    with pytest.raises(DataError, match="w was truncated while it was read"):
+        safetensors_file.read_tensors(weights_file(tmp_path / "w", {"x": entry(0, 24, 6)}))
 
 
 @pytest.mark.parametrize(
@@ -369,6 +417,15 @@ def test_weights_are_read_at_the_offsets_of_the_header(tmp_path: Path) -> None:
         ({"x": {"dtype": "F32", "shape": [6]}}, None, "is damaged"),
         ({"x": {"dtype": "F32", "shape": 6, "data_offsets": [0, 24]}}, None, "is damaged"),
         ({"x": [0, 24]}, None, "is damaged"),
+        ({"x": entry(0, 24, 6, dtype="F16")}, None, "has weights that are not F32: x is F16"),
+        ({"x": entry(0, 20, 5)}, None, "4 bytes belong to no tensor"),
+        ({"x": entry(0, 12, 3), "y": entry(0, 24, 6)}, None, "the offsets or the shape of y are wrong"),
+        ({"x": entry(0, 24, *[1] * 8, 6)}, None, "the entry of x does not describe a tensor"),
+        ({"x": entry(0, 24, 6, True)}, None, "the offsets or the shape of x are wrong"),
+        ({"x": entry(False, 24, 6)}, None, "the offsets or the shape of x are wrong"),
+        ({"x": entry(0, 24, 6), "y": entry(24, 24, 0, 1 << 62)}, None, "the offsets or the shape of y are wrong"),
+        ({"x": {**entry(0, 24, 6), "data_offsets": [0, 24, 24]}}, None, "the entry of x does not describe a tensor"),
+        (b'{"x": %b, "x": %b}' % ((json.dumps(entry(0, 24, 6)).encode(),) * 2), None, "a name occurs twice"),
         (b"[]", None, "is damaged"),
         (b"{", None, "is damaged"),
         (b"[" * 200_000, None, "is damaged"),

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import texts
@@ -253,6 +255,108 @@ def test_env_shows_the_level_or_the_reason_for_none(own_library: Path) -> None:
     done = texts.python("-m", "nmt_cli", "env", NMT_ENGINE="sse9")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert done.stderr.startswith("nmt env: error: NMT_ENGINE=sse9 is unknown")
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Hatchling's hook with a compiler that notes its calls in `built`, or raises `error`, in another directory."""
+    interface = SimpleNamespace(BuildHookInterface=object)
+    for name in ("hatchling", "hatchling.builders", "hatchling.builders.hooks", "hatchling.builders.hooks.plugin"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "hatchling.builders.hooks.plugin.interface", interface)
+    for name in (build.SWITCH, build.TARGET):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(build, "HERE", tmp_path)
+    monkeypatch.setattr(build, "LIBRARY", tmp_path / "libengine.so")
+    hook = build.get_build_hook()()
+    hook.app, hook.warnings, hook.built, hook.error = SimpleNamespace(), [], [], None
+    hook.app.display_warning = hook.warnings.append
+
+    def compiled(output: Path, target: str) -> None:
+        hook.built.append((output.name, target))
+        if hook.error:
+            raise hook.error
+        output.write_text(target)
+
+    monkeypatch.setattr(build, "build", compiled)
+    return hook
+
+
+OTHER = "aarch64-macos" if platform.machine() == "x86_64" else "x86_64-macos"
+
+
+@pytest.mark.parametrize("version", ["standard", "editable"])
+@pytest.mark.parametrize("wanted", ["", platform.machine(), OTHER])
+def test_a_wheel_has_the_library_of_its_target(
+    hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, wanted: str
+) -> None:
+    """That of another system never takes the place of the own one, and is removed afterwards."""
+    if wanted:
+        monkeypatch.setenv(build.TARGET, wanted)
+    (tmp_path / "libengine.so").write_text("own")
+    data: dict[str, Any] = {"force_include": {}}
+    assert hook.dependencies() == [build.COMPILER]
+    hook.initialize(version, data)
+    name, target = f".libengine-{OTHER}.so" if wanted == OTHER else "libengine.so", build.own_target()
+    target = build.target_of(wanted) if wanted else target
+    assert hook.built == [(name, target)]
+    expected = {"tag": build.wheel_tag(target), "pure_python": False} if version == "standard" else {}
+    included = {str(tmp_path / name): "nmt_cli/engine/libengine.so"} if version == "standard" else {}
+    assert data == {"force_include": included, **expected}
+    hook.finalize(version, data, "")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "libengine.so": "own" if wanted == OTHER else target
+    }
+    assert hook.warnings == []
+
+
+@pytest.mark.parametrize("reason", ["switch", "compiler", "disk"])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_wheel_without_the_library_is_pure_or_refused(
+    hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, wanted: bool
+) -> None:
+    """No older library stays. A target that was asked for must be built."""
+    (tmp_path / "libengine.so").write_text("older")
+    hook.error = {"compiler": build.CannotBuildError("x is wrong"), "disk": OSError("no space")}.get(reason)
+    if reason == "switch":
+        monkeypatch.setenv(build.SWITCH, "0")
+    assert hook.dependencies() == ([] if reason == "switch" else [build.COMPILER])
+    data: dict[str, Any] = {"force_include": {}}
+    words = {"switch": f"{build.SWITCH}=0", "compiler": "x is wrong", "disk": "no space"}[reason]
+    if wanted:
+        monkeypatch.setenv(build.TARGET, "aarch64")
+        with pytest.raises(build.CannotBuildError, match=f"^{build.TARGET}=aarch64: {words}$"):
+            hook.initialize("standard", data)
+    else:
+        hook.initialize("standard", data)
+        assert hook.warnings == [f"nmt is built without its engine, so CPU translation is slower: {words}"]
+        assert not list(tmp_path.iterdir())
+    assert data == {"force_include": {}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call"),
+    [
+        ([], (build.LIBRARY, None, [], [])),
+        (["--levels", "avx2,base", "-g", "-DX=1"], (build.LIBRARY, None, ["avx2", "base"], ["-g", "-DX=1"])),
+        (["--output", "a.so", "--target", "aarch64-linux-gnu"], (Path("a.so"), "aarch64-linux-gnu", [], [])),
+    ],
+)
+def test_the_library_is_built_by_hand(monkeypatch: pytest.MonkeyPatch, arguments: list[str], call: Any) -> None:
+    calls = list[Any]()
+    monkeypatch.setattr(build, "build", lambda *x: calls.append(x))
+    monkeypatch.setattr(sys, "argv", ["build.py", *arguments])
+    build.main()
+    assert calls == [call]
+
+
+def test_the_first_error_of_the_compiler_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    code = "import sys; sys.exit('warning: a\\n1.c: error: b\\nerror: c')"
+    with pytest.raises(build.CannotBuildError, match=r"^the compiler failed: 1\.c: error: b$"):
+        build._run([sys.executable, "-c", code], os.environ)
+    assert "warning: a" in capsys.readouterr().err
+    with pytest.raises(build.CannotBuildError, match=r"^the compiler failed: exit code 3$"):
+        build._run([sys.executable, "-c", "raise SystemExit(3)"], os.environ)
 
 
 @pytest.mark.slow

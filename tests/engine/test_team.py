@@ -55,9 +55,11 @@ def test_helpers_change_no_bit(shape: dict[str, Any], int8: bool) -> None:
             searched(models, sources, chosen, team)
 
 
-def test_several_threads_share_one_team() -> None:
+@pytest.mark.parametrize("size", [3, 7])
+def test_several_threads_share_one_team(size: int) -> None:
+    """Of which one at a time has the helpers, if there are any for four threads."""
     model = engine_model(model_of(3, eos=1.5, **LARGE), int8=True)
-    team, sources = Team(model.library, 3), sources_of(12, 6, 3000, 20)
+    team, sources = Team(model.library, size), sources_of(12, 6, 3000, 20)
     expected = [searched([model], [ids], options(4), None) for ids in sources]
     found: list[Any] = [None] * 12
 

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -322,6 +323,36 @@ def test_the_worker_with_the_least_pending_work_gets_the_next_segment() -> None:
         queue.close()
         assert done == [*others, slow]
         assert len({segment.hypotheses[0].ids[0] for segment in others}) == 1
+    os.close(out)
+    os.close(into)
+
+
+def test_every_result_of_a_batch_is_one_segment_less() -> None:
+    """The worker with the fewest open segments gets the next one."""
+    ours, theirs = Pipe()
+    worker = workers._Worker(ours, 0, open=5)
+    theirs.send([(4, []), (7, [])])
+    assert worker.receive() == [(4, []), (7, [])]
+    assert worker.open == 3
+    ours.close()
+    theirs.close()
+
+
+def test_workers_are_sent_no_more_than_they_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the rows of all devices. The others wait, so that another queue or a later text may have them."""
+    monkeypatch.setattr(workers, "rows_at_once", lambda _: 3)
+    out, into = os.pipe()
+    with pool_of(lambda _: [*os.read(out, 1)]) as pool:
+        done = list[Segment]()
+        queue = SegmentQueue([pool.search], done.append)
+        queue.submit(segments_of(*([i] for i in range(9)), beam=4))
+        assert queue.wait_for(lambda: queue.searching >= 3, 60)
+        for number in range(1, 10):
+            time.sleep(0.05)
+            assert queue.searching == min(3, 10 - number), "three of four hypotheses in 12 rows"
+            os.write(into, b"x")
+            queue.wait_for(lambda number=number: len(done) == number, 60)
+        queue.close()
     os.close(out)
     os.close(into)
 

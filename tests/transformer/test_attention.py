@@ -83,6 +83,12 @@ def test_flash_attention_is_used_where_its_kernel_supports_it(
     assert attention.has_kernel(torch.empty(1, dtype=dtype, device=device), d_k, d_v) == has
 
 
+@pytest.mark.parametrize(("length", "bound"), [(1, 128), (127, 128), (128, 128), (129, 256)])
+def test_the_longest_length_is_rounded_up_to_a_tile(length: int, bound: int) -> None:
+    """The kernel must not stop before the end of the longest sentence."""
+    assert Layout([3, length, 1]).max_length == bound
+
+
 def test_blocks_cover_all_sentences_and_are_as_long_as_possible_while_half_full() -> None:
     draw = np.random.default_rng(1)
     exactly_half_full = np.array([(1, 1), (1, 1), (2, 2)])

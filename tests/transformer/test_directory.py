@@ -20,11 +20,11 @@ from nmt_cli.interop.export import export
 from nmt_cli.recipe import loading, schema
 from nmt_cli.recipe.limits import Range
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.system.errors import DataError, MissingError, UsageError
 from nmt_cli.transformer import config as model_config
 from nmt_cli.transformer.config import Architecture, Decoding, checked_decoding, read_model_json
-from nmt_cli.transformer.directory import open_model, output_of
-from nmt_cli.transformer.weights import load_model, load_transformer, save_model
+from nmt_cli.transformer.directory import models_here, open_model, other_models, output_of
+from nmt_cli.transformer.weights import load_model, load_tensors, load_transformer, save_model, save_tensors
 
 EARLIER = Path(__file__).parents[1] / "data" / "models"
 # By model, lines and their translations by nmt 0.1, in fp32 with extra_length=5 and split=False.
@@ -244,3 +244,79 @@ def test_search_options_are_converted_or_refused() -> None:
 def test_the_contract_of_a_model_in_memory_is_the_stored_one(model: Path) -> None:
     loaded = load_model(model)
     assert model_config.from_recipe(loading.load_stored(model / "recipe.yaml"), 340) == loaded.config
+
+
+@pytest.mark.parametrize("value", [None, 0, "1"])
+def test_a_model_json_without_its_format_is_refused(model: Path, tmp_path: Path, value: object) -> None:
+    with pytest.raises(DataError, match=rf"model\.json has format '{value}', not 1"):
+        open_model(edited(model, tmp_path / "model", "model.json", updated(format=value)))
+
+
+def test_settings_that_an_earlier_model_json_lacks_have_their_defaults(model: Path, tmp_path: Path) -> None:
+    values = artefact.read_json(model / "model.json")
+    for section, names in (("architecture", ("source_eos", "decoder_cell")), ("decoding", ("case", "target_prefix"))):
+        values[section] = {name: value for name, value in values[section].items() if name not in names}
+    del values["tags"]
+    assert open_model(edited(model, tmp_path / "model", "model.json", lambda _: json.dumps(values))).config == (
+        open_model(model).config
+    )
+
+
+def test_an_earlier_model_has_its_recipe_and_its_manifest(tmp_path: Path) -> None:
+    directory = edited(EARLIER / "plain", tmp_path / "plain", "manifest.json", updated(seen_tokens=33), sign=False)
+    assert open_model(directory).config.seen_tokens == 33
+    wrong = edited(
+        EARLIER / "plain", tmp_path / "pre", "recipe.yaml", lambda text: text.replace("norm: post", "norm: pre")
+    )
+    with pytest.raises(DataError, match=r"does not fit recipe\.yaml: encoder_norm\.weight has shape none"):
+        open_model(wrong)
+
+
+def test_a_directory_of_another_kind_is_no_checkpoint(model: Path, tmp_path: Path) -> None:
+    directory = edited(model, tmp_path / "model", "manifest.json", updated(kind="corpus"), sign=False)
+    with pytest.raises(DataError) as caught:
+        open_model(directory)
+    assert "checkpoint" not in str(caught.value)
+    other = edited(model, tmp_path / "run/checkpoints/9", "manifest.json", updated(kind="checkpoint"), sign=False)
+    with pytest.raises(DataError, match=rf"is a checkpoint of training.*: nmt average-checkpoints {tmp_path}/run$"):
+        open_model(other)
+
+
+def test_a_path_without_a_model_and_a_file_are_told_apart(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(MissingError, match=f"^no model in {place}"):
+            open_model(place)
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="file is a file; a model is a directory"):
+        open_model(tmp_path / "file")
+
+
+def test_at_most_eight_models_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert models_here() == ""
+    assert other_models().endswith(", or train one: nmt reproduce recipes/toy.yaml")
+    names = [f"runs/{letter}/model" for letter in "abcde"] + [f"models/{letter}" for letter in "abcde"]
+    for number, name in enumerate(names, 1):
+        Path(name).mkdir(parents=True)
+        Path(name, "manifest.json").write_text("{}")
+        shown = [each.removesuffix("/model") for each in names[: min(number, 8)]]
+        more = f", and {number - 8} more" if number > 8 else ""
+        assert models_here() == f"Here: {', '.join(shown)}{more}. "
+    assert other_models() == models_here() + "From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
+
+
+def test_a_saved_model_has_its_seen_tokens_and_a_loaded_one_its_dropout(tmp_path: Path) -> None:
+    loaded = load_model(make_model(tmp_path, "model.dropout=0.25"))
+    assert loaded.model.settings.dropout == loaded.recipe.model.dropout == 0.25
+    save_model(tmp_path / "new", loaded.model.state_dict(), loaded.recipe, loaded.tokenizer_file, {"seen_tokens": 21})
+    assert open_model(tmp_path / "new").config.seen_tokens == 21
+
+
+def test_tensors_may_be_views_and_do_not_follow_their_file(tmp_path: Path) -> None:
+    """A file that is overwritten in place leaves tensors that were read from it as they are."""
+    tensor = torch.arange(12.0).view(3, 4)
+    save_tensors(tmp_path / "w", {"turned": tensor.t()})
+    read = load_tensors(tmp_path / "w")["turned"]
+    with (tmp_path / "w").open("r+b") as file:
+        file.write(bytes((tmp_path / "w").stat().st_size))
+    assert torch.equal(read, tensor.t())

@@ -19,6 +19,8 @@ from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer import hardware
 from nmt_cli.transformer.attention import Attention
+from nmt_cli.transformer.attention_scores import attention_scores
+from nmt_cli.transformer.cache import DecoderCache, for_inference
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.transformer.model import (
@@ -28,9 +30,13 @@ from nmt_cli.transformer.model import (
     dropout_mask,
     layer_norm,
     next_dropout_site,
+    sinusoids,
     token_seeds,
+    without_eos,
 )
 from nmt_cli.transformer.weights import SkipInit, load_into
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.segments import Segment
 
 V = 23
 RAGGED = [(3, 7), (1, 1), (9, 2), (4, 4), (5, 6), (5, 6)]
@@ -129,6 +135,14 @@ def test_the_drop_rate_is_the_probability(probability: float, width: int) -> Non
     assert set(masks.unique().tolist()) <= {0.0, 1.0}
     sigma = math.sqrt(probability * (1 - probability) / masks.numel())
     assert float(1 - masks.double().mean()) == pytest.approx(probability, abs=4 * sigma + 2**-16)
+
+
+def test_nothing_drops_out_at_a_probability_of_0() -> None:
+    """Probabilities are rounded to multiples of 2^-16, of which 0 is none."""
+    model = random_model(tiny(dropout=0.0, d_model=64), V)
+    pairs = random_pairs(1, V, [(20, 20)] * 60)
+    plain, dropped = logits_of(model, pairs), logits_of(model, pairs, key=(9,), numbers=np.arange(60))
+    assert difference([x[:, 1:] for x in plain], [x[:, 1:] for x in dropped]) == 0
 
 
 def test_tokens_layers_and_channels_drop_out_independently() -> None:
@@ -259,6 +273,36 @@ def test_initial_weights_follow_the_released_code() -> None:
         if parameter.dim() == 1:
             expected = 1.0 if "norm" in name and name.endswith("weight") else 0.0
             assert (parameter == expected).all(), name
+
+
+def test_an_empty_source_keeps_its_end() -> None:
+    """Where a model does not read the ends of sources."""
+    ids, lengths = without_eos(np.array([5, 2, 2, 6, 7, 2]), np.array([2, 1, 3]))
+    assert (ids.tolist(), lengths.tolist()) == ([5, 2, 6, 7], [1, 1, 2])
+    segment = Segment([2], SearchOptions())
+    assert (segment.source(True), segment.source(False)) == ([2], [2])
+    assert Segment([5, 2], SearchOptions()).source(False) == [5]
+
+
+def test_two_channels_have_marians_positions() -> None:
+    """The wavelength of the only pair is 2 pi, whatever the last one would be."""
+    assert torch.equal(sinusoids(9, 2, "marian"), sinusoids(9, 2))
+    four = sinusoids(9, 4, "marian")
+    assert torch.allclose(four[:, 2], (torch.arange(9) / 10_000).sin())
+
+
+def test_states_of_a_recurrent_decoder_are_not_rounded() -> None:
+    model = for_inference(random_model(tiny(decoder_cell="ssru"), V), torch.bfloat16)
+    assert {x.dtype for states in DecoderCache([model], torch.bfloat16, 2).past for x in states} == {torch.float32}
+
+
+def test_scores_of_attention_leave_no_hooks() -> None:
+    """Nor does an error."""
+    model = random_model(tiny(), V)
+    attention_scores(model, [5, 6, 2], [7, 2])
+    with pytest.raises(IndexError):
+        attention_scores(model, [V + 1, 2], [7, 2])
+    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 def test_layer_norm_statistics_are_float32_in_bf16() -> None:

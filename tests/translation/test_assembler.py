@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tiny_model import WORDS
 from translators import one_at_a_time, one_by_one, records, run, translator_by
 
 from nmt_cli import Terms, Translator
@@ -12,6 +13,7 @@ from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.translation import assembler
 from nmt_cli.translation.assembler import join
 from nmt_cli.translation.options import Sampling
+from nmt_cli.translation.queue import WorkerQueue
 from nmt_cli.translation.segmenter import halves
 from nmt_cli.translation.segments import Hypothesis, Segment
 
@@ -180,3 +182,78 @@ def test_the_command_counts_and_marks_untranslated_lines(model: Path, capsys: py
         assert (line["untranslated"], line["hypotheses"][0]["text"]) == (True, "rot")
         assert "untranslated" not in wordless
     assert "1 sentences or parts of them stay untranslated" in capsys.readouterr().err
+
+
+def test_an_error_while_a_segment_is_inspected_fails_its_text_alone(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(ids: list[int]) -> bool:
+        if len(ids) == 3:
+            raise KeyError("ids")
+        return False
+
+    monkeypatch.setattr(assembler, "looping", failing)
+    with translator_by(model, one_at_a_time(lambda s: [5] * len(s.ids[:-1]))) as translator:
+        size = {len(translator.tokenizer.encode([line])[0]): line for line in ("rot", "rot rot", "rot rot rot")}
+        wrong, right = translator.submit(size[3]), translator.submit(size[1])
+        with pytest.raises(KeyError, match="ids"):
+            wrong.result(20)
+        assert len(right.result(20).hypotheses[0].ids) == 1
+
+
+def test_a_loop_stays_untranslated_if_the_search_with_terms_fails_too(model: Path) -> None:
+    [word] = Tokenizer(model / "tokenizer.model").encode(["rot"])
+    with translator_by(model, one_at_a_time(lambda s: [5] if s.constraints else word * 30)) as translator:
+        [found] = translator.translate(["der Hund"], terms=Terms.parse(["Hund\tKatze"]))
+        assert (found.text, found.untranslated, translator.counts["untranslated"]) == ("der Hund", True, 1)
+
+
+def test_the_tokens_of_a_forced_prefix_are_no_excess(echo: Translator) -> None:
+    prefix = " ".join(WORDS[i * 7 % 15] + " " + WORDS[i * 4 % 15] for i in range(30))
+    [found] = echo.translate(["der Hund geht auf"], prefixes=[prefix], extra_length=500)
+    assert found.text == f"{prefix} der Hund geht auf"
+    assert (len(found.segments), echo.counts["retried"]) == (1, 0)
+
+
+def test_a_translation_is_too_long_by_its_characters(model: Path) -> None:
+    """It has failed if it has four times as many characters as its source, plus 20, and as many more tokens."""
+    tokenizer = Tokenizer(model / "tokenizer.model")
+    pieces = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
+    letters = [i for i, piece in enumerate(pieces) if len(piece) == 1 and piece.isalpha()]
+    draw = [letters[i * i % 31 % len(letters)] for i in range(64)]
+    for count, failed in ((31, False), (32, True)):
+        assert len(tokenizer.decode([draw[:count]])[0]) == count
+        with translator_by(model, one_at_a_time(lambda _, count=count: draw[:count])) as translator:
+            [found] = translator.translate(["rot"])
+        assert found.untranslated == failed
+
+
+def test_a_half_is_searched_for_the_terms_of_its_own(model: Path) -> None:
+    """Terms whose phrase is in the other half need not be in its translation."""
+    [word] = Tokenizer(model / "tokenizer.model").encode(["Baum"])
+    with translator_by(model, one_at_a_time(lambda s: [5] * 40 if not s.depth else s.ids[:-1] + word)) as translator:
+        line = "der Hund geht und die Katze ist nicht rot"
+        [found] = translator.translate([line], terms=Terms.parse(["Hund\tBaum", "rot\trot"]))
+        assert [[term.source for term in segment.terms] for segment in found.segments] == [["Hund"], ["rot"]]
+        assert (translator.counts["retried"], translator.counts["constrained"]) == (1, 0)
+
+
+def test_no_part_of_a_failed_text_is_searched_again(model: Path) -> None:
+    """Also a part that was searched beside the one that failed."""
+    depths = list[int]()
+
+    def search(queue: WorkerQueue) -> None:
+        while taken := queue.take(99, 999, 99):
+            for segment in taken:
+                depths.append(segment.depth)
+                segment.error = None if segment.position else KeyError("first")
+                segment.hypotheses = [Hypothesis([5] * 40, -1.0, -1.0, [-1.0] * 41)]
+            queue.finish(taken)
+
+    with translator_by(model, search) as translator:
+        translator.segmenter.seen_tokens = 6
+        pending = translator.submit("der Hund geht nicht. die Katze ist nicht rot.")
+        with pytest.raises(KeyError, match="first"):
+            pending.result(20)
+        translator.queue.wait_for(lambda: not translator.queue.unfinished, 20)
+    assert depths == [0, 0]

@@ -138,7 +138,7 @@ def test_a_helper_for_each_core_but_one(model: Path, workers: int | None, cores:
 
 
 def test_without_the_engine_torch_translates_with_one_warning(
-    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = translations(model)
     assert "torch" not in capsys.readouterr().err
@@ -149,7 +149,14 @@ def test_without_the_engine_torch_translates_with_one_warning(
     with Translator(model, precision="auto") as translator:
         assert translator.backend.about == "float32, torch on cpu"
         (scored,) = translator.score([("der Hund", "rot und")])
+    other, threads = make_model(tmp_path, seed=2), torch.get_num_threads()
+    assert backends.choose([open_model(model)], "fp32", threads + 3, 99).about == "float32, torch on cpu"
+    assert torch.get_num_threads() == threads + 3
+    torch.set_num_threads(threads)
+    both = [line.hypotheses[0].score for line in Translator([model, other], precision="fp32").translate(LINES[:20])]
     monkeypatch.delenv("NMT_ENGINE")
+    alike = [line.hypotheses[0].score for line in Translator([model, other], precision="fp32").translate(LINES[:20])]
+    assert both == pytest.approx(alike, abs=1e-4)
     with Translator(model, precision="fp32") as translator:
         (exact,) = translator.score([("der Hund", "rot und")])
     assert scored.token_log_probabilities == pytest.approx(exact.token_log_probabilities, abs=1e-5)

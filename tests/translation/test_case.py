@@ -109,6 +109,12 @@ def test_the_model_chooses_by_the_likelihood_of_a_token(model: Path) -> None:
         assert (chosen.text, chosen.case) == ("HOT", None)
         likely["HOT WATER"] = (-0.1, "HOT " * 20)
         assert translated(translator, "en>de", "HOT WATER").text == "WATER"
+        likely["Hot water"] = (-3.0, "water " * 20)
+        likely["HOT WATER"] = (-5.0, "HOT")
+        assert translated(translator, "en>de", "HOT WATER").text == "HOT", "although a loop is likelier"
+        likely.update({"The old dog": (-1.0, "water"), "The Old Dog": (-0.9, "HOT")})
+        assert translated(translator, "en>de", "The Old Dog").text == "HOT", "a title needs no lead"
+        likely["Hot water"] = (-1.0, "water")
         del likely["HOT WATER"]  # it must not be searched
         for options in ({"prefixes": ["W"]}, {"sampling": Sampling()}):
             assert translated(translator, "en>de", "HOT WATER", **options).case == "upper"
@@ -121,6 +127,10 @@ def test_a_forced_prefix_stays_as_it_was_given(echo: Translator) -> None:
         assert found.text.replace(" ", "") == text.replace(" ", "")
     [ids] = [segment.prefix for segment in translated(echo, "en>de", line, prefixes=["THE DOG"]).segments]
     assert echo.tokenizer.decode([ids]) == ["The dog"]
+    street = "DER HUND LÄUFT ÜBER DIE STRASSE"  # searched as "Straße", which has a letter less
+    assert translated(echo, "de>de", street, prefixes=["DIE STRASSE"]).text == f"DIE STRASSE {street}"
+    title = translated(echo, "en>de", "The Old Woman Runs Home Now", prefixes=["THE DOG"])
+    assert echo.tokenizer.decode([title.segments[0].prefix]) == ["THE DOG"], "of a text in another style"
 
 
 def with_head(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -272,3 +282,50 @@ def folded(text: str) -> str:
     small = unicodedata.normalize("NFKD", text.lower().replace("ı", "i")).casefold()
     letters = "".join(c for c in small if not unicodedata.combining(c) and not c.isspace())
     return letters.replace(">>deu<<", "")
+
+
+def test_parts_of_different_case_are_no_split_line(echo: Translator) -> None:
+    echo.counts.clear()
+    found = translated(echo, "en>de", "THE DOG RUNS HOME. The old woman laughs.")
+    assert (len(found.segments), echo.counts["split"], echo.counts["cut"]) == (2, 0, 0)
+
+
+def test_a_split_text_is_not_searched_in_two_cases(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model compares whole texts only. As given, a text is cut at the model's longest length, too."""
+    monkeypatch.setattr(echo.segmenter, "seen_tokens", 3)
+    SEARCHED.clear()
+    assert translated(echo, "en>de", "HOT! WATER!").text == "HOT! WATER!"
+    assert SEARCHED == ["Hot!", "Water!"]
+    monkeypatch.undo()
+    long = f"HOT {'X7' * 90}"
+    [ids] = echo.tokenizer.encode([long])
+    assert len(ids) > echo.max_length
+    seen = list[int]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(echo.assembler, "_choose", lambda own, rival, _: seen.append(len(own.ids)) or rival)
+        translated(echo, "en>de", long, split=False)
+    assert seen == [echo.max_length]
+
+
+@pytest.mark.parametrize("head", [False, True])
+def test_a_source_that_stays_is_aligned_with_itself(model: Path, monkeypatch: pytest.MonkeyPatch, head: bool) -> None:
+    """Without its language token. Its letter case is that of its own language."""
+    with translator_by(model, one_by_one(lambda segment: looped(segment))) as translator:
+
+        def looped(segment: Segment) -> list[Hypothesis]:
+            [word] = translator.tokenizer.encode(["dog"])
+            ids = [*segment.prefix, *word * 40]
+            return [Hypothesis(ids, -1.0, -1.0, [-1.0] * (len(ids) + 1), source_positions=[0] * len(ids))]
+
+        if head:
+            with_head(translator, monkeypatch)
+        for languages in ("en>de", "en>tr"):
+            for line in (">>deu<< the dog", "THE TRAIN IS LATE IN PARIS"):
+                found = translated(translator, languages, line, alignments=True)
+                text = line.removeprefix(">>deu<< ")
+                assert (found.untranslated, found.text) == (True, text)
+                [best] = found.hypotheses
+                assert len(best.tokens) == len(best.token_log_probabilities)
+                first = int(text != line)
+                words = range(len(text.split()))
+                assert alignment(translator.tokenizer, found.parts(0)) == " ".join(f"{first + i}-{i}" for i in words)

@@ -3,6 +3,8 @@
 import itertools
 import math
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from searching import (
@@ -18,10 +20,13 @@ from searching import (
     sources_of,
 )
 
-from nmt_cli.corpus.tokenizer import EOS
+from nmt_cli.corpus.terms import Term
+from nmt_cli.corpus.tokenizer import EOS, UNK
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.translation.constraints import START, Candidate, Constraints
-from nmt_cli.translation.search import score_targets
+from nmt_cli.translation import engine_backend
+from nmt_cli.translation.constraints import START, Candidate, Constraints, constraints_of
+from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.search import Slots, score_targets
 from nmt_cli.translation.segments import Hypothesis, Segment
 
 V = 77
@@ -166,6 +171,24 @@ def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
     assert all(found[0])
 
 
+def test_hypotheses_without_the_terms_do_not_prolong_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If they did, two searches would take 16 and 18 steps in the place of 15 and 13."""
+    model, step, run, taken = model_of(2, eos=6, vocabulary=V), Slots.step, EngineSearch.run, list[int]()
+    monkeypatch.setattr(Slots, "step", lambda slots: taken.append(1) or step(slots))
+    monkeypatch.setattr(EngineSearch, "run", lambda search, steps: taken.extend(search.segments) or run(search, steps))
+    monkeypatch.setattr(engine_backend, "STEPS", 1)
+    draw, steps = random.Random(4), list[list[int]]()
+    cases = [(source, *random_terms(draw)) for source in sources_of(6, 6, vocabulary=V, longest=5)]
+    for source, terms, begins in cases:
+        steps.append([])
+        for engine in (True, False):
+            taken.clear()
+            segment = Segment(source, options(8, 0.0, 20), constraints=Constraints(terms, begins))
+            searched([model], [segment], engine=engine)
+            steps[-1].append(len(taken))
+    assert steps == [[count] * 2 for count in (15, 22, 22, 24, 13, 22)]
+
+
 def test_constrained_and_other_sentences_share_a_search() -> None:
     """With the same bits as alone."""
     draw, model = random.Random(3), model_of(3, eos=1.5, vocabulary=V, max_length=64)
@@ -177,3 +200,63 @@ def test_constrained_and_other_sentences_share_a_search() -> None:
     together = searched([model], segments, engine=True)
     for segment, expected in zip(segments, together, strict=True):
         assert searched([model], [segment], engine=True) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"), [([1], 8), ([7], 8), ([3, 5], 12), ([11], 12), ([12], 16), ([63], 64), ([70], 64)]
+)
+def test_a_beam_has_room_for_every_bank(sizes: list[int], width: int) -> None:
+    """One for each number of tokens from 0 on, rounded up to a multiple of four, from 8 to 64."""
+    assert Constraints([[[5] * size] for size in sizes], bytes(9)).width == width
+
+
+def spelled(*forms: list[int], any_case: bool = False) -> Term:
+    return Term("x", tuple(" ".join(map(str, ids)) for ids in forms), any_case)
+
+
+def test_terms_are_spelled_within_bounds() -> None:
+    """At most 64 terms, and 1,024 tokens of all forms together. Forms with unknown tokens are left out, and terms
+    without forms."""
+    tokenizer: Any = SimpleNamespace(
+        encode=lambda texts: [[int(each) for each in text.split()] for text in texts],
+        tokens=lambda ids: ["\u2581" if i == 4 else str(i) for i in ids],
+        begins=bytes(2000),
+    )
+
+    def sizes(*terms: Term) -> list[int] | None:
+        found = constraints_of(terms, tokenizer)
+        return found and found.sizes
+
+    assert sizes(*[spelled([5])] * 64) == [1] * 64
+    assert sizes(*[spelled([5, 6])] * 63, spelled([5]), spelled([5, 6])) == [2] * 63 + [1]
+    assert sizes(spelled([5, UNK, 6], [7, 8])) == [2]
+    assert sizes(spelled([5, UNK]), spelled([]), spelled([6, 7])) == [2]
+    assert sizes(spelled([5, UNK])) is None
+    assert sizes() is None
+    half, more = [*range(5, 517)], [*range(600, 1112)]
+    assert sizes(spelled(half), spelled(more)) == [512, 512]
+    assert sizes(spelled(half), spelled([*more, 7]), spelled([5])) == [512, 1]
+    assert sizes(spelled(half, more, [5]), spelled([5])) == [512]
+
+
+def test_a_wide_word_has_no_space_within_a_line() -> None:
+    tokenizer: Any = SimpleNamespace(
+        encode=lambda texts: [[4, 9] for _ in texts],
+        tokens=lambda ids: ["\u2581" if i == 4 else str(i) for i in ids],
+        begins=bytes(99),
+    )
+    for form, tokens in (("\u732b", [0, 9]), ("\u30cd\u30b3", [0, 9]), ("5", [0, 4, 9]), ("(\u732b", [0, 4, 9])):
+        found = constraints_of([Term("x", (form,))], tokenizer)
+        assert found
+        assert found.tokens == tokens
+
+
+def test_the_longest_way_through_shared_tokens_counts() -> None:
+    """Whatever the order of the forms of a term."""
+    for forms in ([[5, 6, 7], [5, 8]], [[5, 8], [5, 6, 7]]):
+        constraints = Constraints([forms], bytes([1] * 9))
+        state, found = START, []
+        for token in (5, 6, 7):
+            state = constraints.after(state, token)
+            found.append(constraints.progress(state))
+        assert found == [2, 2, 3]  # one more token, 8, would meet it

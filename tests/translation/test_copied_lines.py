@@ -1,6 +1,7 @@
 """Lines without letters are copied by the command, the Python API and the server; all others are searched."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from nmt_cli import Sampling, Terms, Translator
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import UsageError
+from nmt_cli.transformer.directory import open_model
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Copy, Translation
 from nmt_cli.translation.segmenter import split_line
+from nmt_cli.translation.stored_models import directions_of
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
 from nmt_cli.translation.writer import formatted
 
@@ -176,3 +179,14 @@ def test_a_sentence_without_letters_is_searched_with_its_neighbor(model: Path) -
     parts = [tokenizer.decode([ids[:-1]])[0] for ids in split_line(tokenizer, line, 5, 100)]
     assert parts == ["12. der Hund geht! 3.14?", "die Katze ist rot. 17! 18!", "das Haus. 5!"]
     assert all(map(spm.has_letter, parts))
+
+
+def test_the_directions_of_a_model_are_its_target_languages(multilingual: Path) -> None:
+    """Each with the text that selects it. Tags are no languages, and a model without languages has one pair."""
+    opened = open_model(multilingual)
+    found = directions_of(opened.config, opened.tokenizer)
+    assert found == ((opened.config.src, "deu", ">>deu<< "), (opened.config.src, "fra", ">>fra<< "))
+    tagged = replace(opened.config, tags=["fra"])
+    assert directions_of(tagged, opened.tokenizer) == found[:1]
+    plain = replace(opened.config, tags=["fra", "deu"], tgt="it")
+    assert directions_of(plain, opened.tokenizer) == ((opened.config.src, "it", ""),)

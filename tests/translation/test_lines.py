@@ -159,3 +159,12 @@ def test_lines_that_have_arrived_are_translated_while_others_are_awaited(echo: T
         given.append(translation.text)
         answered.release()
     assert given == [f"der Hund {i}" for i in range(60)]
+
+
+def test_chunks_are_bounded_by_lines_too() -> None:
+    """A line feed counts as a character: many empty lines are not one chunk."""
+    for chunks in (
+        lines_module.chunks_of([""] * 150_000),
+        lines_module.read_chunks(memory_file(b"\n" * 150_000), Counter()),
+    ):
+        assert [len(chunk) for chunk in chunks] == [1 << 16, 1 << 16, 150_000 - (1 << 17)]

@@ -12,6 +12,7 @@ from searching import options
 
 from nmt_cli.system.errors import UsageError
 from nmt_cli.translation import queue as module
+from nmt_cli.translation.constraints import Constraints
 from nmt_cli.translation.queue import BACKGROUND_INTERVAL, Search, SegmentQueue, WorkerQueue
 from nmt_cli.translation.segments import Segment
 
@@ -370,3 +371,97 @@ def test_a_search_of_equal_options_takes_them_in_turn() -> None:
     assert done == segments
     assert [len(each) for each in together] == [1, 2, 1, 1] * 3
     assert all(len({segment.options for segment in each}) == 1 for each in together)
+
+
+def test_a_long_text_that_comes_alone_has_all_the_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a text that arrives beside a long one announces others."""
+    monkeypatch.setattr(module, "BUSY_SECONDS", 1e9)
+    work = Work(room=100, background_limit=2)
+    work.submit(60)
+    work.finish()
+    assert max(map(len, work.positions)) == 2 * module.IDLE_FACTOR
+
+
+def test_constrained_and_other_segments_are_not_taken_together() -> None:
+    """Where a search needs segments of one kind; their options may be equal."""
+    terms = Constraints([[[5]]], bytes(9))
+    segments = [Segment([5], ONE, constraints=terms if i % 4 > 1 else None) for i in range(12)]
+    together, done = list[list[int]](), list[Segment]()
+
+    def search(queue: WorkerQueue) -> None:
+        while taken := queue.take(math.inf, math.inf, 99, alike=True):
+            together.append([segments.index(segment) for segment in taken])
+            queue.finish(taken)
+
+    queue = SegmentQueue([search], done.append)
+    queue.submit(segments)
+    assert queue.wait_for(lambda: len(done) == 12, 60)
+    queue.close()
+    assert all(len({number % 4 > 1 for number in each}) == 1 for each in together)
+    assert max(map(len, together)) > 1
+
+
+def test_every_segment_of_a_search_that_begins_again_is_searched_alone_after_an_error() -> None:
+    """Also those that it had not taken again. The narrowest of them decides how few rows suffice."""
+    narrowest, alone = list[int](), list[int]()
+
+    def search(queue: WorkerQueue) -> None:
+        if queue.allowance == 7:
+            alone.append(segments.index(queue.take(1, 1, 1)[0]))
+            return
+        queue.take(math.inf, math.inf, 3)
+        queue.restart()
+        narrowest.append(queue.narrowest_beam)
+        queue.take(1, 1, 1)
+        narrowest.append(queue.narrowest_beam)
+        queue.allowance = 7
+        raise ZeroDivisionError
+
+    segments, done = [Segment([5], options(beam)) for beam in (4, 3, 2)], list[Segment]()
+    queue = SegmentQueue([search], done.append)
+    queue.submit(segments)
+    assert queue.wait_for(lambda: len(done) == 3, 60)
+    queue.close()
+    assert (narrowest, alone) == ([2, 2], [0, 1, 2])
+
+
+def test_a_background_segment_is_taken_as_soon_as_it_is_due() -> None:
+    """Beside a first one: when exactly 64 others have been taken."""
+    found = list[list[int]]()
+
+    def search(queue: WorkerQueue) -> None:
+        held = queue.take(9, 9, 1)
+        for _ in range(BACKGROUND_INTERVAL - 1):
+            queue.finish(queue.take(9, 9, 1))
+        found.append([segment.position for segment in queue.take(9, 9, 1)])
+        raise ZeroDivisionError if held else KeyError
+
+    done = list[Segment]()
+    queue = SegmentQueue([search], done.append, background_limit=5)
+    queue.submit(Segment([5], ONE, position=position) for position in [0, 1, *[0] * (BACKGROUND_INTERVAL - 1)])
+    assert queue.wait_for(lambda: bool(found), 60)
+    queue.close()
+    assert found[0] == [1]
+
+
+@pytest.mark.parametrize(
+    ("room", "count"),
+    [((99, 99, 1), 1), ((99, 99, 3), 1), ((99, 99, 4), 2), ((99, 99, 7), 3), ((10, 99, 99), 2)]
+    + [((12, 99, 99), 3), ((99, 10, 99), 3), ((99, 12, 99), 4), ((1, 99, 99), 1), ((99, 1, 99), 1)],
+)
+def test_rows_tokens_and_the_batch_are_counted(room: tuple[int, int, int], count: int) -> None:
+    """In hypotheses, and in source tokens. A batch is complete once it has so many."""
+    taken, done = list[int](), list[Segment]()
+
+    def search(queue: WorkerQueue) -> None:
+        while found := queue.take(*room):
+            taken.append(len(found))
+            queue.finish(found)
+
+    queue = SegmentQueue([search], done.append)
+    with queue.changed:
+        queue.submit(Segment([5] * 3, options(4)) for _ in range(12))
+    assert queue.wait_for(lambda: len(done) == 12, 60)
+    queue.close()
+    assert taken[1:-1] == [count] * len(taken[1:-1])
+    assert max(taken) == count

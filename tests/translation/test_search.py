@@ -152,12 +152,17 @@ def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, en
 
 
 @pytest.mark.parametrize("engine", [False, True])
-@pytest.mark.parametrize(("seed", "eos", "steps"), [(4, 1.0, [24, 3, 5, 6, 6]), (1, 1.4, [54, 40, 56, 40, 56])])
+@pytest.mark.parametrize(
+    ("seed", "eos", "extra", "steps"),
+    [(4, 1.0, 50, [24, 3, 5, 6, 6]), (1, 1.4, 50, [54, 40, 56, 40, 56]), (4, 1.0, 4, [8, 3, 5, 5, 5])],
+)
 def test_search_stops_when_nothing_can_win_soon(
-    seed: int, eos: float, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
+    seed: int, eos: float, extra: int, steps: list[int], engine: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bound computed for the longest length would take 35 and 44 steps instead of 24 and 40."""
-    model, how, step, taken = model_of(seed, eos=eos, max_length=64), options(), Slots.step, list[int]()
+    """A bound computed for the longest length would take 35 and 44 steps instead of 24 and 40. A bound beyond the
+    longest length would take 6 and 6 steps instead of the last two."""
+    model, how = model_of(seed, eos=eos, max_length=64), options(extra_length=extra)
+    step, taken = Slots.step, list[int]()
     monkeypatch.setattr(Slots, "step", lambda slots: taken.append(1) or step(slots))
     run = EngineSearch.run
     monkeypatch.setattr(EngineSearch, "run", lambda search, steps: taken.extend(search.segments) or run(search, steps))
@@ -354,6 +359,24 @@ def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: floa
 
 
 @pytest.mark.parametrize("engine", [False, True])
+def test_scores_do_not_read_the_end_of_a_source_that_the_model_does_not_read(engine: bool) -> None:
+    model, sources = model_of(3, source_eos=False), [[EOS], *sources_of(9, 5)]
+    found = searched([model], sources, options(extra_length=6), engine=engine)
+    forced = score_targets(
+        [model], DOUBLE, [(ids, [*best.ids, EOS]) for ids, (best,) in zip(sources, found, strict=True)]
+    )
+    for (best,), values in zip(found, forced, strict=True):
+        assert best.token_log_probabilities == pytest.approx(values, abs=1e-4 if engine else 1e-10)
+
+
+@pytest.mark.parametrize("sizes", [(1000, 2), (2, 1000), (1024, 1024)])
+def test_pairs_are_scored_in_batches_of_their_longer_sides(sizes: tuple[int, int]) -> None:
+    src, tgt = ([5] * (size - 1) + [EOS] for size in sizes)
+    batches = torch_search.pair_batches([(src, tgt)] * 10, torch.device("cpu"))
+    assert [chosen for chosen, _ in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("engine", [False, True])
 def test_no_translation_exceeds_the_limits_of_its_source_and_the_model(engine: bool) -> None:
     model, sources = model_of(2, max_length=16, tied_output=False), sources_of(60, 2, longest=16)
     with torch.no_grad():
@@ -457,6 +480,20 @@ def test_scores_that_are_not_finite_end_the_search(constrained: bool) -> None:
     model.embedding.weight.data[7, 0] = math.nan
     with pytest.raises(DivergedError, match="not finite"):
         score_targets([model], DOUBLE, [([5, EOS], [6, EOS])])
+
+
+@pytest.mark.parametrize("engine", [False, True])
+def test_neighbors_with_other_options_are_searched_by_their_own(engine: bool) -> None:
+    model = model_of(3, eos=2)
+    ways = [options(2, extra_length=4, n_best=2), options(5, 1.5, 9), options(2, extra_length=4, alignments=True)]
+    segments = [Segment(ids, ways[i % 5 % 3]) for i, ids in enumerate(sources_of(15, 5))]
+    search = by_engine([engine_model(model)]) if engine else by_torch([model])
+    search_all(search, segments)
+    for segment in segments:
+        search_all(search, [alone := Segment(segment.ids, segment.options)])
+        for ours, other in zip(segment.hypotheses, alone.hypotheses, strict=True):
+            assert (ours.ids, ours.source_positions) == (other.ids, other.source_positions)
+            assert ours.score == pytest.approx(other.score, abs=1e-10)
 
 
 @pytest.mark.parametrize("engine", [False, True])

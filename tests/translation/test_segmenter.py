@@ -88,6 +88,11 @@ def test_a_line_that_may_not_be_split_is_cut_before_its_eos(echo: Translator, mo
         (translation,) = echo.translate(["rot " * words], prefixes=["rot " * words])
         assert parts_of(translation) == [([*ids, EOS], [*ids, *ids, EOS])]  # the prefix and the line
         assert (echo.counts["cut"], echo.counts["split"]) == (2 * cut, 0)
+    monkeypatch.undo()
+    echo.counts.clear()
+    (translation,) = echo.translate(["rot. " * 150])
+    assert translation.text == ("rot. " * 150).strip()
+    assert (echo.counts["cut"], echo.counts["split"]) == (0, 1), "nothing of a split line is lost"
 
 
 def test_loops_are_recognized() -> None:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.system.errors import StorageError
 from nmt_cli.translation import case, retry
-from nmt_cli.translation.case import TITLE, UPPER, WORDS, Case, unusual
+from nmt_cli.translation.case import TITLE, UPPER, WORDS, Case, Caser, unusual
 from nmt_cli.translation.retry import search_within_memory
+from nmt_cli.translation.segmenter import sentences_of
 from nmt_cli.translation.shortlist import Shortlist
 
 
@@ -108,3 +110,72 @@ def test_one_sentence_without_room_and_other_errors_end_the_search() -> None:
 
     with pytest.raises(RuntimeError, match="not of memory"):
         search_within_memory(broken, queue, 9)
+
+
+def tokenizer_of(*known: str, target: Any = None) -> Any:
+    """Return a tokenizer with one token for each known word, the number after a colon, or one for each letter."""
+    sizes = {word: int(size or 1) for word, _, size in (each.partition(":") for each in known)}
+    tokenizer = SimpleNamespace(encode=lambda texts: [[0] * sizes.get(text, len(text)) for text in texts])
+    tokenizer.target = target or tokenizer
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("language", "known", "text", "expected"),
+    [
+        ("en", ["straße"], "THE STRASSE IS CLOSED", "The strasse is closed"),
+        ("de", ["straße"], "DIE STRASSE IST LANG", "Die straße Ist Lang"),  # unknown words may be nouns
+        ("en", [], "THE DOG KNOWS WHAT I’LL DO", "The dog knows what I’ll do"),
+        ("en", [], "THE DOG KNOWS WHAT I'LL DO", "The dog knows what I'll do"),
+        ("fr", [], "LE CHIEN I’A VU", "Le chien i’a vu"),
+        ("fr", [], "IL A UN CHIEN ICI", "Il a un chien ici"),
+        ("nl", [], "DE UN IS HIER", "De UN is hier"),
+        ("en", [], "WELL-KNOWN HATS ARE HERE", "Well-known hats are here"),
+        ("en", ["Paris"], "WE GO TO PARIS", "We go to Paris"),
+        ("en", ["Paris:2"], "WE GO TO PARIS", "We go to paris"),  # by accident
+        ("de", ["Paris:2"], "IN PARIS IST ES", "In Paris Ist Es"),
+        ("en", ["ii"], "THE WORLD WAR II ENDED", "The world war II ended"),
+        ("en", ["vi"], "THE KING HENRY VI RUNS", "The king henry VI runs"),
+        ("sv", ["vi"], "HENRY VI OCH HUNDEN", "Henry vi och hunden"),
+        ("en", ["mix"], "A MIX OF WATER AND AIR", "A mix of water and air"),
+        ("en", [], "A MIX OF WATER AND AIR", "A MIX of water and air"),  # 1009, unless it is a word
+        ("en", ["NGOS"], "THE NGOS AND THE FRDP HELP", "The NGOS and the FRDP help"),
+        ("en", [], "The WATER Runs Home Today Now", "The WATER runs home today now"),
+        ("en", [], "The Dog And The Water Home in", None),
+        ("en", [], "in The Dog And The Water Home", None),
+        ("en", [], "The Dog in an old Water", None),
+        ("en", [], "The Dog in an Old Water", "The dog in an old water"),
+        ("en", [], "The Dog with an Old Water", None),
+        ("de", [], "Der Hund in dem Alten Wasser", None),
+        ("zh", [], "我在 Water Dog City Home", None),
+        ("en", [], "WATER AND AIR. Dog here. AIR", "Water and air.|Dog here. AIR"),
+        ("en", [], "WATER AND AIR. NO DOG. AIR HERE", "Water and air. No dog. Air here"),
+        ("en", ["the"], "the 2ND AND 3RD dogs", None),
+        ("en", [], "THE 2ND AND 3RD DOGS", "The 2nd and 3rd dogs"),
+        ("de", [], "DER 2ND UND 3RD", "Der 2ND Und 3RD"),
+    ],
+)
+def test_the_usual_form_of_words(language: str, known: list[str], text: str, expected: str | None) -> None:
+    caser = Caser(tokenizer_of(*known), language, "xx")
+    parts = caser.parts(text, sentences_of(text))
+    assert "|".join(part.text for part in parts) == (expected or text)
+    assert any(part.case for part in parts) == bool(expected)
+
+
+def test_forms_of_terms_keep_their_case() -> None:
+    """In the translation. The phrases themselves keep it in the source."""
+    caser, text = Caser(tokenizer_of(), "en", "de"), "THE dog AND THE BIG CAT"
+    [part] = caser.parts(text, sentences_of(text), Terms.parse(["dog\teBay|iTunes", "cat\tKatze", "big\tgroß\tany"]))
+    assert part.case
+    assert (part.text, part.case.kept) == ("The dog and the big cat", {"dog", "eBay", "iTunes"})
+    assert part.case.written("eBay und Katze") == "eBay UND KATZE"
+    [part] = caser.parts(text := "SEE New (WATER) AND AIR", sentences_of(text), Terms.parse(["New (\tx"]))
+    assert part.text == "See New (water) and air", "the phrase ends before the word"
+
+
+def test_a_prefix_is_converted_by_the_tokenizer_of_the_translation() -> None:
+    """As a whole or not at all."""
+    caser = Caser(tokenizer_of("wasser", target=tokenizer_of("Wasser")), "en", "de")
+    assert caser.prefix("DAS WASSER IST KALT") == "Das Wasser Ist Kalt"
+    for same in ("DAS WASSER IST KALT. Der Hund.", "Das Wasser", "", "DAS Wasser IST KALT", "iPhone"):
+        assert caser.prefix(same) == same

@@ -1,24 +1,30 @@
 """Units of many workers give the bytes of one `nmt translate`, for every option for lines."""
 
+import contextlib
+import json
+import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_model import make_model
 from translators import one_at_a_time
 
-from nmt_cli import Terms
+from nmt_cli import Terms, Translator
 from nmt_cli.documents import choose
 from nmt_cli.sharding import inputs
 from nmt_cli.sharding.shard import Shard
-from nmt_cli.system.errors import DivergedError, OutputError, UsageError
+from nmt_cli.storage import artefact
+from nmt_cli.system.errors import DivergedError, NmtError, OutputError, UsageError
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import backends, sharded
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.queue import Backend
 from nmt_cli.translation.segments import Segment
 from nmt_cli.translation.sharded import ShardedTranslation
+from nmt_cli.translation.shortlist import Shortlist
 from nmt_cli.translation.translate import TranslateOptions, translate
 
 WORDS = ["der", "die", "das", "und", "ist", "nicht", "ein", "mit", "auf", "Haus", "Hund", "Baum", "geht", "rot"]
@@ -55,12 +61,16 @@ def sharded_output(file: Path, options: TranslateOptions, shards: Sequence[tuple
         (SearchOptions(terms=Terms.parse(["Hund\tKatze"])), "jsonl"),
     ],
 )
-def test_units_are_the_bytes_of_one_command(model: Path, file: Path, search: SearchOptions, form: str) -> None:
+def test_units_are_the_bytes_of_one_command(
+    model: Path, file: Path, search: SearchOptions, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     options = TranslateOptions(models=(model,), search=search, format=form, workers=1)
     assert translate(replace(options, input=file, output=file.with_name("plain"))) == 0
     plain = file.with_name("plain").read_bytes()
     assert len(plain) > len(DATA) // 4
+    capsys.readouterr()
     assert sharded_output(file, options, [(2, 3), (1, 2)]) == plain
+    assert "tokens/s" not in capsys.readouterr().err, "a unit is no command"
 
 
 def test_lines_with_markup_are_translated_in_units(model: Path, file: Path) -> None:
@@ -148,3 +158,110 @@ def test_scores_that_are_not_finite_fail_their_unit(
 def test_options_for_other_files_are_refused(file: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"--shard does not take {message}"):
         ShardedTranslation(inputs.find([str(file)]), "out", TranslateOptions(**change))
+
+
+def begin(file: Path, options: TranslateOptions) -> None:
+    with ShardedTranslation(inputs.find([str(file)]), str(file.parent / "out"), options):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"terms": Terms.parse(["Hund\tKatze"])}, {"terms": Terms.parse(["Hund\tBaum"])}),
+        ({"terms": Terms.parse(["Hund\tKatze"])}, {}),
+        ({"sampling": Sampling(seed=1)}, {"sampling": Sampling(seed=2)}),
+        ({"sampling": Sampling(top_k=1)}, {"sampling": Sampling(top_k=2)}),
+    ],
+)
+def test_other_values_of_an_option_are_refused(
+    model: Path, file: Path, first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    options = TranslateOptions(models=(model,), workers=1)
+    begin(file, replace(options, search=SearchOptions(**first)))
+    begin(file, replace(options, search=SearchOptions(**first)))
+    with pytest.raises(OutputError, match="another job"):
+        begin(file, replace(options, search=SearchOptions(**second)))
+
+
+def test_a_job_knows_every_option_of_the_search(model: Path, file: Path) -> None:
+    begin(file, TranslateOptions(models=(model,), workers=1))
+    stored = json.loads((file.parent / "out/units/job.json").read_text())
+    assert set(stored["identity"]["search"]) == {field.name for field in fields(SearchOptions)}
+
+
+def test_every_model_of_an_ensemble_and_each_shortlist_counts(model: Path, file: Path, tmp_path: Path) -> None:
+    """A job is refused with another one. Its Translator is closed then."""
+    other = make_model(tmp_path / "other", seed=2)
+    begin(file, TranslateOptions(models=(model, model), workers=1))
+    closed = list[int]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Translator, "close", lambda _: closed.append(1))
+        with pytest.raises(OutputError, match=r"another job \(model was"):
+            begin(file, TranslateOptions(models=(model, other), workers=1))
+    assert closed == [1]
+    shutil.rmtree(file.parent / "out")
+    options = TranslateOptions(models=(other,), search=SearchOptions(shortlist=True), workers=1)
+    for target in (5, 6):
+        data = Shortlist([target], [0] * 340, []).to_bytes(other / "tokenizer.model")
+        (other / "shortlist.bin").write_bytes(data)
+        if target == 5:
+            begin(file, options)
+    with pytest.raises(OutputError, match="shortlist was"):
+        begin(file, options)
+
+
+def test_workers_on_other_processors_may_help(model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If they compute with the same precision."""
+    options = TranslateOptions(models=(model,), precision="fp32", workers=1)
+    begin(file, options)
+    monkeypatch.setenv("NMT_ENGINE", "base")
+    begin(file, options)
+    with pytest.raises(OutputError, match="arithmetic was fp32, now int8"):
+        begin(file, replace(options, precision="int8"))
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_recipe_counts_where_there_is_no_model_json(model: Path, file: Path, tmp_path: Path, earlier: bool) -> None:
+    """As in models of nmt 0.1. Their recipe holds what others have in model.json."""
+    source = Path(__file__).parents[1] / "data/models/plain" if earlier else model
+    places = [Path(shutil.copytree(source, tmp_path / name)) for name in ("one", "two")]
+    recipe, manifest = places[1] / "recipe.yaml", places[1] / "manifest.json"
+    recipe.write_text(recipe.read_text() + "# a comment\n")
+    entries = json.loads(manifest.read_text())
+    entries["files"]["recipe.yaml"] = {"bytes": recipe.stat().st_size, "sha256": artefact.sha256(recipe)}
+    manifest.write_text(json.dumps(entries))
+    begin(file, TranslateOptions(models=(places[0],), workers=1))
+    with pytest.raises(OutputError, match="model was") if earlier else contextlib.nullcontext():
+        begin(file, TranslateOptions(models=(places[1],), workers=1))
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_task_of_datatrove_is_one_worker_of_all(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    datatrove_step = pytest.importorskip("nmt_cli.translation.datatrove_step")
+    seen = list[Any]()
+
+    class Job:
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            seen.append((arguments, options))
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            seen.append("closed")
+
+        def run(self, shard: Shard) -> int:
+            seen.append(shard)
+            return rank % 2
+
+    monkeypatch.setattr(datatrove_step, "ShardedTranslation", Job)
+    monkeypatch.setattr(datatrove_step.inputs, "find", lambda names: [f"found {name}" for name in names])
+    options = TranslateOptions(workers=5)
+    step = datatrove_step.TranslateFiles(["a", "b"], "out", options, unit_lines=7)
+    if rank % 2:
+        with pytest.raises(NmtError, match=r"a unit failed with code 1\..* see out/units/\*\.failed"):
+            step.run("data", rank, 4)
+    else:
+        assert step.run("data", rank, 4) == "data"
+    assert seen == [((["found a", "found b"], "out", options), {"unit_lines": 7}), Shard(rank + 1, 4), "closed"]

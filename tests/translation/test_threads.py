@@ -24,7 +24,7 @@ from nmt_cli.translation import lines as lines_module
 from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.pending import Pending
-from nmt_cli.translation.queue import Backend
+from nmt_cli.translation.queue import Backend, SegmentQueue
 from nmt_cli.translation.segments import Segment
 
 LONG = "der Hund geht. " * 200
@@ -176,6 +176,18 @@ def test_a_result_may_be_awaited_with_a_timeout(model: Path, gate: Gate) -> None
     assert pending.result(0) == expected, "also after the Translator is closed"
 
 
+def test_the_load_is_what_waits_and_what_is_searched(model: Path, gate: Gate) -> None:
+    with Translator(model, workers=1) as translator:
+        assert translator.load == (0, 0)
+        pending = [translator.submit("der Hund")]
+        while not gate.entered:
+            time.sleep(0.001)
+        pending += [translator.submit("rot") for _ in range(3)]
+        assert translator.load == (3, 1)
+        gate.opened.set()
+        assert all(each.result(60).text is not None for each in pending)
+
+
 def test_segments_are_queued_by_their_positions_in_the_larger_text(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,17 +227,19 @@ def test_an_error_while_joining_belongs_to_its_text(model: Path, monkeypatch: py
 
 
 def test_the_backend_is_closed_with_its_translator(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = list[int]()
-    backend = Backend([lambda _: None], "a test's", close=lambda: closed.append(1))
+    closed, queues = list[bool](), list[SegmentQueue]()
+    backend = Backend([lambda _: None], "a test's", close=lambda: closed.append(queues[-1].closed))
     monkeypatch.setattr(backends, "choose", lambda *_: backend)
     with Translator(model) as translator:
+        queues.append(translator.queue)
         assert not closed
     translator.close()
-    assert closed == [1]
+    assert closed == [True], "after its queue, whose searches may still use the backend"
     translator = Translator(model)
+    queues.append(translator.queue)
     del translator
     gc.collect()
-    assert closed == [1, 1]
+    assert closed == [True, True]
 
 
 def test_a_cancelled_text_is_not_searched(model: Path, gate: Gate) -> None:

@@ -5,18 +5,21 @@ import json
 import math
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny_model import content, memory_file
 from translators import records, run
 
 from nmt_cli import Terms, Translator
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.system import console
-from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.system.console import Progress
+from nmt_cli.system.errors import DataError, MissingError, OutputError, StorageError, UsageError
 from nmt_cli.transformer.cache import for_inference
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation import backends
@@ -24,7 +27,7 @@ from nmt_cli.translation import translator as module
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.queue import Backend
 from nmt_cli.translation.search import score_targets
-from nmt_cli.translation.translate import TranslateOptions, choose_models, translate
+from nmt_cli.translation.translate import TranslateOptions, choose_models, translate, translate_lines
 
 
 def test_pairs_are_scored_without_search(
@@ -85,10 +88,12 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
     assert out[2].startswith("rot und")
     assert re.fullmatch("rot( rot){50,}( .*)?", out[3])
     assert "1 lines or prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
-    with pytest.raises(DataError, match="fewer prefixes"):
+    with pytest.raises(DataError, match="fewer prefixes than lines: none for line 5$"):
         run(translator, data + b"a\n", prefix=prefixes)
     with pytest.raises(DataError, match=r"more prefixes than lines \(2\)"):
         run(translator, b"rot\nrot\n", prefix=prefixes)
+    with pytest.raises(DataError, match=r"more prefixes than lines \(1\)"):
+        run(translator, b"rot\n", prefix=prefixes)  # of which the next is empty
     prefixes.write_bytes(b"rot\xc2\xa0 und\n\xff\n")
     assert run(translator, b"der Hund\nrot\n", prefix=prefixes).startswith(b"rot und"), "as the model sees a line"
     with pytest.raises(DataError, match="prefix 2 is not UTF-8"):
@@ -146,8 +151,11 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     (tmp_path / "pipe").symlink_to(f"/proc/self/fd/{into}")
     assert translate(replace(options, output=tmp_path / "pipe")) == 0
     assert os.read(out, 9999) == (tmp_path / "new" / "out").read_bytes()
-    with pytest.raises(OutputError, match="in is the input"):
-        translate(replace(options, output=tmp_path / "in"))
+    (tmp_path / "same").hardlink_to(tmp_path / "in")
+    (tmp_path / "points").symlink_to("in")
+    for name in ("in", "same", "points"):
+        with pytest.raises(OutputError, match=f"{name} is the input"):
+            translate(replace(options, output=tmp_path / name))
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"der Hund\n"))
     with pytest.raises(DataError, match="the input is not plain text, it looks like gzip"):
         translate(replace(options, input=tmp_path / "in.gz"))
@@ -184,3 +192,73 @@ def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, mon
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("RANK", "1")  # in a launched job the first process does the work
     assert translate(TranslateOptions(input=Path("absent"))) == 0
+
+
+def test_a_part_that_became_a_link_is_not_the_output(model: Path, tmp_path: Path) -> None:
+    """Even if it points to the file that was written."""
+    (tmp_path / "in").write_bytes(b"der Hund\n")
+
+    def linked(*_: object) -> None:
+        (tmp_path / "out.part").rename(tmp_path / "moved")
+        (tmp_path / "out.part").symlink_to("moved")
+
+    with pytest.raises(OutputError, match=r"another process has replaced .*out\.part"):
+        translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (model,)), linked)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_error_names_its_own_file_or_else_the_output(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"der Hund\n")
+    for error, name in ((OSError(5, "x", "glossary"), "glossary"), (OSError(28, "full"), f"{tmp_path / 'out.part'}")):
+
+        def failing(*_: object, error: OSError = error) -> None:
+            raise error
+
+        with pytest.raises(OSError, match=r"x|full") as caught:
+            translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (model,)), failing)
+        assert caught.value.filename == name
+        assert not (tmp_path / "out.part").exists()
+
+
+def test_an_output_file_has_the_usual_permissions(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_bytes(b"der Hund\n")
+    before = os.umask(0o027)
+    try:
+        assert translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (model,))) == 0
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o640
+
+
+def test_standard_output_may_be_named(model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is never replaced by a file, whatever it is. A closed stream matters only where it is used."""
+    (tmp_path / "in").write_bytes(b"der Hund\nrot\n")
+    for output in (None, Path("/dev/stdout")):
+        assert translate(TranslateOptions(tmp_path / "in", output, (model,))) == 0
+        assert capfd.readouterr().out.count("\n") == 2
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("stdin", "stdout"):
+            patch.setattr(sys, name, None)
+        assert translate(TranslateOptions(tmp_path / "in", tmp_path / "out", (model,))) == 0
+        with pytest.raises(MissingError, match="stdin is closed"):
+            translate(TranslateOptions(None, tmp_path / "out", (model,)))
+        with pytest.raises(StorageError, match="stdout is closed"):
+            translate(TranslateOptions(tmp_path / "in", None, (model,)))
+
+
+def test_lines_of_a_part_have_the_numbers_of_the_whole(translator: Translator) -> None:
+    """In messages and in jsonl. Only the first line of all is checked for other kinds of files."""
+
+    def translated(data: bytes, **options: Any) -> list[int]:
+        source, target = memory_file(data), memory_file()
+        chosen = TranslateOptions(first_line=41, format="jsonl", is_unit=True, **options)
+        with Progress("translating", None, "lines") as progress:
+            translate_lines(translator, chosen, source, target, progress)
+        return [record["line"] for record in records(content(target))]
+
+    assert translated(b"rot\nder Hund\n") == [41, 42]
+    translator.counts.clear()
+    assert translated(b"\xff\xfe\nrot\n\x1f\x8b\xff\n") == [41, 42, 43]
+    assert (translator.counts["invalid"], translator.counts["first invalid"]) == (2, 41)
+    with pytest.raises(DataError, match="line 42 is not UTF-8"):
+        translated(b"rot\n\xff\n", strict=True)

@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,12 +14,14 @@ import torch
 from tiny_model import make_model, train_tokenizer
 from translators import one_at_a_time, one_by_one, parts_of, run, translator_by
 
-from nmt_cli import Translator
-from nmt_cli.corpus.tokenizer import files_of, target_file
+from nmt_cli import Terms, Translator
+from nmt_cli.corpus.tokenizer import EOS, files_of, target_file
 from nmt_cli.system.errors import DataError, StorageError, UsageError
 from nmt_cli.transformer.weights import load_model, read_tensors, save_model, save_tensors
+from nmt_cli.translation import translator as module
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.segments import Hypothesis, Segment
+from nmt_cli.translation.shortlist import Shortlist
 
 
 def test_a_translation_does_not_depend_on_other_lines_or_threads(translator: Translator, model: Path) -> None:
@@ -169,3 +172,101 @@ def test_a_model_directory_is_complete(model: Path, tmp_path: Path) -> None:
     assert not target_file(tmp_path / "new" / "tokenizer.model").exists()
     with pytest.raises(StorageError, match=r"cannot write .*Free some space"):
         save_tensors(tmp_path / "absent" / "w", tensors)
+
+
+def test_an_ensemble_reads_the_ends_of_sources_or_does_not(model: Path, tmp_path: Path) -> None:
+    other = make_model(tmp_path, "model.source_eos=false")
+    with pytest.raises(DataError, match="some of the models read </s> after sources, others do not"):
+        Translator([model, other])
+
+
+def test_a_filter_beyond_the_models_length_is_no_limit(tmp_path: Path) -> None:
+    with Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=4000")) as translator:
+        segmenter = translator.segmenter
+        assert (segmenter.max_length, segmenter.filter_tokens, segmenter.seen_tokens) == (128, 128, 128)
+
+
+def test_a_shortlist_is_used_if_asked_and_by_one_model_alone(model: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(model, tmp_path / "own"))
+    data = Shortlist([5], [0] * 340, []).to_bytes(own / "tokenizer.model")
+    (own / "shortlist.bin").write_bytes(data)
+    asked = SearchOptions(shortlist=True)
+    with Translator(own) as one, Translator([own, model]) as two:
+        assert one.resolved(asked).shortlist.frequent.tolist() == [5]
+        assert one.resolved(SearchOptions()).shortlist is None
+        assert two.resolved(asked).shortlist is None
+
+
+def test_all_pairs_are_scored_or_their_error_is_raised(
+    echo: Translator, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In chunks; an error ends the wait for the others."""
+    monkeypatch.setattr(module, "SCORE_LINES", 2)
+    pairs = [("rot", "rot " * count) for count in (1, 4, 2, 5, 3)]
+    sizes = [len(echo.tokenizer.encode([target])[0]) + 1 for _, target in pairs]
+    forced = one_at_a_time(lambda segment: segment.prefix)
+    with translator_by(model, forced) as translator:
+        assert [scored.log_probability for scored in translator.score(pairs)] == [-size for size in sizes]
+
+        with pytest.raises(DataError, match="^line 5 has more than the model's 128 tokens"):
+            list(translator.score([*pairs[:4], ("rot", "rot " * 128)]))
+
+    def failing(segment: Segment) -> list[int]:
+        if len(segment.prefix) == sizes[1] - 1:
+            raise KeyError("x")
+        return segment.prefix
+
+    errors = list[Exception]()
+
+    def score() -> None:
+        try:
+            list(translator.score(pairs))
+        except KeyError as error:
+            errors.append(error)
+
+    with translator_by(model, one_at_a_time(failing)) as translator:
+        (thread := threading.Thread(target=score, daemon=True)).start()
+        thread.join(30)
+        assert len(errors) == 1
+
+
+def test_a_model_may_begin_every_translation_with_a_token(tmp_path: Path) -> None:
+    """Each is found and scored after it, and its score is not counted."""
+    plain = make_model(tmp_path / "plain")
+    begun = make_model(tmp_path / "begun", "decoding.target_prefix=\u2581der")
+    with Translator(plain, precision="fp32") as one, Translator(begun, precision="fp32") as other:
+        [head] = other.head
+        [after], [shown] = one.translate(["rot"], prefixes=["der"]), other.translate(["rot"])
+        assert after.hypotheses[0].ids == shown.hypotheses[0].ids
+        assert after.text == shown.text
+        ids = one.tokenizer.encode(["rot", "ein Baum"])
+        pair = [[*ids[0], EOS], [head, *ids[1], EOS]]
+        [scored] = other.score([("rot", "ein Baum")])
+        assert scored.token_log_probabilities == pytest.approx(one.score_ids([pair])[0][1:])
+        assert scored.ids == ids[1]
+
+
+def test_missing_terms_are_counted_one_by_one(echo: Translator) -> None:
+    terms = Terms.parse(["Hund\tx", "rot\ty", "Haus\tHaus"])
+    list(echo.translate(["der Hund ist rot", "rot", "das Haus"], terms=terms))
+    assert echo.counts["unsaid"] == 3
+
+
+def test_a_hypothesis_beyond_the_last_is_the_last(echo: Translator) -> None:
+    [found] = echo.translate(["rot"], n_best=2)
+    [one] = found.hypotheses[:1]
+    alone = replace(found, hypotheses=[one])
+    assert [alone.at(rank) for rank in (0, 1, 5)] == [one] * 3
+    assert found.at(1) is found.hypotheses[1]
+
+
+def test_a_thousand_hypotheses_are_the_most(model: Path) -> None:
+    with Translator(model) as translator:
+        assert translator.resolved(SearchOptions(n_best=1000)).beam == 1000
+        assert translator.resolved(SearchOptions(n_best=1000, sampling=Sampling())).beam == 1
+
+
+def test_the_case_follows_the_languages_of_the_model(tmp_path: Path) -> None:
+    with Translator(make_model(tmp_path, "corpus.src=tr", "corpus.tgt=nl")) as translator:
+        caser = translator.segmenter.caser
+        assert (caser.source, caser.target, caser.tags) == ("tr", "nl", translator.config.tags)

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 import torch
 from tiny_model import content, memory_file
-from translators import parts_of, records, run
+from translators import one_by_one, parts_of, records, run, translator_by
 
-from nmt_cli import Translator
+from nmt_cli import Terms, Translator
+from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.system import console
 from nmt_cli.system.errors import UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import load_model
-from nmt_cli.translation.segments import Hypothesis
+from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.writer import alignment, report, write_line
 
 
@@ -80,7 +81,7 @@ def test_messages_count_losses_and_repetitions(capsys: pytest.CaptureFixture[str
     """Losses are warnings, which a quiet command prints, too; counts of 0 are not printed."""
     expected = [
         ("nmt: warning: 1,001 lines are not UTF-8 (first: line 2,007)", "invalid"),
-        ("nmt: warning: 1,002 lines were over ", "huge"),
+        (f"nmt: warning: 1,002 lines were over {MAX_LINE_BYTES:,} bytes and were cut", "huge"),
         ("nmt: warning: 1,003 lines or prefixes were longer than the model's 4,096 tokens", "cut"),
         ("nmt: warning: 1,004 terms are missing from their line's translation", "unsaid"),
         ("1,005 segments lacked a term", "constrained"),
@@ -128,3 +129,14 @@ def test_alignments_of_several_segments_count_words_of_several_tokens() -> None:
     source: Any = SimpleNamespace(tokens=target.tokens, language=lambda ids: [], target=target)
     hypothesis = Hypothesis([1, 2], -1.0, -1.0, [-1.0], source_positions=[0, 1])
     assert alignment(source, [([1, 2, EOS], hypothesis)] * 2) == "0-0 1-1"
+
+
+def test_each_hypothesis_has_the_forms_of_its_own_text(model: Path) -> None:
+    def find(_: Segment) -> list[Hypothesis]:
+        found = translator.tokenizer.encode(["die Katze", "das Haus", "rot"])
+        return [Hypothesis(ids, -1.0, -1.0, [-1.0] * (len(ids) + 1)) for ids in found]
+
+    with translator_by(model, one_by_one(find)) as translator:
+        terms = Terms.parse(["Hund\tKatze|Haus"])
+        [line] = records(run(translator, b"der Hund\n", format="jsonl", n_best=3, terms=terms))
+        assert [each["terms"] for each in line["hypotheses"]] == [{"Hund": "Katze"}, {"Hund": "Haus"}, {"Hund": None}]
