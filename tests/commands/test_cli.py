@@ -122,6 +122,14 @@ def test_output_that_cannot_be_flushed_is_an_error(
     assert nmt("score")[0] == code
 
 
+@pytest.mark.parametrize(("length", "shown"), [(600, "x" * 600), (601, "x" * 599 + "…")])
+def test_a_message_of_600_characters_is_not_cut(
+    nmt: Nmt, monkeypatch: pytest.MonkeyPatch, length: int, shown: str
+) -> None:
+    monkeypatch.setattr(__main__, "_command", Mock(side_effect=errors.DataError("x" * length)))
+    assert nmt("score") == (65, "", f"nmt score: error: {shown}\n")
+
+
 @pytest.mark.parametrize(("rank", "said"), [(None, 1), ("0", 1), ("1", 0)])
 def test_the_first_of_several_processes_reports_the_signal(
     nmt: Nmt, monkeypatch: pytest.MonkeyPatch, rank: str | None, said: int

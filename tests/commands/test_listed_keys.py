@@ -56,19 +56,19 @@ def test_only_adding_a_key_makes_a_data_base(nmt: Nmt, tmp_path: Path) -> None:
 def test_models_are_listed_in_columns(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     several = (Direction("en", "deu_Latn", ">>deu_Latn<< "), Direction("en", "fr", ">>fr<< "))
     found = [
-        StoredModel(Path("models/a\x1b"), "nmt", several, 1_234_567, 65_000_000, Path),
+        StoredModel(Path("models/a\x1b"), "nmt", several, 1_280_000, 65_000_000, Path),
         StoredModel(Path("b.argosmodel"), "argos", (Direction("de", "en"),), 99_000_000, 0, Path),
     ]
     monkeypatch.setattr("nmt_cli.interop.model_kinds.list_models", asked := Mock(return_value=found))
     assert nmt("models", "x", "y")[1].split("\n") == [
-        "en-deu_Latn  nmt         65.0 M parameters      1.2 MB  models/a\\x1b",
-        "en-fr        nmt         65.0 M parameters      1.2 MB  models/a\\x1b",
+        "en-deu_Latn  nmt         65.0 M parameters      1.3 MB  models/a\\x1b",
+        "en-fr        nmt         65.0 M parameters      1.3 MB  models/a\\x1b",
         "de-en        argos                             99.0 MB  b.argosmodel",
         "",
     ]
     assert json.loads(nmt("models", "--json")[1]) == [
         {"path": "models/a\x1b", "kind": "nmt", "pairs": [["en", "deu_Latn"], ["en", "fr"]], "parameters": 65_000_000,
-         "bytes": 1_234_567},
+         "bytes": 1_280_000},
         {"path": "b.argosmodel", "kind": "argos", "pairs": [["de", "en"]], "parameters": None, "bytes": 99_000_000},
     ]  # fmt: skip
     Path("models").mkdir()
