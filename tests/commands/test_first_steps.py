@@ -238,8 +238,13 @@ def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "out"),
-    [("Helsinki-NLP/opus-mt-en-de", "opus-mt-en-de"), ("A/b@v1/x", "b"), ("theirs/opus", "opus"), (".", "here"),
-     ("theirs/en_de.argosmodel", "en_de")],
+    [
+        ("Helsinki-NLP/opus-mt-en-de", "opus-mt-en-de"),
+        ("A/b@v1/x", "b"),
+        ("theirs/opus", "opus"),
+        (".", "here"),
+        ("theirs/en_de.argosmodel", "en_de"),
+    ],
 )
 def test_import_writes_to_models_by_default(
     nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, out: str

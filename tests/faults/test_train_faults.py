@@ -216,6 +216,16 @@ def test_a_changed_recipe_is_refused_by_key(started_run: Lab, change: str) -> No
     assert (started_run.run / "recipe.yaml").read_bytes() == stored
 
 
+def test_a_run_with_only_a_model_and_one_without_its_corpus_are_not_changed(started_run: Lab) -> None:
+    shutil.rmtree(started_run.run / "checkpoints")
+    shutil.copytree(started_run.reference / "model", started_run.run / "model")
+    with pytest.raises(DataError, match=r"started differently: training\.seed: 1 -> 2\. Change it back"):
+        started_run.train("training.seed=2")
+    (started_run.run / "corpus.json").write_text("{}")
+    with pytest.raises(DataError, match=r"started differently: .* has other data or another tokenizer"):
+        started_run.train()
+
+
 def test_settings_that_do_not_change_the_model_may_change(started_run: Lab) -> None:
     changes = [
         *"log_every=3 validate_every=7 validate_bleu=0 checkpoint_every=30 keep_checkpoints=4".split(),  # noqa: SIM905

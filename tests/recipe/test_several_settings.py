@@ -133,7 +133,11 @@ def test_weights_of_entries_are_taken_unless_the_training_has_its_own() -> None:
 
 def test_texts_of_a_corpus_have_their_own_languages_filters_and_tokens() -> None:
     filters, synthetic = {"language": True}, [{"model": "m", "src": "fr", "tgt": "de", "tag": "bt"}]
-    sources = [{**ENTRY, "tag": "a"}, {**ENTRY, "tgt": "fr", "filters": filters}, {**ENTRY, "src": "nl", "split": "dev"}]
+    sources = [
+        {**ENTRY, "tag": "a"},
+        {**ENTRY, "tgt": "fr", "filters": filters},
+        {**ENTRY, "src": "nl", "split": "dev"},
+    ]
     values = {"name": "own", "sources": sources, "synthetic": synthetic, "filters": {"numbers": True}}
 
     def trained(**more: Any) -> list[tuple[str, str, bool, bool]]:

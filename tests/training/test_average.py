@@ -162,18 +162,18 @@ def test_a_mixture_is_made_again_if_any_of_its_parts_changes(
 
 
 def test_each_share_of_the_start_is_measured_and_shown(
-    reference_run: Path, numbers_corpus: Path, tiny_recipe: Callable[..., Recipe],
+    reference_run: Path, numbers_corpus: Path, tiny_recipe: Callable[..., Recipe], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """On at most 500 lines, even if the recipe's validations translate none."""
+    """On at most LINES lines of each set, even if the recipe's validations translate none. The start is no mixture."""
     settings = tiny_recipe(
         "averaging.with_start=[0,0.5]", "training.validate_bleu=0", f"training.init_from={reference_run}/model"
     )
     start = load_model(reference_run).model.state_dict()
-    end, bleu = {name: torch.zeros_like(tensor) for name, tensor in start.items()}, {0.0: 20.0, 0.5: 19.6, 1.0: 10.0}
+    end, bleu = {name: torch.zeros_like(tensor) for name, tensor in start.items()}, {0.0: 20.0, 0.5: 19.6, 1.0: 30.0}
 
     def validate(model: Transformer, _: torch.dtype, dev: Any, settings: Recipe) -> dict[str, float]:
-        assert (len(dev.lines), settings.training.validate_bleu) == (20, 500)
+        assert (len(dev.lines), settings.training.validate_bleu, model.training) == (20, module.LINES, False)
         return {"dev_bleu": bleu[float((model.embedding.weight.detach() / start["embedding.weight"])[5, 5])]}
 
     monkeypatch.setattr(module, "validate", validate)
@@ -184,8 +184,14 @@ def test_each_share_of_the_start_is_measured_and_shown(
     assert re.findall(r"^ *([\d.]+) +([\d.]+) *$", output, re.MULTILINE) == [
         ("0", "20.00"),
         ("0.5", "19.60"),
-        ("1", "10.00"),
+        ("1", "30.00"),
     ]
+    corpus = shutil.copytree(numbers_corpus, tmp_path / "corpus")
+    for side in ("src", "tgt"):
+        shutil.copy(corpus / f"dev.{side}", corpus / f"general.{side}")
+    monkeypatch.setattr(module, "LINES", 15)
+    assert module.best_share(end, start, settings, open_corpus(corpus)) == 0.0
+    assert "translating 30 lines of dev and general with 3 mixtures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -192,12 +192,13 @@ def shown(text: str, name: str) -> float:
 def test_without_a_corpus_a_dry_run_measures_random_sentences(
     tiny_recipe: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = tiny_recipe()
+    settings = tiny_recipe("corpus.augment.typos=0.1")
     settings.training.init_from = "elsewhere"
     assert estimate.dry_run(settings, Path("numbers")) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert "numbers is not prepared" in err
+    assert re.search(r"not included +validation, checkpoints, corpus\.augment  ", err)
     assert shown(err, "parameters") == parameter_count(settings.model, 320)
     assert shown(err, "target tokens/s") > 0
     assert all(figure in err for figure in ("8 x P100", "3.3e18", "2.3e19", "3.5 d"))
@@ -241,6 +242,7 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     assert shown(err, "steps") == 1e8
     assert shown(err, "FLOPs in all") == pytest.approx(operations * tokens * 1e8, rel=0.05)
     assert re.search("memory of a process, peak +1,234 MB", err)
+    assert re.search("not included +validation, checkpoints  ", err)
     assert done == ["memory", "bounds"], "the memory of the steps, without that of the measurements"
     parameters = shown(err, "parameters")
     assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)

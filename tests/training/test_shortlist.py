@@ -180,3 +180,9 @@ def test_pairs_up_to_the_longest_are_used(
     monkeypatch.setattr(learning, "MAX_LINKS", 4)
     assert learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1) == 0
     assert "shortlist.bin: 1 pair, of 2; " in capsys.readouterr().err
+    monkeypatch.setattr(learning, "MAX_LINKS", 2)  # the second pair is dropped while reading
+    assert learning.encoded_pairs(tmp_path / "src", tmp_path / "tgt", tokenizer)[0][0][0].tolist() == [
+        *tokenizer.encode([word])[0]
+    ]
+    assert learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1) == 0
+    assert "shortlist.bin: 1 pair, of 2; " in capsys.readouterr().err

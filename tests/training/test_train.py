@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from steps import before_each_step, fake_accelerator
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.errors import DataError, StorageError
 from nmt_cli.training import checkpoints, trainer
 from nmt_cli.training import train as module
 from nmt_cli.training.average import average
@@ -185,7 +186,26 @@ def test_a_run_stopped_by_patience_keeps_the_model_of_its_best_step(lab: Lab) ->
     assert (load_model(lab.run / "model").manifest["steps"], checkpoints.steps_in(lab.run)[-1]) == ([5], 10)
 
 
+def test_a_model_of_the_best_step_is_replaced_unless_the_recipe_asks_for_it(lab: Lab) -> None:
+    shutil.copytree(lab.reference, lab.run)
+    state = checkpoints.read_state(lab.run, 30)
+    lab.patch.setattr(checkpoints, "read_state", lambda *_: dataclasses.replace(state, best_step=15))
+    for best, steps in (("yes", [15]), ("no", [30])):
+        path = lab.run / "model" / "manifest.json"
+        path.write_text(re.sub(r'"steps": \[\s*\d+\s*\]', '"steps": [15]', path.read_text()))
+        assert lab.train(f"averaging.best={best}") == 0
+        assert load_model(lab.run / "model").manifest["steps"] == steps
+
+
 # ---- Interruptions ----
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StorageError("the disk is full")])
+def test_a_run_that_cannot_save_at_a_signal_fails(lab: Lab, error: Exception) -> None:
+    before_each_step(lab.patch, lambda _, now: now == 7 and os.kill(os.getpid(), signal.SIGTERM))
+    lab.patch.setattr(checkpoints, "save", Mock(side_effect=error))
+    with pytest.raises(StorageError, match=r"the disk is full|No space left on device"):
+        lab.train()
 
 
 @pytest.mark.parametrize("stops", [(1, 15), (7, 9), (14, 16), (29,)])
