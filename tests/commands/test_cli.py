@@ -122,6 +122,17 @@ def test_output_that_cannot_be_flushed_is_an_error(
     assert nmt("score")[0] == code
 
 
+@pytest.mark.parametrize(("debug", "shown"), [("", False), ("1", True)])
+def test_the_traceback_of_an_error_is_shown_on_demand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], debug: str, shown: bool
+) -> None:
+    monkeypatch.setenv("NMT_DEBUG", debug)
+    monkeypatch.setattr(sys, "argv", ["nmt", "--quiet", "score"])
+    assert __main__._exit_code(Mock(side_effect=errors.DataError("wrong"))) == 65
+    *trace, line, _ = capsys.readouterr().err.split("\n")
+    assert (line, trace[:1] == ["Traceback (most recent call last):"]) == ("nmt score: error: wrong", shown)
+
+
 @pytest.mark.parametrize(("length", "shown"), [(600, "x" * 600), (601, "x" * 599 + "…")])
 def test_a_message_of_600_characters_is_not_cut(
     nmt: Nmt, monkeypatch: pytest.MonkeyPatch, length: int, shown: str
@@ -164,11 +175,11 @@ def test_the_first_process_reports_a_reproduced_run(nmt: Nmt, monkeypatch: pytes
         monkeypatch.setattr(nmt_cli.storage.artefact, "present", present)
         with pytest.raises(LookupError):
             nmt(*parsing, *more)
-    for words in (["prepare", "recipes/parsing.yaml"], ["prepare", "recipes/parsing.yaml", "--out", "o"]):
+    for more in ([], ["--out", "o"], ["--shard", "1/2"]):
         with pytest.raises(LookupError):
-            nmt(*words)
+            nmt("prepare", "recipes/parsing.yaml", *more)
     paths = [call.args[1] for call in written.call_args_list]
-    assert paths == [Path(name) for name in ("d-text", "d-text", "data/wsj-text", "o-text")]
+    assert paths == [Path(name) for name in ("d-text", "d-text", "data/wsj-text", "o-text", "data/wsj-text")]
 
 
 def test_a_hub_model_is_imported_unless_its_owner_is_a_directory(

@@ -52,6 +52,15 @@ def test_a_line_shows_names_choices_ranges_and_defaults(nmt: Nmt, command: str) 
     assert [line for line in LINES[command].strip("\n").split("\n") if line not in shown] == []
 
 
+def test_sections_of_a_page_are_in_order(nmt: Nmt) -> None:
+    for words, expected in (
+        (["translate"], ["Arguments", "Options", "Search", "Sampling", "Output", "Many machines"]),
+        (["recipes"], ["Options", "Commands"]),
+    ):
+        titles = [line[:-1] for line in nmt(*words, "--help")[1].split("\n") if line[:1] != " " and line.endswith(":")]
+        assert titles == expected
+
+
 def test_recipes_are_listed_in_a_very_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -157,6 +157,7 @@ def test_texts_of_a_corpus_have_their_own_languages_filters_and_tokens() -> None
     assert (one.targets, one.target_tokens, one.prefix(0), one.prefix(None)) == (["de"], [], ">>a<< ", "")
     plain = loading.from_plain({"corpus": {"name": "own", **FILES, "tgt": "fi"}}, "test").corpus
     assert (plain.targets, plain.languages, plain.tags) == (["fi"], ["en", "fi"], [])
+    assert loading.from_plain({}, "test").corpus.targets == ["de"], "of a named corpus"
 
 
 def test_bounds_of_a_yaml_text_are_exact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

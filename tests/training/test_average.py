@@ -43,8 +43,11 @@ def run(tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path
     return directory
 
 
-def test_the_mean_of_the_last_regular_checkpoints(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
+def test_the_mean_of_the_last_regular_checkpoints(
+    run: Path, tiny_recipe: Callable[..., Recipe], capsys: pytest.CaptureFixture[str]
+) -> None:
     target, steps = average(run, None, None)
+    assert capsys.readouterr().err.endswith(f"\n{run}/model is the mean of 3 checkpoints (step 20, 30, 40)\n")
     assert (target, steps) == (run / "model", [20, 30, 40])
     result = load_model(target)
     rows = [weights(tiny_recipe(), step) for step in steps]
@@ -226,10 +229,14 @@ def test_too_few_checkpoints_are_listed(run: Path) -> None:
         average(run, None, None)
 
 
-def test_a_short_run_averages_all_its_checkpoints(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
-    settings = tiny_recipe("averaging.last=9", "training.keep_checkpoints=9")
-    (run / "recipe.yaml").write_bytes(loading.to_yaml(settings))
-    assert average(run, None, None)[1] == [10, 20, 30, 40]
+@pytest.mark.parametrize(("last", "warns"), [(3, False), (4, False), (5, True)])
+def test_a_short_run_averages_all_its_checkpoints(
+    run: Path, tiny_recipe: Callable[..., Recipe], capsys: pytest.CaptureFixture[str], last: int, warns: bool
+) -> None:
+    settings = tiny_recipe(f"averaging.last={last}", "training.keep_checkpoints=9")
+    assert module.steps_to_average(run, settings, None) == [10, 20, 30, 40][-last:]
+    warning = "nmt: warning: averaging.last is 5, but the run has only 4 checkpoints to average. Raise training.steps or "
+    assert capsys.readouterr().err == f"{warning}lower training.checkpoint_every for more\n" * warns
 
 
 def test_a_damaged_checkpoint_is_named_and_nothing_is_written(run: Path) -> None:

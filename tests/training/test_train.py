@@ -239,7 +239,9 @@ def test_max_hours_counts_all_parts_of_a_run(lab: Lab) -> None:
         patch.setattr(checkpoints, "read_state", lambda *at: dataclasses.replace(read_state(*at), seconds=1000.0))
         assert lab.train("training.steps=8", "training.max_hours=0.5") == 0
     assert 1000 < read_state(lab.run, 8).seconds < 1100
+    lab.stderr()
     assert lab.train("training.max_hours=0.2777") == 0
+    assert "stopped after step 8: the limit of 0.2777 hours is reached\n" in lab.stderr()
     assert checkpoints.steps_in(lab.run) == [6, 8]
     assert load_model(lab.run / "model").manifest["steps"] == [8]
 
@@ -250,6 +252,27 @@ def test_zero_hours_are_a_limit(lab: Lab) -> None:
     assert load_model(lab.run / "model").manifest["steps"] == [0]
 
 
+def test_a_validation_prints_and_logs_its_figures(lab: Lab) -> None:
+    logged = list[Any]()
+    settings = lab.recipe("expect.dev_steps=[7]", "expect.dev_bleu=[50]")
+    run: Any = SimpleNamespace(
+        settings=settings, directory=lab.run, warned=False, state=checkpoints.State(step=1234, seconds=9.5),
+        metrics=SimpleNamespace(write=logged.append),
+        accelerator=SimpleNamespace(log=lambda *given, step: logged.append((*given, step))),
+    )  # fmt: skip
+    scores = {"dev_nll": 1.25, "dev_perplexity": 3.5, "dev_bleu": 31.0, "dev_bleu_en-de": None, "samples": ["x"]}
+    lab.stderr()
+    module._report(run, scores, 65.4)
+    assert logged[0] == {"step": 1234, **scores, "seconds": 9.5}
+    assert logged[1] == ({"dev_nll": 1.25, "dev_perplexity": 3.5, "dev_bleu": 31.0}, 1234)
+    assert lab.stderr() == (
+        "step 1,234  dev nll 1.250  dev perplexity 3.500  dev BLEU 31.000  (1 min 05 s)\nnmt: warning: step 1,234: dev "
+        f"BLEU 31.0, expected 50.0 at step 7. Find the cause with nmt doctor {lab.run}\n"
+    )
+    module._report(run, scores, 0.0)
+    assert "warning" not in lab.stderr(), "once"
+
+
 def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
     losses = iter([3.0, 2.0, 2.0, 1.998, 2.5])  # 1.998 is too small an improvement
     scores = {"dev_perplexity": 9.0, "dev_bleu": None}
@@ -258,6 +281,8 @@ def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
     assert lab.train(*changes, "training.keep_checkpoints=2") == 0
     state = checkpoints.read_state(lab.run, 15)
     assert (state.best_step, state.best_nll, state.not_better) == (12, 1.998, 3)
+    reason = "no clear improvement in 3 validations (best: step 12)"
+    assert f"stopped after step 15: {reason}\n" in lab.stderr()
     assert checkpoints.steps_in(lab.run) == [10, 12, 15], "the best, and the last two regular ones"
     assert average(lab.run, 2, None)[1] == [10, 15]
 
