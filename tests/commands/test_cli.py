@@ -52,6 +52,13 @@ def test_an_ascii_terminal_gets_ascii() -> None:
         assert done.stdout.isascii()
 
 
+def test_the_package_offers_a_translator_and_little_else() -> None:
+    assert sorted(nmt_cli.__all__) == ["Sampling", "Terms", "Translator", "__version__"]
+    assert {getattr(nmt_cli, name).__name__ for name in nmt_cli.__all__[:-1]} == {"Sampling", "Terms", "Translator"}
+    with pytest.raises(AttributeError, match="module 'nmt_cli' has no attribute 'translate'"):
+        nmt_cli.translate  # noqa: B018
+
+
 def test_quiet_hides_messages(nmt: Nmt) -> None:
     command = ("prepare", "toy-en-de", "--dry-run")
     assert nmt(*command, "--quiet") == (0, "", "")
@@ -87,6 +94,7 @@ def test_quiet_hides_messages(nmt: Nmt) -> None:
         ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'model.num_layers'?; unknown"),
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),
         ("prepare --src a.en", 2, "--tgt"),
+        ("prepare toy-en-de --wait", 2, "nmt prepare: error: --wait requires --shard"),
         ("prepare --src a.en --tgt a.de", 65, "2"),
         ("prepare toy-en-de --out a.en/corpus", 73, "cannot create"),
         ("prepare toy-en-de --set corpus.limt=5", 2, "nmt prepare: error: the options: unknown key 'corpus.limt'"),

@@ -235,7 +235,9 @@ def test_a_short_run_averages_all_its_checkpoints(
 ) -> None:
     settings = tiny_recipe(f"averaging.last={last}", "training.keep_checkpoints=9")
     assert module.steps_to_average(run, settings, None) == [10, 20, 30, 40][-last:]
-    warning = "nmt: warning: averaging.last is 5, but the run has only 4 checkpoints to average. Raise training.steps or "
+    warning = (
+        "nmt: warning: averaging.last is 5, but the run has only 4 checkpoints to average. Raise training.steps or "
+    )
     assert capsys.readouterr().err == f"{warning}lower training.checkpoint_every for more\n" * warns
 
 

@@ -183,6 +183,17 @@ def test_the_default_of_memory_tokens_fits_the_memory(
         assert default_memory_tokens(small, torch.device("cpu")) == tokens
 
 
+@pytest.mark.parametrize(("megabytes", "tokens"), [(1, 256), (1000, 3184), (10_000, 31_844)])
+def test_the_default_of_memory_tokens_on_a_gpu_takes_more_of_its_memory(
+    megabytes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same model. A GPU has no upper bound."""
+    properties = SimpleNamespace(total_memory=megabytes * 1_000_000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {torch.device("cuda", 1): properties}.__getitem__)
+    small = schema.Model(num_layers=3, d_model=256, d_ff=1024, num_heads=4)
+    assert default_memory_tokens(small, torch.device("cuda", 1)) == tokens
+
+
 def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
     """Another version may resume a run."""
     corpus = corpus_of([(3, 3)] * 8)

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import schema
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.system.errors import StorageError
 from nmt_cli.training import estimate
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer.directory import parameter_count
@@ -115,6 +117,12 @@ def test_the_measured_settings_differ_from_the_recipe_only_where_necessary(
     monkeypatch.setattr(estimate, "start_trainer", run)
     with pytest.raises(LookupError):
         estimate.print_estimate(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
+
+
+def test_a_dry_run_without_memory_is_an_error_with_advice(tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "start_trainer", Mock(side_effect=torch.OutOfMemoryError("x")))
+    with pytest.raises(StorageError, match=r"out of memory\. .*training\.memory_tokens=N"):
+        estimate.dry_run(tiny_recipe(), Path("numbers"))
 
 
 def test_bounds_of_a_step_follow_from_measured_rates(monkeypatch: pytest.MonkeyPatch) -> None:
