@@ -9,7 +9,6 @@ import pytest
 from command_line import Nmt
 from tiny_model import make_model
 
-from nmt_cli.commands import keys as module
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.key_store import KeyStore
@@ -48,7 +47,9 @@ def test_only_adding_a_key_makes_a_data_base(nmt: Nmt, tmp_path: Path) -> None:
         assert (code, out) == (66, "")
         assert "no database a.db. To make one: nmt keys add NAME --database a.db" in err
     assert not (tmp_path / "a.db").exists()
-    assert nmt("keys", "add", "a", "--database", "a.db", "--per-day", str(module.MOST))[0] == 0
+    for limit, code in (("9223372036854775808", 2), ("-1", 2), ("9223372036854775807", 0)):  # the most that SQL stores
+        assert nmt("keys", "add", "a", "--database", "a.db", "--per-day", limit, "--per-minute", limit)[0] == code
+    assert nmt("keys", "limit", "a", "--database", "a.db", "--per-day", "9223372036854775807")[0] == 0
     for words, code in ((["revoke", "x"], 66), (["limit", "x"], 66), (["add", "a"], 73)):
         assert nmt("keys", *words, "--database", "a.db")[0] == code
 
