@@ -120,6 +120,16 @@ def work():
     assert handled(work) == (130, "nmt prepare: stopped by SIGINT\n")
 
 
+def test_a_signal_at_the_very_end_does_not_change_the_exit_code() -> None:
+    work = """
+import atexit
+def work():
+    atexit.register(os.kill, os.getpid(), 15)
+    return 7
+"""
+    assert handled(work) == (7, "")
+
+
 def test_a_command_started_to_ignore_a_signal_ignores_it() -> None:
     work = """
 import signal

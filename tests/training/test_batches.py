@@ -178,7 +178,8 @@ def test_the_default_of_memory_tokens_fits_the_memory(
     """A token of each side takes 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes in training."""
     monkeypatch.setattr(batches, "usable_memory", lambda: megabytes * 1_000_000)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}):
+    unequal = {"num_layers": 3, "d_k": 32, "d_v": 96}
+    for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}, unequal):
         small = schema.Model(**layers, d_model=256, d_ff=1024, num_heads=4)
         assert default_memory_tokens(small, torch.device("cpu")) == tokens
 

@@ -48,9 +48,10 @@ def test_flops_match_the_papers_models(model: schema.Model, millions: float) -> 
     assert one - scores == pytest.approx(millions, abs=0.05)
 
 
-def test_flops_match_torchs_count() -> None:
+@pytest.mark.parametrize("cell", ["attention", "ssru"])
+def test_flops_match_torchs_count(cell: str) -> None:
     """Forward and backward, with unequal d_k and d_v. Batches of one long sentence have no padding."""
-    settings = tiny(encoder_layers=3, decoder_layers=1, d_k=5, d_v=7)
+    settings = tiny(encoder_layers=3, decoder_layers=1, d_k=5, d_v=7, decoder_cell=cell)
     model, pairs = LossModel(random_model(settings, 50), 0.1, torch.float64), random_pairs(1, 50, [(16, 18), (25, 17)])
     with FlopCounterMode(display=False) as counter:
         for pair in pairs:

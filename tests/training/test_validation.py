@@ -1,6 +1,7 @@
 """Validations on the development set: loss, BLEU and samples."""
 
 import contextlib
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,8 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.system.errors import DataError
+from nmt_cli.training import checkpoints, validation
 from nmt_cli.training import train as module
-from nmt_cli.training import validation
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.train import train
 from nmt_cli.transformer.weights import load_model
@@ -137,6 +138,12 @@ def test_tokens_per_second_exclude_validations(lab: Lab) -> None:
     assert lab.train(start, "training.steps=10", "training.validate_every=10") == 0
     speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
     assert speeds[0] < 0 < speeds[1], "so is the validation of the start"
+    state = dataclasses.replace(checkpoints.read_state(lab.run, 10), unvalidated=True)
+    lab.patch.setattr(checkpoints, "read_state", lambda *_: state)
+    lab.patch.setattr(module, "_validate", lambda trainer, *_: setattr(trainer.state, "unvalidated", False) or 1000.0)
+    assert lab.train(start, "training.steps=20", "training.validate_every=99") == 0
+    speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
+    assert speeds[-2] < 0 < speeds[-1], "and one that a signal had interrupted"
 
 
 def test_without_a_development_set_nothing_is_validated(lab: Lab, tmp_path: Path) -> None:
