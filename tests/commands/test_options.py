@@ -143,3 +143,30 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, words: str, funct
     monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])
     with pytest.raises(LookupError):
         app.run()
+
+
+@pytest.mark.parametrize(
+    ("words", "function"),
+    [
+        ("train toy --data d", "training.train.train"),
+        ("train toy --dry-run", "training.estimate.dry_run"),
+        ("reproduce toy --data d", "reproduction.reproduce.reproduce"),
+        ("translate", "translation.translate.translate"),
+        ("translate i --check o", "translation.sharded.check"),
+        ("translate i --join o", "translation.sharded.join"),
+        ("score", "scoring.score.print_report"),
+        ("attend a", "reporting.attend.attend"),
+        ("export m --to hf --out o", "interop.export.export"),
+        ("shortlist m --src i --tgt o", "training.shortlist.learn_shortlist"),
+        ("shortlist m --vmap x", "interop.vocabulary_map.import_vocabulary_map"),
+        ("serve m", "serving.server.serve"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_work(monkeypatch: pytest.MonkeyPatch, words: str, function: str) -> None:
+    monkeypatch.setattr(app.artefact, "present", lambda data: data == d)
+    monkeypatch.setattr("nmt_cli.scoring.score.evaluate", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])
+    for code in (0, 7):
+        if code or not words.startswith("reproduce"):  # which would write a report
+            monkeypatch.setattr(f"nmt_cli.{function}", lambda *_, code=code, **__: code)
+            assert app.run() == code

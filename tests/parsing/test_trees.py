@@ -163,14 +163,19 @@ def test_every_split_becomes_two_files_of_its_own(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_broken_files_are_refused_and_nothing_is_written(name: str, data: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match=reason):
-        trees.linearize(section([tmp_path / name]), tmp_path / "text")
+    good = texts.write(tmp_path / "good.mrg", ["(S (NN a))"])
+    with pytest.raises(DataError, match=rf"{tmp_path}/{name}: the tree on .*{reason}"):
+        trees.linearize(section([good, tmp_path / name]), tmp_path / "text")
     assert list((tmp_path / "text").iterdir()) == []
 
 
 def test_options_that_trees_do_not_have(tmp_path: Path) -> None:
     corpus = section([tmp_path / "a.mrg"]).model_copy(update={"train_tgt": ["b.mrg"]})
-    with pytest.raises(UsageError, match="must be equal"):
+    with pytest.raises(UsageError, match=r"so corpus\.train_src and train_tgt must be equal"):
+        trees.linearize(corpus, tmp_path / "text")
+    good = texts.write(tmp_path / "good.mrg", ["(S (NN a))"])
+    corpus = section([good], good).model_copy(update={"dev_tgt": "b.mrg"})
+    with pytest.raises(UsageError, match=r"so corpus\.dev_src and dev_tgt must be equal"):
         trees.linearize(corpus, tmp_path / "text")
     for name, value in (("mix_src", ["a"]), ("general_src", "a"), ("hold_out", 9)):
         with pytest.raises(UsageError, match="cannot be used with trees"):

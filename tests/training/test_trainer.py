@@ -164,7 +164,8 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
     settings = lab.recipe(*changes, f"training.init_from={lab.reference / 'model'}")
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
     assert open_corpus(data).manifest["vocabulary_size"] == load_model(lab.reference).model.vocabulary_size
-    with pytest.raises(DataError, match="a different tokenizer"):
+    message = rf"{lab.reference}/model has a different tokenizer from {data}\. Prepare the corpus with --tokenizer "
+    with pytest.raises(DataError, match=rf"{message}{lab.reference}/model/tokenizer\.model$"):
         train(settings, data, lab.run)
     two = shutil.copytree(lab.reference / "model", tmp_path / "two") / "tokenizer.model"
     target_file(two).write_bytes(two.read_bytes())  # of target text only
