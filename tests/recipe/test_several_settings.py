@@ -108,6 +108,8 @@ ENTRY = {"files": ["a.tsv"]}
             )
         ),
         ({"corpus": {"sources": [ENTRY], "synthetic": [{"model": "m"}]}}, ""),
+        ({"corpus": {**FILES, "synthetic": [{"model": "m"}, {"side": "tgt"}]}}, "needs a model that translates: name it"),
+        ({"corpus": {**FILES, "synthetic": [{"model": "m"}, {}]}, "training": {"teacher": "t"}}, ""),
         ({"corpus": {**FILES, "augment": {"typos": 0.1}}}, ""),
         ({"corpus": {**FILES, "format": "trees"}}, ""),
         ({"corpus": {**FILES, "format": "trees", "augment": {"typos": 0.1}}}, "corpus.augment changes text, not trees"),
@@ -129,6 +131,8 @@ def test_weights_of_entries_are_taken_unless_the_training_has_its_own() -> None:
     assert loading.from_plain({"corpus": corpus}, "test").training.weights == [0, 1, 2]
     own = loading.from_plain({"corpus": corpus, "training": {"weights": [3, 4, 5]}}, "test")
     assert own.training.weights == [3, 4, 5]
+    named = loading.from_plain({"corpus": {"synthetic": [{"model": "m", "weight": 2}]}}, "test")
+    assert named.training.weights == [1, 2], "the text of the named corpus is a part, too"
 
 
 def test_texts_of_a_corpus_have_their_own_languages_filters_and_tokens() -> None:
