@@ -108,7 +108,10 @@ ENTRY = {"files": ["a.tsv"]}
             )
         ),
         ({"corpus": {"sources": [ENTRY], "synthetic": [{"model": "m"}]}}, ""),
-        ({"corpus": {**FILES, "synthetic": [{"model": "m"}, {"side": "tgt"}]}}, "needs a model that translates: name it"),
+        (
+            {"corpus": {**FILES, "synthetic": [{"model": "m"}, {"side": "tgt"}]}},
+            "needs a model that translates: name it",
+        ),
         ({"corpus": {**FILES, "synthetic": [{"model": "m"}, {}]}, "training": {"teacher": "t"}}, ""),
         ({"corpus": {**FILES, "augment": {"typos": 0.1}}}, ""),
         ({"corpus": {**FILES, "format": "trees"}}, ""),
@@ -126,7 +129,8 @@ def test_sources_stages_and_positions_that_do_not_fit_together(sections: dict[st
 
 def test_weights_of_entries_are_taken_unless_the_training_has_its_own() -> None:
     """A weight of 0 is a weight."""
-    sources = [{**ENTRY, "weight": 0}, ENTRY, {**ENTRY, "split": "dev", "weight": 5}, {**ENTRY, "weight": 2}]
+    sources = [{**ENTRY, "weight": 0}, ENTRY, {**ENTRY, "weight": 2}]
+    sources += [{**ENTRY, "split": split, "weight": 5} for split in ("dev", "test")]
     corpus = {"name": "own", "sources": sources}
     assert loading.from_plain({"corpus": corpus}, "test").training.weights == [0, 1, 2]
     own = loading.from_plain({"corpus": corpus, "training": {"weights": [3, 4, 5]}}, "test")
@@ -141,6 +145,7 @@ def test_texts_of_a_corpus_have_their_own_languages_filters_and_tokens() -> None
         {**ENTRY, "tag": "a"},
         {**ENTRY, "tgt": "fr", "filters": filters},
         {**ENTRY, "src": "nl", "split": "dev"},
+        {**ENTRY, "split": "test"},
     ]
     values = {"name": "own", "sources": sources, "synthetic": synthetic, "filters": {"numbers": True}}
 

@@ -211,6 +211,13 @@ def test_directories_that_nmt_did_not_make_are_never_replaced_or_removed(made: P
         assert not artefact.present(made.parent / "none")
         assert (verify(made, "thing")["steps"], names(made.parent)) == (3, [".old-thing", "thing"])
         assert (aside / "thesis.txt").read_text() == "two years of work"
+    make(made.parent / "another", 7)
+    remove_tree(aside)
+    aside.symlink_to("another")
+    assert artefact.present(made)
+    with pytest.raises(OutputError, match=r"\.old-thing is in the way, and nmt did not make it"):
+        make(made, 4, overwrite=True)
+    assert verify(aside, "thing")["steps"] == 7, "the user's link stays"
     (made / MANIFEST).unlink()
     with pytest.raises(OutputError, match="is in the way: nmt did not make it"):
         make(made, 4, overwrite=True)

@@ -52,6 +52,11 @@ def test_tables_in_files_are_not_wrapped(capsys: Captured) -> None:
     assert [line.split() for line in lines[1:2] + lines[3:]] == [["here"], ["x", "2"], ["N"], ["no", "heading"]]
 
 
+def test_a_long_log_line_is_cut_at_4000_characters(capsys: Captured) -> None:
+    console.say("x" * 4000, "y" * 4001)
+    assert capsys.readouterr().err == "x" * 4000 + "\n" + "y" * 3999 + "…\n"
+
+
 def test_counts_have_their_noun() -> None:
     counts = {0: "0 pairs", 1: "1 pair", 2: "2 pairs", 1200: "1,200 pairs"}
     assert {count: console.counted(count, "pair") for count in counts} == counts

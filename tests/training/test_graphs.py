@@ -140,6 +140,19 @@ def test_replayed_steps_equal_computed_steps(pair: Pair, most: int) -> None:
     assert pair.pools == [None, *["pool"] * (len(pair.captures) - 1)]
 
 
+def test_a_step_of_several_passes_is_neither_padded_nor_replayed(pair: Pair) -> None:
+    for run in (pair.plain, pair.replayed):
+        run.memory_tokens = 60
+    for step in (1, 2, 3):
+        batch = pair.replayed.step_batch(step - 1)
+        assert len(batch.passes) > 1
+        assert all((each.tgt_out_N != PAD).all() for each in batch.passes)
+        plain, replayed = pair.step(step)[1]
+        assert [value.item() for value in replayed] == pytest.approx([value.item() for value in plain], rel=1e-9)
+    pair.assert_equal()
+    assert pair.captures == []
+
+
 def test_after_a_capture_runs_out_of_memory_steps_are_computed_as_usual(pair: Pair) -> None:
     pair.memory = 1
     sizes = [pair.step(step)[0] for step in range(1, 25)]

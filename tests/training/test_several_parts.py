@@ -137,8 +137,8 @@ def test_a_run_needs_the_text_from_its_step_to_its_last(
     manifest = {**prepared.manifest, "recipe": {"sources": sources, "tgt": "fi", "later": 1}}
     settings = schema.Recipe(training=schema.Training(steps=30, seed=7), corpus=schema.Corpus(src="en", tgt="de"))
     settings.corpus.augment.typos = 0.1
-    accelerator = fake_accelerator(1, 0)
-    accelerator.is_local_main_process, accelerator.local_process_index = False, 0
+    accelerator = fake_accelerator(1, 5)  # the second process of its machine
+    accelerator.is_local_main_process, accelerator.local_process_index = False, 1
     with contextlib.ExitStack() as stack:
         made: Any = epoch_texts.augmented(
             settings, dataclasses.replace(prepared, manifest=manifest), accelerator, tmp_path, step, stack
@@ -146,7 +146,7 @@ def test_a_run_needs_the_text_from_its_step_to_its_last(
     assert (made.texts.first, made.texts.last) == epochs
     how = made.texts.augmentation
     assert (how.targets, how.languages, how.seed) == (("fi", "fr"), ("en", "de"), 7)
-    assert made.texts.directory == tmp_path / "augmented" / f"{artefact.HOST}-0"
+    assert made.texts.directory == tmp_path / "augmented" / f"{artefact.HOST}-4", "where the first one writes"
 
 
 def test_an_error_that_names_no_file_names_the_directory_of_the_text(
