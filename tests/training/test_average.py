@@ -84,8 +84,11 @@ def test_the_mean_does_not_depend_on_the_order_of_files(tmp_path: Path) -> None:
     assert all(torch.equal(mean, means[0]) for mean in means)
 
 
-def test_averaging_replaces_only_the_runs_own_model(run: Path, tmp_path: Path) -> None:
+def test_averaging_replaces_only_the_runs_own_model(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     average(run, 2, None)
+    assert capsys.readouterr().err.endswith(f"\n{run}/model is the mean of 2 checkpoints (step 30, 40)\n")
     assert average(run, 3, None)[1] == [20, 30, 40]
     assert load_model(run / "model").manifest["steps"] == [20, 30, 40]
     average(run, 2, tmp_path / "new")
