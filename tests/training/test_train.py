@@ -222,6 +222,12 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[i
     assert average(lab.run, 3, None)[1] == [10, 20, 30], "an interruption must not change the average"
 
 
+def test_a_run_that_gets_a_signal_in_its_last_step_is_finished(lab: Lab) -> None:
+    before_each_step(lab.patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
+    assert lab.train("training.steps=3") == 0
+    assert load_model(lab.run / "model").manifest["steps"] == [3]
+
+
 def test_a_run_extended_later_equals_a_longer_run(lab: Lab) -> None:
     for steps in (12, 30):
         assert lab.train(f"training.steps={steps}") == 0
@@ -346,6 +352,7 @@ def test_a_model_that_does_not_fit_is_refused(lab: Lab) -> None:
         ("expect.pairs=[400,499]", "the recipe expects 400 to 499 training pairs, but this corpus has 500"),
         ("expect.parameters=52224", ""),
         ("expect.parameters=52223", "the recipe expects 52,223 parameters, but this model has 52,224"),
+        ("expect.parameters=52225", "the recipe expects 52,225 parameters, but this model has 52,224"),
     ],
 )
 def test_unexpected_numbers_of_pairs_and_parameters_warn(lab: Lab, change: str, warning: str) -> None:
