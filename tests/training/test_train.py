@@ -1,6 +1,7 @@
 """Training runs: their files and messages, and the same bits after any interruption."""
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -87,7 +88,9 @@ def test_a_run_prints_its_start_and_size(lab: Lab) -> None:
         (2, "finished with step 2 of 2"),
     ):
         assert lab.train(f"training.steps={steps}") == 0
-        assert f"{lab.run}: {start}; {facts}" in lab.stderr()
+        assert f"{lab.run}: {start}; {facts}" in (output := lab.stderr())
+        validation = re.search(rf"^step {steps}  dev nll .* dev BLEU \d+\.\d+  \(\d+ s\)$", output, re.MULTILINE)
+        assert bool(validation) == ("finished" not in start)
 
 
 @pytest.mark.parametrize(
@@ -190,9 +193,9 @@ def test_a_model_of_the_best_step_is_replaced_unless_the_recipe_asks_for_it(lab:
     shutil.copytree(lab.reference, lab.run)
     state = checkpoints.read_state(lab.run, 30)
     lab.patch.setattr(checkpoints, "read_state", lambda *_: dataclasses.replace(state, best_step=15))
-    for best, steps in (("yes", [15]), ("no", [30])):
+    for best, stored, steps in (("yes", [15], [15]), ("no", [15], [30]), ("no", [], [30])):
         path = lab.run / "model" / "manifest.json"
-        path.write_text(re.sub(r'"steps": \[\s*\d+\s*\]', '"steps": [15]', path.read_text()))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": stored}))
         assert lab.train(f"averaging.best={best}") == 0
         assert load_model(lab.run / "model").manifest["steps"] == steps
 
@@ -223,7 +226,9 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[i
 
 
 def test_a_run_that_gets_a_signal_in_its_last_step_is_finished(lab: Lab) -> None:
+    """If nothing is left to validate."""
     before_each_step(lab.patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
+    lab.patch.setattr(module, "_validate", lambda *_: 0.0)
     assert lab.train("training.steps=3") == 0
     assert load_model(lab.run / "model").manifest["steps"] == [3]
 
