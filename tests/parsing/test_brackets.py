@@ -119,8 +119,9 @@ def test_a_corpus_of_labels_is_scored_by_its_brackets(tmp_path: Path) -> None:
             texts.write(stage / "test.src", ["a"])
             texts.write(stage / "test.tgt", ["S NN /S"])
     options = ScoreOptions(corpus=tmp_path / "labels")
-    with pytest.raises(UsageError, match="--robust damages text, not trees"):
-        evaluate(ScoreOptions(corpus=tmp_path / "labels", robust=True))
+    for metrics in ((), ("brackets",)):
+        with pytest.raises(UsageError, match="--robust damages text, not trees"):
+            evaluate(ScoreOptions(corpus=tmp_path / "labels", robust=True, metrics=metrics))
     for wrong in ({"references": (tmp_path, tmp_path)}, {"baseline": tmp_path}, {"metrics": ("brackets", "bleu")}):
         with pytest.raises(UsageError, match="takes one --reference, and neither --baseline nor another --metric"):
             evaluate(ScoreOptions(corpus=tmp_path / "labels", **wrong))

@@ -67,6 +67,7 @@ def test_deep_trees_are_read() -> None:
         ("(S (/NP a))", "1 to 1", "label '/NP' starts with a slash"),
         ("(S (N\u00a0P a))", "1 to 1", "label 'N\\xa0P' starts"),
         ("(S (NP (S a)))", "1 to 1", "'S' is both a phrase and a part of speech"),
+        ("(S (X (NN a)) (NP (X b)))", "1 to 1", "'X' is both a phrase and a part of speech"),
     ],
 )
 def test_anything_but_trees_is_refused(text: str, lines: str, reason: str) -> None:

@@ -88,7 +88,8 @@ def test_a_run_prints_its_start_and_size(lab: Lab) -> None:
         (2, "finished with step 2 of 2"),
     ):
         assert lab.train(f"training.steps={steps}") == 0
-        assert f"{lab.run}: {start}; {facts}" in (output := lab.stderr())
+        output = lab.stderr()
+        assert f"{lab.run}: {start}; {facts}" in output
         validation = re.search(rf"^step {steps}  dev nll .* dev BLEU \d+\.\d+  \(\d+ s\)$", output, re.MULTILINE)
         assert bool(validation) == ("finished" not in start)
 
