@@ -98,6 +98,10 @@ def test_plain_progress_prints_a_line_per_interval(
         "training: 300 of 400 steps, 5.0/s, 20 s left",
         "",
     ]
+    with Progress("training", 9, "steps", every=10) as waiting:
+        now += 20
+        waiting.advance(0)
+    assert capsys.readouterr().err == "training: 0 of 9 steps, 0.0/s\n"
     with Progress("training", None, "steps", every=10) as fast:
         for count in (199, 201):
             now += 20

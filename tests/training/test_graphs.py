@@ -197,6 +197,14 @@ def test_padding_needs_packed_batches_and_one_process(
     assert uses_padding(settings, dtype, accelerator) is expected
 
 
+@pytest.mark.parametrize(("pads", "spare"), [(True, True), (True, False), (False, True)])
+def test_steps_are_replayed_if_batches_are_padded_and_memory_suffices(lab: Lab, pads: bool, spare: bool) -> None:
+    lab.patch.setattr(graphs, "uses_padding", lambda *_: pads)
+    lab.patch.setattr(graphs, "has_spare_memory", lambda _: spare)
+    run = start_trainer(lab.recipe(), open_corpus(lab.corpus), fake_accelerator(1, 0), Path(), 0)
+    assert (run.pads, run.graphs is not None) == (pads, pads and spare)
+
+
 @pytest.mark.parametrize(("megabytes", "expected"), [(121, True), (119, False)])
 def test_graphs_need_as_much_free_memory_as_was_used(
     megabytes: int, expected: bool, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,20 @@ def test_the_tokens_of_a_part_are_those_of_both_sides() -> None:
     assert [(order < 400).sum(), (order >= 400).sum()] == [300, 150]
 
 
+def test_steps_of_a_mix_are_even_although_its_sentences_differ_in_length() -> None:
+    """An epoch takes a quarter of its tokens from sentences of 2 and of 60 tokens, in random numbers."""
+    lengths = np.append(np.full(300, 31), np.tile([2, 60], 150))
+    offsets = np.append(0, np.cumsum(lengths))
+    side = Side(np.ones(offsets[-1], np.uint16), offsets)
+    text = dataclasses.replace(corpus([(300, 31), (300, 31)]), src=side, tgt=side)
+    steps = count_steps(text, 310)
+    plan = BatchPlan(text, 310, 1, 1, Mixing(text, steps, 1, training(weights=[3, 1])))
+    assert steps == 60
+    for epoch in range(4):
+        sizes = [plan.tokens(plan.micro_batches_of(60 * epoch + step)[0], 60 * epoch)[0] for step in range(60)]
+        assert max(sizes) - min(sizes) <= 2 * 60
+
+
 def test_each_pass_has_an_order_of_its_own() -> None:
     """In every part and stage. Here an epoch takes half of the small parts; the second stage begins with a new pass."""
     weights = [1, 1, 6]

@@ -70,9 +70,11 @@ def test_only_few_epochs_are_on_the_disk(prepared: Corpus, tmp_path: Path, monke
     """Each is written in blocks. The one before may still be open; the last one is followed by none."""
     for module in (augmentation, epoch_texts):
         monkeypatch.setattr(module, "BLOCK", 50)
-    directory = tmp_path / "run" / "augmented" / "x"
-    with texts_of(prepared, directory) as texts:
-        texts.first, texts.last = 2, 6
+    directory, written, real = tmp_path / "run" / "augmented" / "x", list[int](), EpochTexts._write
+    monkeypatch.setattr(EpochTexts, "_write", lambda self, number: written.append(number) or real(self, number))
+    texts = texts_of(prepared, directory)
+    texts.first, texts.last = 2, 6
+    with texts:
         before: Any = None
         for epoch in range(2, 7):
             text, again = texts.open(epoch), texts.open(epoch)
@@ -87,6 +89,7 @@ def test_only_few_epochs_are_on_the_disk(prepared: Corpus, tmp_path: Path, monke
             assert kept == {f"epoch-{i}" for i in range(max(2, epoch - 1), min(epoch + 2, 7))}
         assert texts.open(7) is prepared
     assert not (tmp_path / "run").exists(), "empty directories above it are removed"
+    assert written == [2, 3, 4, 5, 6]
 
 
 def test_a_disk_that_is_too_small_is_left_as_it_was(
