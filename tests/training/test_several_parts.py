@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import threading
+import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -160,6 +162,29 @@ def test_an_error_that_names_no_file_names_the_directory_of_the_text(
         texts.last = 0
         with pytest.raises(StorageError, match=rf"cannot read or write \({tmp_path}/x\): No space left on device"):
             texts.open(0)
+
+
+def test_the_end_of_training_does_not_wait_for_a_whole_epoch(
+    prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (augmentation, epoch_texts):
+        monkeypatch.setattr(module, "BLOCK", 5)
+    begun, real = threading.Event(), SideWriter.append
+    appended = list[int]()
+
+    def slowly(self: SideWriter, *sentences: Any) -> None:
+        begun.set()
+        time.sleep(0.05)
+        appended.append(1)
+        real(self, *sentences)
+
+    monkeypatch.setattr(SideWriter, "append", slowly)
+    texts = texts_of(prepared, tmp_path / "x")
+    texts.last = 1
+    with texts:
+        assert begun.wait(60)
+    assert len(appended) < 2 * 20, "each side has 20 blocks"
+    assert not (tmp_path / "x").exists()
 
 
 def test_joined_lines_leave_fewer_of_them(prepared: Corpus, tmp_path: Path) -> None:
