@@ -38,7 +38,7 @@ def translate(
     files: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE]...",
+            metavar="FILE",
             help="Input file; with --shard, files, directories, patterns and URLs",
             show_default="stdin",
         ),

@@ -52,6 +52,13 @@ def test_an_ascii_terminal_gets_ascii() -> None:
         assert done.stdout.isascii()
 
 
+def test_the_package_offers_a_translator_and_little_else() -> None:
+    assert sorted(nmt_cli.__all__) == ["Sampling", "Terms", "Translator", "__version__"]
+    assert {getattr(nmt_cli, name).__name__ for name in nmt_cli.__all__[:-1]} == {"Sampling", "Terms", "Translator"}
+    with pytest.raises(AttributeError, match="module 'nmt_cli' has no attribute 'translate'"):
+        nmt_cli.translate  # noqa: B018
+
+
 def test_quiet_hides_messages(nmt: Nmt) -> None:
     command = ("prepare", "toy-en-de", "--dry-run")
     assert nmt(*command, "--quiet") == (0, "", "")
@@ -87,6 +94,7 @@ def test_quiet_hides_messages(nmt: Nmt) -> None:
         ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'model.num_layers'?; unknown"),
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),
         ("prepare --src a.en", 2, "--tgt"),
+        ("prepare toy-en-de --wait", 2, "nmt prepare: error: --wait requires --shard"),
         ("prepare --src a.en --tgt a.de", 65, "2"),
         ("prepare toy-en-de --out a.en/corpus", 73, "cannot create"),
         ("prepare toy-en-de --set corpus.limt=5", 2, "nmt prepare: error: the options: unknown key 'corpus.limt'"),
@@ -120,6 +128,25 @@ def test_output_that_cannot_be_flushed_is_an_error(
     monkeypatch.setattr(__main__, "_command", lambda: own)
     monkeypatch.setattr(sys, "stdout", Mock(flush=Mock(return_value=None, side_effect=flush)))
     assert nmt("score")[0] == code
+
+
+@pytest.mark.parametrize(("debug", "shown"), [("", False), ("1", True)])
+def test_the_traceback_of_an_error_is_shown_on_demand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], debug: str, shown: bool
+) -> None:
+    monkeypatch.setenv("NMT_DEBUG", debug)
+    monkeypatch.setattr(sys, "argv", ["nmt", "--quiet", "score"])
+    assert __main__._exit_code(Mock(side_effect=errors.DataError("wrong"))) == 65
+    *trace, line, _ = capsys.readouterr().err.split("\n")
+    assert (line, trace[:1] == ["Traceback (most recent call last):"]) == ("nmt score: error: wrong", shown)
+
+
+@pytest.mark.parametrize(("length", "shown"), [(600, "x" * 600), (601, "x" * 599 + "…")])
+def test_a_message_of_600_characters_is_not_cut(
+    nmt: Nmt, monkeypatch: pytest.MonkeyPatch, length: int, shown: str
+) -> None:
+    monkeypatch.setattr(__main__, "_command", Mock(side_effect=errors.DataError("x" * length)))
+    assert nmt("score") == (65, "", f"nmt score: error: {shown}\n")
 
 
 @pytest.mark.parametrize(("rank", "said"), [(None, 1), ("0", 1), ("1", 0)])
@@ -156,11 +183,11 @@ def test_the_first_process_reports_a_reproduced_run(nmt: Nmt, monkeypatch: pytes
         monkeypatch.setattr(nmt_cli.storage.artefact, "present", present)
         with pytest.raises(LookupError):
             nmt(*parsing, *more)
-    for words in (["prepare", "recipes/parsing.yaml"], ["prepare", "recipes/parsing.yaml", "--out", "o"]):
+    for more in ([], ["--out", "o"], ["--shard", "1/2"]):
         with pytest.raises(LookupError):
-            nmt(*words)
+            nmt("prepare", "recipes/parsing.yaml", *more)
     paths = [call.args[1] for call in written.call_args_list]
-    assert paths == [Path(name) for name in ("d-text", "d-text", "data/wsj-text", "o-text")]
+    assert paths == [Path(name) for name in ("d-text", "d-text", "data/wsj-text", "o-text", "data/wsj-text")]
 
 
 def test_a_hub_model_is_imported_unless_its_owner_is_a_directory(

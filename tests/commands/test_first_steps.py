@@ -50,6 +50,9 @@ def error_of(nmt: Nmt, *words: str) -> tuple[int, str]:
         (["prepare", "a.en", "a.de"], 2, "nmt prepare --src a.en --tgt a.de. See"),
         (["prepare", "my file.en", "a.de"], 2, "nmt prepare --src 'my file.en' --tgt a.de. See"),
         (["prepare", "a.en"], 2, "To prepare your own text: nmt prepare --src a.en --tgt FILE"),
+        (["prepare", "a.en", "a.de", "b.de"], 2, "nmt prepare --src a.en --tgt FILE. See"),
+        (["score", "a.en", "a.de", "b.de"], 2, "nmt score a.en --reference FILE. See"),
+        (["train", "mine.yaml"], 66, "no prepared corpus in data/own. Run: nmt prepare --src FILE --tgt FILE --out"),
         (["prepare", "toy-en-d"], 2, "Did you mean toy-en-de?"),
         (["prepare", "wmt14"], 2, "Did you mean wmt14-en-de?"),
         (["prepare", "--src"], 2, "See: nmt prepare --help"),
@@ -73,6 +76,7 @@ def test_an_error_suggests_the_command_that_was_meant(
 ) -> None:
     for name in ("a.en", "a.de", "my file.en"):
         (here / name).write_text("one: two: three\n")
+    (here / "mine.yaml").write_text("corpus: {name: own}\n")
     found, line = error_of(nmt, *words)
     assert (found, message in line) == (code, True), line
 
@@ -81,6 +85,7 @@ def test_the_nearest_known_name_is_suggested() -> None:
     known = ["ctranslate2", "hf", "table3/base", "toy"]
     for typed, name in (("ct2", "ctranslate2"), ("CT2", "ctranslate2"), ("HF", "hf"), ("tabel3/base", "table3/base")):
         assert meant(typed, known) == f"Did you mean {name}?"
+    assert meant("ab", ["aa" + "x" * 8 + "b", "az" + "x" * 6 + "b"]) == "Did you mean azxxxxxxb?", "the shortest"
     for typed in ("", "x", "c", "2tc", "zzz"):
         assert meant(typed, known) == ""
 
@@ -213,14 +218,15 @@ def completed(line: str, here: Path) -> list[str]:
 
 
 def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").touch()
-    (tmp_path / "mine.txt").touch()
+    for name in ("mine.yaml", "mine.yml", "mine.txt"):
+        (tmp_path / name).touch()
     (tmp_path / "more").mkdir()
     assert completed("nmt train m", tmp_path) == [
         "multi30k-tiny-en-fr",
         "multi30k-tiny",
         "multi30k",
         "mine.yaml",
+        "mine.yml",
         "more/",
     ]
     assert completed("nmt reproduce table3/c-n", tmp_path) == ["table3/c-n2", "table3/c-n4", "table3/c-n8"]
@@ -233,7 +239,13 @@ def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "out"),
-    [("Helsinki-NLP/opus-mt-en-de", "opus-mt-en-de"), ("A/b@v1/x", "b"), ("theirs/opus", "opus"), (".", "here")],
+    [
+        ("Helsinki-NLP/opus-mt-en-de", "opus-mt-en-de"),
+        ("A/b@v1/x", "b"),
+        ("theirs/opus", "opus"),
+        (".", "here"),
+        ("theirs/en_de.argosmodel", "en_de"),
+    ],
 )
 def test_import_writes_to_models_by_default(
     nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, out: str

@@ -9,7 +9,6 @@ import pytest
 from command_line import Nmt
 from tiny_model import make_model
 
-from nmt_cli.commands import keys as module
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.key_store import KeyStore
@@ -48,7 +47,9 @@ def test_only_adding_a_key_makes_a_data_base(nmt: Nmt, tmp_path: Path) -> None:
         assert (code, out) == (66, "")
         assert "no database a.db. To make one: nmt keys add NAME --database a.db" in err
     assert not (tmp_path / "a.db").exists()
-    assert nmt("keys", "add", "a", "--database", "a.db", "--per-day", str(module.MOST))[0] == 0
+    for limit, code in (("9223372036854775808", 2), ("-1", 2), ("9223372036854775807", 0)):  # the most that SQL stores
+        assert nmt("keys", "add", "a", "--database", "a.db", "--per-day", limit, "--per-minute", limit)[0] == code
+    assert nmt("keys", "limit", "a", "--database", "a.db", "--per-day", "9223372036854775807")[0] == 0
     for words, code in ((["revoke", "x"], 66), (["limit", "x"], 66), (["add", "a"], 73)):
         assert nmt("keys", *words, "--database", "a.db")[0] == code
 
@@ -56,19 +57,19 @@ def test_only_adding_a_key_makes_a_data_base(nmt: Nmt, tmp_path: Path) -> None:
 def test_models_are_listed_in_columns(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
     several = (Direction("en", "deu_Latn", ">>deu_Latn<< "), Direction("en", "fr", ">>fr<< "))
     found = [
-        StoredModel(Path("models/a\x1b"), "nmt", several, 1_234_567, 65_000_000, Path),
+        StoredModel(Path("models/a\x1b"), "nmt", several, 1_280_000, 65_000_000, Path),
         StoredModel(Path("b.argosmodel"), "argos", (Direction("de", "en"),), 99_000_000, 0, Path),
     ]
     monkeypatch.setattr("nmt_cli.interop.model_kinds.list_models", asked := Mock(return_value=found))
     assert nmt("models", "x", "y")[1].split("\n") == [
-        "en-deu_Latn  nmt         65.0 M parameters      1.2 MB  models/a\\x1b",
-        "en-fr        nmt         65.0 M parameters      1.2 MB  models/a\\x1b",
+        "en-deu_Latn  nmt         65.0 M parameters      1.3 MB  models/a\\x1b",
+        "en-fr        nmt         65.0 M parameters      1.3 MB  models/a\\x1b",
         "de-en        argos                             99.0 MB  b.argosmodel",
         "",
     ]
     assert json.loads(nmt("models", "--json")[1]) == [
         {"path": "models/a\x1b", "kind": "nmt", "pairs": [["en", "deu_Latn"], ["en", "fr"]], "parameters": 65_000_000,
-         "bytes": 1_234_567},
+         "bytes": 1_280_000},
         {"path": "b.argosmodel", "kind": "argos", "pairs": [["de", "en"]], "parameters": None, "bytes": 99_000_000},
     ]  # fmt: skip
     Path("models").mkdir()

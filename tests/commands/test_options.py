@@ -38,6 +38,9 @@ CASES: list[tuple[str, str, list[Any]]] = [
                                 PrepareOptions(mirror=m, workers=4, overwrite=True, dry_run=True, strict=True)]),
     ("prepare toy-en-de --stats --mirror m --workers 4", "corpus.filter_stats.show",
      [TOY.corpus, Path("data/toy-en-de"), PrepareOptions(mirror=m, workers=4)]),
+    ("prepare hub:o/n --src en --tgt de --stats", "corpus.filter_stats.show",
+     [loading.from_plain({"corpus": {"name": "hub:o/n", "src": "en", "tgt": "de"}}, "").corpus, Path("data/o-n"),
+      PrepareOptions()]),
     ("prepare --src a --tgt b --out o --shard 2/3 --wait", "corpus.shards.prepare_shard",
      [loading.from_plain({"corpus": {"name": "o", "src": "src", "tgt": "tgt", "train_src": ["a"], "train_tgt": ["b"]}},
                          "").corpus, o, PrepareOptions(), Share(2, 3, wait=True)]),
@@ -91,6 +94,13 @@ CASES: list[tuple[str, str, list[Any]]] = [
     ("reproduce recipes/parsing.yaml --dry-run", "reproduction.reproduce.reproduce",
      [PARSING, PARSING.corpus, Path("data/wsj"), Path("runs/parsing"), PrepareOptions(dry_run=True), evaluate]),
     ("train recipes/toy.yaml --dry-run", "training.estimate.dry_run", [TOY, Path("data/toy-en-de")]),
+    ("train toy --dry-run --set corpus.name=wmt14-en-de", "training.estimate.dry_run",
+     [loading.load(Path("toy"), ["corpus.name=wmt14-en-de"]), Path("data/wmt14-en-de")]),
+    ("train toy --data d --set name=n", "training.train.train",
+     [loading.load(Path("toy"), ["name=n"]), d, Path("runs/n"), None]),
+    ("reproduce toy --dry-run --set name=n", "reproduction.reproduce.reproduce",
+     [loading.load(Path("toy"), ["name=n"]), TOY.corpus, Path("data/toy-en-de"), Path("runs/n"),
+      PrepareOptions(dry_run=True), text_scores]),
     ("report r --compare x --compare m --out o --data d", "reporting.report.report", [r, [x, m], o, [d], evaluate]),
     ("doctor r --hypothesis i --reference x --data d --json", "reporting.doctor.doctor", [r, d, i, x, True]),
     ("attend a b --model m --translation x --output o --role cross --layer 2 --head 3", "reporting.attend.attend",
@@ -133,3 +143,30 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, words: str, funct
     monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])
     with pytest.raises(LookupError):
         app.run()
+
+
+@pytest.mark.parametrize(
+    ("words", "function"),
+    [
+        ("train toy --data d", "training.train.train"),
+        ("train toy --dry-run", "training.estimate.dry_run"),
+        ("reproduce toy --data d", "reproduction.reproduce.reproduce"),
+        ("translate", "translation.translate.translate"),
+        ("translate i --check o", "translation.sharded.check"),
+        ("translate i --join o", "translation.sharded.join"),
+        ("score", "scoring.score.print_report"),
+        ("attend a", "reporting.attend.attend"),
+        ("export m --to hf --out o", "interop.export.export"),
+        ("shortlist m --src i --tgt o", "training.shortlist.learn_shortlist"),
+        ("shortlist m --vmap x", "interop.vocabulary_map.import_vocabulary_map"),
+        ("serve m", "serving.server.serve"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_work(monkeypatch: pytest.MonkeyPatch, words: str, function: str) -> None:
+    monkeypatch.setattr(app.artefact, "present", lambda data: data == d)
+    monkeypatch.setattr("nmt_cli.scoring.score.evaluate", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])
+    for code in (0, 7):
+        if code or not words.startswith("reproduce"):  # which would write a report
+            monkeypatch.setattr(f"nmt_cli.{function}", lambda *_, code=code, **__: code)
+            assert app.run() == code

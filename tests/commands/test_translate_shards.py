@@ -46,6 +46,19 @@ def test_two_workers_translate_a_directory(nmt: Nmt, model: str, monkeypatch: py
     assert gzip.decompress(Path("out/more/b.de.gz").read_bytes()).decode() == plain
 
 
+def test_workers_with_other_options_of_markup_are_refused(nmt: Nmt, model: str) -> None:
+    """Each of them changes the translation of a line."""
+    Path("a").write_text("der Hund\n")
+    Path("kept").write_text("Hund\n")
+    worker = ["translate", "a", "-o", "out", "--model", model, "--shard", "1/1"]
+    first = ["--markup", "html", "--protect", "--keep", "kept"]
+    assert nmt(*worker, *first)[0] == 0
+    assert nmt(*worker, *first)[0] == 0
+    for other in (first[2:], [*first[:2], "--no-protect", *first[3:]], first[:3], [*first, "--protect-pattern", "x+"]):
+        code, _, errors = nmt(*worker, *other)
+        assert (code, "marks" in errors) == (73, True), errors
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

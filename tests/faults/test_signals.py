@@ -108,15 +108,26 @@ def work():
     assert handled(work) == (143, "cleaning\ncleaning\nnmt prepare: stopped by SIGTERM\n")
 
 
-def test_a_signal_that_a_library_turns_into_an_error_is_still_a_signal() -> None:
-    work = """
+@pytest.mark.parametrize("error", ["RuntimeError", "OSError", "__main__.NmtError"])
+def test_a_signal_that_a_library_turns_into_an_error_is_still_a_signal(error: str) -> None:
+    work = f"""
 def work():
     try:
         os.kill(os.getpid(), 2)
     except BaseException as error:
-        raise RuntimeError("something failed") from None
+        raise {error}("something failed") from None
 """
     assert handled(work) == (130, "nmt prepare: stopped by SIGINT\n")
+
+
+def test_a_signal_at_the_very_end_does_not_change_the_exit_code() -> None:
+    work = """
+import atexit
+def work():
+    atexit.register(os.kill, os.getpid(), 15)
+    return 7
+"""
+    assert handled(work) == (7, "")
 
 
 def test_a_command_started_to_ignore_a_signal_ignores_it() -> None:

@@ -29,6 +29,7 @@ from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.trainer import Trainer
+from nmt_cli.transformer.directory import parameter_count
 
 # ---- Numbers that are not finite ----
 
@@ -216,6 +217,16 @@ def test_a_changed_recipe_is_refused_by_key(started_run: Lab, change: str) -> No
     assert (started_run.run / "recipe.yaml").read_bytes() == stored
 
 
+def test_a_run_with_only_a_model_and_one_without_its_corpus_are_not_changed(started_run: Lab) -> None:
+    shutil.rmtree(started_run.run / "checkpoints")
+    shutil.copytree(started_run.reference / "model", started_run.run / "model")
+    with pytest.raises(DataError, match=r"started differently: training\.seed: 1 -> 2\. Change it back"):
+        started_run.train("training.seed=2")
+    (started_run.run / "corpus.json").write_text("{}")
+    with pytest.raises(DataError, match=r"started differently: .* has other data or another tokenizer"):
+        started_run.train()
+
+
 def test_settings_that_do_not_change_the_model_may_change(started_run: Lab) -> None:
     changes = [
         *"log_every=3 validate_every=7 validate_bleu=0 checkpoint_every=30 keep_checkpoints=4".split(),  # noqa: SIM905
@@ -256,7 +267,10 @@ def test_a_corpus_with_a_source_vocabulary_needs_a_model_with_one(lab: Lab) -> N
     for change in ((), ("model.source_vocabulary=78",)):
         with pytest.raises(DataError, match=r"has a source vocabulary of 77 tokens: set model\.source_vocabulary=77"):
             checkpoints.open_run(lab.recipe(*change), other, lab.run)
-    assert checkpoints.open_run(lab.recipe("model.source_vocabulary=77"), other, lab.run) == 0
+    given, settings = list[int](), lab.recipe("model.source_vocabulary=77")
+    lab.patch.setattr(checkpoints, "disk_megabytes", lambda training, numbers, present: given.append(numbers) or 0)
+    assert checkpoints.open_run(settings, other, lab.run) == 0
+    assert given == [parameter_count(settings.model, 320)], "those of both vocabularies"
 
 
 def test_other_data_another_tokenizer_and_damaged_data_are_refused(started_run: Lab, tmp_path: Path) -> None:

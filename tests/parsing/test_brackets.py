@@ -101,6 +101,7 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
         (["S NN /S"] * 2, ["(S", "(NN a))"], "line counts differ"),
         (["(S", "  (NN a))", "", "(S (NN b))"], ["(S", "  (NN a))", "(S (NN b))"], "hyp holds trees in brackets"),
         (["S NN /S"], ["S NN /NP"], "line 1 of the gold trees"),
+        (["S NN /S"] * 3, ["S NN /S", "S NN /NP", "S NN /S"], "line 2 of the gold trees is not a linearized tree: /NP"),
         (["a cat"], ["a cat"], "the gold trees have no brackets"),
     ],
 )
@@ -118,6 +119,9 @@ def test_a_corpus_of_labels_is_scored_by_its_brackets(tmp_path: Path) -> None:
             texts.write(stage / "test.src", ["a"])
             texts.write(stage / "test.tgt", ["S NN /S"])
     options = ScoreOptions(corpus=tmp_path / "labels")
+    for metrics in ((), ("brackets",)):
+        with pytest.raises(UsageError, match="--robust damages text, not trees"):
+            evaluate(ScoreOptions(corpus=tmp_path / "labels", robust=True, metrics=metrics))
     for wrong in ({"references": (tmp_path, tmp_path)}, {"baseline": tmp_path}, {"metrics": ("brackets", "bleu")}):
         with pytest.raises(UsageError, match="takes one --reference, and neither --baseline nor another --metric"):
             evaluate(ScoreOptions(corpus=tmp_path / "labels", **wrong))

@@ -67,6 +67,7 @@ def test_deep_trees_are_read() -> None:
         ("(S (/NP a))", "1 to 1", "label '/NP' starts with a slash"),
         ("(S (N\u00a0P a))", "1 to 1", "label 'N\\xa0P' starts"),
         ("(S (NP (S a)))", "1 to 1", "'S' is both a phrase and a part of speech"),
+        ("(S (X (NN a)) (NP (X b)))", "1 to 1", "'X' is both a phrase and a part of speech"),
     ],
 )
 def test_anything_but_trees_is_refused(text: str, lines: str, reason: str) -> None:
@@ -163,14 +164,19 @@ def test_every_split_becomes_two_files_of_its_own(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_broken_files_are_refused_and_nothing_is_written(name: str, data: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(DataError, match=reason):
-        trees.linearize(section([tmp_path / name]), tmp_path / "text")
+    good = texts.write(tmp_path / "good.mrg", ["(S (NN a))"])
+    with pytest.raises(DataError, match=rf"{tmp_path}/{name}: the tree on .*{reason}"):
+        trees.linearize(section([good, tmp_path / name]), tmp_path / "text")
     assert list((tmp_path / "text").iterdir()) == []
 
 
 def test_options_that_trees_do_not_have(tmp_path: Path) -> None:
     corpus = section([tmp_path / "a.mrg"]).model_copy(update={"train_tgt": ["b.mrg"]})
-    with pytest.raises(UsageError, match="must be equal"):
+    with pytest.raises(UsageError, match=r"so corpus\.train_src and train_tgt must be equal"):
+        trees.linearize(corpus, tmp_path / "text")
+    good = texts.write(tmp_path / "good.mrg", ["(S (NN a))"])
+    corpus = section([good], good).model_copy(update={"dev_tgt": "b.mrg"})
+    with pytest.raises(UsageError, match=r"so corpus\.dev_src and dev_tgt must be equal"):
         trees.linearize(corpus, tmp_path / "text")
     for name, value in (("mix_src", ["a"]), ("general_src", "a"), ("hold_out", 9)):
         with pytest.raises(UsageError, match="cannot be used with trees"):

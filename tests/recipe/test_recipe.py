@@ -182,7 +182,10 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ("averaging: {with_start: 1.5}", "averaging.with_start.0 must be less than or equal to 1"),
         (f"training: {{steps: {'x' * 50}}}", f"a valid integer, not '{'x' * 40}'"),
         # YAML that is not a recipe
-        ("training:\n  steps: 5\ntraining:\n  seed: 6", "not valid YAML: key 'training' occurs twice"),
+        (
+            "training:\n  steps: 5\ntraining:\n  seed: 6",
+            "not valid YAML: key 'training' occurs twice in line 3, column 1",
+        ),
         ("name: !!python/object/apply:os.system ['touch pwned']", "tags (!) are not supported"),
         ("name: &a [*a]", "not valid YAML: aliases (*) are not supported"),
         ('name: "a\\0b"', "not valid YAML: it has a character that is not text"),
@@ -267,6 +270,9 @@ def test_a_recipe_may_have_a_base(read: Read, tmp_path: Path) -> None:
     assert (upper.model.num_layers, upper.model.d_ff) == (3, 99)
     assert (upper.training.steps, upper.training.seed) == (7, 9)
     assert "its base mine.yaml has a base itself. Make mine.yaml the base" in error_of(read, "base: mine.yaml")
+    (tmp_path / "mid.yaml").write_text("base: low.yaml")
+    says = "its base mid.yaml has a base itself. Make low.yaml the base, and copy the settings of mid.yaml here"
+    assert says in error_of(read, "base: mid.yaml")
     (tmp_path / "toy.yaml").write_text("model: {d_ff: 77}")
     assert read("base: toy.yaml").model.d_ff == 77, "found in the package"
     for missing in ("nowhere.yaml", "."):
@@ -411,7 +417,7 @@ def test_removed_settings_do_not_make_a_stored_recipe_unreadable(
     removed = {"training": {"momentum": 0.9}, "corpus": {"cleaning": {"lower": True}}, "serving": {"port": 80}}
     path.write_text(yaml.safe_dump(loading.merge(stored.model_dump(), removed)))
     assert load_stored(path) == stored
-    assert "are ignored: " in capsys.readouterr().err
+    assert "are ignored: corpus.cleaning.lower, serving, serving.port, training.momentum\n" in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"unknown key 'corpus\.cleaning\.lower'.*unknown key 'serving'"):
         load(path)  # a user's recipe is read strictly
 

@@ -53,6 +53,7 @@ def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
     for path in TABLE_3:
         settings = loading.load(ROOT / path)
         assert settings.averaging.last == 1
+        assert (settings.corpus, settings.decoding) == (base.corpus, base.decoding)
         assert paper.table_3(settings) == settings, "two rows are the same"
         lines = loading.differences(base.model_dump(), settings.model_dump())
         learned = (line for line in lines if line.startswith(("model.", "training.")) and paper.matters(line))

@@ -1,10 +1,12 @@
 """Checks that involve several settings: each part of a condition counts, and all wrong values are named."""
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nmt_cli.recipe import loading
+from nmt_cli.recipe import loading, yaml_file
 from nmt_cli.system.errors import UsageError
 
 FILES = {f"train_{side}": ["a", "b"] for side in ("src", "tgt")}
@@ -78,3 +80,115 @@ def test_five_wrong_values_are_named() -> None:
     six = refusal(training=dict.fromkeys(names, "x"))
     assert six.count("must be") == 5
     assert six.endswith("and more")
+
+
+ENTRY = {"files": ["a.tsv"]}
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"corpus": {"sources": [ENTRY]}}, ""),
+        *(
+            ({"corpus": {"sources": [ENTRY], **other}}, "corpus.sources cannot be combined with")
+            for other in ({"mix_src": ["a"], "mix_tgt": ["a"]}, {"moses": True}, {"format": "trees"})
+        ),
+        ({"corpus": {"sources": [{**ENTRY, "split": "dev"}]}}, "corpus.sources has no text to train on"),
+        ({"corpus": {"sources": [{**ENTRY, "split": "dev"}, ENTRY]}}, ""),
+        ({"corpus": {**FILES, "sources": [{**ENTRY, "split": "dev"}]}}, ""),
+        ({"corpus": {"sources": [ENTRY, {"format": "tmx"}]}}, "has an entry without files"),
+        ({"corpus": {"sources": [{**ENTRY, "min_score": 0, "score": "3"}]}}, ""),
+        ({"corpus": {"sources": [{**ENTRY, "min_score": 0}]}}, "min_score requires score"),
+        *(
+            ({"corpus": {"sources": [ENTRY, {**ENTRY, "tgt": "fr"}], "synthetic": [{"model": "m", **codes}]}}, says)
+            for codes, says in (
+                ({"src": "en", "tgt": "fr"}, ""),
+                ({"src": "en"}, "corpus.synthetic needs the languages src and tgt"),
+                ({"tgt": "fr"}, "corpus.synthetic needs the languages src and tgt"),
+            )
+        ),
+        ({"corpus": {"sources": [ENTRY], "synthetic": [{"model": "m"}]}}, ""),
+        (
+            {"corpus": {**FILES, "synthetic": [{"model": "m"}, {"side": "tgt"}]}},
+            "needs a model that translates: name it",
+        ),
+        ({"corpus": {**FILES, "synthetic": [{"model": "m"}, {}]}, "training": {"teacher": "t"}}, ""),
+        ({"corpus": {**FILES, "augment": {"typos": 0.1}}}, ""),
+        ({"corpus": {**FILES, "format": "trees"}}, ""),
+        ({"corpus": {**FILES, "format": "trees", "augment": {"typos": 0.1}}}, "corpus.augment changes text, not trees"),
+        ({"training": {"stages": [{"from_step": 3}, {"from_step": 9}]}}, ""),
+        ({"training": {"stages": [{"from_step": 9}, {"from_step": 9}]}}, "training.stages must ascend in from_step"),
+        ({"model": {"d_model": 63, "positions": "marian"}}, "model.d_model must be even for sinusoidal positions"),
+    ],
+)
+def test_sources_stages_and_positions_that_do_not_fit_together(sections: dict[str, Any], says: str) -> None:
+    sections = {**sections, "corpus": {"name": "own", **sections.get("corpus", FILES)}}
+    assert says in refusal(**sections)
+    assert bool(says) == bool(refusal(**sections))
+
+
+def test_weights_of_entries_are_taken_unless_the_training_has_its_own() -> None:
+    """A weight of 0 is a weight."""
+    sources = [{**ENTRY, "weight": 0}, ENTRY, {**ENTRY, "weight": 2}]
+    sources += [{**ENTRY, "split": split, "weight": 5} for split in ("dev", "test")]
+    corpus = {"name": "own", "sources": sources}
+    assert loading.from_plain({"corpus": corpus}, "test").training.weights == [0, 1, 2]
+    own = loading.from_plain({"corpus": corpus, "training": {"weights": [3, 4, 5]}}, "test")
+    assert own.training.weights == [3, 4, 5]
+    named = loading.from_plain({"corpus": {"synthetic": [{"model": "m", "weight": 2}]}}, "test")
+    assert named.training.weights == [1, 2], "the text of the named corpus is a part, too"
+
+
+def test_texts_of_a_corpus_have_their_own_languages_filters_and_tokens() -> None:
+    filters, synthetic = {"language": True}, [{"model": "m", "src": "fr", "tgt": "de", "tag": "bt"}]
+    sources = [
+        {**ENTRY, "tag": "a"},
+        {**ENTRY, "tgt": "fr", "filters": filters},
+        {**ENTRY, "src": "nl", "split": "dev"},
+        {**ENTRY, "split": "test"},
+    ]
+    values = {"name": "own", "sources": sources, "synthetic": synthetic, "filters": {"numbers": True}}
+
+    def trained(**more: Any) -> list[tuple[str, str, bool, bool]]:
+        corpus = loading.from_plain({"corpus": {**values, **more}}, "test").corpus
+        return [(each.src, each.tgt, each.filters.language, each.filters.numbers) for each in corpus.trained]
+
+    texts = [("en", "de", False, True), ("en", "fr", True, False), ("fr", "de", False, True)]
+    assert trained() == texts
+    assert trained(**FILES) == [("en", "de", False, True), *texts]
+    assert trained(real_pairs=False) == texts[2:]
+    corpus = loading.from_plain({"corpus": values}, "test").corpus
+    assert (corpus.targets, corpus.target_tokens, corpus.tags) == (["de", "fr"], ["de", "fr"], ["de", "fr", "a", "bt"])
+    assert corpus.languages == ["en", "de", "fr", "nl"]
+    prefixes = [corpus.prefix(index) for index in (None, 0, 1, 2)]
+    assert prefixes == [">>de<< ", ">>de<< >>a<< ", ">>fr<< ", ">>de<< "]
+    one = loading.from_plain({"corpus": {"name": "own", "sources": sources[:1]}}, "test").corpus
+    assert (one.targets, one.target_tokens, one.prefix(0), one.prefix(None)) == (["de"], [], ">>a<< ", "")
+    plain = loading.from_plain({"corpus": {"name": "own", **FILES, "tgt": "fi"}}, "test").corpus
+    assert (plain.targets, plain.languages, plain.tags) == (["fi"], ["en", "fi"], [])
+    assert loading.from_plain({}, "test").corpus.targets == ["de"], "of a named corpus"
+
+
+def test_bounds_of_a_yaml_text_are_exact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The number of values, the depth, and the bytes of a file."""
+    nested = "{a: " * (yaml_file.MAX_DEPTH - 1) + "x" + "}" * (yaml_file.MAX_DEPTH - 1)
+    assert yaml_file.parse_mapping(nested.encode(), "here")
+    with pytest.raises(UsageError, match="nested more than 50 deep"):
+        yaml_file.parse_mapping(f"{{a: {nested}}}".encode(), "here")
+    assert yaml_file.parse_mapping(b"{a: [b, c]}", "here", 5) == {"a": ["b", "c"]}
+    with pytest.raises(UsageError, match="has more than 4 values"):
+        yaml_file.parse_mapping(b"{a: [b, c]}", "here", 4)
+    monkeypatch.setattr(yaml_file, "MAX_BYTES", 6)
+    (tmp_path / "x").write_text("a: bcd")
+    assert yaml_file.read_mapping(tmp_path / "x") == {"a": "bcd"}
+    (tmp_path / "x").write_text("a: bcde")
+    with pytest.raises(UsageError, match="x is too large for a recipe"):
+        yaml_file.read_mapping(tmp_path / "x")
+    assert yaml_file.parse_mapping(b"a: ! b", "here") == {"a": "b"}, "a tag without a name"
+
+
+@pytest.mark.parametrize(("name", "valid"), [(".", False), ("..", False), ("a/b", False), ("...", True), (".a", True)])
+def test_a_run_is_named_like_a_directory(tmp_path: Path, name: str, valid: bool) -> None:
+    (tmp_path / "x.yaml").write_text(f"name: {name}")
+    with nullcontext() if valid else pytest.raises(UsageError, match="name must be the name of a directory"):
+        assert loading.load(tmp_path / "x.yaml").name == name

@@ -142,6 +142,31 @@ def test_a_file_without_a_json_object_is_damaged(tmp_path: Path, data: bytes) ->
         read_json(tmp_path / "x.json")
 
 
+def test_json_may_have_as_many_bytes_as_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artefact, "MAX_JSON_BYTES", 8)
+    (tmp_path / "x.json").write_bytes(b'{"a": 1}')
+    assert read_json(tmp_path / "x.json") == {"a": 1}
+    (tmp_path / "x.json").write_bytes(b'{"a": 1}\n')
+    with pytest.raises(DataError, match=r"x\.json is too large: JSON may have 8 bytes at most"):
+        read_json(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_file_that_cannot_be_replaced_stays_and_no_other_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
+) -> None:
+    if existing:
+        (tmp_path / "file").write_bytes(b"old")
+
+    def full(_: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(artefact, "sync", full)
+    with pytest.raises(OSError, match="No space"):
+        replace_file(tmp_path / "file", b"new")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"] * existing
+
+
 def test_digests_ignore_the_order_of_keys() -> None:
     one, other = {"a": [1, 2.5], "é\u2028": None}, {"é\u2028": None, "a": [1, 2.5]}
     assert digest(one) == digest(other) != digest({"a": [1, 2.5]})
@@ -186,6 +211,13 @@ def test_directories_that_nmt_did_not_make_are_never_replaced_or_removed(made: P
         assert not artefact.present(made.parent / "none")
         assert (verify(made, "thing")["steps"], names(made.parent)) == (3, [".old-thing", "thing"])
         assert (aside / "thesis.txt").read_text() == "two years of work"
+    make(made.parent / "another", 7)
+    remove_tree(aside)
+    aside.symlink_to("another")
+    assert artefact.present(made)
+    with pytest.raises(OutputError, match=r"\.old-thing is in the way, and nmt did not make it"):
+        make(made, 4, overwrite=True)
+    assert verify(aside, "thing")["steps"] == 7, "the user's link stays"
     (made / MANIFEST).unlink()
     with pytest.raises(OutputError, match="is in the way: nmt did not make it"):
         make(made, 4, overwrite=True)

@@ -69,9 +69,12 @@ def test_ignored_settings_of_the_launcher_warn(lab: Lab, values: Any, precision:
     assert lab.stderr().count("of the accelerate configuration is ignored") == warnings
 
 
-@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG"])
-def test_sharded_training_is_refused(lab: Lab, kind: str) -> None:
-    lab.patch.setenv(f"ACCELERATE_USE_{kind}", "true")
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("FSDP", "true"), ("DEEPSPEED", "true"), ("MEGATRON_LM", "True"), ("PARALLELISM_CONFIG", "TRUE")],
+)
+def test_sharded_training_is_refused(lab: Lab, kind: str, value: str) -> None:
+    lab.patch.setenv(f"ACCELERATE_USE_{kind}", value)
     with pytest.raises(UsageError, match=f"{kind}, which is not supported.*: accelerate launch --multi_gpu -m nmt_cli"):
         lab.train()
 
@@ -91,12 +94,12 @@ def test_a_configuration_of_accelerate_launch(lab: Lab) -> None:
     assert lab.same(10)
 
 
-def test_memory_of_onednn_is_bounded_before_torch_is_imported() -> None:
-    names = ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"]
-    code = f"import os, sys; del os.environ['{names[0]}']; import nmt_cli; "
+def test_settings_of_torch_are_made_before_it_is_imported() -> None:
+    names = ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY", "TORCHINDUCTOR_MIX_ORDER_REDUCTION"]
+    code = f"import os, sys; os.environ.pop('{names[0]}', 0); os.environ.pop('{names[2]}', 0); import nmt_cli; "
     code += f"print(*map(os.environ.get, {names}), 'torch' in sys.modules)"
-    done = texts.python("-c", code, ONEDNN_PRIMITIVE_CACHE_CAPACITY="", LRU_CACHE_CAPACITY="7")
-    assert done.stdout == "32 7 False\n"  # a value set by the user stays
+    done = texts.python("-c", code, LRU_CACHE_CAPACITY="7")
+    assert done.stdout == "32 7 0 False\n"  # a value set by the user stays
 
 
 @pytest.mark.parametrize("name", ["tensorbord", "wandb", "all"])

@@ -43,8 +43,11 @@ def run(tmp_path: Path, tiny_recipe: Callable[..., Recipe], numbers_corpus: Path
     return directory
 
 
-def test_the_mean_of_the_last_regular_checkpoints(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
+def test_the_mean_of_the_last_regular_checkpoints(
+    run: Path, tiny_recipe: Callable[..., Recipe], capsys: pytest.CaptureFixture[str]
+) -> None:
     target, steps = average(run, None, None)
+    assert capsys.readouterr().err.endswith(f"\n{run}/model is the mean of 3 checkpoints (step 20, 30, 40)\n")
     assert (target, steps) == (run / "model", [20, 30, 40])
     result = load_model(target)
     rows = [weights(tiny_recipe(), step) for step in steps]
@@ -81,8 +84,11 @@ def test_the_mean_does_not_depend_on_the_order_of_files(tmp_path: Path) -> None:
     assert all(torch.equal(mean, means[0]) for mean in means)
 
 
-def test_averaging_replaces_only_the_runs_own_model(run: Path, tmp_path: Path) -> None:
+def test_averaging_replaces_only_the_runs_own_model(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     average(run, 2, None)
+    assert capsys.readouterr().err.endswith(f"\n{run}/model is the mean of 2 checkpoints (step 30, 40)\n")
     assert average(run, 3, None)[1] == [20, 30, 40]
     assert load_model(run / "model").manifest["steps"] == [20, 30, 40]
     average(run, 2, tmp_path / "new")
@@ -162,18 +168,18 @@ def test_a_mixture_is_made_again_if_any_of_its_parts_changes(
 
 
 def test_each_share_of_the_start_is_measured_and_shown(
-    reference_run: Path, numbers_corpus: Path, tiny_recipe: Callable[..., Recipe],
+    reference_run: Path, numbers_corpus: Path, tiny_recipe: Callable[..., Recipe], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """On at most 500 lines, even if the recipe's validations translate none."""
+    """On at most LINES lines of each set, even if the recipe's validations translate none. The start is no mixture."""
     settings = tiny_recipe(
         "averaging.with_start=[0,0.5]", "training.validate_bleu=0", f"training.init_from={reference_run}/model"
     )
     start = load_model(reference_run).model.state_dict()
-    end, bleu = {name: torch.zeros_like(tensor) for name, tensor in start.items()}, {0.0: 20.0, 0.5: 19.6, 1.0: 10.0}
+    end, bleu = {name: torch.zeros_like(tensor) for name, tensor in start.items()}, {0.0: 20.0, 0.5: 19.6, 1.0: 30.0}
 
     def validate(model: Transformer, _: torch.dtype, dev: Any, settings: Recipe) -> dict[str, float]:
-        assert (len(dev.lines), settings.training.validate_bleu) == (20, 500)
+        assert (len(dev.lines), settings.training.validate_bleu, model.training) == (20, module.LINES, False)
         return {"dev_bleu": bleu[float((model.embedding.weight.detach() / start["embedding.weight"])[5, 5])]}
 
     monkeypatch.setattr(module, "validate", validate)
@@ -184,8 +190,14 @@ def test_each_share_of_the_start_is_measured_and_shown(
     assert re.findall(r"^ *([\d.]+) +([\d.]+) *$", output, re.MULTILINE) == [
         ("0", "20.00"),
         ("0.5", "19.60"),
-        ("1", "10.00"),
+        ("1", "30.00"),
     ]
+    corpus = shutil.copytree(numbers_corpus, tmp_path / "corpus")
+    for side in ("src", "tgt"):
+        shutil.copy(corpus / f"dev.{side}", corpus / f"general.{side}")
+    monkeypatch.setattr(module, "LINES", 15)
+    assert module.best_share(end, start, settings, open_corpus(corpus)) == 0.0
+    assert "translating 30 lines of dev and general with 3 mixtures" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -220,10 +232,16 @@ def test_too_few_checkpoints_are_listed(run: Path) -> None:
         average(run, None, None)
 
 
-def test_a_short_run_averages_all_its_checkpoints(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
-    settings = tiny_recipe("averaging.last=9", "training.keep_checkpoints=9")
-    (run / "recipe.yaml").write_bytes(loading.to_yaml(settings))
-    assert average(run, None, None)[1] == [10, 20, 30, 40]
+@pytest.mark.parametrize(("last", "warns"), [(3, False), (4, False), (5, True)])
+def test_a_short_run_averages_all_its_checkpoints(
+    run: Path, tiny_recipe: Callable[..., Recipe], capsys: pytest.CaptureFixture[str], last: int, warns: bool
+) -> None:
+    settings = tiny_recipe(f"averaging.last={last}", "training.keep_checkpoints=9")
+    assert module.steps_to_average(run, settings, None) == [10, 20, 30, 40][-last:]
+    warning = (
+        "nmt: warning: averaging.last is 5, but the run has only 4 checkpoints to average. Raise training.steps or "
+    )
+    assert capsys.readouterr().err == f"{warning}lower training.checkpoint_every for more\n" * warns
 
 
 def test_a_damaged_checkpoint_is_named_and_nothing_is_written(run: Path) -> None:

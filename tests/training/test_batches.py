@@ -1,6 +1,7 @@
 """The sentences and the dropout of each step, for every corpus and seed."""
 
 import dataclasses
+import itertools
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +30,7 @@ def corpus_of(sentence_lengths: list[tuple[int, int]]) -> Corpus:
     for side in (0, 1):
         sizes = np.array([pair[side] for pair in sentence_lengths])
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        ids = np.concatenate([np.append(np.full(n - 1, i + 3 + 100 * side), 2) for i, n in enumerate(sizes)])
+        ids = np.concatenate([np.append(np.full(n, i + 3 + 100 * side)[1:], 2)[:n] for i, n in enumerate(sizes)])
         sides.append(Side(ids.astype("<u2"), offsets))
     return Corpus(Path("nowhere"), {}, sides[0], sides[1])
 
@@ -177,9 +178,21 @@ def test_the_default_of_memory_tokens_fits_the_memory(
     """A token of each side takes 8 x 3 x (14 x 256 + 2 x 1024 + 4 x 4 x 128) + 16 x 256 bytes in training."""
     monkeypatch.setattr(batches, "usable_memory", lambda: megabytes * 1_000_000)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}):
+    unequal = {"num_layers": 3, "d_k": 32, "d_v": 96}
+    for layers in ({"num_layers": 3}, {"encoder_layers": 5, "decoder_layers": 1}, unequal):
         small = schema.Model(**layers, d_model=256, d_ff=1024, num_heads=4)
         assert default_memory_tokens(small, torch.device("cpu")) == tokens
+
+
+@pytest.mark.parametrize(("megabytes", "tokens"), [(1, 256), (1000, 3184), (10_000, 31_844)])
+def test_the_default_of_memory_tokens_on_a_gpu_takes_more_of_its_memory(
+    megabytes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same model. A GPU has no upper bound."""
+    properties = SimpleNamespace(total_memory=megabytes * 1_000_000)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", {torch.device("cuda", 1): properties}.__getitem__)
+    small = schema.Model(num_layers=3, d_model=256, d_ff=1024, num_heads=4)
+    assert default_memory_tokens(small, torch.device("cuda", 1)) == tokens
 
 
 def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
@@ -198,9 +211,51 @@ def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
 @pytest.mark.parametrize(("tokens", "steps"), [(100, 1), (35, 1), (24, 1), (23, 2), (20, 2), (10, 4), (5, 7), (1, 7)])
 def test_an_epoch_has_the_nearest_number_of_steps(tokens: int, steps: int) -> None:
     assert (
-        BatchPlan(corpus_of([(5, 5), (4, 6), (6, 4), (5, 5), (1, 9), (9, 1), (5, 5)]), tokens, 2, 1).steps_per_epoch
+        BatchPlan(corpus_of([(5, 5), (4, 6), (6, 4), (3, 5), (1, 9), (9, 1), (3, 9)]), tokens, 2, 1).steps_per_epoch
         == steps
     )
+
+
+def test_an_epoch_has_no_more_steps_than_lines_with_text() -> None:
+    text = corpus_of([(9, 9)] * 8)
+    few: Any = SimpleNamespace(src=text.src, tgt=text.tgt, fewest_lines=3)
+    assert [batches.count_steps(few, tokens) for tokens in (1, 24, 36)] == [3, 3, 2]
+
+
+class Changing(Corpus):
+    """A corpus with another text in each epoch."""
+
+    def in_epoch(self, number: int) -> Corpus:
+        return corpus_of([(3, 1), (0, 0), (2, 7), (5, 5)] if number else [(1, 1), (0, 0), (4, 4), (3, 2)])
+
+
+def test_steps_are_cut_sorted_and_counted_by_the_text_of_their_epoch() -> None:
+    """A line joined to an earlier one is empty and in no step."""
+    text = Changing(*vars(corpus_of([(9, 9)] * 4)).values())
+    plan = BatchPlan(text, 100, 2, 1)
+    assert plan.steps_per_epoch == 1
+    assert [epoch(plan, number) for number in (0, 1)] == [[[[0, 3, 2], []]], [[[0, 3], [2]]]]
+    assert [plan.tokens(np.array([2, 3]), index) for index in (0, 1)] == [(7, 6), (7, 12)]
+    assert plan.batch(np.array([2]), 1).tgt.lengths_B.tolist() == [7]
+    assert plan.src_lengths.tolist() == [9] * 4
+
+
+def test_costs_above_two_bytes_are_summed_exactly() -> None:
+    pairs = [(40_000, 40_000), *[(100, 100)] * 2000]
+    plan = BatchPlan(corpus_of(pairs), 60_000, 1, 1)
+    order = plan.mixing.order(0).tolist()
+    costs = np.array([sum(pairs[i]) for i in order])
+    bounds = batches.cut_evenly([costs], 480_000, plan.steps_per_epoch)
+    assert len(bounds) == 5
+    steps = [sorted(order[start:end]) for start, end in itertools.pairwise(bounds)]
+    assert [sorted(i for m in step for i in m) for step in epoch(plan, 0)] == steps
+
+
+def test_the_longest_pairs_fill_a_batch_by_their_longer_side() -> None:
+    plan = BatchPlan(corpus_of([(3, 3), (1, 9), (5, 5), (8, 2), (4, 4)]), 100, 1, 1)
+    for tokens, longest in ((1, [9]), (9, [9]), (16, [9]), (17, [9, 2]), (22, [9, 2, 5]), (99, [9, 2, 5, 4, 3])):
+        batch = plan.longest_pairs(tokens, torch.device("cpu"))
+        assert batch.tgt.lengths_B.tolist() == longest
 
 
 def test_steps_mix_lengths_and_micro_batches_do_not() -> None:

@@ -3,6 +3,8 @@
 import json
 import random
 import shutil
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import torch
 
 from nmt_cli.recipe.schema import Training
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.errors import DataError, StorageError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.checkpoints import MODEL, OPTIMIZER, STATE, State
 
@@ -91,6 +93,13 @@ def test_files_of_another_step_are_rejected(run: Path, name: str | None) -> None
     assert checkpoints.newest(run, "c") == 20
 
 
+def test_a_state_of_another_step_is_rejected(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoints.save(run, State(step=40), *tensors(40), {**FIELDS, "step": 50})
+    checkpoints.directory_of(run, 40).rename(checkpoints.directory_of(run, 50))
+    assert checkpoints.newest(run, "c") == 30
+    assert "step-0000050 is not usable (it belongs to another step or corpus)" in capsys.readouterr().err
+
+
 def test_a_checkpoint_of_another_corpus_is_skipped(run: Path) -> None:
     path = checkpoints.directory_of(run, 30) / artefact.MANIFEST
     path.write_text(json.dumps(json.loads(path.read_text()) | {"corpus": "another"}))
@@ -147,13 +156,49 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_counts_their_bytes(
     writer.pool.shutdown()
 
 
+def test_only_the_last_checkpoint_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved, go = list[int](), threading.Event()
+
+    def save(run: Path, state: State, *rest: Any) -> None:
+        go.wait(60)
+        time.sleep(0.1)
+        saved.append(state.step)
+
+    monkeypatch.setattr(checkpoints, "save", save)
+    writer = checkpoints.Writer(tmp_path, Training(), SimpleNamespace(size=0, commit=lambda: None), FIELDS)
+    one = {"w": torch.ones(1)}
+    writer.begin(State(step=1), one, one, is_last=False)
+    assert saved == []
+    go.set()
+    writer.begin(State(step=2), one, one, is_last=True)
+    assert saved == [1, 2]
+    writer.pool.shutdown()
+
+
+def test_a_weight_or_the_shape_of_a_moment_that_is_wrong_is_named() -> None:
+    model = torch.nn.Linear(3, 2)
+    right = checkpoints.blank_moments(model)
+    checkpoints.check_moments(model, right)
+    checkpoints.check_moments(model, {})  # before the first step
+    assert {name: [*tensor.shape] for name, tensor in right.items()} == {
+        "weight.step": [], "weight.exp_avg": [2, 3], "weight.exp_avg_sq": [2, 3],
+        "bias.step": [], "bias.exp_avg": [2], "bias.exp_avg_sq": [2],
+    }  # fmt: skip
+    for name in right:
+        for wrong in ({}, {name: torch.zeros(1, 1, 1)}):
+            moments = {**{key: value for key, value in right.items() if key != name}, **wrong}
+            with pytest.raises(DataError, match=f"does not fit model.safetensors: {name}. Remove"):
+                checkpoints.check_moments(model, moments)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), StorageError("no memory")])
 @pytest.mark.parametrize(("failing", "ends"), [({1, 2, 4, 5, 7}, None), ({2, 3, 4}, 4), ({9}, 9), ({1, 2, 4, 5, 6}, 6)])
 def test_three_failed_saves_in_a_row_or_the_last_end_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: set[int], ends: int | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: set[int], ends: int | None, error: Exception
 ) -> None:
     def save(run: Path, state: State, *rest: Any) -> None:
         if state.step in failing:
-            raise OSError(28, "No space left")
+            raise error
 
     monkeypatch.setattr(checkpoints, "save", save)
     log = SimpleNamespace(size=0, commit=lambda: None)
@@ -163,7 +208,7 @@ def test_three_failed_saves_in_a_row_or_the_last_end_a_run(
         try:
             writer.begin(State(step=step), one, one, is_last=step == 9)
             writer.wait()
-        except OSError:
+        except (OSError, StorageError):
             ended = step
             break
     assert ended == ends

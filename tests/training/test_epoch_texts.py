@@ -227,7 +227,10 @@ def test_a_finished_run_writes_no_text(augmented_lab: Lab) -> None:
     shutil.copytree(augmented_lab.reference, augmented_lab.run)
     augmented_lab.patch.setattr(epoch_texts.EpochTexts, "_write", lambda *_: pytest.fail("written"))
     assert train_augmented(augmented_lab) == 0
-    assert "finished with step 45 of 45" in augmented_lab.stderr()
+    output = augmented_lab.stderr()
+    assert "finished with step 45 of 45" in output
+    kinds = "typos 0.3, upper 0.3, title 0.3, noise 0.3, joined 0.3, bpe_dropout 0.3"
+    assert f"changing the text in each epoch: {kinds}\n" in output
 
 
 def test_a_lost_writer_ends_the_others(tmp_path: Path, augmented_lab: Lab) -> None:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe import schema
 from nmt_cli.recipe.schema import Recipe
+from nmt_cli.system.errors import StorageError
 from nmt_cli.training import estimate
 from nmt_cli.training.loss import LossModel
 from nmt_cli.transformer.directory import parameter_count
@@ -46,9 +48,10 @@ def test_flops_match_the_papers_models(model: schema.Model, millions: float) -> 
     assert one - scores == pytest.approx(millions, abs=0.05)
 
 
-def test_flops_match_torchs_count() -> None:
+@pytest.mark.parametrize("cell", ["attention", "ssru"])
+def test_flops_match_torchs_count(cell: str) -> None:
     """Forward and backward, with unequal d_k and d_v. Batches of one long sentence have no padding."""
-    settings = tiny(encoder_layers=3, decoder_layers=1, d_k=5, d_v=7)
+    settings = tiny(encoder_layers=3, decoder_layers=1, d_k=5, d_v=7, decoder_cell=cell)
     model, pairs = LossModel(random_model(settings, 50), 0.1, torch.float64), random_pairs(1, 50, [(16, 18), (25, 17)])
     with FlopCounterMode(display=False) as counter:
         for pair in pairs:
@@ -115,6 +118,12 @@ def test_the_measured_settings_differ_from_the_recipe_only_where_necessary(
     monkeypatch.setattr(estimate, "start_trainer", run)
     with pytest.raises(LookupError):
         estimate.print_estimate(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
+
+
+def test_a_dry_run_without_memory_is_an_error_with_advice(tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(estimate, "start_trainer", Mock(side_effect=torch.OutOfMemoryError("x")))
+    with pytest.raises(StorageError, match=r"out of memory\. .*training\.memory_tokens=N"):
+        estimate.dry_run(tiny_recipe(), Path("numbers"))
 
 
 def test_bounds_of_a_step_follow_from_measured_rates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,12 +201,13 @@ def shown(text: str, name: str) -> float:
 def test_without_a_corpus_a_dry_run_measures_random_sentences(
     tiny_recipe: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = tiny_recipe()
+    settings = tiny_recipe("corpus.augment.typos=0.1")
     settings.training.init_from = "elsewhere"
     assert estimate.dry_run(settings, Path("numbers")) == 0
     out, err = capsys.readouterr()
     assert out == ""
     assert "numbers is not prepared" in err
+    assert re.search(r"not included +validation, checkpoints, corpus\.augment  ", err)
     assert shown(err, "parameters") == parameter_count(settings.model, 320)
     assert shown(err, "target tokens/s") > 0
     assert all(figure in err for figure in ("8 x P100", "3.3e18", "2.3e19", "3.5 d"))
@@ -241,6 +251,7 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     assert shown(err, "steps") == 1e8
     assert shown(err, "FLOPs in all") == pytest.approx(operations * tokens * 1e8, rel=0.05)
     assert re.search("memory of a process, peak +1,234 MB", err)
+    assert re.search("not included +validation, checkpoints  ", err)
     assert done == ["memory", "bounds"], "the memory of the steps, without that of the measurements"
     parameters = shown(err, "parameters")
     assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)

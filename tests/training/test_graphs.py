@@ -140,6 +140,19 @@ def test_replayed_steps_equal_computed_steps(pair: Pair, most: int) -> None:
     assert pair.pools == [None, *["pool"] * (len(pair.captures) - 1)]
 
 
+def test_a_step_of_several_passes_is_neither_padded_nor_replayed(pair: Pair) -> None:
+    for run in (pair.plain, pair.replayed):
+        run.memory_tokens = 60
+    for step in (1, 2, 3):
+        batch = pair.replayed.step_batch(step - 1)
+        assert len(batch.passes) > 1
+        assert all((each.tgt_out_N != PAD).all() for each in batch.passes)
+        plain, replayed = pair.step(step)[1]
+        assert [value.item() for value in replayed] == pytest.approx([value.item() for value in plain], rel=1e-9)
+    pair.assert_equal()
+    assert pair.captures == []
+
+
 def test_after_a_capture_runs_out_of_memory_steps_are_computed_as_usual(pair: Pair) -> None:
     pair.memory = 1
     sizes = [pair.step(step)[0] for step in range(1, 25)]
@@ -182,6 +195,14 @@ def test_padding_needs_packed_batches_and_one_process(
     settings, accelerator = lab.recipe("model.d_k=16", "model.d_v=16", *changes), fake_accelerator(processes, 0)
     accelerator.device = torch.device("meta")  # not the CPU
     assert uses_padding(settings, dtype, accelerator) is expected
+
+
+@pytest.mark.parametrize(("pads", "spare"), [(True, True), (True, False), (False, True)])
+def test_steps_are_replayed_if_batches_are_padded_and_memory_suffices(lab: Lab, pads: bool, spare: bool) -> None:
+    lab.patch.setattr(graphs, "uses_padding", lambda *_: pads)
+    lab.patch.setattr(graphs, "has_spare_memory", lambda _: spare)
+    run = start_trainer(lab.recipe(), open_corpus(lab.corpus), fake_accelerator(1, 0), Path(), 0)
+    assert (run.pads, run.graphs is not None) == (pads, pads and spare)
 
 
 @pytest.mark.parametrize(("megabytes", "expected"), [(121, True), (119, False)])

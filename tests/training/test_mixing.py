@@ -1,5 +1,6 @@
 """Weights of the parts of a corpus: shares of tokens, passes over each part, stages, temperature."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,44 @@ def test_each_part_is_read_in_whole_passes(weights: list[float]) -> None:
         assert times.min() >= 5
 
 
+def test_the_tokens_of_a_part_are_those_of_both_sides() -> None:
+    """Sentences of the second part have three times the tokens on the target side."""
+    text = corpus([(400, 4), (100, 4)])
+    lengths = np.repeat([4, 12], [400, 100])
+    offsets = np.append(0, np.cumsum(lengths))
+    text = dataclasses.replace(text, tgt=Side(np.ones(offsets[-1], np.uint16), offsets))
+    order = Mixing(text, 10, 1, training(weights=[1, 1])).order(0)
+    assert [(order < 400).sum(), (order >= 400).sum()] == [300, 150]
+
+
+def test_steps_of_a_mix_are_even_although_its_sentences_differ_in_length() -> None:
+    """An epoch takes a quarter of its tokens from sentences of 2 and of 60 tokens, in random numbers."""
+    lengths = np.append(np.full(300, 31), np.tile([2, 60], 150))
+    offsets = np.append(0, np.cumsum(lengths))
+    side = Side(np.ones(offsets[-1], np.uint16), offsets)
+    text = dataclasses.replace(corpus([(300, 31), (300, 31)]), src=side, tgt=side)
+    steps = count_steps(text, 310)
+    plan = BatchPlan(text, 310, 1, 1, Mixing(text, steps, 1, training(weights=[3, 1])))
+    assert steps == 60
+    for epoch in range(4):
+        sizes = [plan.tokens(plan.micro_batches_of(60 * epoch + step)[0], 60 * epoch)[0] for step in range(60)]
+        assert max(sizes) - min(sizes) <= 2 * 60
+
+
+def test_each_pass_has_an_order_of_its_own() -> None:
+    """In every part and stage. Here an epoch takes half of the small parts; the second stage begins with a new pass."""
+    weights = [1, 1, 6]
+    mixed = mixing([(40, 4), (40, 4), (80, 4)], weights=weights, stages=[{"from_step": 30, "weights": weights}])
+    halves = list[frozenset[int]]()
+    for stage, epochs in ((0, [0, 1, 2]), (1, [3, 4, 5, 6])):
+        for part in (0, 1):
+            taken = [[i - 40 * part for i in mixed.order(epoch).tolist() if i // 40 == part] for epoch in epochs]
+            assert [len({*half}) for half in taken] == [20] * len(epochs), stage
+            assert sorted(taken[0] + taken[1]) == [*range(40)]
+            halves += map(frozenset, taken[::2])
+    assert len({*halves}) == len(halves) == 8
+
+
 def test_temperature_flattens_the_sizes() -> None:
     parts = [(1000, 4), (10, 4)]
     assert mixing(parts, temperature=1).stages[0].shares == ()
@@ -98,6 +137,7 @@ def test_steps_follow_the_stages() -> None:
     ("settings", "message"),
     [
         ({"weights": [1]}, r"training\.weights has 1 numbers, but the corpus has 2 parts"),
+        ({"weights": [1, 1, 1]}, r"training\.weights has 3 numbers, but the corpus has 2 parts"),
         ({"weights": [0, 0]}, r"training\.weights leaves no text"),
     ],
 )

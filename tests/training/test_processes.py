@@ -17,7 +17,7 @@ from other_processes import ended
 from steps import losses
 
 from nmt_cli.recipe import loading, schema
-from nmt_cli.system.console import say
+from nmt_cli.system import console
 from nmt_cli.training import checkpoints, processes
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.transformer.hardware import choose_device
@@ -81,12 +81,35 @@ def test_only_the_first_fork_prints(tiny_recipe: Any, tmp_path: Path, capfd: pyt
     def work() -> int:
         while os.environ["RANK"] == "0" and not (tmp_path / "second").exists():
             time.sleep(0.01)
-        say("working")
+        console.say("working")
         (tmp_path / "second").touch()
         return 0
 
     assert processes.in_processes(tiny_recipe(*FORKS), work) == 0
     assert capfd.readouterr().err.count("working") == 1
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_the_first_fork_is_as_quiet_as_its_command(
+    tiny_recipe: Any, capfd: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    console.set_quiet(quiet)
+    assert processes.in_processes(tiny_recipe(*FORKS), lambda: console.say("working") or 0) == 0
+    assert capfd.readouterr().err == ("" if quiet else "working\n")
+
+
+def test_no_time_is_lost_on_other_forks_at_the_end(tiny_recipe: Any) -> None:
+    def work() -> int:
+        return signal.pause() or 1 if os.environ["RANK"] == "1" else 7
+
+    began = time.monotonic()
+    assert processes.in_processes(tiny_recipe(*FORKS), work) == 7
+    assert time.monotonic() - began < processes.LAST_SECONDS / 2
+
+
+def deep(depth: int) -> float:
+    """Raise an error with a traceback of many different lines."""
+    return (lambda: deep(depth - 1))() if depth else 1 / 0
 
 
 @pytest.mark.parametrize(
@@ -96,7 +119,7 @@ def test_only_the_first_fork_prints(tiny_recipe: Any, tmp_path: Path, capfd: pyt
         (signal.pause, lambda: os.kill(os.getpid(), signal.SIGKILL), r"lost another process of this run: signal 9"),
         (signal.pause, lambda: os.kill(os.getpid(), signal.SIGTERM), 143),
         (signal.pause, lambda: os.kill(os.getppid(), signal.SIGINT), 130),
-        (lambda: 1 / 0, lambda: sys.exit(65), "division by zero"),
+        (lambda: deep(40), lambda: sys.exit(65), "division by zero"),
         (signal.pause, lambda: os._exit(143), 143),  # as a second signal does
         (lambda: os._exit(0), signal.pause, 0),  # without a result
         (lambda: sys.exit(65), signal.pause, 65),
@@ -115,7 +138,9 @@ def test_the_end_of_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome
         with pytest.raises(Exception, match=outcome) as caught:
             run()
         notes = getattr(caught.value, "__notes__", [])
-        assert ("Traceback" in "".join(notes)) == ("zero" in outcome), "the traceback of the process that failed"
+        assert [note.split("\n")[-2:] for note in notes] == [["ZeroDivisionError: division by zero", ""]] * (
+            "zero" in outcome
+        ), "the end of the traceback of the process that failed"
 
 
 def test_a_signal_delivered_to_another_thread_ends_the_forks(lab: Lab) -> None:

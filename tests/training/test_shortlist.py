@@ -154,6 +154,15 @@ def test_the_best_translations_and_the_most_frequent_tokens_are_listed() -> None
     assert (shared.frequent.tolist(), lists[:6]) == ([EOS], [[], [1], [2], [3, 9], [4, 5], [5, 8]])
 
 
+def test_a_word_of_all_sentences_translates_itself_alone() -> None:
+    """The first round finds the translations of token 4 equally likely, 6 and 7. Later ones leave 6 to token 3."""
+    tokenizer: Any = SimpleNamespace(vocabulary_size=8, target=SimpleNamespace(vocabulary_size=9))
+    pairs: Any = [(np.array([3, 3 + i], np.int32), np.array([6, 6 + i], np.int32)) for i in (1, 2)]
+    found = learning.learn(pairs, tokenizer, best=1, frequent=0)
+    lists = [found.targets[start:end].tolist() for start, end in zip([0, *found.ends], found.ends, strict=False)]
+    assert lists == [[], [], [], [6], [7], [8], [], []]
+
+
 def test_the_line_of_an_error_is_counted_over_all_chunks(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,5 +187,11 @@ def test_pairs_up_to_the_longest_are_used(
     assert learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1) == 0
     assert "shortlist.bin: 2 pairs; 2 frequent tokens, " in capsys.readouterr().err
     monkeypatch.setattr(learning, "MAX_LINKS", 4)
+    assert learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1) == 0
+    assert "shortlist.bin: 1 pair, of 2; " in capsys.readouterr().err
+    monkeypatch.setattr(learning, "MAX_LINKS", 2)  # the second pair is dropped while reading
+    assert learning.encoded_pairs(tmp_path / "src", tmp_path / "tgt", tokenizer)[0][0][0].tolist() == [
+        *tokenizer.encode([word])[0]
+    ]
     assert learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1) == 0
     assert "shortlist.bin: 1 pair, of 2; " in capsys.readouterr().err

@@ -17,6 +17,7 @@ LOST = RuntimeError("unknown")
         (RuntimeError("CUDA out of memory. Tried"), StorageError, "out of memory. Resume with --set training.memory"),
         (RuntimeError("CUDA error: when stream is capturing"), UsageError, "capturing. Set training.cuda_graphs=no"),
         (RuntimeError("what was captured"), RuntimeError, "what was captured"),
+        (RuntimeError("CUDA error: device-side assert"), RuntimeError, "CUDA error: device-side assert"),
         (RuntimeError("The server socket: EADDRINUSE"), BusyError, "port 29501 is in use, perhaps by another"),
         (RuntimeError("gloo: Unable to find address for: lo"), StorageError, "the network interface lo is down: set"),
         (RuntimeError("[gloo/pair.cc:5] " + "x" * 200), StorageError, "lost another process of this run: [gloo/pair"),

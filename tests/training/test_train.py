@@ -1,6 +1,7 @@
 """Training runs: their files and messages, and the same bits after any interruption."""
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from steps import before_each_step, fake_accelerator
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.errors import DataError, StorageError
 from nmt_cli.training import checkpoints, trainer
 from nmt_cli.training import train as module
 from nmt_cli.training.average import average
@@ -86,7 +88,10 @@ def test_a_run_prints_its_start_and_size(lab: Lab) -> None:
         (2, "finished with step 2 of 2"),
     ):
         assert lab.train(f"training.steps={steps}") == 0
-        assert f"{lab.run}: {start}; {facts}" in lab.stderr()
+        output = lab.stderr()
+        assert f"{lab.run}: {start}; {facts}" in output
+        validation = re.search(rf"^step {steps}  dev nll .* dev BLEU \d+\.\d+  \(\d+ s\)$", output, re.MULTILINE)
+        assert bool(validation) == ("finished" not in start)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +190,26 @@ def test_a_run_stopped_by_patience_keeps_the_model_of_its_best_step(lab: Lab) ->
     assert (load_model(lab.run / "model").manifest["steps"], checkpoints.steps_in(lab.run)[-1]) == ([5], 10)
 
 
+def test_a_model_of_the_best_step_is_replaced_unless_the_recipe_asks_for_it(lab: Lab) -> None:
+    shutil.copytree(lab.reference, lab.run)
+    state = checkpoints.read_state(lab.run, 30)
+    lab.patch.setattr(checkpoints, "read_state", lambda *_: dataclasses.replace(state, best_step=15))
+    for best, stored, steps in (("yes", [15], [15]), ("no", [15], [30]), ("no", [], [30])):
+        path = lab.run / "model" / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": stored}))
+        assert lab.train(f"averaging.best={best}") == 0
+        assert load_model(lab.run / "model").manifest["steps"] == steps
+
+
 # ---- Interruptions ----
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StorageError("the disk is full")])
+def test_a_run_that_cannot_save_at_a_signal_fails(lab: Lab, error: Exception) -> None:
+    before_each_step(lab.patch, lambda _, now: now == 7 and os.kill(os.getpid(), signal.SIGTERM))
+    lab.patch.setattr(checkpoints, "save", Mock(side_effect=error))
+    with pytest.raises(StorageError, match=r"the disk is full|No space left on device"):
+        lab.train()
 
 
 @pytest.mark.parametrize("stops", [(1, 15), (7, 9), (14, 16), (29,)])
@@ -200,6 +224,14 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[i
     lines = [read_records(run / "metrics.jsonl") for run in (lab.run, lab.reference)]
     assert [record["step"] for record in lines[0]] == [record["step"] for record in lines[1]]
     assert average(lab.run, 3, None)[1] == [10, 20, 30], "an interruption must not change the average"
+
+
+def test_a_run_that_gets_a_signal_in_its_last_step_is_finished(lab: Lab) -> None:
+    """If nothing is left to validate."""
+    before_each_step(lab.patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
+    lab.patch.setattr(module, "_validate", lambda *_: 0.0)
+    assert lab.train("training.steps=3") == 0
+    assert load_model(lab.run / "model").manifest["steps"] == [3]
 
 
 def test_a_run_extended_later_equals_a_longer_run(lab: Lab) -> None:
@@ -219,7 +251,9 @@ def test_max_hours_counts_all_parts_of_a_run(lab: Lab) -> None:
         patch.setattr(checkpoints, "read_state", lambda *at: dataclasses.replace(read_state(*at), seconds=1000.0))
         assert lab.train("training.steps=8", "training.max_hours=0.5") == 0
     assert 1000 < read_state(lab.run, 8).seconds < 1100
+    lab.stderr()
     assert lab.train("training.max_hours=0.2777") == 0
+    assert "stopped after step 8: the limit of 0.2777 hours is reached\n" in lab.stderr()
     assert checkpoints.steps_in(lab.run) == [6, 8]
     assert load_model(lab.run / "model").manifest["steps"] == [8]
 
@@ -230,6 +264,27 @@ def test_zero_hours_are_a_limit(lab: Lab) -> None:
     assert load_model(lab.run / "model").manifest["steps"] == [0]
 
 
+def test_a_validation_prints_and_logs_its_figures(lab: Lab) -> None:
+    logged = list[Any]()
+    settings = lab.recipe("expect.dev_steps=[7]", "expect.dev_bleu=[50]")
+    run: Any = SimpleNamespace(
+        settings=settings, directory=lab.run, warned=False, state=checkpoints.State(step=1234, seconds=9.5),
+        metrics=SimpleNamespace(write=logged.append),
+        accelerator=SimpleNamespace(log=lambda *given, step: logged.append((*given, step))),
+    )  # fmt: skip
+    scores = {"dev_nll": 1.25, "dev_perplexity": 3.5, "dev_bleu": 31.0, "dev_bleu_en-de": None, "samples": ["x"]}
+    lab.stderr()
+    module._report(run, scores, 65.4)
+    assert logged[0] == {"step": 1234, **scores, "seconds": 9.5}
+    assert logged[1] == ({"dev_nll": 1.25, "dev_perplexity": 3.5, "dev_bleu": 31.0}, 1234)
+    assert lab.stderr() == (
+        "step 1,234  dev nll 1.250  dev perplexity 3.500  dev BLEU 31.000  (1 min 05 s)\nnmt: warning: step 1,234: dev "
+        f"BLEU 31.0, expected 50.0 at step 7. Find the cause with nmt doctor {lab.run}\n"
+    )
+    module._report(run, scores, 0.0)
+    assert "warning" not in lab.stderr(), "once"
+
+
 def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
     losses = iter([3.0, 2.0, 2.0, 1.998, 2.5])  # 1.998 is too small an improvement
     scores = {"dev_perplexity": 9.0, "dev_bleu": None}
@@ -238,6 +293,8 @@ def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
     assert lab.train(*changes, "training.keep_checkpoints=2") == 0
     state = checkpoints.read_state(lab.run, 15)
     assert (state.best_step, state.best_nll, state.not_better) == (12, 1.998, 3)
+    reason = "no clear improvement in 3 validations (best: step 12)"
+    assert f"stopped after step 15: {reason}\n" in lab.stderr()
     assert checkpoints.steps_in(lab.run) == [10, 12, 15], "the best, and the last two regular ones"
     assert average(lab.run, 2, None)[1] == [10, 15]
 
@@ -247,8 +304,8 @@ def test_a_resume_in_another_precision_warns(lab: Lab) -> None:
     for steps, dtype in enumerate([torch.float32, torch.bfloat16, torch.bfloat16, torch.float32], 1):
         lab.patch.setattr(trainer, "choose_dtype", lambda *_, dtype=dtype: dtype)
         assert lab.train(f"training.steps={steps}") == 0
-        warned.append(f"so far and continues in {str(dtype)[6:]}: " in lab.stderr())
-    assert warned == [False, True, False, True]
+        warned += re.findall("has computed in (.*) so far and continues in (.*): ", lab.stderr())
+    assert warned == [("float32", "bfloat16"), ("bfloat16", "float32")]
 
 
 @pytest.mark.parametrize(
@@ -301,6 +358,7 @@ def test_a_model_that_does_not_fit_is_refused(lab: Lab) -> None:
         ("expect.pairs=[400,499]", "the recipe expects 400 to 499 training pairs, but this corpus has 500"),
         ("expect.parameters=52224", ""),
         ("expect.parameters=52223", "the recipe expects 52,223 parameters, but this model has 52,224"),
+        ("expect.parameters=52225", "the recipe expects 52,225 parameters, but this model has 52,224"),
     ],
 )
 def test_unexpected_numbers_of_pairs_and_parameters_warn(lab: Lab, change: str, warning: str) -> None:

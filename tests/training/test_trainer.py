@@ -116,11 +116,33 @@ def test_the_memory_check_uses_the_longest_sentences_and_changes_nothing(lab: La
     (batch,) = seen
     assert 170 < max(len(batch.src_N), len(batch.tgt_out_N)) <= 200
     assert max(side.integers[1].max() for side in (batch.src, batch.tgt)) == run.plan.longest
-    # Where memory allows more, a pass has at most a tenth more tokens than a process's share of a step.
-    for world, parts, most in ((1, 4, 440), (2, 4, 220), (8, 8, 55)):
-        settings = lab.recipe("training.memory_tokens=9999", f"training.micro_batches={parts}")
+    # Where memory allows more, a pass has at most a tenth more tokens than a process's share of a step, or twice
+    # that share if the text is augmented.
+    for world, parts, typos, most in ((1, 4, 0, 440), (2, 4, 0, 220), (8, 8, 0, 55), (1, 4, 0.1, 800)):
+        changes = f"training.micro_batches={parts}", f"corpus.augment.typos={typos}"
+        settings = lab.recipe("training.memory_tokens=9999", *changes)
         start_trainer(settings, corpus, fake_accelerator(world, 0), tmp_path, 0)
         assert most - 30 < max(len(seen[-1].src_N), len(seen[-1].tgt_out_N)) <= most
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_passes_fit_into_the_memory_on_their_longer_side(lab: Lab, turned: bool) -> None:
+    corpus = open_corpus(lab.corpus)
+    english_is_longer = len(corpus.src.ids) > len(corpus.tgt.ids)
+    corpus = dataclasses.replace(corpus, src=corpus.tgt, tgt=corpus.src) if turned else corpus
+    settings = lab.recipe("training.memory_tokens=120", "training.micro_batches=30")
+    run = start_trainer(settings, corpus, fake_accelerator(1, 0), Path(), 0)
+    sides = [(len(each.src_N), len(each.tgt_out_N)) for step in range(15) for each in run.step_batch(step).passes]
+    assert 110 < max(map(max, sides)) <= 120
+    assert (sum(src for src, _ in sides) > sum(tgt for _, tgt in sides)) == (turned != english_is_longer)
+
+
+def test_each_process_has_a_part_of_the_step(lab: Lab) -> None:
+    corpus, settings = open_corpus(lab.corpus), lab.recipe("training.micro_batches=2")
+    runs = [start_trainer(settings, corpus, fake_accelerator(3, rank), Path(), 0) for rank in range(3)]
+    steps = [run.step_batch(0) for run in runs]
+    assert [step.weight for step in steps] == [1.0, 1.0, 1.0]
+    assert sum(len(each.tgt_out_N) for step in steps for each in step.passes) == steps[0].tgt_tokens
 
 
 def test_a_batch_is_freed_as_soon_as_its_step_is_done(lab: Lab) -> None:
@@ -143,7 +165,8 @@ def test_fine_tuning_refuses_another_tokenizer_of_the_same_size(lab: Lab, tmp_pa
     settings = lab.recipe(*changes, f"training.init_from={lab.reference / 'model'}")
     data = prepare(settings.corpus, tmp_path / "data", PrepareOptions(workers=1))
     assert open_corpus(data).manifest["vocabulary_size"] == load_model(lab.reference).model.vocabulary_size
-    with pytest.raises(DataError, match="a different tokenizer"):
+    message = rf"{lab.reference}/model has a different tokenizer from {data}\. Prepare the corpus with --tokenizer "
+    with pytest.raises(DataError, match=rf"{message}{lab.reference}/model/tokenizer\.model$"):
         train(settings, data, lab.run)
     two = shutil.copytree(lab.reference / "model", tmp_path / "two") / "tokenizer.model"
     target_file(two).write_bytes(two.read_bytes())  # a separate target model is another tokenizer

@@ -1,6 +1,7 @@
 """Validations on the development set: loss, BLEU and samples."""
 
 import contextlib
+import dataclasses
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,8 +17,8 @@ from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.system.errors import DataError
+from nmt_cli.training import checkpoints, validation
 from nmt_cli.training import train as module
-from nmt_cli.training import validation
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.train import train
 from nmt_cli.transformer.weights import load_model
@@ -76,6 +77,31 @@ def test_each_language_pair_has_its_own_dev_bleu(lab: Lab) -> None:
     assert record["samples"] == list(translations.values())
 
 
+@pytest.mark.parametrize(
+    ("count", "lines"), [(0, []), (1, [1, 0]), (2, [1, 0]), (3, [1, 0]), (4, [1, 2, 0, 4]), (99, [1, 2, 3, 0, 4, 5])]
+)
+def test_equally_many_first_lines_of_each_language_pair_are_translated(lab: Lab, count: int, lines: list[int]) -> None:
+    dev = validation.DevSet(open_corpus(lab.corpus), lab.recipe())
+    assert dev.translated(count) == [*range(min(count, 20))]
+    dev.lines_by_pair = {("en", "zh"): [1, 2, 3], ("zh", "en"): [0, 4, 5]}
+    assert dev.translated(count) == lines
+
+
+def test_sources_of_a_dev_set_end_as_the_model_reads_them(lab: Lab) -> None:
+    model, settings = load_model(lab.reference / "model").model, lab.recipe("training.validate_bleu=0")
+    dev = validation.DevSet(open_corpus(lab.corpus), settings)
+    losses = []
+    for source_eos in (True, False):
+        model.settings.source_eos = source_eos
+        pairs = [(src if source_eos else src[:-1], tgt) for src, tgt in dev.pairs]
+        rows = [(model.logits(model(batch_of([pair]))), torch.tensor(pair[1])) for pair in pairs]
+        nll = sum(F.cross_entropy(*row, reduction="sum").item() for row in rows)
+        record = validation.validate(model, torch.float32, dev, settings)
+        assert record["dev_nll"] * sum(len(tgt) for _, tgt in pairs) == pytest.approx(nll, rel=1e-5)
+        losses.append(record["dev_nll"])
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
+
+
 def test_a_validation_uses_all_fitting_pairs_and_keeps_ten_samples(lab: Lab) -> None:
     """A loss too large for a finite perplexity gives e^700."""
     corpus, settings, given = open_corpus(lab.corpus), lab.recipe("training.validate_bleu=12"), list[Any]()
@@ -112,6 +138,12 @@ def test_tokens_per_second_exclude_validations(lab: Lab) -> None:
     assert lab.train(start, "training.steps=10", "training.validate_every=10") == 0
     speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
     assert speeds[0] < 0 < speeds[1], "so is the validation of the start"
+    state = dataclasses.replace(checkpoints.read_state(lab.run, 10), unvalidated=True)
+    lab.patch.setattr(checkpoints, "read_state", lambda *_: state)
+    lab.patch.setattr(module, "_validate", lambda trainer, *_: setattr(trainer.state, "unvalidated", False) or 1000.0)
+    assert lab.train(start, "training.steps=20", "training.validate_every=99") == 0
+    speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
+    assert speeds[-2] < 0 < speeds[-1], "and one that a signal had interrupted"
 
 
 def test_without_a_development_set_nothing_is_validated(lab: Lab, tmp_path: Path) -> None:
