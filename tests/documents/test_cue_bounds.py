@@ -85,8 +85,8 @@ def test_byte_order_marks_are_those_of_the_beginning() -> None:
             assert document.to_bytes() == data
 
 
-LINES = """txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok detok norm bpe
-sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst"""
+LINES = """txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok detok norm
+bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst"""
 
 
 @pytest.mark.parametrize("suffix", LINES.split())
