@@ -1,20 +1,29 @@
 """Subtitles and other files in unusual shapes: marks and their order, short cues, long cues, drawings, and names."""
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fake_models import backwards, capitals, filled, linked, texts_of_file, translated_file
 from test_subtitle_details import TAGS, line, pieces
 from test_subtitles import cue, shown
+from tiny_model import content, memory_file
 
 from nmt_cli import documents
+from nmt_cli.documents import translate
 from nmt_cli.documents.document import ReadOptions
 from nmt_cli.documents.encodings import decoded
 from nmt_cli.documents.formats import FORMATS, SUFFIXES
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
+from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.translate import TranslateOptions
 
 
 def test_marks_of_a_cue_keep_their_order_and_do_not_divide_words() -> None:
@@ -104,6 +113,23 @@ def test_an_unknown_suffix_is_answered_with_those_that_are_known(tmp_path: Path)
         assert f"it reads {', '.join(SUFFIXES)}, and lines of text." in str(error.value)
     (tmp_path / "tmp.AbCdEfGhIj").write_text("a\n")
     assert documents.choose(None, tmp_path / "tmp.AbCdEfGhIj", None, None, []) is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, DataError, MemoryError])
+def test_an_interrupted_file_counts_nothing(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
+    """Nothing of it is written."""
+
+    def search(_: Any, chunks: Any, __: SearchOptions) -> Iterator[Aligned]:
+        yield capitals(next(iter(chunks))[0])
+        raise error
+
+    config = SimpleNamespace(src="en", tgt="de")
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
+    monkeypatch.setattr(translate, "translate_aligned", search)
+    target, run = memory_file(), translate.runner("html", None, None, [], {})
+    with Progress("translating", None, "lines") as progress, pytest.raises(error):
+        run(translator, TranslateOptions(), memory_file(b"<p>dog<p>cat"), target, progress)
+    assert (progress.done, content(target)) == (0, b"")
 
 
 SECOND = '<xliff version="2.0" srcLang="en" trgLang="de"><file><unit>{}</unit></file></xliff>'
