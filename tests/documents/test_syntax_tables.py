@@ -1,4 +1,4 @@
-"""Tables of syntax, each entry alone: lines and blocks of Markdown, stops of subtitles, kinds of members, notes, codes."""
+"""Tables of syntax, each entry alone: lines and blocks of Markdown, stops of subtitles, kinds of members, codes."""
 
 import re
 
