@@ -40,6 +40,7 @@ _VISIBLE = re.compile(
     r"\s(?!officeooo:|loext:|xmlns:|(?:fo|style):(?:language|country|script|rfc-language-tag)(?:-\w+)?=)[\w:-]+=\""
 )
 _VALUE_TYPE = re.compile(r"\s(?:office|calcext):value-type=[\"'](\w+)[\"']")
+_PROMPT = re.compile(r"\spresentation:placeholder=[\"']true[\"']")
 _DEFAULTS = re.compile(
     r"<style:default-style\b[^<>]*+>(?:(?!</?style:default-style\b).)*+</style:default-style>", re.DOTALL
 )
@@ -88,7 +89,7 @@ class _TextReader(Reader):
         if name == "table:table-cell":
             kind = _VALUE_TYPE.search(source)
             return "table:formula=" in source or (kind is not None and kind[1] != "string")
-        return 'presentation:placeholder="true"' in source or super().is_copied(index)
+        return bool(_PROMPT.search(source)) or super().is_copied(index)
 
     def paragraph(self, begin: int, end: int) -> Parts:
         markup, items, index = self.markup, list[Item](), begin + 1
