@@ -61,6 +61,11 @@ def test_text_behind_the_last_link_stays_in_the_last_cue() -> None:
     assert [each.text for each in divided(target, ["a", "b"], [9, 9], 42)] == ["eins", "zwei !?"]
 
 
+def test_links_of_a_cue_are_its_own_without_spaces_between() -> None:
+    one, two = divided(Aligned("\u6211\u4eec", [(1, 0), (2, 2)]), ["a", "b"], [9, 9], 42)
+    assert (one, two) == (Aligned("\u6211", [(1, 0)]), Aligned("\u4eec", [(1, 0)]))
+
+
 def test_a_space_that_begins_a_line_has_no_width() -> None:
     assert broken_into_lines(" aaa bbb", TAGS, 7) == ["aaa bbb"]
     assert broken_into_lines(" aaa bbb", TAGS, 6) == ["aaa", "bbb"]

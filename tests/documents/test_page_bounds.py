@@ -14,11 +14,11 @@ from nmt_cli.system.errors import DataError
         # A note looks at the nearest text, whatever tags stand between.
         ("<b>x</b> y.<sub>2</sub> z", ["x y.2 z"]),
         ("<b>x.</b><i>y</i><sub>2</sub> z", ["x.y z"]),
-        ("x<sup>1<script>2</script></sup> y", ["x1 y"]),
         ("x<sup>2</sup><b></b>y", ["x y"]),
         # Regions that overlap.
         ("<code><b translate=yes>x</code>y</b> z", ["y z"]),
         ("<p translate=no>a <b translate=yes>b <i>c</p>d</b> e", ["b c", "d"]),
+        ("<p translate=no>a <b translate=yes>b</p> c <i translate=no>d</b> e</i> f", ["b", "c f"]),
     ],
 )
 def test_texts_of_pages(text: str, texts: list[str]) -> None:
@@ -75,6 +75,11 @@ def test_long_names_of_members_are_cut_in_errors(text: str) -> None:
         # Admonitions need four spaces; one with an empty title needs no content.
         ("!!! note\n  A dog", "!!! NOTE A DOG"),
         ('!!! note ""\nA dog', '!!! note ""\nA DOG'),
+        ("- - a\n\n    !!! n\n        b\n\n    c\n\n  d\n", "- - A\n\n    !!! n\n        B\n\n    C\n\n  D\n"),
+        (
+            "!!! a\n    - b\n\n      !!! c\n          d\n\n      e\n\n    f\n\ng\n",
+            "!!! a\n    - B\n\n      !!! c\n          D\n\n      E\n\n    F\n\nG\n",
+        ),
         ("- a\n\n  !!! note\n      b\n\n  c\n\n      code\n", "- A\n\n  !!! note\n      B\n\n  C\n\n      code\n"),
         ("> - a\n>\n>   !!! note\n>       b\n>\n>   c\n", "> - A\n>\n>   !!! note\n>       B\n>\n>   C\n"),
     ],
