@@ -180,11 +180,11 @@ class _Content:
 
     def _run(self, begin: int, end: int) -> None:
         """Add the contents of a run."""
-        markup, index = self._markup, begin + 1
-        if markup.names[index] == self._names.properties:
-            index = markup.end(index)
+        markup = self._markup
+        first = begin + 1 + (markup.tokens[begin + 1].kind == "text")  # white space of an indented file
+        index = markup.end(first) if markup.names[first] == self._names.properties else first
         tag = markup.own(self._names.run)
-        properties = markup.source(begin + 1, index)
+        properties = markup.source(first, index)
         before, after = f"<{tag}>{properties}", f"</{tag}>"
         while index < end - 1:
             name, stop = markup.names[index], markup.end(index)

@@ -1,12 +1,16 @@
 """Catalogs, labels and choices in unusual orders: further forms, line ends, escapes, and where grammar ends."""
 
+import re
 from collections import Counter
 
 import pytest
-from catalogs import GERMAN, filled
-from fake_models import icu_written
+from catalogs import FIELDS, GERMAN, filled
+from fake_models import capitals, icu_written
+from fake_models import filled as message_filled
 
 from nmt_cli.documents import accelerators
+from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.po_syntax import read_messages
 from nmt_cli.system.errors import DataError
 
@@ -66,3 +70,26 @@ def test_new_branches_stand_as_the_last_one() -> None:
         "{n,plural,one{# DOG}few{# DOGS}many{# DOGS}other{# DOGS}}"
     )
     assert icu_written("{n, plural, one {{ x } # dog} other {{x} # dogs}}", "ru").count("# DOGS") == 3
+
+
+def test_the_number_sign_of_a_plural_moves_into_a_select() -> None:
+    text = "{n, plural, other {# a {g, select, other {b}}}}"
+    assert icu_written(text, "ja") == "{n, plural, other {{g, select, other {{n, number} A B}}}}"
+    text = "{g, select, other {# a {h, select, other {b}}}}"
+    assert icu_written(text, "ja") == "{g, select, other {{h, select, other {# A B}}}}"
+
+
+def test_comments_of_a_header_that_name_the_flag_stay() -> None:
+    header = FIELDS.replace("Language: xx", "Language: ")
+    out = filled(f'# fuzzy, is it\n#. fuzzy\n#, fuzzy\n{header}\nmsgid "a"\nmsgstr ""\n', "de")
+    assert out.startswith('# fuzzy, is it\n#. fuzzy\nmsgid ""\nmsgstr ""\n')
+
+
+def test_the_quantity_of_an_item_may_be_any_of_its_attributes() -> None:
+    item = '<item tools:x="{}" quantity="{}">%d dog</item>'
+    text = f'<resources><plurals name="a">{item.format("one", "one")}{item.format("y", "other")}</plurals></resources>'
+    document = FORMATS["android"].read(text, ReadOptions(language="ru"))
+    written = message_filled(document, capitals)
+    assert re.findall('tools:x="(.*?)" quantity="(.*?)"', written) == [
+        ("one", "one"), ("y", "few"), ("y", "many"), ("y", "other"),
+    ]  # fmt: skip

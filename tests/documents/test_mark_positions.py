@@ -91,6 +91,19 @@ def test_emphasis_around_code(text: str, model: Model, expected: str) -> None:
     assert translated(markdown.parse(text), model) == expected
 
 
+@pytest.mark.parametrize(
+    ("text", "pairs", "expected"),
+    [
+        # Punctuation at an end of emphasis belongs to it only if the source has it there.
+        ("*(dog) cat* x", {"(": "(", "Hund": "dog", ")": ")", "Katze": "cat", "y": "x"}, "*( Hund ) Katze* y"),
+        ("*cat (dog)* x", {"Katze": "cat", "(": "(", "Hund": "dog", ")": ")", "y": "x"}, "*Katze ( Hund )* y"),
+        ("*dog, cat* x", {"Hund": "dog", "y": "x", ",": ",", "Katze": "cat"}, "*Hund* y , *Katze*"),
+    ],
+)
+def test_emphasis_with_punctuation(text: str, pairs: dict[str, str], expected: str) -> None:
+    assert translated(markdown.parse(text), linked(pairs)) == expected
+
+
 def test_attributes_of_every_element_are_translated() -> None:
     text = '<b title="one">a</b> <i title="two">b</i> <u title="three">c</u>'
     assert texts_of(html.parse(text)) == ["one", "two", "three", "a b c"]

@@ -4,7 +4,7 @@ import re
 import struct
 
 import pytest
-from fake_models import backwards, capitals, texts_of_file, translated_file
+from fake_models import backwards, capitals, same, texts_of_file, translated_file
 from office_files import W, body, docx, member, odf, ooxml, paragraph, run, zipped
 from test_office_details import field, instruction, office
 from test_open_document_details import book
@@ -38,6 +38,10 @@ def test_a_namespace_may_be_declared_after_many_others() -> None:
         (field("<", instruction("REF x"), "|") + "<w:ins>" + field(">", run("a")) + "</w:ins>" + run(" b"), ["a b"]),
         # An end in another level forgets the fields that are open.
         (field("<") + "<w:ins>" + field("|", ">") + "</w:ins>" + field(run("a"), ">", run(" b")), ["a b"]),
+        # A separator or an end without a beginning.
+        (field("|", run("a"), ">", run(" b")), ["a b"]),
+        (field(">", run("a"), "|", run(" b")), ["a b"]),
+        (field("|", run("a"), "<", run(" b"), ">"), ["a"]),
         # A section of characters is copied, as a comment is.
         (run("a ") + run("<![CDATA[dog]]>") + run(" b"), ["a b"]),
         (run("a") + run("") + run("b"), ["ab"]),
@@ -49,6 +53,27 @@ def test_fields_and_sections_of_characters(inside: str, texts: list[str]) -> Non
     out = body(translated_file("docx", data, capitals))
     for piece in ("<w:fldChar ", "<w:ins>", "<![CDATA[dog]]>", "<w:instrText>"):
         assert out.count(piece) == body(data).count(piece)
+
+
+@pytest.mark.parametrize("properties", ["", "<w:rPr>\n    <w:b/>\n   </w:rPr>\n   "])
+def test_white_space_between_elements_is_no_text(properties: str) -> None:
+    """Some programs indent their files."""
+    first = f"<w:r>\n   {properties}<w:t>bl</w:t>\n  </w:r>"
+    second = f"<w:r>\n   {properties}<w:t>ack dog</w:t>\n   <w:tab/>\n   <w:t>cat</w:t>\n  </w:r>"
+    data = docx(f"<w:p>\n  <w:pPr/>\n  {first}\n  {second}\n </w:p>")
+    assert texts_of_file("docx", data) == ["black dog", "cat"]
+    assert translated_file("docx", data, same) == data
+    out = body(translated_file("docx", data, capitals))
+    own = properties.rstrip()
+    assert f'<w:r>{own}<w:t xml:space="preserve">BLACK DOG</w:t></w:r>' in out
+    assert f'<w:r>{own}<w:tab/></w:r><w:r>{own}<w:t xml:space="preserve">CAT</w:t></w:r>' in out
+    shape = (
+        "<a:p>\n <a:r>\n  <a:rPr b='1'/>\n  <a:t>one</a:t>\n </a:r>\n <a:r>\n  <a:t> two dogs</a:t>\n </a:r>\n</a:p>"
+    )
+    data = office("presentationml.slide", shape)
+    assert texts_of_file("pptx", data) == ["one two dogs"]
+    out = member(translated_file("pptx", data, capitals), "a.xml")
+    assert "<a:r><a:rPr b='1'/><a:t>ONE</a:t></a:r><a:r><a:t> TWO DOGS</a:t></a:r>" in out
 
 
 def test_bookmarks_that_overlap_have_their_own_ends() -> None:
@@ -105,6 +130,11 @@ def test_spans_without_text_and_files_without_a_manifest() -> None:
     data = odf(f"<text:p>a {span}dog</text:p><text:p>a{span}b</text:p>")
     assert texts_of_file("odt", data)[:2] == ["a dog", "a b"]
     assert member(translated_file("odt", data, capitals), "content.xml").count(span) == 2
+    for span in ("<text:span/>", '<text:span text:style-name="T1"/>'):  # invisible
+        assert texts_of_file("odt", odf(f"<text:p>a{span}b</text:p>"))[0] == "a b"
+        assert f"A {span}B" in member(
+            translated_file("odt", odf(f"<text:p>a {span}b</text:p>"), capitals), "content.xml"
+        )
     with pytest.raises(DataError, match=r"^the file is damaged: it has no META-INF/manifest\.xml"):
         texts_of_file("odt", zipped({"content.xml": "<a/>"}))
 
