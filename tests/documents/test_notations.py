@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from fake_models import capitals, filled, texts_of, texts_of_file, translated_file
+from fake_models import capitals, filled, same, texts_of, texts_of_file, translated_file
 from message_files import ANDROID, QT, RESX, STRINGSDICT, XLIFF, XLIFF_2
 from office_files import docx, odf, ooxml, zipped
 from test_epub import epub
@@ -40,6 +40,23 @@ def test_attributes_may_have_single_quotes(kind: str) -> None:
     data = changed(FILES[kind], other_quotes)
     assert texts_of_file(kind, data) == texts_of_file(kind, FILES[kind])
     assert translated_file(kind, data, capitals, ReadOptions()) != data
+
+
+def indented(text: str) -> str:
+    """Put each element on its own line."""
+    return re.sub(r"(<([\w:]+)[^<>]*>)\n(</\2>)", r"\1\3", text.replace("><", ">\n<"))
+
+
+@pytest.mark.parametrize("kind", ["docx", "pptx", "xlsx"])
+def test_files_may_be_indented(kind: str) -> None:
+    data = changed(FILES[kind], indented)
+    assert texts_of_file(kind, data) == texts_of_file(kind, FILES[kind])
+    assert translated_file(kind, data, same) == data
+    shown = re.compile(r"<([wac]|x)?:?t\b[^<>]*>([^<]*[^<\s][^<]*)<")
+    before, after = (translated_file(kind, each, capitals) for each in (FILES[kind], data))
+    for name in Archive(before, 1 << 20).names:
+        found = [shown.findall(Archive(each, 1 << 20).read(name).decode()) for each in (before, after)]
+        assert found[0] == found[1]
 
 
 def test_workbooks_may_have_a_prefix() -> None:
