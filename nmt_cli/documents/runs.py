@@ -23,7 +23,9 @@ _MARKED = re.compile(r"\x01([^\x01\x02]*+)\x02|\x03(\d+)\x02")
 _FIELD = re.compile(r"fldCharType=[\"'](begin|separate|end)[\"']")
 _INSTRUCTION = re.compile(r"<w:instrText\b[^<>]*>\s*(\w*)")
 # Invisible properties of a run: its language, and marks of the spelling checker.
-_INVISIBLE = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err|noProof|smtClean|bmk)=\"[^\"]*\"")
+_INVISIBLE = re.compile(
+    r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err|noProof|smtClean|bmk)=(?:\"[^\"]*\"|'[^']*')"
+)
 _EMPTY = re.compile(r"<(?:\w+:)?rPr\s*(?:/>|>\s*</(?:\w+:)?rPr>)")
 _WRAPS = {"w:hyperlink", "w:ins", "w:moveTo", "w:smartTag", "w:customXml", "w:bdo", "w:dir", "w:sdt"}
 _DROPPED = {"w:proofErr", "w:lastRenderedPageBreak", "x:rPh", "x:phoneticPr"}
