@@ -2,6 +2,7 @@
 
 import itertools
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from tiny_model import content, memory_file
 from nmt_cli.documents import translate
 from nmt_cli.documents.document import Outline, ReadOptions
 from nmt_cli.documents.formats import FORMATS
-from nmt_cli.documents.kept import Kept
+from nmt_cli.documents.kept import Kept, kept
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translate import TranslateOptions
@@ -120,3 +121,42 @@ def test_a_document_is_written_as_it_is_until_it_is_translated() -> None:
             document = FORMATS[kind].read(data, ReadOptions())
             assert document.to_bytes() == data
             assert "DOG" in filled(document, capitals)
+
+
+def test_a_file_of_phrases_that_is_no_text_is_named(tmp_path: Path) -> None:
+    for data, words in (
+        (b"a\nb\n\xff\n", ", line 3 is not UTF-8"),
+        (b"PK\3\4\xff", " is not plain text, it looks like zip"),
+    ):
+        (tmp_path / "keep").write_bytes(data)
+        with pytest.raises(DataError) as error:
+            kept(tmp_path / "keep", None)
+        assert str(error.value).startswith(f"{tmp_path / 'keep'}{words}")
+
+
+LONG_NAME = "y" * 500
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("android", f"<resources></{LONG_NAME}></resources>"), ("android", f"<resources><{LONG_NAME}>"),
+        ("android", f"<{LONG_NAME}/>"), ("xliff", f"<xliff version='{LONG_NAME}'/>"), ("json", f'{{"a" {LONG_NAME}}}'),
+        ("yaml", f"a: [{LONG_NAME}"), ("yaml", f"%{LONG_NAME}\na: b"), ("yaml", f"a: @{LONG_NAME}"),
+        ("laravel", f"<?php return [{LONG_NAME}];"), ("strings", f'"a" = {LONG_NAME}'), ("po", f"{LONG_NAME} \x1b[31m"),
+        ("po", f'msgid "a"\n\x1b{LONG_NAME}'), ("srt", LONG_NAME), ("vtt", LONG_NAME), ("ass", LONG_NAME),
+        ("docx", LONG_NAME),
+    ],
+)  # fmt: skip
+def test_an_error_is_one_short_line_without_escapes(kind: str, text: str) -> None:
+    with pytest.raises(DataError) as error:
+        FORMATS[kind].read(text.encode(), ReadOptions())
+    assert len(str(error.value)) < 250
+    assert not {"\x1b", "\n"} & set(str(error.value))
+
+
+def test_errors_of_office_files_cut_names_of_elements() -> None:
+    for text in (f"<{LONG_NAME}>", f"</{LONG_NAME}>", f"<a></{LONG_NAME}>"):
+        with pytest.raises(DataError) as error:
+            FORMATS["docx"].read(docx(text), ReadOptions())
+        assert "y" * 41 not in str(error.value)
