@@ -29,12 +29,14 @@ from nmt_cli.documents.placement import Aligned
         ("dog<wbr>cat", "Hund Katze", [(4, 0), (10, 3)], "Hund<wbr> Katze"),
         ("dog (<img>", "Hund (", [(4, 0), (6, 4)], "Hund (<img>"),
         ("dog <img>", "Hund (", [(4, 0), (6, 0)], "Hund ( <img>"),
+        # Marks that keep their order leave the element together.
+        ("see<img>%d<i>.%s</i><i>%s", "see", [(3, 0)], "<i>see</i><img>%d %s<i>%s"),
         # A mark attached to a word follows it rather than the words on the other side.
         (",see<img> dog", "see Katzen !? dog", [(3, 5), (10, 0), (17, 5)], "see Katzen<img> !? dog"),
     ],
 )
 def test_links_decide_where_a_mark_stands(text: str, target: str, links: list[tuple[int, int]], expected: str) -> None:
-    assert translated(html.parse(text), lambda _: Aligned(target, links)) == expected
+    assert translated(html.parse(text, Protection()), lambda _: Aligned(target, links)) == expected
 
 
 DOGS = linked({"sehen": "see", "Katze": "cat", "Hund": "dog"})
