@@ -33,17 +33,19 @@ _JOINING = {f"text:{name}" for name in _JOINS.split()} | {"office:annotation", "
 _STYLE = re.compile(
     r"<style:style\b(?P<attributes>[^<>]*)>(?P<inside>(?:\s|<style:text-properties\b[^<>]*/>)*+)</style:style>"
 )
-_STYLE_NAME = re.compile(r"\sstyle:name=\"([^\"]*)\"")
-_STYLE_OF = re.compile(r"\stext:style-name=\"([^\"]*)\"")
+_STYLE_NAME = re.compile(r"\sstyle:name=[\"']([^\"']*)[\"']")
+_TEXT_STYLE = re.compile(r"\sstyle:family=[\"']text[\"']")
+_STYLE_OF = re.compile(r"\stext:style-name=[\"']([^\"']*)[\"']")
 # Properties that change how text looks. LibreOffice also creates styles that set other properties only.
 _VISIBLE = re.compile(
-    r"\s(?!officeooo:|loext:|xmlns:|(?:fo|style):(?:language|country|script|rfc-language-tag)(?:-\w+)?=)[\w:-]+=\""
+    r"\s(?!officeooo:|loext:|xmlns:|(?:fo|style):(?:language|country|script|rfc-language-tag)(?:-\w+)?=)[\w:-]+=[\"']"
 )
 _VALUE_TYPE = re.compile(r"\s(?:office|calcext):value-type=[\"'](\w+)[\"']")
+_PROMPT = re.compile(r"\spresentation:placeholder=[\"']true[\"']")
 _DEFAULTS = re.compile(
     r"<style:default-style\b[^<>]*+>(?:(?!</?style:default-style\b).)*+</style:default-style>", re.DOTALL
 )
-_LANGUAGE, _REGION = re.compile(r"(?<=\sfo:language=\")[^\"<>]*"), re.compile(r"(?<=\sfo:country=\")[^\"<>]*")
+_LANGUAGE, _REGION = (re.compile(rf"(?<=\sfo:{name}=[\"'])[^\"'<>]*") for name in ("language", "country"))
 _PROPERTY = re.compile(r"(?<=<dc:language>)[^<>]*(?=</)")
 
 
@@ -62,7 +64,7 @@ class _TextReader(Reader):
         self._invisible = set[str]()  # names of styles
         for style in _STYLE.finditer(self.markup.text):
             attributes, match = style["attributes"], _STYLE_NAME.search(style["attributes"])
-            derived = "style:parent-style-name" in attributes or 'style:family="text"' not in attributes
+            derived = "style:parent-style-name" in attributes or not _TEXT_STYLE.search(attributes)
             if match and not derived and not _VISIBLE.search(style["inside"]):
                 self._invisible.add(match[1])
 
@@ -88,7 +90,7 @@ class _TextReader(Reader):
         if name == "table:table-cell":
             kind = _VALUE_TYPE.search(source)
             return "table:formula=" in source or (kind is not None and kind[1] != "string")
-        return 'presentation:placeholder="true"' in source or super().is_copied(index)
+        return bool(_PROMPT.search(source)) or super().is_copied(index)
 
     def paragraph(self, begin: int, end: int) -> Parts:
         markup, items, index = self.markup, list[Item](), begin + 1

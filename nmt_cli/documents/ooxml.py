@@ -32,7 +32,7 @@ _PREFIXES = {
 }
 _PROPERTY = re.compile(r"(?<=<dc:language>)[^<>]*(?=</)")
 _LANGUAGE = re.compile(
-    r"(?P<before><w:(?:lang|themeFontLang)\b[^<>]*?\sw:val=\"|<a:(?:rPr|defRPr|endParaRPr)\b[^<>]*?\slang=\")[^\"<>]*(?=\")"
+    r"(?P<before><w:(?:lang|themeFontLang)\b[^<>]*?\sw:val=[\"']|<a:(?:rPr|defRPr|endParaRPr)\b[^<>]*?\slang=[\"'])[^\"'<>]*(?=[\"'])"
 )
 
 

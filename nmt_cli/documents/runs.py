@@ -23,7 +23,9 @@ _MARKED = re.compile(r"\x01([^\x01\x02]*+)\x02|\x03(\d+)\x02")
 _FIELD = re.compile(r"fldCharType=[\"'](begin|separate|end)[\"']")
 _INSTRUCTION = re.compile(r"<w:instrText\b[^<>]*>\s*(\w*)")
 # Invisible properties of a run: its language, and marks of the spelling checker.
-_INVISIBLE = re.compile(r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err|noProof|smtClean|bmk)=\"[^\"]*\"")
+_INVISIBLE = re.compile(
+    r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err|noProof|smtClean|bmk)=(?:\"[^\"]*\"|'[^']*')"
+)
 _EMPTY = re.compile(r"<(?:\w+:)?rPr\s*(?:/>|>\s*</(?:\w+:)?rPr>)")
 _WRAPS = {"w:hyperlink", "w:ins", "w:moveTo", "w:smartTag", "w:customXml", "w:bdo", "w:dir", "w:sdt"}
 _DROPPED = {"w:proofErr", "w:lastRenderedPageBreak", "x:rPh", "x:phoneticPr"}
@@ -180,11 +182,11 @@ class _Content:
 
     def _run(self, begin: int, end: int) -> None:
         """Add the contents of a run."""
-        markup, index = self._markup, begin + 1
-        if markup.names[index] == self._names.properties:
-            index = markup.end(index)
+        markup = self._markup
+        first = begin + 1 + (markup.tokens[begin + 1].kind == "text")  # white space of an indented file
+        index = markup.end(first) if markup.names[first] == self._names.properties else first
         tag = markup.own(self._names.run)
-        properties = markup.source(begin + 1, index)
+        properties = markup.source(first, index)
         before, after = f"<{tag}>{properties}", f"</{tag}>"
         while index < end - 1:
             name, stop = markup.names[index], markup.end(index)
