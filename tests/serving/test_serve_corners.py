@@ -37,6 +37,7 @@ from nmt_cli.serving.key_store import KeyStore
 from nmt_cli.serving.language_routes import ServedModel, routes_of
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.origins import access_for
+from nmt_cli.serving.service import _by_rank
 from nmt_cli.serving.texts import TextFormat
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import BusyError, OutputError, StorageError
@@ -260,6 +261,13 @@ def test_texts_with_empty_lines_have_alternatives(client: TestClient) -> None:
     sentences = [[Aligned(each, []) for each in letters] for letters in ("ab", "cde")]
     joined = [each.text for each in pivot._join([(0, 1), (2, 3)], sentences)]
     assert joined == ["a c", "b d", "b e"]
+    units = [[Aligned(each, []) for each in letters] for letters in ("ab", "c", "def")]
+    by_rank = _by_rank([["x"], [], ["y", "z"]], units, 3)
+    assert [["".join(each.text for each in rank) for rank in text] for text in by_rank] == [
+        ["a", "b", "b"],
+        [""],
+        ["cd", "ce", "cf"],
+    ]
 
 
 def test_one_sentence_is_linked_over_two_models() -> None:
@@ -332,7 +340,7 @@ def test_closing_ends_all_work_and_all_processes() -> None:
 
     async def forever(name: str) -> None:
         try:
-            await asyncio.sleep(600)
+            await asyncio.sleep(60)
         finally:
             ended.append(name)
 
@@ -341,19 +349,12 @@ def test_closing_ends_all_work_and_all_processes() -> None:
         for name in "ab":
             workers.start(forever(name))
         await asyncio.sleep(0)
-        assert await workers.in_process(TextFormat(), ["a"]) == [["a"]]
-        assert await workers.in_process(TextFormat(), ["b"]) == [["b"]]
-        [(_, process)] = workers._idle
-        busy = asyncio.ensure_future(workers.in_process(TextFormat("html"), ["<b>der</b> Hund " * 100_000]))
-        await asyncio.sleep(0.1)
-        busy.cancel()
-        await asyncio.wait({busy})
-        assert await workers.in_process(TextFormat(), ["c"]) == [["c"]]
-        [(_, other)] = workers._idle
-        async with asyncio.timeout(30):
+        processes: Any = [Mock(returncode=code, wait=AsyncMock()) for code in (None, 0, None, None)]
+        workers._idle = [(asyncio.get_running_loop(), each) for each in processes]
+        async with asyncio.timeout(10):
             await workers.close()
-        assert process is not other
-        assert None not in (process.returncode, other.returncode)
+        assert [each.kill.call_count for each in processes] == [1, 0, 1, 1]
+        assert [each.wait.call_count for each in processes] == [1, 0, 1, 1]
 
     asyncio.run(run())
     assert sorted(ended) == ["a", "b"]
