@@ -33,7 +33,7 @@ def test_the_share_of_differing_lines_is_one_of_those_that_end(ended: int, diffe
     translator.score_ids.return_value = [[-1.0]] * 80
     adapter = Mock(beam=None, difference="")
     adapter.translate.return_value, adapter.score.return_value = theirs, [[-1.0]] * 80
-    lines = {i: "line" for i in range(80)}
+    lines = dict.fromkeys(range(80), "line")
     same = f"{ended - differing} of {ended} translations that end within the limit are the same."
     if kept:
         assert same in verification.compare(translator, adapter, lines, exact=True)[0]

@@ -38,7 +38,6 @@ from nmt_cli.serving.language_routes import ServedModel, routes_of
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.origins import access_for
 from nmt_cli.serving.service import _by_rank
-from nmt_cli.serving.texts import TextFormat
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import BusyError, OutputError, StorageError
 from nmt_cli.translation.options import SearchOptions
@@ -79,27 +78,71 @@ def test_a_document_in_the_target_language_is_returned_unchanged(client: TestCli
     assert answer.json() == {"message": "EN is not available as a target language from DE"}
 
 
-def test_required_parts_of_uploads_are_those_that_the_server_needs(client: TestClient) -> None:
-    described = client.get("/spec").json()["paths"]
-    for path, fields in (
-        ("/translate_file", PAIR),
-        ("/v2/document", {"target_lang": "DE"}),
-        ("/v2/document/{id}", {}),
-        ("/v2/document/{id}/result", {}),
-    ):
-        [*kinds] = described[path]["post"]["requestBody"]["content"].values()
-        names = {*fields, "file"} if "{id}" not in path else {"document_key"}
-        assert {*kinds[0]["schema"]["required"]} == names
-        if fields:
-            answers = [
-                client.post(
-                    path,
-                    data={key: value for key, value in fields.items() if key != left},
-                    files=None if left == "file" else {"file": ("a.txt", "rot")},
-                )
-                for left in ("", *names)
-            ]
-            assert [answer.status_code for answer in answers] == [200, *[400] * len(names)]
+@pytest.mark.parametrize(("path", "fields"), [("/translate_file", PAIR), ("/v2/document", {"target_lang": "DE"})])
+def test_required_parts_of_uploads_are_those_that_the_server_needs(
+    client: TestClient, path: str, fields: dict[str, str]
+) -> None:
+    for left in ("", *fields, "file"):
+        data = {key: value for key, value in fields.items() if key != left}
+        answer = client.post(path, data=data, files=None if left == "file" else {"file": ("a.txt", "rot")})
+        assert answer.status_code == (400 if left else 200), left
+
+
+TEXT: dict[str, Any] = {"type": "string"}
+FILE: dict[str, Any] = {"type": "string", "format": "binary"}
+FIELDS = {  # * marks the fields that a request must have
+    "post /translate": "q* source* target* format alternatives case",
+    "post /detect": "q*",
+    "post /translate_file": "file* source* target*",
+    "post /suggest": "q* s* source* target*",
+    "post /sentences": "q* source* target* alternatives",
+    "post /v2/translate": "text* source_lang target_lang* glossary_id tag_handling preserve_formatting",
+    "get /v2/languages": "type",
+    "post /v2/glossaries": "name* source_lang* target_lang* entries* entries_format",
+    "post /v3/glossaries": "name* dictionaries*",
+    "patch /v3/glossaries/{key}": "name dictionaries",
+    "get /v3/glossaries/{key}/entries": "source_lang* target_lang*",
+    "put /v3/glossaries/{key}/dictionaries": "source_lang* target_lang* entries* entries_format",
+    "delete /v3/glossaries/{key}/dictionaries": "source_lang* target_lang*",
+    "post /v2/document": "file* source_lang target_lang*",
+    "post /v2/document/{id}": "document_key*",
+    "post /v2/document/{id}/result": "document_key*",
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "file": FILE,
+    "alternatives": {"type": "integer"},
+    "preserve_formatting": {"type": "boolean"},
+    "format": TEXT | {"enum": ["text", "html"]},
+    "case": TEXT | {"enum": ["auto", "off"]},
+    "tag_handling": TEXT | {"enum": ["html", "xml"]},
+    "entries_format": TEXT | {"enum": ["tsv", "csv"]},
+    "type": TEXT | {"enum": ["source", "target"]},
+}
+
+
+DICTIONARY = "source_lang", "target_lang", "entries", "entries_format"
+
+
+def test_every_field_is_described_with_its_kind(client: TestClient) -> None:
+    found = dict[str, str]()
+    for path, methods in client.get("/spec").json()["paths"].items():
+        for method, operation in methods.items():
+            parameters = [each for each in operation.get("parameters", ()) if each["in"] == "query"]
+            fields = {each["name"]: each["schema"] for each in parameters}
+            required = {each["name"] for each in parameters if each["required"]}
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                fields = content["schema"]["properties"]
+                required = {*content["schema"].get("required", ())}
+            if fields:
+                found[f"{method} {path}"] = " ".join(name + "*" * (name in required) for name in fields)
+            for name, schema in fields.items():
+                if name == "dictionaries":
+                    assert schema["items"]["properties"] == {each: KINDS.get(each, TEXT) for each in DICTIONARY}
+                elif (path, name) in (("/translate", "q"), ("/detect", "q"), ("/v2/translate", "text")):
+                    assert [each["type"] for each in schema["oneOf"]] == ["string", "array"]
+                else:
+                    assert schema == KINDS.get(name, TEXT), (path, name)
+    assert found == FIELDS
 
 
 def test_names_of_tags_have_no_white_space_and_are_not_empty() -> None:
@@ -122,22 +165,26 @@ def test_confidence_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert detector.detect("hund") == [("nb", 92), ("de", 6), ("en", 3)]
 
 
-def test_a_dictionary_that_is_deleted_or_changed_meanwhile_is_merged_anew() -> None:
-    pair = ("en", "de")
-    for change, merged in ((lambda kept, key: kept.remove_dictionary(key, *pair), "b\ty"),
-                           (lambda kept, key: kept.replace(key, pair, parse("c\tz", "tsv")), "c\tz\nb\ty")):  # fmt: skip
-        kept, meanwhile = Glossaries(Database()), [change]
-        key = kept.add("a", {pair: parse("a\tx", "tsv")}).key
+@pytest.mark.parametrize(
+    ("change", "merged"),
+    [
+        (lambda kept, key: kept.remove_dictionary(key, "en", "de"), "b\ty"),
+        (lambda kept, key: kept.replace(key, ("en", "de"), parse("c\tz", "tsv")), "c\tz\nb\ty"),
+    ],
+)
+def test_a_dictionary_that_is_deleted_or_changed_meanwhile_is_merged_anew(change: Any, merged: str) -> None:
+    kept, pair, meanwhile = Glossaries(Database()), ("en", "de"), [change]
+    key = kept.add("a", {pair: parse("a\tx", "tsv")}).key
 
-        class Slow(Workers):
-            async def in_thread(self, function: Any, *arguments: Any, **options: Any) -> Any:
-                result = await super().in_thread(function, *arguments, **options)
-                while meanwhile and function is glossaries._merged:
-                    meanwhile.pop()(kept, key)
-                return result
+    class Slow(Workers):
+        async def in_thread(self, function: Any, *arguments: Any, **options: Any) -> Any:
+            result = await super().in_thread(function, *arguments, **options)
+            while meanwhile and function is glossaries._merged:
+                meanwhile.pop()(kept, key)
+            return result
 
-        asyncio.run(kept.extend(key, pair, parse("b\ty", "tsv"), Slow()))
-        assert (kept.entries(key, *pair), meanwhile) == (merged, [])
+    asyncio.run(kept.extend(key, pair, parse("b\ty", "tsv"), Slow()))
+    assert (kept.entries(key, *pair), meanwhile) == (merged, [])
 
 
 def test_two_parsed_dictionaries_may_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
