@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import io
 import json
 import math
@@ -23,13 +24,27 @@ pytest.importorskip("starlette")
 from serving import PAIR, TEXTS, client_of, service_of
 from starlette.testclient import TestClient
 from test_serve_documents import HTML, finished, upload
+from test_serve_limits import GET, ended, listening
 from test_serve_steps import Step, stored, translated, words_of
 from test_serve_totals import Classifier
 
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving import deepl, detect, glossaries, on_demand, pivot, server, sqlite_connection, text_process, work
+from nmt_cli.serving import (
+    connections,
+    deepl,
+    deepl_documents,
+    detect,
+    fields,
+    glossaries,
+    on_demand,
+    pivot,
+    server,
+    sqlite_connection,
+    text_process,
+    work,
+)
 from nmt_cli.serving.app import create_app
-from nmt_cli.serving.database import Database
+from nmt_cli.serving.database import MIGRATIONS, Database
 from nmt_cli.serving.deepl_documents import Job, Jobs
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries, parse
@@ -449,3 +464,106 @@ def test_refused_requests_are_logged_and_counted(model: Path, capsys: pytest.Cap
     ]
     for code, route in (("421", "/health"), ("403", "/sentences"), ("200", "/sentences")):
         assert f'nmt_requests_total{{code="{code}",route="{route}"}} 1.0' in page
+
+
+@pytest.mark.parametrize("owner", ["work", "connections"])
+def test_the_log_has_a_warning_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], owner: str
+) -> None:
+    now = 0.0
+    module = {"work": work, "connections": connections}[owner]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    warner: Any
+    if owner == "work":
+        warner = Workers()
+    else:
+        warner = connections.Listener.__new__(connections.Listener)
+        warner._warned = -60.0
+    for now in (1.0, 1.5, 60.9, 61.0, 120.9, 121.5):
+        warner._warn(f"at {now}")
+    found = [line.rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert found == ["1.0", "61.0", "121.5"]
+
+
+def test_a_model_that_failed_is_tried_again_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(on_demand.time, "monotonic", lambda: now)
+    load = Mock(side_effect=[ValueError("no"), ValueError("no"), Mock()])
+    model = Loader(load, idle=math.inf).add(stored())
+
+    async def run() -> None:
+        nonlocal now
+        for moment, loads, fits in ((5, 1, False), (64.9, 1, False), (65, 2, False), (125.5, 3, True)):
+            now = moment
+            with contextlib.nullcontext() if fits else pytest.raises(Refusal, match="cannot be loaded"):
+                async with model.held():
+                    assert fits
+            assert load.call_count == loads
+
+    asyncio.run(run())
+    assert capsys.readouterr().err.count("cannot be loaded: no") == 2
+
+
+def test_small_bodies_are_always_read(model: Path) -> None:
+    """Also while large ones take all the memory for them."""
+    body = json.dumps({"q": "rot", **PAIR})
+    headers = {"Content-Type": "application/json"}
+    with service_of(model) as service, TestClient(create_app(service)) as client:
+        service.body_memory.bytes = fields.MAX_BODY_MEMORY
+        for size, status in ((1 << 16, 200), ((1 << 16) + 1, 503)):
+            assert client.post("/translate", content=body.ljust(size), headers=headers).status_code == status
+        assert service.body_memory.bytes == fields.MAX_BODY_MEMORY
+
+
+def test_a_head_may_have_its_limit_exactly() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
+
+    async def test(place: tuple[str, int], listener: Any) -> None:
+        reader, writer = await asyncio.open_connection(*place)
+        writer.write((GET + b"X: ").ljust(1 << 16, b"x"))
+        await asyncio.sleep(0.2)
+        assert listener.count == 1
+        assert not reader.at_eof()
+        writer.write(b"x")
+        assert (await asyncio.wait_for(ended(reader), 10)).startswith(b"HTTP/1.1 431 ")
+
+    listening(app, 5, test)
+
+
+def test_files_of_a_released_version_stay_ours(tmp_path: Path) -> None:
+    """Other values would make the server refuse its database, or let two versions write it at once."""
+    with contextlib.closing(Database(tmp_path / "a.db")) as database:
+        assert database.read("PRAGMA user_version") == [(len(MIGRATIONS),)]
+    assert (tmp_path / "a.db").read_bytes()[68:72] == b"nmt1"
+    released = ["fdb32decb79937f9"]  # append the digest of a new version, and change none
+    assert [hashlib.sha256("".join(each.split()).encode()).hexdigest()[:16] for each in MIGRATIONS] == released
+    postgres = pytest.importorskip("nmt_cli.serving.postgres_connection", exc_type=Exception)
+    assert postgres.LOCKS.to_bytes(4, "big") == b"nmt1"
+    assert (sqlite_connection.BUSY_SECONDS, postgres.BUSY_SECONDS, postgres.NETWORK_SECONDS) == (5, 5, 10)
+
+
+def test_only_the_documents_that_must_go_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room, number and age may all be used up exactly."""
+    now, pair = 10_000.0, ("en", "de")
+    monkeypatch.setattr(deepl_documents.time, "monotonic", lambda: now)
+    monkeypatch.setattr(deepl_documents, "MAX_BYTES", 10)
+    monkeypatch.setattr(deepl_documents, "MAX_KEPT", 4)
+
+    def left(size: int, *ages: float) -> list[float]:
+        jobs = Jobs()
+        kept = [Job("text", ".txt", pair, b"xyz", status="done", ended=now - age) for age in ages]
+        jobs._jobs = {each.id: each for each in kept}
+        jobs._remove_old(Job("text", ".txt", pair, bytes(size)))
+        return [now - each.ended for each in jobs._jobs.values()]
+
+    assert left(4, 9, 1800) == [9, 1800]
+    assert left(5, 9, 1800) == [9]
+    assert left(0, 9, 1800.5) == [9]
+    assert left(1, 3, 2, 1) == [3, 2, 1]
+    assert left(7, 3, 2, 1) == [1]
+    monkeypatch.setattr(deepl_documents, "MAX_BYTES", 100)
+    assert left(1, 4, 3, 2) == [4, 3, 2]
+    assert left(1, 4, 1, 3, 2) == [1, 3, 2]
