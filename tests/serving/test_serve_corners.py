@@ -567,3 +567,21 @@ def test_only_the_documents_that_must_go_make_room(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(deepl_documents, "MAX_BYTES", 100)
     assert left(1, 4, 3, 2) == [4, 3, 2]
     assert left(1, 4, 1, 3, 2) == [1, 3, 2]
+
+
+@pytest.mark.parametrize("kind", ["multipart/form-data", "application/x-www-form-urlencoded", "application/json", ""])
+def test_without_a_body_the_query_has_the_fields(client: TestClient, kind: str) -> None:
+    """Whatever the type of the body would be."""
+    headers = {"Content-Type": kind} if kind else {}
+    answer = client.post("/translate", params={"q": "", **PAIR}, headers=headers)
+    assert (answer.status_code, answer.json()) == (200, {"translatedText": ""})
+
+
+def test_a_connection_that_is_being_opened_waits_for_no_client() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
+
+    async def test(_place: Any, listener: Any) -> None:
+        assert not listener._make_protocol().waits_for_client
+
+    listening(app, 5, test)
