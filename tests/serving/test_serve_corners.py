@@ -52,7 +52,7 @@ from nmt_cli.serving.key_store import KeyStore
 from nmt_cli.serving.language_routes import ServedModel, routes_of
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.origins import access_for
-from nmt_cli.serving.service import _by_rank
+from nmt_cli.serving.service import Limits, _by_rank
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import BusyError, OutputError, StorageError
 from nmt_cli.translation.options import SearchOptions
@@ -309,6 +309,9 @@ def test_the_address_of_a_server_may_be_in_capitals() -> None:
     access = access_for("Server.LAN", [], [])
     assert access.has_host("server.lan:5000")
     assert access.has_host("SERVER.LAN")
+    named = access_for("127.0.0.1", ["my_service-1"], ["http://my_service-1:65535"])
+    assert named.has_host("my_service-1:65535")
+    assert named.origins == ("http://my_service-1:65535",)
 
 
 def test_texts_with_empty_lines_have_alternatives(client: TestClient) -> None:
@@ -585,3 +588,21 @@ def test_a_connection_that_is_being_opened_waits_for_no_client() -> None:
         assert not listener._make_protocol().waits_for_client
 
     listening(app, 5, test)
+
+
+def test_texts_and_entries_may_be_longer_than_other_fields(model: Path) -> None:
+    long = "x" * 10_001
+    pair = {"source_lang": "DE", "target_lang": "DE"}
+    with service_of(model, limits=Limits()) as service, TestClient(create_app(service)) as client:
+        for texts in ([long], [long[:6000]] * 2):
+            for body in ({"json": {"text": texts, **pair}}, {"data": {"text": texts, **pair}}):
+                found = client.post("/v2/translate", **body).json()["translations"]
+                assert [each["text"] for each in found] == texts
+        assert client.post("/translate", json={"q": long, "source": "de", "target": "de"}).json() == {
+            "translatedText": long
+        }
+        new = {"name": "a", "source_lang": "EN", "target_lang": "DE", "entries_format": "tsv", "entries": f"a\t{long}"}
+        assert client.post("/v2/glossaries", json=new).status_code == 201
+        assert client.post("/v3/glossaries", json={"name": "a", "dictionaries": [new]}).status_code == 201
+        answer = client.post("/v2/translate", json={"text": "x", **pair, "model_type": long})
+        assert answer.json() == {"message": "Invalid request: model_type has more than 10,000 characters"}
