@@ -12,6 +12,7 @@ from tiny_model import make_model
 
 from nmt_cli.corpus.tokenizer import EOS, PAD
 from nmt_cli.interop import formats, model_kinds, verification
+from nmt_cli.interop.argos_package import metadata_of
 from nmt_cli.interop.export import export
 from nmt_cli.interop.marian_files import find_files
 from nmt_cli.interop.model_kinds import find_models, list_models, named_and_found
@@ -100,3 +101,13 @@ def test_a_package_that_is_not_there_is_none(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(model_kinds, "KINDS", (kind,))
     assert find_models(tmp_path) == []
     assert capsys.readouterr().err == f"nmt: warning: {tmp_path / 'a.argosmodel'} is skipped: is damaged\n"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("zh", "zh-Hans"), ("zt", "zh-Hant"), ("pb", "pt-BR"), ("pt", "pt"), ("de", "de")]
+)
+def test_codes_in_metadata_become_ours(tmp_path: Path, theirs: str, ours: str) -> None:
+    (tmp_path / "metadata.json").write_text(json.dumps({"from_code": theirs, "to_code": "en"}))
+    assert metadata_of(tmp_path) == {"from_code": ours, "to_code": "en", "target_prefix": ""}
+    (tmp_path / "metadata.json").write_text(json.dumps({"from_code": "en", "to_code": theirs}))
+    assert metadata_of(tmp_path)["to_code"] == ours
