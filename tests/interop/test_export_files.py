@@ -235,6 +235,7 @@ def test_languages_and_special_tokens_of_models_of_transformers(saved: Path, tmp
         found = read_transformers(directory)
         assert (found.recipe.corpus.src, found.recipe.corpus.tgt, found.recipe.name) == (*languages, "hf")
         assert float(found.tensors["output_bias"][PAD]) == 0
+        assert found.adapter.model.final_logits_bias[0, -1] == NO_LOGIT, "nor does theirs produce it"
         assert not found.tensors["embedding.weight"][PAD].any()
 
 

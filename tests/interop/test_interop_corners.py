@@ -11,7 +11,7 @@ import pytest
 from tiny_model import make_model
 
 from nmt_cli.corpus.tokenizer import EOS, PAD
-from nmt_cli.interop import formats, model_kinds, verification
+from nmt_cli.interop import formats, importing, model_kinds, verification
 from nmt_cli.interop.argos_package import metadata_of
 from nmt_cli.interop.export import export
 from nmt_cli.interop.marian_files import find_files
@@ -111,3 +111,16 @@ def test_codes_in_metadata_become_ours(tmp_path: Path, theirs: str, ours: str) -
     assert metadata_of(tmp_path) == {"from_code": ours, "to_code": "en", "target_prefix": ""}
     (tmp_path / "metadata.json").write_text(json.dumps({"from_code": "en", "to_code": theirs}))
     assert metadata_of(tmp_path)["to_code"] == ours
+
+
+def test_each_side_of_an_import_is_compared_on_its_own_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    target: Any = object()
+    tokenizer: Any = SimpleNamespace(
+        target=target, vocabulary_size=2, decode=lambda _: ["a", "b"], language=lambda _: []
+    )
+    monkeypatch.setattr(importing, "_random_lines", lambda side: ["source" if side is tokenizer else "target"])
+    monkeypatch.setattr(importing, "compare", Mock(return_value=("proof", [], [])))
+    monkeypatch.setattr(importing, "Translator", Mock())
+    adapter = Mock()
+    assert importing.verify_import(Mock(), tokenizer, Mock(), adapter) == "proof"
+    adapter.check_tokenizer.assert_called_once_with(tokenizer, ["source"], ["target"], allowed=6)

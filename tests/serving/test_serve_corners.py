@@ -22,6 +22,7 @@ import uvicorn
 
 pytest.importorskip("starlette")
 from serving import PAIR, TEXTS, client_of, service_of
+from starlette.requests import Request
 from starlette.testclient import TestClient
 from test_serve_documents import HTML, finished, upload
 from test_serve_limits import GET, ended, listening
@@ -36,6 +37,7 @@ from nmt_cli.serving import (
     detect,
     fields,
     glossaries,
+    key_store,
     on_demand,
     pivot,
     server,
@@ -53,8 +55,9 @@ from nmt_cli.serving.language_routes import ServedModel, routes_of
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.origins import access_for
 from nmt_cli.serving.service import Limits, _by_rank
+from nmt_cli.serving.texts import TextFormat
 from nmt_cli.serving.work import Workers
-from nmt_cli.system.errors import BusyError, OutputError, StorageError
+from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError
 from nmt_cli.translation.options import SearchOptions
 
 DAY = 20_000 * 24 * 3600.0  # when a day begins
@@ -605,3 +608,63 @@ def test_texts_and_entries_may_be_longer_than_other_fields(model: Path) -> None:
         assert client.post("/v3/glossaries", json={"name": "a", "dictionaries": [new]}).status_code == 201
         answer = client.post("/v2/translate", json={"text": "x", **pair, "model_type": long})
         assert answer.json() == {"message": "Invalid request: model_type has more than 10,000 characters"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        (b'{"result": [["a"]]}\n', True),
+        (b'{"refusal": "no"}\n', True),
+        (b"", False),
+        (ConnectionResetError(), False),
+        (asyncio.CancelledError(), False),
+        (KeyError(), False),
+    ],
+)
+def test_a_process_is_used_again_unless_its_call_ended_early(answer: Any, kept: bool) -> None:
+    """Its answer might be taken for that of the next call."""
+
+    async def run() -> None:
+        workers, process = Workers(), Mock(returncode=None, wait=AsyncMock())
+        process.stdin.drain = AsyncMock()
+        process.stdout.readline = AsyncMock(side_effect=[answer])
+        workers._idle = [(asyncio.get_running_loop(), process)]
+        kinds = {bytes: DataError if kept else Refusal, ConnectionResetError: Refusal}
+        if kept and b"result" in answer:
+            assert await workers.in_process(TextFormat(), ["a"]) == [["a"]]
+        else:
+            with pytest.raises(kinds.get(type(answer), type(answer))) as caught:
+                await workers.in_process(TextFormat(), ["a"])
+            assert getattr(caught.value, "status", 503) == 503
+        assert ([each for _, each in workers._idle], process.kill.call_count) == ([process] * kept, 1 - kept)
+        await workers.close()
+        process.kill.assert_called_once_with()
+
+    asyncio.run(run())
+
+
+def test_a_document_has_a_copy_of_the_state_of_its_request() -> None:
+    """The log of the request does not count its texts, and its key pays."""
+    request = Request({"type": "http", "headers": [], "state": {"key": "a"}})
+    copy = deepl_documents._detached(request)
+    copy.state.texts = 3
+    assert copy.state.key == "a"
+    assert not hasattr(request.state, "texts")
+
+
+def test_a_client_learns_when_a_limit_of_its_key_ends(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_store.time, "time", lambda: DAY + 5 * 3600 + 62.5)
+    database = Database(tmp_path / "a.db")
+    keys = KeyStore(database)
+    headers = {"Authorization": f"Bearer {keys.add('a', per_minute=1, per_day=3)}"}
+    texts = {"text": ["rot"], "source_lang": "DE", "target_lang": "DE", "q": "rot", "source": "de", "target": "de"}
+    with client_of(model, database=database) as client:
+        for path, status, seconds in (("/translate", 200, None), ("/translate", 429, 58), ("/v2/translate", 429, 58)):
+            answer = client.post(path, json=texts, headers=headers)
+            assert (answer.status_code, answer.headers.get("Retry-After")) == (status, seconds and str(seconds))
+        keys.limit("a", None, 3)
+        for path, status in (("/translate", 429), ("/v2/translate", 456)):
+            answer = client.post(path, json=texts, headers=headers)
+            assert (answer.status_code, answer.headers["Retry-After"]) == (status, "68338")
