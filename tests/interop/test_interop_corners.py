@@ -16,7 +16,7 @@ from nmt_cli.interop.argos_package import metadata_of
 from nmt_cli.interop.export import export
 from nmt_cli.interop.marian_files import find_files
 from nmt_cli.interop.model_kinds import find_models, list_models, named_and_found
-from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.system.errors import DataError, MissingError, OutputError
 from nmt_cli.transformer.weights import load_model, save_model
 
 
@@ -124,3 +124,17 @@ def test_each_side_of_an_import_is_compared_on_its_own_tokens(monkeypatch: pytes
     adapter = Mock()
     assert importing.verify_import(Mock(), tokenizer, Mock(), adapter) == "proof"
     adapter.check_tokenizer.assert_called_once_with(tokenizer, ["source"], ["target"], allowed=6)
+
+
+def test_nothing_is_read_or_downloaded_for_an_output_that_exists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing.hub, "download", download := Mock())
+    for act in (
+        lambda: importing.import_model("owner/name", tmp_path),
+        lambda: export(Path("nowhere"), "hf", tmp_path, None, None),
+    ):
+        with pytest.raises(OutputError, match=f"{tmp_path} exists already. Choose another --out"):
+            act()
+    assert not download.called
+    assert not [*tmp_path.iterdir()]

@@ -57,7 +57,7 @@ from nmt_cli.serving.origins import access_for
 from nmt_cli.serving.service import Limits, _by_rank
 from nmt_cli.serving.texts import TextFormat
 from nmt_cli.serving.work import Workers
-from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError
+from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError
 from nmt_cli.translation.options import SearchOptions
 
 DAY = 20_000 * 24 * 3600.0  # when a day begins
@@ -315,6 +315,9 @@ def test_the_address_of_a_server_may_be_in_capitals() -> None:
     named = access_for("127.0.0.1", ["my_service-1"], ["http://my_service-1:65535"])
     assert named.has_host("my_service-1:65535")
     assert named.origins == ("http://my_service-1:65535",)
+    for hosts, origins in ((["a", "b c"], []), ([], ["http://a", "null"])):
+        with pytest.raises(UsageError, match=r"b c is not a host name|null is not an origin"):
+            access_for("127.0.0.1", hosts, origins)
 
 
 def test_texts_with_empty_lines_have_alternatives(client: TestClient) -> None:

@@ -1,5 +1,6 @@
 """Values that two readings of a rule tell apart: several problems and failures, and the places that messages name."""
 
+import errno
 import gzip
 import os
 from pathlib import Path
@@ -9,6 +10,7 @@ from shouting import begin, work
 
 from nmt_cli.sharding import inputs, proof
 from nmt_cli.sharding.job import Failure
+from nmt_cli.sharding.store import Directory
 from nmt_cli.system.errors import DataError, OutputError
 
 TEXT = b"".join(b"line %d\n" % number for number in range(45))
@@ -70,3 +72,25 @@ def test_an_input_of_another_kind_is_named_with_its_place(tmp_path: Path) -> Non
     [file] = inputs.find([str(tmp_path / "in")])
     with pytest.raises(DataError, match=str(tmp_path / "in" / "a.txt")), inputs.opened(file) as stream:
         stream.read()
+
+
+def test_a_unit_is_finished_only_when_its_lines_are_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "text.en").write_bytes(TEXT)
+    some_job = begin(tmp_path / "out", tmp_path / "text.en")
+    keep = Directory.keep
+
+    def full(store: Directory, part: Path, name: str) -> None:
+        if "-" in Path(name).name:
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        keep(store, part, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Directory, "keep", full)
+        with pytest.raises(OSError, match="No space left"):
+            work(some_job)
+    states = some_job.states()
+    assert (states.done, states.failed, states.claimed) == (set(), set(), set())
+    some_job.fail(some_job.units[0], Failure("before"))
+    work(some_job)
+    states = some_job.states()
+    assert (states.done, states.failed, states.claimed) == ({0, 1, 2, 3, 4}, set(), set())
