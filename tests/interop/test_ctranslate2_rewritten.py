@@ -226,6 +226,8 @@ def test_positional_encodings_have_the_name_of_their_formula(rewritten: Any) -> 
     for each, kind in ((ours, "sinusoidal"), (marian, "marian")):
         assert positions(each[:9, order], each[:9, order]) == (kind, 9)
     assert positions(ours[:9], ours[:9, order]) == positions(ours[:9], marian[:9]) == ("learned", 9)
+    assert positions(ours[:9] + 9e-5, ours[:9] - 9e-5) == ("sinusoidal", 9), "as rounding may change them"
+    assert positions(ours[:9] + 2e-4, ours[:9]) == ("learned", 9)
     assert positions(None, None) == ("learned", 1024)
     directory = rewritten(dict(zip(names, (ours[:9], marian[:12]), strict=True)))
     tensors = read_ctranslate2(directory).tensors

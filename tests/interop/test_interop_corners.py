@@ -17,7 +17,7 @@ from nmt_cli.interop.export import export
 from nmt_cli.interop.marian_files import find_files
 from nmt_cli.interop.model_kinds import find_models, list_models, named_and_found
 from nmt_cli.system.errors import DataError, MissingError, OutputError
-from nmt_cli.transformer.weights import load_model, save_model
+from nmt_cli.transformer.weights import load_model, load_tensors, save_model
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,9 @@ def test_a_model_that_does_not_translate_is_not_listed(tmp_path: Path) -> None:
     parser = Path(shutil.copytree(tmp_path / "translates" / "model", tmp_path / "parser"))
     settings = json.loads((parser / "model.json").read_text())
     (parser / "model.json").write_text(json.dumps({**settings, "output": "trees"}))
-    assert [each.path.name for each in list_models([parser, tmp_path / "translates"])] == ["translates"]
+    [found] = list_models([parser, tmp_path / "translates"])
+    tensors = load_tensors(tmp_path / "translates" / "model" / "model.safetensors")
+    assert (found.path.name, found.parameters) == ("translates", sum(each.numel() for each in tensors.values()))
     with pytest.raises(MissingError, match=f"no model in {parser}"):
         list_models([parser])
     assert named_and_found([parser]) == ((parser,), ())
