@@ -234,6 +234,11 @@ def test_a_pad_is_added_unless_the_decoder_starts_from_one_that_it_never_writes(
     (tmp_path / "shared_vocabulary.json").rename(tmp_path / "source_vocabulary.json")
     (tmp_path / "target_vocabulary.json").write_text(json.dumps([*TOKENS[:3], "b", "a"]))
     assert vocabularies(tmp_path, {"decoder_start_token": "<pad>"}, never) == [[5, 0, 2, 1, 3, 4]] * 2
+    (tmp_path / "target_vocabulary.json").write_text(json.dumps(["<unk>", "<pad>", "</s>", "b", "a"]))
+    assert vocabularies(tmp_path, {"decoder_start_token": "<pad>"}, [0, -1e9, 0, 0, 0]) == [
+        [3, 0, 2, 1, 4],
+        [1, 0, 2, 3, 4],
+    ]
     (tmp_path / "source_vocabulary.json").rename(tmp_path / "shared_vocabulary.json")
     ids = vocabularies(tmp_path, {"decoder_start_token": "<s>", "unk_token": "a", "eos_token": "<s>"})
     assert ids == [[5, 4, 1, 0, 2, 3]] * 2, "the names of the file"
