@@ -263,6 +263,21 @@ def test_each_side_has_its_own_tokenizer_and_names(theirs: Path, tmp_path: Path)
         assert [*map(usual, read_ctranslate2(directory).tokenizers)] == [*map(usual, data)]
 
 
+def test_the_decoder_starts_from_a_token_of_the_target_vocabulary(theirs: Path, tmp_path: Path) -> None:
+    """Which may have another number there than in the source vocabulary."""
+    directory = Path(shutil.copytree(theirs, tmp_path / "two"))
+    tokens = json.loads((directory / "shared_vocabulary.json").read_text())
+    (directory / "shared_vocabulary.json").unlink()
+    swapped = [*tokens[:7], tokens[9], tokens[7], tokens[8], *tokens[10:]]
+    for side, names in (("source", tokens), ("target", swapped)):
+        (directory / f"{side}_vocabulary.json").write_text(json.dumps(names))
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "decoder_start_token": tokens[8]}))
+    weight = read_ctranslate2(directory).tensors["embedding.weight"]
+    order = ["<pad>", "<unk>", "</s>", *(name for name in swapped if name not in ("<unk>", "</s>"))]
+    assert [order[row] for row in range(1, len(order)) if torch.equal(weight[row], weight[0])] == [tokens[8]]
+
+
 def test_a_target_prefix_is_hidden_on_the_target_side(theirs: Path, tmp_path: Path) -> None:
     model = Path(shutil.copytree(theirs, tmp_path / "model"))
     tokens = json.loads((model / "shared_vocabulary.json").read_text())
