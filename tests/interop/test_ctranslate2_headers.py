@@ -221,9 +221,10 @@ def vocabularies(
 def test_a_pad_is_added_unless_the_decoder_starts_from_one_that_it_never_writes(tmp_path: Path) -> None:
     """Our order is <pad>, <unk>, </s>, then the others by their numbers."""
     (tmp_path / "shared_vocabulary.json").write_text(json.dumps(TOKENS))
-    never, ever = [0, 0, 0, -1e9, 0], [0, 0, 0, -5, 0]
+    never, ever, rounded = [0, 0, 0, -1e9, 0], [0, 0, 0, -5, 0], [0, 0, 0, -0.99e9, 0]  # as bfloat16 rounds
     for start, bias, ids in (
         ("<pad>", never, [3, 0, 2, 1, 4]),
+        ("<pad>", rounded, [3, 0, 2, 1, 4]),
         ("<pad>", ever, [5, 0, 2, 1, 3, 4]),
         ("<pad>", None, [5, 0, 2, 1, 3, 4]),
         ("<pad>", never[:3], [5, 0, 2, 1, 3, 4]),
@@ -233,6 +234,11 @@ def test_a_pad_is_added_unless_the_decoder_starts_from_one_that_it_never_writes(
     (tmp_path / "shared_vocabulary.json").rename(tmp_path / "source_vocabulary.json")
     (tmp_path / "target_vocabulary.json").write_text(json.dumps([*TOKENS[:3], "b", "a"]))
     assert vocabularies(tmp_path, {"decoder_start_token": "<pad>"}, never) == [[5, 0, 2, 1, 3, 4]] * 2
+    (tmp_path / "target_vocabulary.json").write_text(json.dumps(["<unk>", "<pad>", "</s>", "b", "a"]))
+    assert vocabularies(tmp_path, {"decoder_start_token": "<pad>"}, [0, -1e9, 0, 0, 0]) == [
+        [3, 0, 2, 1, 4],
+        [1, 0, 2, 3, 4],
+    ]
     (tmp_path / "source_vocabulary.json").rename(tmp_path / "shared_vocabulary.json")
     ids = vocabularies(tmp_path, {"decoder_start_token": "<s>", "unk_token": "a", "eos_token": "<s>"})
     assert ids == [[5, 4, 1, 0, 2, 3]] * 2, "the names of the file"

@@ -226,6 +226,8 @@ def test_positional_encodings_have_the_name_of_their_formula(rewritten: Any) -> 
     for each, kind in ((ours, "sinusoidal"), (marian, "marian")):
         assert positions(each[:9, order], each[:9, order]) == (kind, 9)
     assert positions(ours[:9], ours[:9, order]) == positions(ours[:9], marian[:9]) == ("learned", 9)
+    assert positions(ours[:9] + 9e-5, ours[:9] - 9e-5) == ("sinusoidal", 9), "as rounding may change them"
+    assert positions(ours[:9] + 2e-4, ours[:9]) == ("learned", 9)
     assert positions(None, None) == ("learned", 1024)
     directory = rewritten(dict(zip(names, (ours[:9], marian[:12]), strict=True)))
     tensors = read_ctranslate2(directory).tensors
@@ -259,6 +261,21 @@ def test_each_side_has_its_own_tokenizer_and_names(theirs: Path, tmp_path: Path)
         for name, each in zip(pair, data, strict=True):
             (directory / name).write_bytes(each)
         assert [*map(usual, read_ctranslate2(directory).tokenizers)] == [*map(usual, data)]
+
+
+def test_the_decoder_starts_from_a_token_of_the_target_vocabulary(theirs: Path, tmp_path: Path) -> None:
+    """Which may have another number there than in the source vocabulary."""
+    directory = Path(shutil.copytree(theirs, tmp_path / "two"))
+    tokens = json.loads((directory / "shared_vocabulary.json").read_text())
+    (directory / "shared_vocabulary.json").unlink()
+    swapped = [*tokens[:7], tokens[9], tokens[7], tokens[8], *tokens[10:]]
+    for side, names in (("source", tokens), ("target", swapped)):
+        (directory / f"{side}_vocabulary.json").write_text(json.dumps(names))
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "decoder_start_token": tokens[8]}))
+    weight = read_ctranslate2(directory).tensors["embedding.weight"]
+    order = ["<pad>", "<unk>", "</s>", *(name for name in swapped if name not in ("<unk>", "</s>"))]
+    assert [order[row] for row in range(1, len(order)) if torch.equal(weight[row], weight[0])] == [tokens[8]]
 
 
 def test_a_target_prefix_is_hidden_on_the_target_side(theirs: Path, tmp_path: Path) -> None:

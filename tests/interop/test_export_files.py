@@ -112,6 +112,19 @@ def test_references_of_compared_lines_are_scored_and_split(
         export(model, "hf", tmp_path / "new", None, None)
 
 
+def test_the_length_penalty_is_that_of_the_middle_length(
+    tmp_path: Path, toolkits: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, texts = make_model(tmp_path / "m"), ["rot", "der Hund", "die Katze und der Hund " * 5]
+    monkeypatch.setattr(export_module, "comparison_lines", lambda *_: (texts, []))
+    assert export(model, "hf", tmp_path / "hf", None, None) == 0
+    lengths = sorted(map(len, load_model(model).tokenizer.encode(texts)))
+    penalties = [round(0.6 * length / (5 + length), 2) for length in (lengths[1], round(sum(lengths) / 3))]
+    assert toolkits.write.call_args.args[1] == penalties[0] != penalties[1]
+    card = " ".join((tmp_path / "hf" / "README.md").read_text().split())
+    assert f"by length ^ {penalties[0]}. The effect is the same at {lengths[1]} tokens" in card
+
+
 def test_the_dev_text_lies_beside_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found from any directory, and through a link to the model. An imported model has none."""
     (tmp_path / "work" / "data" / "own").mkdir(parents=True)
@@ -235,6 +248,7 @@ def test_languages_and_special_tokens_of_models_of_transformers(saved: Path, tmp
         found = read_transformers(directory)
         assert (found.recipe.corpus.src, found.recipe.corpus.tgt, found.recipe.name) == (*languages, "hf")
         assert float(found.tensors["output_bias"][PAD]) == 0
+        assert found.adapter.model.final_logits_bias[0, -1] == NO_LOGIT, "nor does theirs produce it"
         assert not found.tensors["embedding.weight"][PAD].any()
 
 

@@ -22,6 +22,7 @@ from nmt_cli.interop import formats, marian_binary, marian_files
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.marian_lexicon import read_lexicon
 from nmt_cli.interop.named_models import model_directories
+from nmt_cli.interop.packages import import_package
 from nmt_cli.system.errors import DataError
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.options import SearchOptions
@@ -175,6 +176,25 @@ def test_commands_take_a_firefox_directory_as_it_is(tmp_path: Path, monkeypatch:
     assert ((first / "manifest.json").read_bytes(), first.parent) == (created, tmp_path / "cache" / "nmt" / "models")
     with Translator(first, workers=1) as translator:
         assert next(translator.translate(["The dog sleeps."])).text
+
+
+def test_each_side_has_as_many_tokens_as_embeddings(tmp_path: Path) -> None:
+    """Marian may have more embeddings than its vocabulary has tokens."""
+    directory = firefox_directory(tmp_path / "firefox", int8=False, separate=True)
+    arrays, _ = marian_binary.read_items(directory / MODEL)
+    for name, rows in (("decoder_Wemb", arrays["decoder_Wemb"][:6]), ("decoder_ff_logit_out_b", np.zeros((1, 6)))):
+        axis = int(name.endswith("_b"))
+        arrays[name] = np.concatenate([arrays[name], rows.astype(np.float32)], axis)
+    write_items(directory / MODEL, items_of(arrays, int8=False))
+    found = marian_files.read_marian(directory)
+    count = len(arrays["encoder_Wemb"])
+    assert found.recipe.model.source_vocabulary == count + 1
+    assert len(found.tensors["embedding.weight"]) == len(found.tensors["output_bias"]) == count + 6 + 1
+    assert [len(read_pieces(model)) for model in found.tokenizers] == [count + 1, count + 7]
+
+
+def read_pieces(model: bytes) -> Any:
+    return import_package("sentencepiece.sentencepiece_model_pb2").ModelProto.FromString(model).pieces
 
 
 BIG = 1 << 40

@@ -217,6 +217,8 @@ def test_settings_follow_from_the_configuration_and_the_weights():
         ({}, {}, {"<pad>": 3, "<unk>": 0, "</s>": 1, "a": 2}, {"source_vocabulary": 4}),
         ({}, {marian.EMBEDDINGS["output"]: torch.zeros(4, 8)}, None, {"tied_output": False}),
         ({}, {marian.POSITIONS[0]: positions}, None, {"positions": "marian"}),
+        ({}, {marian.POSITIONS[0]: positions + 9e-5}, None, {"positions": "marian"}),
+        ({}, {marian.POSITIONS[0]: positions + 2e-4}, None, {}),
         ({"activation_function": "gelu"}, {}, None, {"activation": "gelu"}),
     ):
         assert settings(config, changed, other) == {**plain, **setting}

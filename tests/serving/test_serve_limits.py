@@ -363,6 +363,7 @@ def test_connections_follow_the_limit_on_open_files(monkeypatch: pytest.MonkeyPa
         (1 << 20, None, 512),
         (resource.RLIM_INFINITY, None, 512),
         (1 << 20, 7, 7),
+        (1 << 20, 1000, 1000),
         (resource.RLIM_INFINITY, 9999, 9999),
         (opened + 32 + 100, None, 100),
         (opened + 32 + 100, 100, 100),
