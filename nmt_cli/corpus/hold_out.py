@@ -106,7 +106,7 @@ def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Ite
         first, end = np.searchsorted(lines, (start, start + len(chunk.src)))
         for line in lines[first:end] - start:
             src, tgt = (str(side[line], "utf-8-sig").removesuffix("\r") for side in chunk[:2])
-            if filters.turns(cleaning.repair(src, corpus.cleaning), cleaning.repair(tgt, corpus.cleaning), section):
+            if filters.turns(cleaning.repair(src, section.cleaning), cleaning.repair(tgt, section.cleaning), section):
                 src, tgt = tgt, src
             yield HeldOutPair(prefix + src, tgt, section.src, section.tgt)
         start += len(chunk.src)
