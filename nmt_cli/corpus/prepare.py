@@ -133,7 +133,7 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
     make_directories(work)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
     text = open_text(source, out, work)
-    held_out = hold_out_pairs(text, corpus, options)
+    held_out = hold_out_pairs(source, text, out, work, options)
     synthetic_files, synthetic_drops = make_synthetic(source, out, work, held_out, options)
     held_out_sets.write(directory, held_out)
 
@@ -313,11 +313,12 @@ def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
     return tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
 
 
-def hold_out_pairs(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> HeldOut:
+def hold_out_pairs(source: Source, text: RawText, out: Path, work: Path, options: PrepareOptions) -> HeldOut:
     """Return the pairs of each held-out set. `hold_out` takes some of the sets from the training text."""
+    corpus, open_named = source.corpus, partial(source.open_named, out.parent / "downloads", work / "input")
     held_out = {split: held_out_set(text, split, corpus) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
-        return held_out | hold_out.held_out_pairs(corpus, pool.map)
+        return held_out | hold_out.held_out_pairs(corpus, pool.map, open_named)
 
 
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:

@@ -1,7 +1,7 @@
 """The raw text of a corpus and the interface of its sources: generated text, Multi30k, hub data sets, user files."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,6 +70,10 @@ class Source(ABC):
     @abstractmethod
     def origin(self) -> str:
         """Address, directory or description of the source."""
+
+    def open_named(self, downloads: Path, work: Path) -> Mapping[int, RawText]:
+        """Open the named corpora in entries of corpus.sources, as `open` does. Return their texts by entry."""
+        return {}
 
     @abstractmethod
     def open(self, downloads: Path, work: Path) -> RawText:

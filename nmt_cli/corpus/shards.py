@@ -196,7 +196,7 @@ class _Shard:
         """Return the dev and test pairs. The first shard that gets here stores them for all."""
         directory = self.directory / "held-out"
         if not artefact.present(directory):
-            held_out = prepare.hold_out_pairs(text, self.corpus, self.options)
+            held_out = prepare.hold_out_pairs(self.source, text, self.out, self.work, self.options)
             folder = self.work / "held-out"
             folder.mkdir()
             held_out_sets.write(folder, held_out)

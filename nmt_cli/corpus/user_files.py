@@ -68,13 +68,17 @@ class UserFilesSource(Source):
         counts = [own, *(source.count_pairs() for source in train)]
         return None if None in counts else sum(filter(None, counts))
 
-    def open(self, downloads: Path, work: Path) -> RawText:
+    def open_named(self, downloads: Path, work: Path) -> dict[int, RawText]:
         named = {index: source.open(downloads, work / str(index)) for index, source in self.named.items()}
         for index, opened in named.items():
             wanted = self.corpus.sources[index].split
             if wanted not in opened.splits:
                 found = ", ".join(opened.splits)
                 raise DataError(f"{opened.origin} has no {wanted} set, only {found}. Correct corpus.sources")
+        return named
+
+    def open(self, downloads: Path, work: Path) -> RawText:
+        named = self.open_named(downloads, work)
         own = self.own.local_files()
         files = [*own, *chain(*(opened.files for opened in named.values()))]
         origin = _listed(["local files"] if own else [], named.values())
@@ -133,10 +137,17 @@ def split_chunks(
 
 
 def _named_chunks(corpus: schema.Corpus, index: int, text: RawText, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of an entry that names a corpus. At the end, `hashes` holds the SHA-256 of the files read."""
+    """Yield the pairs of an entry that names a corpus. At the end, `hashes` holds the SHA-256 of the files read.
+
+    Stop after corpus.limit training pairs: more may have to be downloaded.
+    """
     keys = [(entry.corpus, entry.config, entry.src, entry.tgt, entry.split) for entry in corpus.sources]
-    for chunk in checked_chunks(text, corpus.sources[index].split, None):
+    split, rows = corpus.sources[index].split, 0
+    for chunk in checked_chunks(text, split, None):
         yield chunk._replace(source=index, repetition=keys[:index].count(keys[index]))
+        rows += len(chunk.src)
+        if split == "train" and corpus.limit and rows >= corpus.limit:
+            return
     hashes.update(text.hashes)
 
 

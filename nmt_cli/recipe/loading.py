@@ -95,8 +95,6 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
         yield "corpus.sources has an entry without files and without corpus. Name one of them"
     for entry in sources:
         yield from _wrong_source(entry)
-        if entry.corpus and corpus.hold_out and entry.split == "train":
-            yield f"corpus.hold_out takes pairs from files, not from {entry.corpus}. Name dev and test sets instead"
     if any(entry.min_score is not None and entry.score is None for entry in sources):
         yield "corpus.sources: min_score requires score, the column of scores"
     if len(corpus.targets) > 1 and not all(entry.src and entry.tgt for entry in corpus.synthetic):

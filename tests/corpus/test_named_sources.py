@@ -166,6 +166,27 @@ def test_a_hub_data_set_beside_files_online_and_offline(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
+def test_pairs_of_a_hub_data_set_are_held_out(tmp_path: Path) -> None:
+    """Most have no dev and test set. With a limit, no later rows are read."""
+    hub = {"corpus": "hub:some/texts", "config": "de-en"}
+    mirror = data_set(tmp_path / "mirror", shards=1)
+    for split in ("validation", "test"):
+        next(mirror.glob(f"de-en/{split}-*")).unlink()
+    section = bitext_section(own_file(tmp_path), hub, hold_out=20, **NUMBER_OF_TOKENS)
+    held_out = dict[int | None, set[tuple[str, str]]]()
+    for limit in (None, 400):
+        limited = section.model_copy(update={"limit": limit})
+        corpus = store.open_corpus(texts.run(limited, tmp_path / f"out-{limit}", mirror=mirror))
+        sets = [set(zip(*corpus.lines(split), strict=True)) for split in ("dev", "test")]
+        held_out[limit] = sets[0] | sets[1]
+        assert [len(each) for each in (*sets, held_out[limit])] == [20, 20, 40]
+        everything = texts.pairs(1000)[:limit]
+        assert held_out[limit] <= set(everything)
+        if not limit:
+            assert sum(corpus.parts) == 1000 - 40
+    assert held_out[None] - set(texts.pairs(100)), "some are of the data set"
+
+
 def test_statistics_show_each_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entries: list[dict[str, Any]] = [own_file(tmp_path), {"corpus": "toy-en-de"}]
     filter_stats.show(bitext_section(*entries, limit=500), tmp_path / "out", PrepareOptions(workers=1))
@@ -219,13 +240,6 @@ def test_wrong_names_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             source_of(bitext_section(own, {"corpus": name}))
-    for split, refused in (("train", True), ("test", False)):
-        entries: list[dict[str, Any]] = [own, {"corpus": "toy-en-de", "split": split}]
-        if refused:
-            with pytest.raises(UsageError, match=r"corpus\.hold_out takes pairs from files, not from toy-en-de\. Name"):
-                bitext_section(*entries, hold_out=10)
-        else:
-            bitext_section(*entries, hold_out=10)
     mirror = data_set(tmp_path / "mirror")
     for file in mirror.glob("de-en/test*"):
         file.unlink()
