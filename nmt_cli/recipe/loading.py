@@ -270,7 +270,13 @@ def load_stored(path: Path) -> Recipe:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return `key: old -> new` for every setting that differs between two nested dicts."""
+    """Return `key: old -> new` for every setting that differs between two nested dicts.
+
+    Sections in lists of the same length are compared one by one. Their numbers are keys: training.augment.0.typos.
+    """
+    lists = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
+    if lists and all(isinstance(each, dict) for each in (*old, *new)):
+        old, new = (dict(enumerate(each)) for each in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         return [line for key in {**old, **new} for line in differences(old.get(key), new.get(key), f"{path}.{key}")]
     return [] if old == new else [f"{path.lstrip('.')}: {old} -> {new}"]
@@ -278,7 +284,8 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def has_policy(change: str, policy: Policy) -> bool:
     """Return whether the setting in a line of `differences` between two recipes has a policy."""
-    return policy in POLICIES[change.partition(":")[0]]
+    key = change.partition(":")[0]
+    return policy in POLICIES[next(name for name in POLICIES if f"{key}.".startswith(f"{name}."))]
 
 
 def to_yaml(recipe: Recipe) -> bytes:

@@ -374,6 +374,12 @@ def test_a_synthetic_entrys_own_model_overrides_the_teacher(read: Read) -> None:
 def test_differences_cover_the_keys_of_both_sides() -> None:
     old, new = {"a": {"b": 1, "c": 2}, "d": 0}, {"a": {"b": 1, "c": "2", "e": None}, "f": False}
     assert loading.differences(old, new) == ["a.c: 2 -> 2", "d: 0 -> None", "f: None -> False"]
+    old, new = {"a": [{"b": 1}, {"b": 2}]}, {"a": [{"b": 1}, {"b": 3}]}
+    assert loading.differences(old, new) == ["a.1.b: 2 -> 3"]
+    for other in ([], [{"b": 1}], [1, 2]):
+        assert loading.differences(old, {"a": other}) == [f"a: {old['a']} -> {other}"]
+    assert loading.has_policy("corpus.sources.1.files: a -> b", schema.MAY_CHANGE)
+    assert not loading.has_policy("training.augment.0.typos: 0 -> 1", schema.MAY_CHANGE)
 
 
 def test_merging_keeps_the_rest_and_changes_neither_side() -> None:
