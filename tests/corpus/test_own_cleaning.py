@@ -8,7 +8,8 @@ import pytest
 import texts
 from texts import bitext_section
 
-from nmt_cli.corpus import store
+from nmt_cli.corpus import cleaning, store, synthetic
+from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.tokenizer import Tokenizer, train
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
@@ -42,9 +43,9 @@ def prepared(
 ) -> list[Pairs]:
     """Prepare texts with the `cleaning` of each, and a dev set. Return the pairs that are left of each text."""
     entries: list[dict[str, Any]] = []
-    for number, (text, cleaning) in enumerate(zip(several, settings, strict=True)):
+    for number, (text, own) in enumerate(zip(several, settings, strict=True)):
         file = texts.write(tmp_path / f"{number}.tsv", (f"{src}\t{tgt}" for src, tgt in text))
-        entries.append({"files": [str(file)], "cleaning": cleaning})
+        entries.append({"files": [str(file)], "cleaning": own})
     dev = texts.write(tmp_path / "dev.tsv", (f"{src}\t{tgt}" for src, tgt in held_out))
     entries.append({"files": [str(dev)], "split": "dev"})
     section = bitext_section(*entries, cleaning=PLAIN, tokenizer={"file": str(tokenizer_file)})
@@ -103,6 +104,17 @@ def test_a_pair_is_a_duplicate_of_pairs_in_any_source(
     pair = ("twice here", "zweimal hier")
     left = prepared(tmp_path, tokenizer_file, [[*GOOD[:30], pair, pair], [*GOOD[30:], pair, pair]], settings)
     assert [text.count(pair) for text in left] == kept
+
+
+def test_lines_to_translate_are_repaired_like_their_source(tmp_path: Path) -> None:
+    entries: list[dict[str, Any]] = [{"files": ["a.tsv"], "cleaning": {"unescape": False}}, {"files": ["b.tsv"]}]
+    section = bitext_section(*entries, synthetic=[{"model": "m"}])
+    chunks = [Chunk([b"a &amp; 1", b"held &amp; out"], [b"x"] * 2, source=0)]
+    chunks.append(Chunk([b"b &amp; 2", b"held &amp; out"], [b"x"] * 2, source=1))
+    [entry], stats = section.synthetic, cleaning.CleaningStats()
+    synthetic.select_lines(entry, section, [("held &amp; out", "x")], lambda: chunks, tmp_path / "lines", stats)
+    assert (tmp_path / "lines").read_text() == "a &amp; 1\nb & 2\n"
+    assert stats.dropped == {cleaning.HELD_OUT: 2}
 
 
 def test_the_longest_lines_of_any_text_limit_those_of_translation() -> None:
