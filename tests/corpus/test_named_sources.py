@@ -1,13 +1,14 @@
 """Named corpora and hub data sets as entries of corpus.sources, beside files."""
 
 import gzip
+import json
 from pathlib import Path
 from typing import Any
 
 import hub_server
 import pytest
 import texts
-from test_hub import data_set
+from test_hub import COMMANDS, data_set
 from texts import bitext_section
 
 from nmt_cli.corpus import catalog, filter_stats, store, toy
@@ -34,7 +35,10 @@ def same_text(one: Path, two: Path) -> bool:
 
 
 @pytest.mark.parametrize("own_first", [False, True])
-def test_a_named_corpus_equals_the_same_text_in_files(tmp_path: Path, own_first: bool) -> None:
+def test_a_named_corpus_equals_the_same_text_in_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_first: bool
+) -> None:
+    monkeypatch.setattr(toy, "SPLIT_SIZES", {"train": 900, "dev": 50, "test": 50})
     splits, files = toy.read_splits(), dict[str, list[str]]()
     for split, chunk in splits.items():
         sides = zip(("en", "de"), chunk[:2], strict=True)
@@ -44,7 +48,7 @@ def test_a_named_corpus_equals_the_same_text_in_files(tmp_path: Path, own_first:
         each = [{"corpus": "toy-en-de"} if named else {"files": files[split]} for split in splits]
         each = [{**entry, "split": split, "tag": "toy"} for entry, split in zip(each, splits, strict=True)]
         entries = [own_file(tmp_path), *each] if own_first else [*each, own_file(tmp_path)]
-        section = bitext_section(*entries, tokenizer={"vocabulary_size": 1000})
+        section = bitext_section(*entries, **NUMBER_OF_TOKENS)
         out.append(texts.run(section, tmp_path / f"out-{named}"))
     assert same_text(*out)
     manifest = store.open_corpus(out[0]).manifest
@@ -125,44 +129,44 @@ def test_pairs_of_a_corpus_named_twice_are_no_duplicates(tmp_path: Path) -> None
     assert len(corpus.lines("dev")[0]) == 100
 
 
-def recipe_file(path: Path, *entries: dict[str, Any]) -> Path:
+def recipe_file(path: Path, *entries: dict[str, Any]) -> None:
     corpus = {"name": "mine", "src": "en", "tgt": "de", "sources": list(entries), **NUMBER_OF_TOKENS}
     path.write_bytes(yaml_file.dump({"corpus": corpus}))
-    return path
 
 
-def prepare(recipe: Path, out: Path, *more: str, **env: str) -> tuple[int, str]:
-    done = texts.python("-m", "nmt_cli", "prepare", recipe, "--out", out, "--workers", "1", *more, **env)
+def prepare(tmp_path: Path, *names: tuple[str, str], **env: str) -> tuple[list[str], str]:
+    """Prepare the recipe of each first name as the corpus of the second. Return the exit codes and the messages."""
+    words = [["prepare", str(tmp_path / f"{recipe}.yaml"), "--out", str(tmp_path / out)] for recipe, out in names]
+    done = texts.python("-c", COMMANDS, json.dumps([[*each, "--workers", "1"] for each in words]), **env)
     assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr
+    return done.stdout.split(), done.stderr
 
 
 def test_a_hub_data_set_beside_files_online_and_offline(tmp_path: Path) -> None:
     hub = {"corpus": "hub:some/texts", "config": "de-en"}
     served = data_set(tmp_path / "hub")
     own = {**own_file(tmp_path), "tag": "mine"}
-    named = recipe_file(tmp_path / "named.yaml", hub, {**hub, "split": "dev"}, {**hub, "split": "test"}, own)
+    recipe_file(tmp_path / "named.yaml", hub, {**hub, "split": "dev"}, {**hub, "split": "test"}, own)
+    recipe_file(tmp_path / "other.yaml", {**hub, "corpus": "hub:some/others"}, own)
     splits = {"train": "train", "dev": "validation", "test": "test"}
     files = {split: sorted(map(str, served.glob(f"de-en/{name}-*"))) for split, name in splits.items()}
     in_files = [{"files": found, "split": split, "columns": ["translation.en", "translation.de"]}
                 for split, found in files.items()]  # fmt: skip
-    plain = recipe_file(tmp_path / "plain.yaml", *in_files, own)
+    recipe_file(tmp_path / "plain.yaml", *in_files, own)
     env = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
     with hub_server.serving("some/texts", served) as server:
         env["HF_ENDPOINT"] = server.url
         server.cut = server.busy = 1
-        code, messages = prepare(named, tmp_path / "online", **env)
-        assert code == 0, messages
+        codes, messages = prepare(tmp_path, ("named", "online"), **env)
+        assert codes == ["0"], messages
         assert sum(r.startswith("GET") and r.endswith(".parquet") for r in server.requests) == 6, "two of them fail"
-    assert prepare(plain, tmp_path / "plain")[0] == 0
-    assert same_text(tmp_path / "online", tmp_path / "plain")
+    again = ("plain", "plain"), ("named", "offline"), ("other", "other")  # the server has stopped
+    codes, messages = prepare(tmp_path, *again, HF_HUB_OFFLINE="1", **env)
+    assert codes == ["0", "0", "69"], messages
+    assert messages.endswith("and pass --mirror DIR\n")
+    assert all(same_text(tmp_path / "online", tmp_path / name) for name in ("plain", "offline"))
     manifest = store.open_corpus(tmp_path / "online").manifest
     assert manifest["origin"] == f"local files; {server.url}/datasets/some/texts at {hub_server.COMMIT}"
-    assert prepare(named, tmp_path / "offline", HF_HUB_OFFLINE="1", **env)[0] == 0
-    assert same_text(tmp_path / "online", tmp_path / "offline")
-    other = recipe_file(tmp_path / "other.yaml", {**hub, "corpus": "hub:some/others"}, own)
-    code, message = prepare(other, tmp_path / "other", HF_HUB_OFFLINE="1", **env)
-    assert (code, "and pass --mirror DIR" in message) == (69, True), message
     assert not (tmp_path / "other").exists()
 
 
