@@ -66,7 +66,7 @@ Set = Annotated[
 ]
 Data = Annotated[Path | None, directory_option("Prepared corpus", default="data/CORPUS")]
 RunDirectory = Annotated[Path | None, directory_option("Run directory", "--run-dir", "--run", default="runs/RECIPE")]
-Mirror = Annotated[Path | None, directory_option("Read a named corpus from this directory, not the network")]
+Mirror = Annotated[Path | None, directory_option("Read named corpora from this directory, not the network")]
 Workers = Annotated[int | None, number_option("Number of processes", default="one per core", min=1)]
 DryRun = Annotated[bool, option("Estimate time and memory, then exit", "--dry-run")]
 Quiet = Annotated[

@@ -8,7 +8,7 @@ decoded, or if the result would be longer than the longest line of the corpus.
 import functools
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from nmt_cli.corpus import damage, letter_case
 from nmt_cli.corpus.store import Corpus, Lengths, open_corpus
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, UNK, WIDE, Tokenizer, normalize
-from nmt_cli.recipe import schema
+from nmt_cli.recipe.text_source import Augment
 from nmt_cli.system.errors import DataError
 
 Ids = npt.NDArray[Any]
@@ -35,10 +35,19 @@ class Augmentation:
 
     directory: Path  # of the corpus
     identity: str  # of the corpus
-    settings: schema.Augment
+    settings: Augment
     languages: tuple[str, str]
     seed: int
     targets: tuple[str, ...] = ()  # languages that tokens such as >>deu<< name, if there are several
+    # Instead of `settings`: the end of each part of the corpus, and its settings.
+    parts: tuple[tuple[int, Augment], ...] = ()
+
+    def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, Augment]]:
+        """Divide the pairs from `first` to `last` where the settings change. Yield (part, start, end, settings)."""
+        for part, (end, settings) in enumerate(self.parts or [(last, self.settings)]):
+            if first < min(end, last):
+                yield part, first, min(end, last), settings
+                first = end
 
 
 def augment_block(augmentation: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
@@ -74,16 +83,24 @@ class _Augmenter:
         last = min(first + BLOCK, len(self.corpus.src))
         lines = [[side.ids[side.offsets[i] : side.offsets[i + 1]] for i in range(first, last)]
                  for side in (self.corpus.src, self.corpus.tgt)]  # fmt: skip
-        draw = random.Random(f"{augmentation.seed} {epoch} {number}")  # noqa: S311  # no secret
-        self._change(lines, augmentation, draw)
-        if augmentation.settings.bpe_dropout:
-            rng = np.random.Generator(np.random.Philox([augmentation.seed, epoch, number]))
-            self._split(lines, augmentation.settings.bpe_dropout, rng)
+        for part, start, end, settings in augmentation.runs(first, last):
+            if not settings.is_active:
+                continue
+            # Each part draws its own numbers, so that its text does not depend on the settings of the part before it.
+            key = [augmentation.seed, epoch, number, *([part] if start > first else [])]
+            run = [side[start - first : end - first] for side in lines]
+            draw = random.Random(" ".join(map(str, key)))  # noqa: S311  # no secret
+            self._change(run, settings, augmentation, draw)
+            if settings.bpe_dropout:
+                self._split(run, settings.bpe_dropout, np.random.Generator(np.random.Philox(key)))
+            for side, changed_lines in zip(lines, run, strict=True):
+                side[start - first : end - first] = changed_lines
         return [(np.concatenate(side), np.array(list(map(len, side)))) for side in lines]
 
-    def _change(self, lines: list[list[Ids]], augmentation: Augmentation, draw: random.Random) -> None:
+    def _change(
+        self, lines: list[list[Ids]], settings: Augment, augmentation: Augmentation, draw: random.Random
+    ) -> None:
         """Change random lines with the probabilities of the recipe. Lines joined to an earlier one become empty."""
-        settings = augmentation.settings
         groups, texts = list[range](), list[list[str]]()
         heads = list[list[int]]()
         first, end = 0, len(lines[0])

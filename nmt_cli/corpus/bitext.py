@@ -13,6 +13,7 @@ from nmt_cli.corpus.opening import opened, uncompressed_name
 from nmt_cli.corpus.raw_rows import Column, RawRows, Unparsed
 from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.recipe import schema
+from nmt_cli.recipe.text_source import TextSource
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import UsageError
 
@@ -25,7 +26,7 @@ MOST_BYTES = 1 << 26  # of a chunk
 TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
-def format_of(entry: schema.TextSource) -> str:
+def format_of(entry: TextSource) -> str:
     """Return the format that an entry names or, if it names none, the one for the suffix of its first file."""
     suffix = Path(uncompressed_name(Path(entry.files[0]))).suffix if entry.files else ""
     return entry.format or SUFFIXES.get(suffix.lower(), "text")
@@ -53,7 +54,7 @@ def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> I
             yield from _chunks(rows, earlier, index)
 
 
-def _check_options(entry: schema.TextSource) -> None:
+def _check_options(entry: TextSource) -> None:
     """Raise UsageError for a setting that the format of an entry does not have."""
     kind = format_of(entry)
     if (entry.columns or entry.score) and kind not in TABLES:
@@ -87,7 +88,7 @@ def _chunk(rows: Unparsed, repetition: int, index: int) -> Chunk:
 
 
 @contextlib.contextmanager
-def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[RawRows]:
+def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[RawRows]:
     """Open a file of an entry. If the block reads it to the end, store its SHA-256 in `hashes`."""
     kind, languages = format_of(entry), (section.src, section.tgt)
     if kind in ("parquet", "opus"):  # need random access, so they cannot be hashed while they are read
@@ -112,7 +113,7 @@ def _rows(entry: schema.TextSource, section: schema.Corpus, path: Path, hashes: 
             yield read(file, path, _columns(entry, languages, named=False))
 
 
-def _columns(entry: schema.TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
+def _columns(entry: TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
     """Return the columns of an entry. The default is the two languages if columns are `named`, otherwise 1 and 2."""
     names = entry.columns or (list(languages) if named else ["1", "2"])
     if len(names) != 2:

@@ -146,9 +146,15 @@ def foreign(line: str, language: str) -> bool:
     return weight * (letters - others) < letters
 
 
-def held_out_hashes(pairs: Iterable[tuple[str, str]], settings: Cleaning) -> frozenset[bytes]:
-    """Return the hashes of held-out pairs, cleaned like training text."""
-    return frozenset(pair_hash(repair(src, settings), repair(tgt, settings)) for src, tgt in pairs)
+def held_out_hashes(pairs: Iterable[tuple[str, str]], *settings: Cleaning) -> frozenset[bytes]:
+    """Return the hashes of held-out pairs, cleaned like the training texts, which have these settings."""
+    repairs = different_repairs(settings)
+    return frozenset(pair_hash(repair(src, each), repair(tgt, each)) for src, tgt in pairs for each in repairs)
+
+
+def different_repairs(settings: Iterable[Cleaning]) -> list[Cleaning]:
+    """Return those of the settings that repair lines differently."""
+    return list({each.unescape: each for each in settings}.values())
 
 
 def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
@@ -169,7 +175,10 @@ def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
 
 
 def read_pair(corpus: schema.Corpus, chunk: Chunk, index: int) -> tuple[str, str, str | None]:
-    """Return the repaired pair and None, or the start of both lines and the reason to drop them."""
+    """Return the repaired pair and None, or the start of both lines and the reason to drop them.
+
+    `corpus` is the section for the source of the chunk.
+    """
     raw = chunk.src[index], chunk.tgt[index]
     if raw[0] is None or raw[1] is None:
         src, tgt = ("(too long)" if line is None else "" for line in raw)
@@ -195,7 +204,7 @@ def clean_chunk(
         prefix, section = "", corpus.model_copy(update=dict(zip(("src", "tgt"), chunk.languages, strict=True)))
     sides: tuple[list[str], list[str]] = ([], [])
     for index in range(len(chunk.src)):
-        src, tgt, reason = read_pair(corpus, chunk, index)
+        src, tgt, reason = read_pair(section, chunk, index)
         if reason == NOT_UTF8:
             stats.first_line.setdefault(NOT_UTF8, index + 1)
         if not reason and filters.turns(src, tgt, section):

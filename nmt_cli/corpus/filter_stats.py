@@ -62,7 +62,7 @@ def count_faults(corpus: schema.Corpus, chunk: Chunk) -> tuple[int, int | None, 
     section = tried(corpus.of_source(chunk.source))
     unfiltered = section.model_copy(update={"filters": Filters()})
     for index in range(len(chunk.src)):
-        src, tgt, reason = cleaning.read_pair(corpus, chunk, index)
+        src, tgt, reason = cleaning.read_pair(section, chunk, index)
         if reason := reason or cleaning.unusable(src, tgt, unfiltered):
             stats.drop(reason, src, tgt)
             continue

@@ -7,18 +7,19 @@ set.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.corpus import bitext, cleaning, filters, moses, near_duplicates
+from nmt_cli.corpus import cleaning, filters, moses, near_duplicates
 from nmt_cli.corpus.held_out import HeldOutPair
+from nmt_cli.corpus.raw_text import RawText
 from nmt_cli.corpus.readers import Chunk, read_files
 from nmt_cli.corpus.store import HELD_OUT
-from nmt_cli.corpus.user_files import general_files, held_out_files, split_chunks, train_files
+from nmt_cli.corpus.user_files import entry_chunks, general_files, held_out_files, split_chunks, train_files
 from nmt_cli.recipe import schema
 from nmt_cli.system.console import Progress, counted, say
 from nmt_cli.system.errors import DataError
@@ -106,18 +107,20 @@ def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Ite
         first, end = np.searchsorted(lines, (start, start + len(chunk.src)))
         for line in lines[first:end] - start:
             src, tgt = (str(side[line], "utf-8-sig").removesuffix("\r") for side in chunk[:2])
-            if filters.turns(cleaning.repair(src, corpus.cleaning), cleaning.repair(tgt, corpus.cleaning), section):
+            if filters.turns(cleaning.repair(src, section.cleaning), cleaning.repair(tgt, section.cleaning), section):
                 src, tgt = tgt, src
             yield HeldOutPair(prefix + src, tgt, section.src, section.tgt)
         start += len(chunk.src)
 
 
-def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[HeldOutPair]]:
+def held_out_pairs(
+    corpus: schema.Corpus, map_chunks: Map, open_named: Callable[[], Mapping[int, RawText]] = dict
+) -> dict[str, list[HeldOutPair]]:
     """Return, for each set that the recipe does not name, the pairs that `hold_out` takes.
 
     dev and test are taken from the user's text, general from the general text. Pairs that cleaning drops do not count,
-    and only the first of several equal pairs is held out. `map_chunks` may use several processes. This takes about 100
-    bytes of memory per pair.
+    and only the first of several equal pairs is held out. `map_chunks` may use several processes. Each call of
+    `open_named` opens the named corpora in corpus.sources. This takes about 100 bytes of memory per pair.
     """
     named = held_out_files(corpus)
     by_source = {entry.split for entry in corpus.sources}
@@ -128,10 +131,11 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[Hel
     texts = [own, general, list(named.values())]
 
     def read(text: int) -> Iterator[Chunk]:
-        chunks = split_chunks(corpus, "train", own, {}) if text == 0 else read_files(texts[text], {})
+        chunks = read_files(texts[text], {}) if text else split_chunks(corpus, "train", own, {}, open_named())
         if text == 2:
-            sets = (bitext.read_source(corpus, i, {}) for i, each in enumerate(corpus.sources) if each.split != "train")
-            chunks = itertools.chain(chunks, *sets)
+            entries = [index for index, entry in enumerate(corpus.sources) if entry.split != "train"]
+            opened = open_named() if entries else {}
+            chunks = itertools.chain(chunks, *(entry_chunks(corpus, index, {}, opened) for index in entries))
         return moses.convert(chunks, corpus.src, corpus.tgt) if corpus.moses else chunks
 
     lines, sides = list[Ints](), list[Hashes]()  # for each text: the pairs that are neither dropped nor repeated
@@ -160,8 +164,8 @@ def held_out_pairs(corpus: schema.Corpus, map_chunks: Map) -> dict[str, list[Hel
         before = taken.copy()
         spread(candidates, sizes, wanted, phase, taken)
         held_out[split] = list(pairs_at(corpus, read(text), lines[text][(taken & ~before)[text_group]]))
-        sources = [entry.files for entry in corpus.sources if text == 0 and entry.split == "train"]
-        listed = ", ".join(itertools.chain(*texts[text], *sources))
+        sources = [entry.name for entry in corpus.sources if text == 0 and entry.split == "train"]
+        listed = ", ".join([*itertools.chain(*texts[text]), *sources])
         if not held_out[split]:
             reason = "each shares its source or its target with too many other pairs, or with another text"
             raise DataError(f"{listed}: no pair can be held out for {split}: {reason}. Name a {split} set")

@@ -26,7 +26,6 @@ import numpy.typing as npt
 
 from nmt_cli.corpus import stages, store
 from nmt_cli.corpus.cleaning import CleaningStats
-from nmt_cli.corpus.readers import CHUNK
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError, OutputError
 
@@ -116,7 +115,8 @@ class Cleaned:
 
     directory: Path  # of the preparation
     starts: tuple[int, ...]  # position of the first pair of each part, and the number of all pairs
-    drops_duplicates: bool
+    ends: store.Lengths  # position where each part of the corpus ends
+    drops_duplicates: tuple[bool, ...]  # for each part of the corpus
 
     @property
     def parts(self) -> int:
@@ -129,10 +129,13 @@ class Cleaned:
     @property
     def buckets(self) -> int:
         """The number of buckets. A bucket is a range of hashes that fit into memory together."""
-        return -(-self.pairs // stages.HASHES_AT_ONCE) if self.drops_duplicates else 0
+        return -(-self.pairs // stages.HASHES_AT_ONCE) if any(self.drops_duplicates) else 0
 
     def find_repeated(self, bucket: int) -> Positions:
-        """Return the ascending positions of pairs that equal an earlier pair and have a hash in this bucket."""
+        """Return the ascending positions of pairs that equal an earlier pair and have a hash in this bucket.
+
+        Leave out parts of the corpus that keep such pairs.
+        """
         found, positions = [np.zeros((0, 2), "<u8")], [np.zeros(0, np.uint64)]
         for part in range(self.parts):
             directory = numbered(self.directory / "cleaned", part)
@@ -144,7 +147,10 @@ class Cleaned:
         all_hashes, all_positions = np.concatenate(found), np.concatenate(positions)
         order = np.lexsort((all_positions, all_hashes[:, 1], all_hashes[:, 0]))
         same = (all_hashes[order[1:]] == all_hashes[order[:-1]]).all(1)
-        return np.sort(all_positions[order[1:][same]])
+        repeated = np.sort(all_positions[order[1:][same]])
+        part_of_pair = np.searchsorted(self.ends, repeated.astype(np.int64), "right")
+        dropped: Positions = repeated[np.array(self.drops_duplicates, bool)[part_of_pair]]
+        return dropped
 
     @functools.cached_property
     def _repeated(self) -> list[Positions]:
@@ -172,9 +178,8 @@ class Cleaned:
         directory, repeated = numbered(self.directory / "cleaned", part), self.repeats(part)
         entries_of(directory, content=True, later=self.directory / "repeated")
         src, tgt = ((directory / side).read_bytes().decode().split("\n") for side in ("src", "tgt"))
-        for first in range(0, len(repeated), CHUNK):
-            end = min(first + CHUNK, len(repeated))
-            yield src[first:end], tgt[first:end], repeated[first:end]
+        for first, end, number in stages.spans(0, len(repeated), self.ends - self.starts[part]):
+            yield src[first:end], tgt[first:end], repeated[first:end], number
 
     def sample(self, seed: int) -> Iterator[str]:
         """Yield the lines that the tokenizer is trained on."""

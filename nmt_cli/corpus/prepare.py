@@ -26,7 +26,7 @@ from nmt_cli.corpus import (
 )
 from nmt_cli.corpus import held_out as held_out_sets
 from nmt_cli.corpus.held_out import HeldOut, HeldOutPair
-from nmt_cli.corpus.raw_text import RawText, Source
+from nmt_cli.corpus.raw_text import RawText, Source, checked_chunks
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
 from nmt_cli.recipe.section import TRAINED
@@ -116,12 +116,14 @@ def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
 def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
     """Return the settings of a corpus that `prepare` uses."""
     settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
-    for entry in [*settings["sources"], *settings["synthetic"]]:
-        del entry["weight"]
-    newer = [(settings["sources"], "filters"), (settings["synthetic"], "src"), (settings["synthetic"], "tgt")]
-    for entry, name in ((entry, name) for entries, name in newer for entry in entries):
-        if entry[name] is None:
-            del entry[name]  # corpora of older versions do not have the setting
+    newer = {"sources": ("filters", "cleaning", "corpus", "config"), "synthetic": ("src", "tgt")}
+    for section, names in newer.items():
+        for entry in settings[section]:
+            entry.pop("augment", None)
+            del entry["weight"]
+            for name in names:
+                if entry[name] is None:
+                    del entry[name]  # corpora of older versions do not have the setting
     return settings
 
 
@@ -132,11 +134,11 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
     make_directories(work)
     directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
     text = open_text(source, out, work)
-    held_out = hold_out_pairs(text, corpus, options)
+    held_out = hold_out_pairs(source, text, out, work, options)
     synthetic_files, synthetic_drops = make_synthetic(source, out, work, held_out, options)
     held_out_sets.write(directory, held_out)
 
-    hashes = cleaning.held_out_hashes(held_out_sets.plain_pairs(held_out), corpus.cleaning)
+    hashes = held_out_hashes(held_out, corpus)
     with stages.Pool(options.processes) as pool:
         train = training_text(text, synthetic_files, corpus)
         repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
@@ -213,6 +215,12 @@ def open_text(source: Source, out: Path, work: Path) -> RawText:
     return text
 
 
+def held_out_hashes(held_out: HeldOut, corpus: schema.Corpus) -> frozenset[bytes]:
+    """Return the hashes of the held-out pairs, which training text must not have."""
+    settings = (section.cleaning for section in corpus.trained)
+    return cleaning.held_out_hashes(held_out_sets.plain_pairs(held_out), *settings)
+
+
 def training_text(text: RawText, synthetic_files: list[readers.FilePair], corpus: schema.Corpus) -> Iterator[Chunk]:
     """Yield all pairs to clean: the real ones, then the synthetic ones."""
     real = training_chunks(text, corpus.limit) if corpus.real_pairs else iter(())
@@ -259,7 +267,7 @@ def part_names(corpus: schema.Corpus) -> list[str]:
     """Return the names of the parts of the training text, in order. Each part can have its own weight in training."""
     own = [*corpus.train_src, *corpus.mix_src] if corpus.train_src or corpus.sources else [str(corpus.name)]
     names = [", ".join(own)] if own else []
-    names += [", ".join(entry.files) for entry in corpus.sources if entry.split == "train"]
+    names += [entry.name for entry in corpus.sources if entry.split == "train"]
     names = names if corpus.real_pairs else []
     return names + [f"{schema.SYNTHETIC_KINDS[entry.side]} by {entry.model}" for entry in corpus.synthetic]
 
@@ -306,11 +314,12 @@ def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
     return tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
 
 
-def hold_out_pairs(text: RawText, corpus: schema.Corpus, options: PrepareOptions) -> HeldOut:
+def hold_out_pairs(source: Source, text: RawText, out: Path, work: Path, options: PrepareOptions) -> HeldOut:
     """Return the pairs of each held-out set. `hold_out` takes some of the sets from the training text."""
+    corpus, open_named = source.corpus, partial(source.open_named, out.parent / "downloads", work / "input")
     held_out = {split: held_out_set(text, split, corpus) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
-        return held_out | hold_out.held_out_pairs(corpus, pool.map)
+        return held_out | hold_out.held_out_pairs(corpus, pool.map, open_named)
 
 
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
@@ -332,23 +341,6 @@ def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldO
     if not pairs:
         raise DataError(f"{source.name} is empty. Name a file with text")
     return pairs
-
-
-def checked_chunks(text: RawText, split: str) -> Iterator[Chunk]:
-    """Yield the pairs of a split, then check their number.
-
-    If it is wrong, raise DataError with the advice of `text`, or only warn if `text` has none.
-    """
-    rows, expected = 0, text.splits[split].rows
-    for chunk in text.splits[split].chunks:
-        yield chunk
-        rows += len(chunk.src)
-    if expected not in (None, rows):
-        message = f"{split} has {rows:,} pairs, but {expected:,} are expected ({text.origin})"
-        if text.advice is not None:
-            accept = f", or accept it with corpus.rows={rows}" if split == "train" else ""
-            raise DataError(f"{message}. {text.advice}{accept}")
-        console.warn(f"{message}: this is an excerpt or another edition, and results will differ")
 
 
 def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:

@@ -1,15 +1,15 @@
 """The raw text of a corpus and the interface of its sources: generated text, Multi30k, hub data sets, user files."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 from nmt_cli.corpus.catalog import Size
 from nmt_cli.corpus.readers import Chunk, count_pairs
 from nmt_cli.recipe import schema
-from nmt_cli.system.errors import MissingError
+from nmt_cli.system.console import warn
+from nmt_cli.system.errors import DataError, MissingError
 
 MOST_COUNTED = 1 << 30  # bytes of text; a dry run does not count the lines of larger text
 
@@ -34,10 +34,28 @@ class RawText:
     hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of files that were read to the end
 
 
+def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows") -> Iterator[Chunk]:
+    """Yield the pairs of a split, then check their number.
+
+    If it is wrong, raise DataError with the advice of `text`, or only warn if `text` has none. `setting` is the setting
+    that accepts another number of training pairs, if there is one.
+    """
+    rows, expected = 0, text.splits[split].rows
+    for chunk in text.splits[split].chunks:
+        yield chunk
+        rows += len(chunk.src)
+    if expected not in (None, rows):
+        message = f"{split} has {rows:,} pairs, but {expected:,} are expected ({text.origin})"
+        if text.advice is not None:
+            accept = f", or accept it with {setting}={rows}" if split == "train" and setting else ""
+            raise DataError(f"{message}. {text.advice}{accept}")
+        warn(f"{message}: this is an excerpt or another edition, and results will differ")
+
+
 class Source(ABC):
     """A source of raw text for one corpus section, perhaps from a local mirror instead of the network."""
 
-    generated: ClassVar[bool] = False
+    generated: bool = False  # no person wrote the text
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None) -> None:
         self.corpus = corpus
@@ -52,6 +70,10 @@ class Source(ABC):
     @abstractmethod
     def origin(self) -> str:
         """Address, directory or description of the source."""
+
+    def open_named(self, downloads: Path, work: Path) -> Mapping[int, RawText]:
+        """Open the named corpora in entries of corpus.sources, as `open` does. Return their texts by entry."""
+        return {}
 
     @abstractmethod
     def open(self, downloads: Path, work: Path) -> RawText:

@@ -126,7 +126,7 @@ class _Shard:
         self._wait_for(lambda: self._waiting("repeated", cleaned.buckets))
         self._train_tokenizer(cleaned)
         self._wait_for(self._waiting_for_tokenizer)
-        self._encode(cleaned, prepare.part_sizes(stats, self.corpus))
+        self._encode(cleaned)
         if self.share.number > 1:
             console.say(
                 f"shard {self._name(self.share.number)} has done its work. Shard 1 joins the parts in {self.out}"
@@ -196,7 +196,7 @@ class _Shard:
         """Return the dev and test pairs. The first shard that gets here stores them for all."""
         directory = self.directory / "held-out"
         if not artefact.present(directory):
-            held_out = prepare.hold_out_pairs(text, self.corpus, self.options)
+            held_out = prepare.hold_out_pairs(self.source, text, self.out, self.work, self.options)
             folder = self.work / "held-out"
             folder.mkdir()
             held_out_sets.write(folder, held_out)
@@ -215,7 +215,7 @@ class _Shard:
             return
         self._translate(held_out)
         files, drops = prepare.make_synthetic(self.source, self.out, self.work, held_out, self.options)
-        hashes = cleaning.held_out_hashes(held_out_sets.plain_pairs(held_out), self.corpus.cleaning)
+        hashes = prepare.held_out_hashes(held_out, self.corpus)
         read = [0]  # number of parts; a list, so that `jobs` can change it
 
         def jobs() -> Iterator[tuple[int, Chunk]]:
@@ -280,7 +280,9 @@ class _Shard:
             entries = parts.entries_of(numbered(self.directory / "cleaned", number))
             stats.add(parts.stats_of(entries["stats"]))
             starts.append(starts[-1] + int(entries["pairs"]))
-        return Cleaned(self.directory, tuple(starts), self.corpus.cleaning.drop_duplicates), stats
+        ends = np.cumsum(prepare.part_sizes(stats, self.corpus))
+        drops = tuple(section.cleaning.drop_duplicates for section in self.corpus.trained)
+        return Cleaned(self.directory, tuple(starts), ends, drops), stats
 
     def _find_repeated(self, cleaned: Cleaned) -> None:
         for bucket in filter(self._is_mine, self._missing("repeated", cleaned.buckets)):
@@ -303,9 +305,9 @@ class _Shard:
             files["tokenizer.model"] = model
         parts.keep(self.directory / "tokenizer", files, {})
 
-    def _encode(self, cleaned: Cleaned, sizes: store.Lengths) -> None:
+    def _encode(self, cleaned: Cleaned) -> None:
         """Encode the parts of this shard."""
-        model, ends = self.directory / "tokenizer" / "tokenizer.model", np.cumsum(sizes)
+        model, ends = self.directory / "tokenizer" / "tokenizer.model", cleaned.ends
         parts.entries_of(model.parent, content=True)
         vocabularies, _ = stages.load_afresh(model, self.corpus)
         mine = list(filter(self._is_mine, self._missing("encoded", cleaned.parts)))
@@ -314,7 +316,7 @@ class _Shard:
         with console.Progress("encoding", None, "pairs") as progress:
             for part, results in self._results(work, jobs):
                 start = cleaned.starts[part]
-                stats, left = cleaning.CleaningStats(), np.zeros(len(sizes), np.int64)
+                stats, left = cleaning.CleaningStats(), np.zeros(len(ends), np.int64)
                 flags = np.zeros_like(results[0][-1])
                 for _, _, remaining, drops, found in results:
                     left += stages.pairs_of_parts(start + remaining, ends)

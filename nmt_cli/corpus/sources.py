@@ -24,7 +24,7 @@ SOURCES: dict[str, type[Source]] = {
 
 
 def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
-    """Return the source of a corpus section's text.
+    """Return the source of a corpus section's text. `mirror` holds the files of named corpora and hub data sets.
 
     Raises UsageError if the corpus is unknown or its settings conflict, MissingError if `mirror` is not a directory.
     """
@@ -43,8 +43,21 @@ def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
         raise UsageError(f"unknown corpus {name[:60]!r}. {question}Known: {known}")
     if mirror is not None and not mirror.is_dir():
         raise MissingError(f"no directory {mirror} (--mirror)")
-    kind = UserFilesSource if corpus.train_src or corpus.sources else SOURCES[re.split("[-:]", name)[0]]
-    return kind(corpus, mirror)
+    if corpus.train_src or corpus.sources:
+        named_entries = [index for index, entry in enumerate(corpus.sources) if entry.corpus]
+        return UserFilesSource(corpus, mirror, {i: _source_of_entry(corpus, i, mirror) for i in named_entries})
+    return SOURCES[re.split("[-:]", name)[0]](corpus, mirror)
+
+
+def _source_of_entry(corpus: schema.Corpus, index: int, mirror: Path | None) -> Source:
+    """Return the source of the named corpus or hub data set in an entry of corpus.sources."""
+    entry, section = corpus.sources[index], corpus.of_source(index)
+    rows = NAMED_CORPORA.get(str(entry.corpus), {}).get("rows")
+    languages = {"src": section.src, "tgt": section.tgt}
+    named = schema.Corpus(name=entry.corpus, config=entry.config, rows=rows, limit=corpus.limit, **languages)
+    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():  # without a revision
+        mirror = own
+    return source_of(named, mirror)
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> schema.Corpus:

@@ -31,7 +31,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 Lengths = store.Lengths
 Repeated = npt.NDArray[np.bool_]  # for each pair, whether it equals an earlier one
-TextChunk = tuple[list[str], list[str], Repeated]  # source lines, target lines
+TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target lines, number of their part
 SERIAL_JOBS = 8  # fewer jobs take less time than the start of worker processes
 STOPPING = {signal.SIGINT, signal.SIGTERM}
 SAMPLE_PAIRS = 1_000_000  # random pairs that the tokenizer is trained on
@@ -149,7 +149,12 @@ def clean(
                 file.write(part)
             stats.add(counts)
             progress.advance(counts.read)
-    return find_repeated(directory / "hashes", corpus.cleaning.drop_duplicates), stats
+    drops = [section.cleaning.drop_duplicates for section in corpus.trained]
+    repeated = find_repeated(directory / "hashes", any(drops))
+    ends = np.cumsum([stats.kept[part] for part in range(len(drops))])
+    for start, end, drop in zip([0, *ends], ends, drops, strict=False):
+        repeated[start:end] &= drop
+    return repeated, stats
 
 
 def find_repeated(file: Path, wanted: bool) -> Repeated:
@@ -170,23 +175,34 @@ def find_repeated(file: Path, wanted: bool) -> Repeated:
     return repeated
 
 
-def _chunks(directory: Path, repeated: Repeated) -> Iterator[TextChunk]:
+def spans(start: int, end: int, ends: Lengths) -> Iterator[tuple[int, int, int]]:
+    """Divide a range of positions in the cleaned text into chunks, each within one part of the corpus.
+
+    `ends` has the position where each part ends. Yield the first position, the end and the part of each chunk.
+    """
+    cuts = sorted({*range(start, end, CHUNK), *ends[(start < ends) & (ends < end)].tolist(), end})
+    for first, last in itertools.pairwise(cuts):
+        yield first, last, int(np.searchsorted(ends, first, "right"))
+
+
+def _chunks(directory: Path, repeated: Repeated, ends: Lengths) -> Iterator[TextChunk]:
     with (directory / "src").open("rb") as src, (directory / "tgt").open("rb") as tgt:
-        for start in range(0, len(repeated), CHUNK):
-            sides = [[line[:-1].decode() for line in itertools.islice(side, CHUNK)] for side in (src, tgt)]
-            yield sides[0], sides[1], repeated[start : start + CHUNK]
+        for start, end, part in spans(0, len(repeated), ends):
+            sides = [[line[:-1].decode() for line in itertools.islice(side, end - start)] for side in (src, tgt)]
+            yield sides[0], sides[1], repeated[start:end], part
 
 
 def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
     """Yield both sides of about SAMPLE_PAIRS random pairs that repeat no earlier one, or of all such pairs if fewer."""
-    yield from sampled(_chunks(directory, repeated), int((~repeated).sum()), seed)
+    chunks = _chunks(directory, repeated, np.array([len(repeated)]))
+    yield from sampled(chunks, int((~repeated).sum()), seed)
 
 
 def sampled(chunks: Iterable[TextChunk], distinct: int, seed: int) -> Iterator[str]:
     """Yield the lines of `sample` from the chunks of a text, in which `distinct` pairs repeat no earlier pair."""
     rng = np.random.default_rng(seed)
     share = SAMPLE_PAIRS / max(1, distinct)
-    for src, tgt, repeats in chunks:
+    for src, tgt, repeats, _ in chunks:
         for i in np.flatnonzero((rng.random(len(repeats)) < share) & ~repeats):
             yield from (src[i], tgt[i])
 
@@ -210,7 +226,7 @@ def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool
 
 # Each worker loads the tokenizer and the held-out text once.
 load_tokenizer = functools.lru_cache(1)(tokenizer.Tokenizer)
-load_held_out = functools.lru_cache(1)(near_duplicates.load)
+load_held_out = functools.lru_cache(2)(near_duplicates.load)  # with and without unescape
 
 
 def encode_chunk(
@@ -221,7 +237,8 @@ def encode_chunk(
     Return the concatenated ids of each side, with EOS; the lengths of the sentences of each side; the indices of the
     kept pairs; counts of the dropped pairs; and the flags of near-duplicates among the kept pairs.
     """
-    settings, (src, tgt, repeats) = corpus.cleaning, chunk
+    src, tgt, repeats, part = chunk
+    settings = corpus.trained[part].cleaning
     tokens = [load_tokenizer(model).encode_arrays(src), load_tokenizer(model).target.encode_arrays(tgt)]
     stats = CleaningStats()
     lengths = np.array([[len(ids) for ids in side] for side in tokens], np.int64)
@@ -280,7 +297,7 @@ def encode(
         writers = dict(zip(sides, map(stack.enter_context, each), strict=True))
         work = functools.partial(encode_chunk, model, corpus)
         start, left = 0, np.zeros(len(parts), np.int64)
-        for ids, lengths, remaining, drops, found in pool.map(work, _chunks(text, repeated)):
+        for ids, lengths, remaining, drops, found in pool.map(work, _chunks(text, repeated, ends)):
             left += pairs_of_parts(start + remaining, ends)
             start += len(remaining) + drops.dropped.total()
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):

@@ -22,10 +22,12 @@ from nmt_cli.corpus.cleaning import (
     NOT_UTF8,
     OUTLYING,
     CleaningStats,
+    different_repairs,
     repair,
 )
 from nmt_cli.corpus.filters import loops
 from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe.cleaning import Cleaning
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, say
 from nmt_cli.system.errors import DataError, MissingError
@@ -147,24 +149,28 @@ def select_lines(
     to: Path, stats: CleaningStats,
 ) -> None:  # fmt: skip
     """Write the real lines to translate to the file `to`: repaired, distinct, and not in dev or test."""
-    lines: Iterable[bytes | None]
+    lines: Iterable[tuple[bytes | None, Cleaning]]
     if entry.files:
-        lines = itertools.chain.from_iterable(readers.raw_lines(Path(name), {}) for name in entry.files)
+        raw_lines: Iterable[bytes | None]
+        raw_lines = itertools.chain.from_iterable(readers.raw_lines(Path(name), {}) for name in entry.files)
         if corpus.moses:
-            lines = map(moses.converter(getattr(corpus, entry.side)), lines)
+            raw_lines = map(moses.converter(getattr(corpus, entry.side)), raw_lines)
+        lines = ((raw, corpus.cleaning) for raw in raw_lines)
     else:
         section = corpus.of_synthetic(entry)
-        texts = (chunk for chunk in train() if _has_languages(corpus.of_source(chunk.source), section))
-        lines = itertools.chain.from_iterable(getattr(chunk, entry.side) for chunk in texts)
-    held_out_lines = {repair(pair[entry.side == "tgt"], corpus.cleaning) for pair in held_out}
+        texts = ((chunk, corpus.of_source(chunk.source)) for chunk in train())
+        chunks = ((chunk, text.cleaning) for chunk, text in texts if _has_languages(text, section))
+        lines = ((raw, settings) for chunk, settings in chunks for raw in getattr(chunk, entry.side))
+    repairs = different_repairs(text.cleaning for text in [corpus, *corpus.trained])
+    held_out_lines = {repair(pair[entry.side == "tgt"], settings) for pair in held_out for settings in repairs}
     seen = set[int]()
     with to.open("w", encoding="utf-8") as file:
-        for raw in lines:
+        for raw, settings in lines:
             if raw is None:
                 _drop(stats, entry, LONG_LINE, "(too long)", "")
                 continue
             try:
-                line = repair(raw.decode(), corpus.cleaning)
+                line = repair(raw.decode(), settings)
             except UnicodeDecodeError:
                 _drop(stats, entry, NOT_UTF8, raw[:200].decode(errors="backslashreplace"), "")
                 continue

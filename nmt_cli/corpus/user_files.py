@@ -1,16 +1,17 @@
-"""The user's own parallel files, with general text mixed in on request."""
+"""The user's own parallel files, with general text mixed in on request, and named corpora beside them."""
 
 import codecs
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple
 from itertools import chain
 from pathlib import Path
 
 from nmt_cli.corpus import bitext
 from nmt_cli.corpus.catalog import Size
 from nmt_cli.corpus.cleaning import has_low_score
-from nmt_cli.corpus.raw_text import RawText, Source, Split
+from nmt_cli.corpus.raw_text import RawText, Source, Split, checked_chunks
 from nmt_cli.corpus.readers import Chunk, FilePair, count_pairs, read_files
 from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe import schema
@@ -21,21 +22,67 @@ MOST_REPEATS = 10  # of either text in a mix
 
 
 class UserFilesSource(Source):
-    origin = "local files"
+    """The user's files, and the named corpora and hub data sets beside them in corpus.sources."""
+
+    def __init__(self, corpus: schema.Corpus, mirror: Path | None, named: Mapping[int, Source] | None = None) -> None:
+        """`named` maps entries of corpus.sources to the sources of their text, unless it is in files."""
+        super().__init__(corpus, mirror)
+        self.named = named or {}
+        own = {"sources": [entry for entry in corpus.sources if entry.files]}
+        self.own = UserFilesSource(corpus.model_copy(update=own), None) if self.named else self
+        self.generated = not self.own.local_files() and all(source.generated for source in self.named.values())
+
+    @property
+    def origin(self) -> str:
+        return _listed(["local files"] if self.own.local_files() else [], self.named.values())
+
+    @property
+    def fills_cache(self) -> bool:
+        return any(source.fills_cache for source in self.named.values())
 
     def local_files(self) -> list[Path]:
         pairs = [*train_files(self.corpus), *held_out_files(self.corpus).values(), *general_files(self.corpus)]
         names = [*chain(*pairs), *chain(*(entry.files for entry in self.corpus.sources))]
-        return list(map(Path, names))
+        files = chain(*(source.local_files() for source in self.named.values()))
+        return [*map(Path, names), *files]
 
     def published_size(self) -> Size:
         return Size(0, None, self.corpus.rows)
 
+    def size(self) -> Size:
+        if not self.named:
+            return super().size()
+        own = self.own.size() if self.own.local_files() else Size(0, 0, 0)
+        # Entries for the splits of one corpus share its download.
+        distinct = {source.corpus.model_dump_json(): source for source in self.named.values()}
+        sizes = [astuple(size) for size in (own, *(source.size() for source in distinct.values()))]
+        return Size(*(None if None in each else sum(each) for each in zip(*sizes, strict=True)))
+
     def count_pairs(self) -> int | None:
-        return None if self.corpus.format == "trees" else super().count_pairs()
+        if self.corpus.format == "trees":
+            return None
+        if not self.named:
+            return super().count_pairs()
+        train = [source for index, source in self.named.items() if self.corpus.sources[index].split == "train"]
+        own = self.own.count_pairs() if self.own.local_files() else 0
+        counts = [own, *(source.count_pairs() for source in train)]
+        return None if None in counts else sum(filter(None, counts))
+
+    def open_named(self, downloads: Path, work: Path) -> dict[int, RawText]:
+        named = {index: source.open(downloads, work / str(index)) for index, source in self.named.items()}
+        for index, opened in named.items():
+            wanted = self.corpus.sources[index].split
+            if wanted not in opened.splits:
+                found = ", ".join(opened.splits)
+                raise DataError(f"{opened.origin} has no {wanted} set, only {found}. Correct corpus.sources")
+        return named
 
     def open(self, downloads: Path, work: Path) -> RawText:
-        text = RawText(self.origin, {}, self.local_files(), "Correct the files")
+        named = self.open_named(downloads, work)
+        own = self.own.local_files()
+        files = [*own, *chain(*(opened.files for opened in named.values()))]
+        origin = _listed(["local files"] if own else [], named.values())
+        text = RawText(origin, {}, files, "Correct the files")
         train = train_files(self.corpus)
         general = general_files(self.corpus)
         for (src, _), times in Counter(train).items():
@@ -46,30 +93,67 @@ class UserFilesSource(Source):
             chunks = mixed(train, general, self.corpus.mix_share, text.hashes)
             text.splits["train"] = Split(name, chunks)
         else:
-            text.splits["train"] = Split(name, split_chunks(self.corpus, "train", train, text.hashes), self.corpus.rows)
-        for split, files in held_out_files(self.corpus).items():
-            text.splits[split] = Split(", ".join(files), split_chunks(self.corpus, split, [files], text.hashes))
+            chunks = split_chunks(self.corpus, "train", train, text.hashes, named)
+            text.splits["train"] = Split(name, chunks, self.corpus.rows)
+        for split, files_of_split in held_out_files(self.corpus).items():
+            chunks = split_chunks(self.corpus, split, [files_of_split], text.hashes, named)
+            text.splits[split] = Split(", ".join(files_of_split), chunks)
         for split in ("dev", "test"):
             if split not in text.splits and (names := self._names(split)):
-                text.splits[split] = Split(", ".join(names), split_chunks(self.corpus, split, [], text.hashes))
+                text.splits[split] = Split(", ".join(names), split_chunks(self.corpus, split, [], text.hashes, named))
         return text
 
     def _names(self, split: str) -> list[str]:
-        return [name for entry in self.corpus.sources if entry.split == split for name in entry.files]
+        return [entry.name for entry in self.corpus.sources if entry.split == split]
 
 
-def split_chunks(corpus: schema.Corpus, split: str, files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk]:
+def _listed(own: list[str], others: Iterable[Source | RawText]) -> str:
+    """Return the distinct origins of several texts in one line."""
+    return "; ".join(dict.fromkeys([*own, *(each.origin for each in others)]))
+
+
+def split_chunks(
+    corpus: schema.Corpus,
+    split: str,
+    files: list[FilePair],
+    hashes: dict[Path, str],
+    named: Mapping[int, RawText] | None = None,
+) -> Iterator[Chunk]:
     """Yield the pairs of these files, then those of the split's entries in corpus.sources.
 
-    For "dev" and "test", leave out pairs with a low score, and begin source lines with the tokens that the model needs.
-    For "train", cleaning does both.
+    `named` has the opened text of each entry without files. For "dev" and "test", leave out pairs with a low score, and
+    begin source lines with the tokens that the model needs. For "train", cleaning does both.
     """
     for chunk in read_files(files, hashes):
         yield chunk if split == "train" else _prefixed(chunk, corpus)
     for index, entry in enumerate(corpus.sources):
         if entry.split == split:
-            for chunk in bitext.read_source(corpus, index, hashes):
+            for chunk in entry_chunks(corpus, index, hashes, named):
                 yield chunk if split == "train" else _prefixed(_without_low_scores(chunk, corpus), corpus)
+
+
+def entry_chunks(
+    corpus: schema.Corpus, index: int, hashes: dict[Path, str], named: Mapping[int, RawText] | None = None
+) -> Iterator[Chunk]:
+    """Yield the raw pairs of an entry of corpus.sources. `named` is that of `split_chunks`."""
+    if named and index in named:
+        return _named_chunks(corpus, index, named[index], hashes)
+    return bitext.read_source(corpus, index, hashes)
+
+
+def _named_chunks(corpus: schema.Corpus, index: int, text: RawText, hashes: dict[Path, str]) -> Iterator[Chunk]:
+    """Yield the pairs of an entry that names a corpus. At the end, `hashes` holds the SHA-256 of the files read.
+
+    Stop after corpus.limit training pairs: more may have to be downloaded.
+    """
+    keys = [(entry.corpus, entry.config, entry.src, entry.tgt, entry.split) for entry in corpus.sources]
+    split, rows = corpus.sources[index].split, 0
+    for chunk in checked_chunks(text, split, None):
+        yield chunk._replace(source=index, repetition=keys[:index].count(keys[index]))
+        rows += len(chunk.src)
+        if split == "train" and corpus.limit and rows >= corpus.limit:
+            return
+    hashes.update(text.hashes)
 
 
 def _without_low_scores(chunk: Chunk, corpus: schema.Corpus) -> Chunk:

@@ -14,6 +14,7 @@ from nmt_cli.recipe import files, limits, yaml_file
 from nmt_cli.recipe.named import NAMED_CORPORA
 from nmt_cli.recipe.schema import POLICIES, Corpus, Expect, Recipe
 from nmt_cli.recipe.section import Policy
+from nmt_cli.recipe.text_source import Augment, TextSource
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
@@ -73,7 +74,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut off corpus.mix_src. Leave one of them out"
     yield from _wrong_sources(recipe)
-    if corpus.augment.is_active and corpus.format == "trees":
+    if recipe.is_augmented and corpus.format == "trees":
         yield "corpus.augment changes text, not trees. Leave it out"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
@@ -90,8 +91,10 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
         yield "corpus.sources cannot be combined with corpus.mix_src, corpus.moses or corpus.format=trees"
     if sources and not any(entry.split == "train" for entry in sources) and not corpus.train_src:
         yield "corpus.sources has no text to train on: name some, with split: train"
-    if any(not entry.files for entry in sources):
-        yield "corpus.sources has an entry without files. Name them"
+    if any(not (entry.files or entry.corpus) for entry in sources):
+        yield "corpus.sources has an entry without files and without corpus. Name one of them"
+    for entry in sources:
+        yield from _wrong_source(entry)
     if any(entry.min_score is not None and entry.score is None for entry in sources):
         yield "corpus.sources: min_score requires score, the column of scores"
     if len(corpus.targets) > 1 and not all(entry.src and entry.tgt for entry in corpus.synthetic):
@@ -99,6 +102,19 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
     first_steps = [stage.from_step for stage in recipe.training.stages]
     if first_steps != sorted(set(first_steps)):
         yield "training.stages must ascend in from_step"
+
+
+def _wrong_source(entry: TextSource) -> Iterator[str]:
+    """Yield an error message for each combination of settings of an entry that contradict each other."""
+    where, corpus = f"corpus.sources: the entry of {entry.name}", entry.corpus or ""
+    if entry.files and corpus:
+        yield f"{where} names both files and a corpus. Make it two entries"
+    if corpus and (entry.format or entry.columns or entry.score or entry.finished):
+        yield f"{where} is no file. Remove format, columns, score and finished"
+    if entry.config and not corpus.startswith(("hub:", "wmt14-")):
+        yield f"{where} is no hub data set. Remove config"
+    if entry.split != "train" and (entry.cleaning or entry.augment):
+        yield f"{where} is a {entry.split} set, which is never changed. Remove cleaning and augment"
 
 
 def _corpus_name(values: dict[str, Any]) -> Any:
@@ -142,7 +158,13 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
         recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
         for entry in recipe.corpus.synthetic:
             entry.model = entry.model or recipe.training.teacher
+        for source in recipe.corpus.sources:
+            named = NAMED_CORPORA.get(str(source.corpus), {})
+            source.src = source.src or named.get("src")
+            source.tgt = source.tgt or named.get("tgt")
+            source.config = source.config or named.get("config")
         recipe.training.weights = recipe.training.weights or _weights(recipe.corpus)
+        recipe.training.augment = recipe.training.augment or _augment(recipe.corpus)
         errors = list(_contradictions(recipe))
     except ValidationError as invalid:
         errors = [_complaint(error) for error in invalid.errors()[:MAX_COMPLAINTS]]
@@ -160,6 +182,16 @@ def _weights(corpus: Corpus) -> list[float]:
     if all(weight is None for weight in given):
         return []
     return [1.0 if weight is None else weight for weight in given]
+
+
+def _augment(corpus: Corpus) -> list[Augment]:
+    """Return the augmentation of each part of the corpus section, in their order; [] if no entry has its own."""
+    own = [None] if corpus.train_src or not corpus.sources else []
+    real = [*own, *(entry.augment for entry in corpus.sources if entry.split == "train")] if corpus.real_pairs else []
+    given = [*real, *(None for _ in corpus.synthetic)]
+    if all(augment is None for augment in given):
+        return []
+    return [augment or corpus.augment for augment in given]
 
 
 def override(text: str) -> dict[str, Any]:
@@ -238,7 +270,13 @@ def load_stored(path: Path) -> Recipe:
 
 
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """Return `key: old -> new` for every setting that differs between two nested dicts."""
+    """Return `key: old -> new` for every setting that differs between two nested dicts.
+
+    Sections in lists of the same length are compared one by one. Their numbers are keys: training.augment.0.typos.
+    """
+    lists = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
+    if lists and all(isinstance(each, dict) for each in (*old, *new)):
+        old, new = (dict(enumerate(each)) for each in (old, new))
     if isinstance(old, dict) and isinstance(new, dict):
         return [line for key in {**old, **new} for line in differences(old.get(key), new.get(key), f"{path}.{key}")]
     return [] if old == new else [f"{path.lstrip('.')}: {old} -> {new}"]
@@ -246,7 +284,8 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 def has_policy(change: str, policy: Policy) -> bool:
     """Return whether the setting in a line of `differences` between two recipes has a policy."""
-    return policy in POLICIES[change.partition(":")[0]]
+    key = change.partition(":")[0]
+    return policy in POLICIES[next(name for name in POLICIES if f"{key}.".startswith(f"{name}."))]
 
 
 def to_yaml(recipe: Recipe) -> bytes:

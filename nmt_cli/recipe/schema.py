@@ -1,4 +1,6 @@
-"""The settings of a recipe: type, range, default, meaning and policy. cleaning.py has the settings of cleaning.
+"""The settings of a recipe: type, range, default, meaning and policy.
+
+cleaning.py has the settings of cleaning, text_source.py those of the entries of corpus.sources and of augmentation.
 
 Values get the type of their setting, not a type that YAML guesses: the language "no" stays text.
 """
@@ -22,8 +24,7 @@ from nmt_cli.recipe.limits import (
 )
 from nmt_cli.recipe.named import NAMED_CORPORA
 from nmt_cli.recipe.section import LOCAL, MAY_CHANGE, NO_POLICY, OPERATION, TRAINED, UNPUBLISHED, Policy, Section, Share
-
-Weight = Annotated[float, Field(ge=0, le=1e9)]
+from nmt_cli.recipe.text_source import Augment, TextSource, Weight
 
 
 class Tokenizer(Section):  # the joint SentencePiece BPE model
@@ -46,42 +47,6 @@ class Synthetic(Section):  # real text in one language, which a model translates
 SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side of the real text
 
 
-BitextFormat = Literal["text", "tsv", "csv", "tmx", "xliff", "jsonl", "parquet", "opus"]
-
-
-class TextSource(Section):  # parallel text in one or several files, which may be compressed
-    files: list[str] = Field([], description="one file, or a source and a target file of plain text")
-    format: BitextFormat | None = Field(None, description="format of the files; null: by their suffix")
-    split: Literal["train", "dev", "test"] = Field("train", description="the use of the text")
-    src: str | None = Field(None, description="source language code; null: corpus.src")
-    tgt: str | None = Field(None, description="target language code; null: corpus.tgt")
-    columns: list[str] = Field(
-        [], description="source and target column, by name or number; none: 1 and 2, or the language codes as names"
-    )
-    score: str | None = Field(None, description="column with a score, by name or number")
-    min_score: float | None = Field(None, description="lowest score of pairs that are kept")
-    finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
-    tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
-    weight: Weight | None = Field(None, description="share of the tokens drawn, as in training.weights; null: 1")
-    filters: Filters | None = Field(None, description="filters of this text alone; null: corpus.filters")
-
-
-class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
-    no_stop: Share = Field(0, description="share of pairs that lose their final stops, on both sides")
-    typos: Share = Field(0, description="share of pairs with typos in a tenth of the source words, at least one")
-    upper: Share = Field(0, description="share of pairs in upper case, on both sides")
-    title: Share = Field(0, description="share of pairs with a capital at each word, on both sides")
-    noise: Share = Field(0, description="share of pairs with the same emoji, number or URL added to both sides")
-    joined: Share = Field(0, description="share of lines that join two or three successive pairs")
-    bpe_dropout: Share = Field(
-        0, description="probability that a subword splits into the two it was merged from, which may split again"
-    )
-
-    @property
-    def is_active(self) -> bool:
-        return any(self.model_dump().values())
-
-
 class Corpus(Section):  # the sources of the text; a named corpus has its own defaults
     name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
@@ -96,7 +61,9 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     train_tgt: Annotated[list[str], MAY_CHANGE] = Field(
         [], description="your own training files, target side, in the same order"
     )
-    sources: Annotated[list[TextSource], MAY_CHANGE] = Field([], description="more of your own text, in any format")
+    sources: Annotated[list[TextSource], MAY_CHANGE] = Field(
+        [], description="more text: your own in any format, named corpora, hub data sets"
+    )
     dev_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="development file, source side")
     dev_tgt: Annotated[str | None, MAY_CHANGE] = Field(None, description="development file, target side")
     test_src: Annotated[str | None, MAY_CHANGE] = Field(None, description="test file, source side")
@@ -159,12 +126,12 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
         return list(dict.fromkeys([*self.target_tokens, *filter(None, tags)]))
 
     def of_source(self, index: int | None) -> "Corpus":
-        """Return this section with the languages and filters of an entry of `sources`."""
+        """Return this section with the languages, cleaning and filters of an entry of `sources`."""
         if index is None:
             return self
         entry = self.sources[index]
-        filters = entry.filters or self.filters
-        return self.model_copy(update={"src": entry.src or self.src, "tgt": entry.tgt or self.tgt, "filters": filters})
+        names = "src", "tgt", "cleaning", "filters"
+        return self.model_copy(update={name: getattr(entry, name) or getattr(self, name) for name in names})
 
     def of_synthetic(self, entry: Synthetic) -> "Corpus":
         """Return this section with the languages of an entry of `synthetic`."""
@@ -172,10 +139,16 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def trained(self) -> list["Corpus"]:
-        """A copy of this section for each training text, with the languages and filters of that text."""
+        """A copy of this section for each part of the training text, with its languages, cleaning and filters."""
         own = [self] if self.train_src or not self.sources else []
         sources = [self.of_source(i) for i, entry in enumerate(self.sources) if entry.split == "train"]
         return [*(own + sources if self.real_pairs else []), *map(self.of_synthetic, self.synthetic)]
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The maximum length of a side of any training text, in subwords; None: no limit."""
+        limits = [section.cleaning.max_tokens for section in self.trained]
+        return None if None in limits else max(filter(None, limits))
 
     def prefix(self, index: int | None) -> str:
         """Return the tokens that begin each source line of an entry of `sources`, each followed by a space."""
@@ -251,6 +224,9 @@ class Training(Section):  # section 5 of the paper
         1, gt=0, le=100, description="without weights: shares are proportional to sizes ^ (1 / temperature)"
     )
     stages: list[Stage] = Field([], description="other weights from later steps on")
+    augment: list[Augment] = Field(
+        [], description="augmentation of train_src, of each source, of each synthetic entry; none: corpus.augment"
+    )
     tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
     micro_batches: Annotated[int, OPERATION] = Field(
         8, ge=1, le=4096, description="parts of a step; if there are more processes, one part for each"
@@ -340,6 +316,10 @@ class Recipe(Section):  # all settings of one run
     averaging: Annotated[Averaging, MAY_CHANGE | LOCAL] = Averaging()
     decoding: Annotated[Decoding, MAY_CHANGE | LOCAL] = Decoding()
     expect: Annotated[Expect, OPERATION | LOCAL] = Expect()
+
+    @property
+    def is_augmented(self) -> bool:
+        return any(augment.is_active for augment in self.training.augment or [self.corpus.augment])
 
 
 def policies(section: type[Section] = Recipe, inherited: Policy = NO_POLICY, prefix: str = "") -> dict[str, Policy]:

@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from nmt_cli.corpus.augmentation import BLOCK, MOST_JOINED, Augmentation, augmen
 from nmt_cli.corpus.stages import Pool
 from nmt_cli.corpus.store import Corpus, SideWriter, open_side
 from nmt_cli.recipe import schema
+from nmt_cli.recipe.text_source import Augment
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
-from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, from_os_error
+from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError, from_os_error
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.training.batches import count_steps
 from nmt_cli.training.collectives import on_all
@@ -44,7 +46,8 @@ class AugmentedCorpus(Corpus):
 
     @property
     def fewest_lines(self) -> int:
-        return len(self.src) // MOST_JOINED if self.texts.augmentation.settings.joined else len(self.src)
+        runs = self.texts.augmentation.runs(0, len(self.src))
+        return sum((end - start) // (MOST_JOINED if settings.joined else 1) for _, start, end, settings in runs)
 
 
 def augmented(
@@ -55,13 +58,17 @@ def augmented(
     The text exists until `stack` closes. All processes of a run call this together. The run continues after `step`.
     """
     augment, training = settings.corpus.augment, settings.training
-    if not augment.is_active:
+    if not settings.is_augmented:
         return corpus
+    if training.augment and len(training.augment) != len(corpus.parts):
+        known = f"the corpus has {len(corpus.parts)} parts, in the order of its manifest"
+        raise UsageError(f"training.augment has {len(training.augment)} entries, but {known}. Give one for each")
     languages = settings.corpus.src, settings.corpus.tgt
     # Take the target languages from the corpus, because the recipe of this run or machine may list other sources.
     prepared = schema.Corpus.model_validate(corpus.manifest.get("recipe", {}), extra="ignore")
     targets = tuple(prepared.target_tokens)
-    augmentation = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed, targets)
+    parts = tuple(zip(accumulate(corpus.parts), training.augment, strict=False))
+    augmentation = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed, targets, parts)
     writer = accelerator.process_index - accelerator.local_process_index  # the first process of this machine
     directory = run / DIRECTORY / f"{artefact.HOST}-{writer}"
     texts = EpochTexts(corpus, augmentation, directory, accelerator.is_local_main_process)
@@ -71,10 +78,20 @@ def augmented(
         texts.first = mixing.locate(step)[0]
         texts.last = mixing.locate(training.steps - 1)[0]
     if accelerator.is_main_process:
-        shares = ", ".join(f"{kind} {share:g}" for kind, share in augment.model_dump().items() if share)
-        say(f"changing the text in each epoch: {shares}")
+        for name, each in zip(_part_names(corpus), training.augment, strict=False):
+            say(f"changing the text of {name} in each epoch: {_shares(each)}")
+        if not training.augment:
+            say(f"changing the text in each epoch: {_shares(augment)}")
     on_all(accelerator, lambda: stack.enter_context(texts))
     return result
+
+
+def _part_names(corpus: Corpus) -> list[str]:
+    return [str(part["name"]) for part in corpus.manifest.get("parts", [])]
+
+
+def _shares(augment: Augment) -> str:
+    return ", ".join(f"{kind} {share:g}" for kind, share in augment.model_dump().items() if share) or "unchanged"
 
 
 def remove_leftovers(run: Path) -> None:

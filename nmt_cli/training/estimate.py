@@ -92,7 +92,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     seconds = tokens / tokens_per_second
     device = f"{accelerator.num_processes} x {accelerator.device.type}, {str(trainer.dtype).removeprefix('torch.')}"
     operations = sum(work for work, _ in step_parts(settings.model, vocabulary, src, tgt).values()) / tgt.sum()
-    augmentation = ", corpus.augment" if settings.corpus.augment.is_active else ""
+    augmentation = ", corpus.augment" if settings.is_augmented else ""
     most = float("inf") if training.max_hours is None else training.max_hours * 3600
     rows = [  # the paper's figures: Table 3, sections 5.1 and 5.2, and Table 2 for FLOPs
         ("device", device, "8 x P100", "8 x P100"),

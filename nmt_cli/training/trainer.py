@@ -128,7 +128,7 @@ class Trainer:
 
     def check_memory(self) -> None:
         """Compute the gradient of the longest sentences and discard it, so that a lack of memory shows at the start."""
-        growth = 2 if self.settings.corpus.augment.is_active else 1.1  # size of the largest step, in average steps
+        growth = 2 if self.settings.is_augmented else 1.1  # size of the largest step, in average steps
         step_tokens = growth * self.settings.training.tokens_per_step
         most = max(self.memory_tokens, step_tokens / self.plan.micro_batches)
         tokens = max(1, int(min(most, step_tokens / self.accelerator.num_processes)))

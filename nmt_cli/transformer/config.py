@@ -99,7 +99,7 @@ def from_recipe(recipe: "schema.Recipe", vocabulary_size: int, seen_tokens: int 
         tgt=recipe.corpus.tgt,
         output=recipe.corpus.format,
         vocabulary_size=vocabulary_size,
-        max_tokens=recipe.corpus.cleaning.max_tokens,
+        max_tokens=recipe.corpus.max_tokens,
         seen_tokens=seen_tokens,
         architecture=Architecture(**{each.name: settings[each.name] for each in fields(Architecture)}),
         decoding=Decoding(**vars(recipe.decoding)),

@@ -14,6 +14,7 @@ import texts
 from nmt_cli.corpus import bitext, cleaning, parts, prepare, readers, shards, stages, store, tokenizer
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.corpus.shards import Share, prepare_shard
+from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError
@@ -27,7 +28,7 @@ PAIRS += [("word " * 400, "wort " * 400), NEXT[0], ("one two three", "x " * 90),
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of two chunks of 40 pairs, and buckets of about 300 hashes."""
-    for module in (readers, parts, stages, bitext):
+    for module in (readers, stages, bitext):
         monkeypatch.setattr(module, "CHUNK", 40)
     monkeypatch.setattr(parts, "PART_PAIRS", 80)
     monkeypatch.setattr(stages, "HASHES_AT_ONCE", 300)
@@ -141,6 +142,24 @@ def test_an_operating_system_error_of_a_shard_names_its_file_or_the_parts(
         with pytest.raises(StorageError, match=rf"\({named}\): No space left"):
             run(corpus, tmp_path / "out", 1, 2)
         assert not list((tmp_path / "out.parts").glob("work-*"))
+
+
+def test_each_source_has_its_own_cleaning_in_shards(tmp_path: Path) -> None:
+    """Sources begin and end within parts and chunks."""
+    entries: list[dict[str, Any]] = []
+    for number, (text, drops) in enumerate(((NEXT[:170], True), (NEXT[100:230], False), (NEXT[150:310], True))):
+        file = texts.write(tmp_path / f"{number}.tsv", (f"{src}\t{tgt}" for src, tgt in [*text, text[3]]))
+        entries.append({"files": [str(file)], "cleaning": {"drop_duplicates": drops, "max_tokens": 20 + 2 * number}})
+    corpus = section(tmp_path, sources=entries, train_src=[], train_tgt=[])
+    whole = contents(texts.run(corpus, tmp_path / "whole"))
+    rounds(corpus, tmp_path / "out", iter([3] * 4))
+    assert contents(tmp_path / "out") == whole
+    parts = artefact.read_json(tmp_path / "out" / "manifest.json")["parts"]
+    tokenizer = Tokenizer(tmp_path / "out" / "tokenizer.model")
+    longer = [max(map(len, tokenizer.encode(list(pair)))) for pair in NEXT]
+    fits = [[length <= most for length in longer] for most in (20, 22, 24)]
+    expected = [sum(fits[0][:170]) - sum(fits[0][40:44]), sum(fits[1][100:230]) + fits[1][103], sum(fits[2][230:310])]
+    assert [part["pairs"] for part in parts] == expected
 
 
 def test_an_existing_tokenizer_is_used(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_each_pair_is_dropped_for_the_first_reason(tmp_path: Path) -> None:
     stages.load_tokenizer.cache_clear()
     repeats = np.array([repeated for *_, repeated in sizes])
     ids, lengths, remaining, stats, flags = stages.encode_chunk(
-        tmp_path / "tokenizer.model", section, (list(src), list(tgt), repeats)
+        tmp_path / "tokenizer.model", section, (list(src), list(tgt), repeats, 0)
     )
     first = model.encode([word])[0]
     assert [side.tolist() for side in ids] == [[*first * 8, 2, *first * 3, 2], [*first * 8, 2, *first * 6, 2]]
@@ -114,7 +114,7 @@ def test_each_pair_is_dropped_for_the_first_reason(tmp_path: Path) -> None:
         cleaning.RATIO: [(src[3], tgt[3]), (src[4], tgt[4])],
     }
     assert (stats.read, flags.tolist()) == (0, [])
-    nothing = stages.encode_chunk(tmp_path / "tokenizer.model", section, (src[:1], tgt[:1], repeats[:1]))
+    nothing = stages.encode_chunk(tmp_path / "tokenizer.model", section, (src[:1], tgt[:1], repeats[:1], 0))
     assert [(side.tolist(), side.dtype) for side in nothing[0]] == [([], np.int32)] * 2
 
 

@@ -63,15 +63,15 @@ Augment: no_stop=0,ge0,le1 typos=0,ge0,le1 upper=0,ge0,le1 title=0,ge0,le1 noise
   bpe_dropout=0,ge0,le1
 Synthetic: side=src files=[] src=None tgt=None model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000
   sampling=False weight=None
-TextSource: files=[] format=None split=train src=None tgt=None columns=[] score=None min_score=None finished=False
-  tag=,pattern^[a-z0-9]*$ weight=None filters=None
+TextSource: files=[] corpus=None config=None format=None split=train src=None tgt=None columns=[] score=None
+  min_score=None finished=False tag=,pattern^[a-z0-9]*$ weight=None cleaning=None filters=None augment=None
 Stage: from_step=1,ge1 weights=[]
 Model: num_layers=6,ge1,le1000 encoder_layers=None,ge1,le1000 decoder_layers=None,ge1,le1000
   d_model=512,ge2,le65536 d_ff=2048,ge1,le1048576 num_heads=8,ge1,le1024 d_k=64,ge1,le65536 d_v=64,ge1,le65536
   dropout=0.1,ge0,le0.99 norm=post positions=sinusoidal max_length=1024,ge8,le1048576 attention_bias=False
   output_bias=False activation=relu source_vocabulary=0,ge0 tied_output=True source_eos=True
   decoder_cell=attention
-Training: steps=100000,ge1 max_hours=None,ge0 weights=[] temperature=1,gt0,le100 stages=[]
+Training: steps=100000,ge1 max_hours=None,ge0 weights=[] temperature=1,gt0,le100 stages=[] augment=[]
   tokens_per_step=25000,ge1 micro_batches=8,ge1,le4096
   warmup_steps=4000,ge1 rate_factor=1.0,ge0 cooldown_steps=0,ge0 adam_beta1=0.9,ge0,le0.999999
   adam_beta2=0.98,ge0,le0.999999 adam_epsilon=1e-09,ge0 label_smoothing=0.1,ge0,le0.999
@@ -380,6 +380,12 @@ def test_a_synthetic_entrys_own_model_overrides_the_teacher(read: Read) -> None:
 def test_differences_cover_the_keys_of_both_sides() -> None:
     old, new = {"a": {"b": 1, "c": 2}, "d": 0}, {"a": {"b": 1, "c": "2", "e": None}, "f": False}
     assert loading.differences(old, new) == ["a.c: 2 -> 2", "d: 0 -> None", "f: None -> False"]
+    old, new = {"a": [{"b": 1}, {"b": 2}]}, {"a": [{"b": 1}, {"b": 3}]}
+    assert loading.differences(old, new) == ["a.1.b: 2 -> 3"]
+    for other in ([], [{"b": 1}], [1, 2]):
+        assert loading.differences(old, {"a": other}) == [f"a: {old['a']} -> {other}"]
+    assert loading.has_policy("corpus.sources.1.files: a -> b", schema.MAY_CHANGE)
+    assert not loading.has_policy("training.augment.0.typos: 0 -> 1", schema.MAY_CHANGE)
 
 
 def test_merging_keeps_the_rest_and_changes_neither_side() -> None:
