@@ -446,8 +446,10 @@ def test_a_background_segment_is_taken_as_soon_as_it_is_due() -> None:
 
 @pytest.mark.parametrize(
     ("room", "count"),
-    [((99, 99, 1), 1), ((99, 99, 3), 1), ((99, 99, 4), 2), ((99, 99, 7), 3), ((10, 99, 99), 2)]
-    + [((12, 99, 99), 3), ((99, 10, 99), 3), ((99, 12, 99), 4), ((1, 99, 99), 1), ((99, 1, 99), 1)],
+    [
+        *(((99, 99, 1), 1), ((99, 99, 3), 1), ((99, 99, 4), 2), ((99, 99, 7), 3), ((10, 99, 99), 2)),
+        *(((12, 99, 99), 3), ((99, 10, 99), 3), ((99, 12, 99), 4), ((1, 99, 99), 1), ((99, 1, 99), 1)),
+    ],
 )
 def test_rows_tokens_and_the_batch_are_counted(room: tuple[int, int, int], count: int) -> None:
     """In hypotheses, and in source tokens. A batch is complete once it has so many."""

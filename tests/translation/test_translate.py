@@ -88,7 +88,7 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
     assert out[2].startswith("rot und")
     assert re.fullmatch("rot( rot){50,}( .*)?", out[3])
     assert "1 lines or prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
-    with pytest.raises(DataError, match="fewer prefixes than lines: none for line 5$"):
+    with pytest.raises(DataError, match=r"fewer prefixes than lines: none for line 5$"):
         run(translator, data + b"a\n", prefix=prefixes)
     with pytest.raises(DataError, match=r"more prefixes than lines \(2\)"):
         run(translator, b"rot\nrot\n", prefix=prefixes)

@@ -208,7 +208,7 @@ def test_all_pairs_are_scored_or_their_error_is_raised(
     with translator_by(model, forced) as translator:
         assert [scored.log_probability for scored in translator.score(pairs)] == [-size for size in sizes]
 
-        with pytest.raises(DataError, match="^line 5 has more than the model's 128 tokens"):
+        with pytest.raises(DataError, match=r"^line 5 has more than the model's 128 tokens"):
             list(translator.score([*pairs[:4], ("rot", "rot " * 128)]))
 
     def failing(segment: Segment) -> list[int]:
