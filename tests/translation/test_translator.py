@@ -264,7 +264,7 @@ def test_a_thousand_hypotheses_are_the_most(model: Path) -> None:
     with Translator(model) as translator:
         assert translator.resolved(SearchOptions(n_best=1000)).beam == 1000
         assert translator.resolved(SearchOptions(n_best=1000, sampling=Sampling())).beam == 1
-        with pytest.raises(UsageError, match="^5 hypotheses need a beam of 5 or more, not 2$"):
+        with pytest.raises(UsageError, match=r"^5 hypotheses need a beam of 5 or more, not 2$"):
             translator.resolved(SearchOptions(n_best=5, beam=2))
 
 
