@@ -13,7 +13,6 @@ from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.translation import assembler
 from nmt_cli.translation.assembler import join
 from nmt_cli.translation.options import Sampling
-from nmt_cli.translation.queue import WorkerQueue
 from nmt_cli.translation.segmenter import halves
 from nmt_cli.translation.segments import Hypothesis, Segment
 
@@ -236,24 +235,3 @@ def test_a_half_is_searched_for_the_terms_of_its_own(model: Path) -> None:
         [found] = translator.translate([line], terms=Terms.parse(["Hund\tBaum", "rot\trot"]))
         assert [[term.source for term in segment.terms] for segment in found.segments] == [["Hund"], ["rot"]]
         assert (translator.counts["retried"], translator.counts["constrained"]) == (1, 0)
-
-
-def test_no_part_of_a_failed_text_is_searched_again(model: Path) -> None:
-    """Also a part that was searched beside the one that failed."""
-    depths = list[int]()
-
-    def search(queue: WorkerQueue) -> None:
-        while taken := queue.take(99, 999, 99):
-            for segment in taken:
-                depths.append(segment.depth)
-                segment.error = None if segment.position else KeyError("first")
-                segment.hypotheses = [Hypothesis([5] * 40, -1.0, -1.0, [-1.0] * 41)]
-            queue.finish(taken)
-
-    with translator_by(model, search) as translator:
-        translator.segmenter.seen_tokens = 6
-        pending = translator.submit("der Hund geht nicht. die Katze ist nicht rot.")
-        with pytest.raises(KeyError, match="first"):
-            pending.result(20)
-        translator.queue.wait_for(lambda: not translator.queue.unfinished, 20)
-    assert depths == [0, 0]

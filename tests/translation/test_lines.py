@@ -48,8 +48,9 @@ def test_one_line_out_for_every_line_in(translator: Translator, final: bytes) ->
 def test_invalid_bytes_are_reported_or_refused(translator: Translator, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(translator, b"rot\n\xff\xfe\xfa\nblau\n\xc0\n").count(b"\n") == 4
     assert "2 lines are not UTF-8 (first: line 2)" in capsys.readouterr().err
-    with pytest.raises(DataError, match="line 2 is not UTF-8"):
-        run(translator, b"rot\n\xff\n", strict=True)
+    for data, number in ((b"rot\n\xff\n", 2), (b"f\xfcr\n", 1)):
+        with pytest.raises(DataError, match=f"line {number} is not UTF-8"):
+            run(translator, data, strict=True)
 
 
 def test_the_lines_of_a_file_are_counted_without_reading_on() -> None:

@@ -30,10 +30,10 @@ class Work:
         background_limit: int | None = None,
     ) -> None:
         self.gate, self.taken, self.done = threading.Event(), list[Segment](), list[Segment]()
-        self.fails: Callable[[Segment], bool] = lambda _: False  # a search that holds such a segment raises `error`
+        self.fails: Callable[[Segment], bool] = lambda _: False  # a search with one of these raises `error`
         self.error: type[BaseException] = ZeroDivisionError
-        self.held = [0] * threads  # the most recent number of segments of each worker
-        self.positions = list[list[int]]()  # those of a worker's segments, each time that it took one
+        self.held = [0] * threads  # by each worker
+        self.positions = list[list[int]]()  # of the segments that a worker held, whenever it took one
         searches = [self.search(number, room) for number in range(threads)]
         self.queue = SegmentQueue(searches, done or self.done.append, background_limit)
 
@@ -65,7 +65,7 @@ class Work:
         return text
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        for _ in range(3000):  # the change may come without a notification
+        for _ in range(3000):  # what has changed may not be told
             if self.queue.wait_for(condition, 0.01):
                 return
         pytest.fail("the condition does not hold in time")
@@ -117,10 +117,10 @@ def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones(
 
 
 def test_a_long_text_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker holds at most `background_limit` background segments, and none beside a first one; none is lost."""
+    """A worker holds at most so many background segments, none beside a first one; none is lost."""
     monkeypatch.setattr(module, "BUSY_SECONDS", 1e9)
     work = Work(threads=2, room=100, background_limit=3)
-    with work.queue.changed:  # until the second text arrives, the first could take more room
+    with work.queue.changed:  # before the second text arrives, the first may have more
         long, other = work.submit(30), work.submit(30)
     work.wait_for(lambda: work.queue.searching >= 2)
     short = [segment for _ in range(20) for segment in work.submit(1)]
@@ -150,7 +150,7 @@ def test_a_long_text_has_more_room_while_no_other_arrives(monkeypatch: pytest.Mo
 
 
 def test_the_last_segments_of_a_long_text_make_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even when none of them is waiting any more."""
+    """Also where none of them waits any more."""
     monkeypatch.setattr(module, "BUSY_SECONDS", 1e9)
     work = Work(room=100, background_limit=2, done=lambda segment: segment.position == 0 and work.gate.clear())
     work.gate.set()
@@ -160,7 +160,7 @@ def test_the_last_segments_of_a_long_text_make_room_for_another(monkeypatch: pyt
     work.submit(6)
     work.positions.clear()
     work.gate.set()
-    work.wait_for(lambda: len(work.positions) >= 3)  # the first one closes the gate when it is done
+    work.wait_for(lambda: len(work.positions) >= 3)  # the first one closes the gate behind it
     work.finish()
     assert work.positions == [[0], [1], [1, 2], [3], [3, 4], [5]]
 
@@ -186,7 +186,7 @@ def test_cancelled_segments_are_done_without_a_search() -> None:
 
 
 def test_a_waiting_thread_learns_of_cancelled_segments() -> None:
-    """It may be the last event, and the thread waits without a time limit."""
+    """Nothing else may happen after it, and a wait has no limit."""
     work = Work()
     with work.queue.changed:  # so that nothing is taken before this waits
         for segment in work.submit(3):
@@ -331,7 +331,7 @@ def test_close_gives_every_unfinished_segment_an_error() -> None:
 
 
 def test_a_search_takes_the_segments_that_have_room() -> None:
-    """They fit `rows` and `tokens`, and stop at `batch` tokens; a search with no segments always takes the next."""
+    """In `rows` and `tokens`, until `batch` tokens are reached; one without segments takes the next in any case."""
     sizes = [(4, 9), (1, 3), (2, 3), (2, 3), (1, 3), (1, 30), (1, 1)]  # beams and tokens
     segments = [Segment([5] * tokens, options(beam)) for beam, tokens in sizes]
     taken = list[list[int]]()
@@ -447,16 +447,8 @@ def test_a_background_segment_is_taken_as_soon_as_it_is_due() -> None:
 @pytest.mark.parametrize(
     ("room", "count"),
     [
-        ((99, 99, 1), 1),
-        ((99, 99, 3), 1),
-        ((99, 99, 4), 2),
-        ((99, 99, 7), 3),
-        ((10, 99, 99), 2),
-        ((12, 99, 99), 3),
-        ((99, 10, 99), 3),
-        ((99, 12, 99), 4),
-        ((1, 99, 99), 1),
-        ((99, 1, 99), 1),
+        *(((99, 99, 1), 1), ((99, 99, 3), 1), ((99, 99, 4), 2), ((99, 99, 7), 3), ((10, 99, 99), 2)),
+        *(((12, 99, 99), 3), ((99, 10, 99), 3), ((99, 12, 99), 4), ((1, 99, 99), 1), ((99, 1, 99), 1)),
     ],
 )
 def test_rows_tokens_and_the_batch_are_counted(room: tuple[int, int, int], count: int) -> None:

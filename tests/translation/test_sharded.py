@@ -215,6 +215,9 @@ def test_workers_on_other_processors_may_help(model: Path, file: Path, monkeypat
     """If they compute with the same precision."""
     options = TranslateOptions(models=(model,), precision="fp32", workers=1)
     begin(file, options)
+    files, three = inputs.find([str(file)]), replace(options, workers=3)
+    with ShardedTranslation(files, str(file.parent / "out"), three) as job:
+        assert len(job.translator.backend.searches) == 3
     monkeypatch.setenv("NMT_ENGINE", "base")
     begin(file, options)
     with pytest.raises(OutputError, match="arithmetic was fp32, now int8"):

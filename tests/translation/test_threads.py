@@ -183,8 +183,9 @@ def test_the_load_is_what_waits_and_what_is_searched(model: Path, gate: Gate) ->
         while not gate.entered:
             time.sleep(0.001)
         pending += [translator.submit("rot") for _ in range(3)]
-        assert translator.load == (3, 1)
+        load = translator.load
         gate.opened.set()
+        assert load == (3, 1)
         assert all(each.result(60).text is not None for each in pending)
 
 

@@ -264,6 +264,8 @@ def test_a_thousand_hypotheses_are_the_most(model: Path) -> None:
     with Translator(model) as translator:
         assert translator.resolved(SearchOptions(n_best=1000)).beam == 1000
         assert translator.resolved(SearchOptions(n_best=1000, sampling=Sampling())).beam == 1
+        with pytest.raises(UsageError, match=r"^5 hypotheses need a beam of 5 or more, not 2$"):
+            translator.resolved(SearchOptions(n_best=5, beam=2))
 
 
 def test_the_case_follows_the_languages_of_the_model(tmp_path: Path) -> None:
