@@ -123,6 +123,7 @@ def test_the_length_penalty_is_that_of_the_middle_length(
     assert toolkits.write.call_args.args[1] == penalties[0] != penalties[1]
     card = " ".join((tmp_path / "hf" / "README.md").read_text().split())
     assert f"by length ^ {penalties[0]}. The effect is the same at {lengths[1]} tokens" in card
+    assert "have one limit for all sentences, here 128." in card
 
 
 def test_the_dev_text_lies_beside_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
