@@ -15,7 +15,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalize
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
 from nmt_cli.interop.argos_export import VERSION, prepare_package, write_archive
-from nmt_cli.interop.argos_package import SENTENCEPIECE, argos_code
+from nmt_cli.interop.argos_package import argos_code
 from nmt_cli.interop.formats import ARGOS
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.transformers_marian import MAX_OUTPUT, write_transformers
@@ -51,6 +51,8 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     loaded = load_model(model)
     recipe = loaded.recipe
     tokenizer = Tokenizer(loaded.tokenizer_file)
+    if target == "hf" and tokenizer.moses:
+        raise DataError("cannot export: transformers has no tokenizer for bpe.model. --to argos and ctranslate2 work")
     texts, references = comparison_lines(recipe, file, loaded.directory)
     longest = recipe.model.max_length - recipe.decoding.extra_length
     sizes = {i: len(ids) for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
@@ -137,7 +139,7 @@ def _write_ctranslate2(
             raise DataError("cannot export: CTranslate2 converts only Marian models with one vocabulary, not two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
     copy(loaded.tokenizer_file, out / "tokenizer.model")
-    return CTranslate2(out, [tokenizer.tokens([*range(tokenizer.vocabulary_size)])] * 2)
+    return CTranslate2(out, [tokenizer.vocabulary] * 2)
 
 
 def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, quantization: str) -> Adapter:
@@ -146,8 +148,7 @@ def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out:
     corpus = loaded.recipe.corpus
     prefix = loaded.recipe.decoding.target_prefix
     prepare_package(out, corpus.src, corpus.tgt, prefix)
-    spm = [(out / SENTENCEPIECE).read_bytes()] * 2
-    return CTranslate2(out / "model", names, spm, ends_source=False, prefix=prefix)
+    return CTranslate2(out / "model", names, ends_source=False, prefix=prefix)
 
 
 def _bleu_change(
