@@ -21,10 +21,10 @@ SPACE = "\u2581"
 END = "</w>"  # in codes: the end of a word
 VERSIONS = ("0.1", "0.2")  # of codes; since 0.2 the end of a word belongs to its last character
 MAX_MERGES = 200_000  # subword-nmt learns 10,000 to 100,000
-MAX_CACHED_WORDS = 1 << 13
+CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40
 LONGEST = 500  # characters; longer words are cut, because sacremoses takes quadratic time for some of them
-_LONGEST_WORDS = re.compile(rf"(\S{{{LONGEST}}})(?=\S)")
-_FIRST_TOKEN = re.compile(r"(>>[^<> ]+<<)(?: |$)")  # a token of the target language or a tag
+MOST_FIRST = 2  # tokens such as >>deu<< at the beginning of a source: its target language and a tag
+_FIRST_TOKEN = re.compile(r"(>>[^<> ]+<<)(?: |$)")
 
 
 def is_moses_file(data: bytes) -> bool:
@@ -115,7 +115,7 @@ class MosesBpe:
 
     def __init__(self, file: Path) -> None:
         values = read_file(file)
-        codes = Codes(values["codes"], file)
+        self._codes = Codes(values["codes"], file)
         self._names: list[str] = values["tokens"]
         self._ids = {name: number for number, name in enumerate(self._names)}
         if (*self._names[:3],) != SPECIAL or len(self._ids) < len(self._names):
@@ -124,7 +124,7 @@ class MosesBpe:
         try:
             from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer
         except ImportError:
-            raise UsageError('this model needs sacremoses for its tokens. Install it: pip install "nmt-cli[moses]"') from None
+            raise UsageError('bpe.model needs sacremoses. Install it: pip install "nmt-cli[moses]"') from None
         language = values["language"]
         self._normalizer = MosesPunctNormalizer(language)
         self._tokenizer = MosesTokenizer(language)
@@ -133,7 +133,7 @@ class MosesBpe:
         alpha, lower = map(frozenset, (self._tokenizer.IsAlpha, self._tokenizer.IsLower))
         self._tokenizer.isanyalpha = lambda text: not alpha.isdisjoint(text)
         self._tokenizer.islower = lower.issuperset
-        self._parts = functools.lru_cache(MAX_CACHED_WORDS)(codes.split)
+        self._cached_parts = functools.lru_cache(CACHED_WORDS)(self._codes.split)
         self._text = functools.lru_cache(64)(self._detokenized)  # `decode` and `spell` need the same
 
     def get_piece_size(self) -> int:
@@ -148,12 +148,14 @@ class MosesBpe:
     def encode(self, line: str) -> list[int]:
         """Return the ids of a normalized line, without EOS."""
         ids = list[int]()
-        while (found := _FIRST_TOKEN.match(line)) and found[1] in self._ids:
+        while len(ids) < MOST_FIRST and (found := _FIRST_TOKEN.match(line)) and found[1] in self._ids:
             ids.append(self._ids[found[1]])
             line = line[found.end() :]
-        line = self._normalizer.normalize(_LONGEST_WORDS.sub(r"\1 ", line))
-        for word in self._tokenizer.tokenize(line):
-            *parts, last = self._parts(word)
+        words = line.split(" ")
+        if max(map(len, words)) > LONGEST:
+            line = " ".join(word[i : i + LONGEST] for word in words for i in range(0, len(word), LONGEST))
+        for word in self._tokenizer.tokenize(self._normalizer.normalize(line)):
+            *parts, last = self._cached_parts(word) if len(word) <= LONGEST_CACHED else self._codes.split(word)
             ids += [self.piece_to_id(name) for name in (*(part + CONTINUED for part in parts), last)]
         return ids
 
@@ -180,7 +182,7 @@ class MosesBpe:
         pieces = list[str]()
         for token in ids:
             if token in self._hidden:
-                pieces.append(self._names[token])
+                pieces.append(self._names[token] or SPACE)
                 continue
             part = self._detokenizer.unescape_xml(self._spelling(token).removesuffix(CONTINUED))
             end = at + text.startswith(" ", at) + len(part)
