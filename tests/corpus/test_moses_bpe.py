@@ -1,5 +1,6 @@
 """Moses tokens split by subword-nmt's codes."""
 
+import itertools
 import json
 import random
 import sys
@@ -37,7 +38,7 @@ def extended(directory: Path, *more: str, language: str = "en") -> Tokenizer:
 def slowly_split(word: str, merges: list[tuple[str, str]], *, separate_end: bool) -> list[str]:
     """Split a word as subword-nmt describes it: merge all occurrences of the first pair until none is left."""
     symbols = [*word, "</w>"] if separate_end else [*word[:-1], word[-1] + "</w>"]
-    while found := [pair for pair in zip(symbols, symbols[1:], strict=False) if pair in merges]:
+    while found := [pair for pair in itertools.pairwise(symbols) if pair in merges]:
         first, merged, index = min(found, key=merges.index), list[str](), 0
         while index < len(symbols):
             size = 2 if (*symbols[index : index + 2],) == first else 1
