@@ -41,12 +41,13 @@ def to_bytes(language: str, codes: str, tokens: Sequence[str], hidden: Sequence[
 def read_file(file: Path) -> dict[str, Any]:
     """Return the values of a tokenizer file. Raise DataError if they have other types."""
     values = artefact.read_json(file)
-    lists = [values.get(name) for name in ("tokens", "hidden")]
-    texts = [values.get(name) for name in ("language", "codes")]
-    if not all(isinstance(each, list) for each in lists):
-        raise DataError(f"{file} is damaged: its tokens must be a list")
+    texts: list[Any] = [values.get("language"), values.get("codes")]
+    for name in ("tokens", "hidden"):
+        if not isinstance(values.get(name), list):
+            raise DataError(f"{file} is damaged: its {name} must be a list")
+        texts += values[name]
     try:
-        "".join([*texts, *lists[0], *lists[1]]).encode()
+        "".join(texts).encode()
     except (TypeError, UnicodeError):
         raise DataError(f"{file} is damaged: its values must be text") from None
     return values

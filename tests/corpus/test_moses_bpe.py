@@ -152,7 +152,7 @@ def test_scores_are_refused(tokenizer: Tokenizer) -> None:
     ("change", "reason"),
     [
         ({"tokens": "a"}, "its tokens must be a list"),
-        ({"hidden": None}, "its tokens must be a list"),
+        ({"hidden": None}, "its hidden must be a list"),
         ({"language": 1}, "its values must be text"),
         ({"codes": ["a b"]}, "its values must be text"),
         ({"tokens": [*SPECIAL, 5]}, "its values must be text"),
