@@ -15,7 +15,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalize
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
 from nmt_cli.interop.argos_export import VERSION, prepare_package, write_archive
-from nmt_cli.interop.argos_package import argos_code
+from nmt_cli.interop.argos_package import SENTENCEPIECE, argos_code
 from nmt_cli.interop.formats import ARGOS
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.transformers_marian import MAX_OUTPUT, write_transformers
@@ -148,7 +148,9 @@ def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out:
     corpus = loaded.recipe.corpus
     prefix = loaded.recipe.decoding.target_prefix
     prepare_package(out, corpus.src, corpus.tgt, prefix)
-    return CTranslate2(out / "model", names, ends_source=False, prefix=prefix)
+    file = out / SENTENCEPIECE
+    spm = [file.read_bytes()] * 2 if file.is_file() else []
+    return CTranslate2(out / "model", names, spm, ends_source=False, prefix=prefix)
 
 
 def _bleu_change(
