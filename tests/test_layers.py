@@ -65,7 +65,7 @@ OWNERS = {
     "sentencepiece": {"corpus.tokenizer", "interop"},
     "safetensors": {"transformer.weights", "interop"},
     "sacrebleu": {"scoring"},
-    "sacremoses": {"corpus.moses"},
+    "sacremoses": {"corpus.moses", "corpus.moses_bpe"},
     "regex": {"scoring.paper_bleu", "documents.kept"},
     "accelerate": {"training"},
     "fsspec": {"sharding.bucket"},

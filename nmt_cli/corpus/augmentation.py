@@ -174,7 +174,7 @@ def changed(
 
 def split_table(tokenizer: Tokenizer) -> Ids:
     """Return for each token the ids of the two tokens that byte-pair training merged into it, or -1 twice if none."""
-    tokens = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
+    tokens = tokenizer.vocabulary
     scores = {token: tokenizer.score(i) for i, token in enumerate(tokens) if not _ATOM.search(token)}
     ids = {token: i for i, token in enumerate(tokens)}
     table = np.full((len(tokens), 2), -1, np.int32)

@@ -1,7 +1,7 @@
 """SentencePiece: one joint byte-pair model for both languages, with byte fallback for unseen characters.
 
 An imported model may have a separate SentencePiece model for target text, in `tokenizer.target.model`. Its vocabulary
-may differ from the source vocabulary.
+may differ from the source vocabulary. The files of an imported model may also be those of `moses_bpe.py`.
 """
 
 import functools
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.corpus.moses_bpe import MosesBpe, is_moses_file
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
 
@@ -147,25 +148,32 @@ def files_of(file: Path) -> list[Path]:
     return [file, *(each for each in [target_file(file)] if each.is_file())]
 
 
+def _sentencepiece(file: Path, data: bytes) -> Any:
+    import sentencepiece
+
+    try:
+        model = sentencepiece.SentencePieceProcessor(model_proto=data or b"empty")
+    except RuntimeError as error:
+        raise DataError(f"{file} is not a SentencePiece model: {str(error)[:100]}") from None
+    ids = (model.pad_id(), model.unk_id(), model.eos_id(), model.bos_id())
+    if ids != (PAD, UNK, EOS, -1):
+        raise DataError(f"{file} has pad, unk, eos, bos = {ids}; nmt requires (0, 1, 2, -1)")
+    return model
+
+
 class Tokenizer:
-    """A loaded SentencePiece model with the special tokens of this package: PAD 0, UNK 1, EOS 2, no BOS.
+    """A loaded SentencePiece or Moses model with the special tokens of this package: PAD 0, UNK 1, EOS 2, no BOS.
 
     `target` encodes and decodes target text. It is this object unless there is a separate target model. Raises
     DataError for a model with other special tokens.
     """
 
     def __init__(self, file: Path) -> None:
-        import sentencepiece
-
         if not file.is_file():
             raise MissingError(f"no tokenizer {file}")
-        try:
-            self._model: Any = sentencepiece.SentencePieceProcessor(model_proto=file.read_bytes() or b"empty")
-        except RuntimeError as error:
-            raise DataError(f"{file} is not a SentencePiece model: {str(error)[:100]}") from None
-        ids = (self._model.pad_id(), self._model.unk_id(), self._model.eos_id(), self._model.bos_id())
-        if ids != (PAD, UNK, EOS, -1):
-            raise DataError(f"{file} has pad, unk, eos, bos = {ids}; nmt requires (0, 1, 2, -1)")
+        data = file.read_bytes()
+        self.moses = MosesBpe(file) if is_moses_file(data) else None
+        self._model: Any = self.moses or _sentencepiece(file, data)
         self.vocabulary_size = int(self._model.get_piece_size())
         self.target = Tokenizer(target_file(file)) if target_file(file).is_file() else self
 
@@ -183,6 +191,10 @@ class Tokenizer:
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
         """Return an int32 array of token ids for each normalized line, without EOS."""
+        if self.moses:
+            import numpy as np
+
+            return [np.array(ids, np.int32) for ids in self.encode(lines)]
         return self._model.encode(lines, out_type="numpy", num_threads=1)  # type: ignore[no-any-return]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
@@ -190,10 +202,18 @@ class Tokenizer:
         return [_BREAKS.sub(" ", self._model.decode(line)) for line in ids]
 
     def tokens(self, ids: list[int]) -> list[str]:
-        return [self._model.id_to_piece(i) for i in ids]
+        """Return the tokens of a text. ▁ stands for a space."""
+        return self.moses.spell(ids) if self.moses else [self._model.id_to_piece(i) for i in ids]
+
+    @functools.cached_property
+    def vocabulary(self) -> list[str]:
+        """The name of each token."""
+        return [self._model.id_to_piece(i) for i in range(self.vocabulary_size)]
 
     def score(self, token: int) -> float:
         """Return the score of a token. In byte-pair models, merges that were learned earlier have higher scores."""
+        if self.moses:
+            raise DataError("corpus.augment.bpe_dropout requires a SentencePiece model, not a Moses tokenizer")
         return float(self._model.get_score(token))
 
     def prefix(self, token: str) -> list[int]:
@@ -206,5 +226,6 @@ class Tokenizer:
     @functools.cached_property
     def begins(self) -> bytes:
         """One byte per token: 1 if it cannot continue a word, so the word before it is complete. EOS has 1."""
-        tokens = self.tokens(list(range(self.vocabulary_size)))
-        return bytes(not _WITHIN_WORD.match(token) for token in tokens)
+        if self.moses:  # the last token of a word has no @@
+            return b"\1" * self.vocabulary_size
+        return bytes(not _WITHIN_WORD.match(token) for token in self.vocabulary)

@@ -6,8 +6,10 @@ import zipfile
 from pathlib import Path
 
 from nmt_cli import __version__
+from nmt_cli.corpus import moses_bpe
 from nmt_cli.corpus.languages import name_of
-from nmt_cli.interop.argos_package import SENTENCEPIECE, argos_code
+from nmt_cli.corpus.tokenizer import target_file
+from nmt_cli.interop.argos_package import BPE, SENTENCEPIECE, argos_code
 from nmt_cli.interop.formats import METADATA
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import OutputError
@@ -22,7 +24,13 @@ def prepare_package(folder: Path, src: str, tgt: str, target_prefix: str) -> Non
     argostranslate does not end sources with EOS, so CTranslate2 has to.
     """
     model = folder / "model"
-    (model / "tokenizer.model").rename(folder / SENTENCEPIECE)
+    tokenizer = model / "tokenizer.model"
+    if moses_bpe.is_moses_file(tokenizer.read_bytes()):
+        artefact.write_file(folder / BPE, moses_bpe.read_file(tokenizer)["codes"].encode())
+        tokenizer.unlink()
+        target_file(tokenizer).unlink()
+    else:
+        tokenizer.rename(folder / SENTENCEPIECE)
     config = artefact.read_json(model / "config.json") | {"add_source_eos": True}
     (model / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", "utf-8")
     metadata = {

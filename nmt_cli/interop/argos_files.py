@@ -4,7 +4,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from nmt_cli.interop.argos_package import BPE, SENTENCEPIECE, WEIGHTS, read_metadata, unpack
+from nmt_cli.corpus import moses_bpe
+from nmt_cli.interop.argos_package import BPE, SENTENCEPIECE, WEIGHTS, argos_code, read_metadata, unpack
 from nmt_cli.interop.ctranslate2_files import read_with
 from nmt_cli.interop.foreign import ForeignModel
 from nmt_cli.system.errors import DataError, MissingError
@@ -12,6 +13,7 @@ from nmt_cli.system.errors import DataError, MissingError
 # argostranslate searches with beam 4 and divides by length ^ 0.2. We divide by ((5 + length) / 6) ^ alpha. With this
 # alpha, both penalties have the same slope at 25 tokens.
 DECODING = {"beam": 4, "alpha": 0.24}
+MAX_CODES = 1 << 23  # bytes of bpe.model; 100,000 merges take 2 MB
 SENTENCE = 40  # tokens; argostranslate translates each sentence alone, so longer lines are split into sentences
 
 
@@ -26,13 +28,32 @@ def read_argos(path: Path) -> ForeignModel:
 
 def _read_package(directory: Path) -> ForeignModel:
     metadata = read_metadata(directory)
-    if not (directory / SENTENCEPIECE).is_file():
-        if (directory / BPE).is_file():
-            raise DataError(f"{directory / BPE} cannot be imported: packages with {SENTENCEPIECE} can")
-        raise MissingError(f"the package has no {SENTENCEPIECE}")
     if not (directory / WEIGHTS).is_file():
         raise MissingError(f"the package has no {WEIGHTS}")
-    corpus = {"name": None, "src": metadata["from_code"], "tgt": metadata["to_code"]}
+    languages = [metadata["from_code"], metadata["to_code"]]
+    corpus = {"name": None, "src": languages[0], "tgt": languages[1]}
     values = {"corpus": corpus, "decoding": DECODING | {"target_prefix": metadata["target_prefix"]}}
-    foreign = read_with(directory / "model", [directory / SENTENCEPIECE] * 2, values)
+    with tempfile.TemporaryDirectory() as temporary:
+        foreign = read_with(directory / "model", _tokenizers(directory, languages, Path(temporary)), values)
     return replace(foreign, seen_tokens=SENTENCE)
+
+
+def _tokenizers(directory: Path, languages: list[str], temporary: Path) -> list[Path]:
+    """Return the tokenizer files of source and target. Those of bpe.model are written to a temporary directory."""
+    if (directory / SENTENCEPIECE).is_file():
+        return [directory / SENTENCEPIECE] * 2
+    if not (directory / BPE).is_file():
+        raise MissingError(f"the package has no {SENTENCEPIECE} and no {BPE}")
+    with (directory / BPE).open("rb") as stream:
+        data = stream.read(MAX_CODES + 1)
+    if len(data) > MAX_CODES:
+        raise DataError(f"{directory / BPE} is too large: {MAX_CODES:,} bytes at most")
+    try:
+        codes = data.decode()
+    except UnicodeDecodeError:
+        raise DataError(f"{directory / BPE} is damaged: it is not UTF-8") from None
+    moses_bpe.Codes(codes, directory / BPE)  # checks them
+    files = [temporary / "source", temporary / "target"]
+    for file, language in zip(files, languages, strict=True):
+        file.write_bytes(moses_bpe.to_bytes(argos_code(language), codes, []))
+    return files

@@ -1,8 +1,8 @@
 """The files of Argos packages: a zip archive, or the directory that argostranslate installs.
 
-A package has one folder with metadata.json, sentencepiece.model and the directory `model` of CTranslate2. See
-argos-translate, argostranslate/package.py. Nothing here imports PyTorch, which `nmt serve` does not need to describe
-packages.
+A package has one folder with metadata.json, sentencepiece.model or bpe.model, and the directory `model` of
+CTranslate2. See argos-translate, argostranslate/package.py. Nothing here imports PyTorch, which `nmt serve` does not
+need to describe packages.
 """
 
 import errno

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nmt_cli.corpus.moses_bpe import is_moses_file
 from nmt_cli.corpus.tokenizer import PAD
 from nmt_cli.interop.adapters import CTranslate2
 from nmt_cli.interop.ctranslate2_binary import Binary, read_binary
@@ -56,8 +57,8 @@ def read_ctranslate2(directory: Path) -> ForeignModel:
     raise MissingError(f"{directory} has no SentencePiece model. Copy it there as {TOKENIZERS[1][0]}")
 
 
-def read_with(directory: Path, spm: list[Path], values: dict[str, Any]) -> ForeignModel:
-    """Read a model with the SentencePiece models of source and target. `values` are added to its recipe."""
+def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> ForeignModel:
+    """Read a model with the tokenizer files of source and target. `values` are added to its recipe."""
     binary = read_binary(directory / BINARY)
     if binary.spec not in SPECS or not OLDEST_REVISION <= binary.revision <= NEWEST_REVISION:
         what = printable(f"{binary.spec or 'a model of OpenNMT-tf'} of revision {binary.revision}", 80)
@@ -82,13 +83,13 @@ def read_with(directory: Path, spm: list[Path], values: dict[str, Any]) -> Forei
         if not torch.isfinite(tensor).all():
             raise DataError(f"{binary.path} is damaged: {name} is not finite")
     separate = vocabularies.ids[0] != vocabularies.ids[1]
-    tokenizers = convert_tokenizers(spm, vocabularies.ids, separate)
-    models = [file.read_bytes() for file in spm]
+    tokenizers = convert_tokenizers(files, vocabularies.ids, separate)
+    spm = [data for data in map(Path.read_bytes, files) if not is_moses_file(data)]
     prefix = recipe.decoding.target_prefix
     if prefix:
         tokenizers[-1] = hidden(tokenizers[-1], prefix)
     explicit = has_explicit_eos(binary, config)
-    adapter = CTranslate2.if_installed(directory, _names(vocabularies), models, explicit, prefix)
+    adapter = CTranslate2.if_installed(directory, _names(vocabularies), spm, explicit, prefix)
     return ForeignModel(tensors, recipe, tokenizers, [binary.path], adapter, rounding(binary))
 
 

@@ -51,6 +51,8 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     loaded = load_model(model)
     recipe = loaded.recipe
     tokenizer = Tokenizer(loaded.tokenizer_file)
+    if target == "hf" and tokenizer.moses:
+        raise DataError("cannot export: transformers has no tokenizer for bpe.model. --to argos and ctranslate2 work")
     texts, references = comparison_lines(recipe, file, loaded.directory)
     longest = recipe.model.max_length - recipe.decoding.extra_length
     sizes = {i: len(ids) for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
@@ -137,7 +139,7 @@ def _write_ctranslate2(
             raise DataError("cannot export: CTranslate2 converts only Marian models with one vocabulary, not two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
     copy(loaded.tokenizer_file, out / "tokenizer.model")
-    return CTranslate2(out, [tokenizer.tokens([*range(tokenizer.vocabulary_size)])] * 2)
+    return CTranslate2(out, [tokenizer.vocabulary] * 2)
 
 
 def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, quantization: str) -> Adapter:
@@ -146,7 +148,8 @@ def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out:
     corpus = loaded.recipe.corpus
     prefix = loaded.recipe.decoding.target_prefix
     prepare_package(out, corpus.src, corpus.tgt, prefix)
-    spm = [(out / SENTENCEPIECE).read_bytes()] * 2
+    file = out / SENTENCEPIECE
+    spm = [file.read_bytes()] * 2 if file.is_file() else []
     return CTranslate2(out / "model", names, spm, ends_source=False, prefix=prefix)
 
 

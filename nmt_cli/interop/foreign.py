@@ -18,7 +18,7 @@ class ForeignModel:
 
     tensors: dict[str, Tensor]
     recipe: schema.Recipe
-    tokenizers: list[bytes]  # our SentencePiece models: one for both languages, or source and target
+    tokenizers: list[bytes]  # our tokenizer files: one for both languages, or source and target
     weight_files: list[Path]
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
     note: str = ""  # a sentence to add to the report

@@ -129,5 +129,7 @@ def _random_lines(side: Tokenizer) -> list[str]:
     """Return lines of random tokens whose characters the tokenizer knows."""
     texts = side.decode([[i] for i in range(side.vocabulary_size)])
     known = [i for i, ids in enumerate(side.encode(texts)) if ids and UNK not in ids and not side.language(ids)]
+    if not known:
+        raise DataError("the tokenizer does not fit the vocabulary: it splits every token into unknown ones")
     choices = torch.randint(len(known), (LINES, TOKENS), generator=torch.Generator().manual_seed(1)).tolist()
     return [normalize(line) for line in side.decode([[known[k] for k in row] for row in choices])]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, PAD, UNK, Tokenizer, target_file
 from nmt_cli.interop.packages import import_package
-from nmt_cli.interop.vocabulary import IdMaps
+from nmt_cli.interop.vocabulary import UNKNOWN, IdMaps
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError
 from nmt_cli.transformer.model import sinusoids
@@ -162,7 +162,7 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
     settings, tokenizer = loaded.recipe.model, Tokenizer(loaded.tokenizer_file)
     if settings.decoder_cell != "attention":
         raise DataError(f"cannot export: transformers and CTranslate2 have no {settings.decoder_cell} decoder")
-    sides = [side.tokens([*range(side.vocabulary_size)]) for side in (tokenizer, tokenizer.target)]
+    sides = [side.vocabulary for side in (tokenizer, tokenizer.target)]
     separate = sides[0] != sides[1]
     # PAD is last in a shared vocabulary. In separate ones it is first, because both sides need the same id.
     id_maps = [[i if separate else (i - 1) % len(tokens) for i in range(len(tokens))] for tokens in sides]
@@ -227,7 +227,7 @@ def _write_tokenizers(
         (out / name).write_text(json.dumps(vocabulary, ensure_ascii=False, indent=0), "utf-8")
     target = loaded.tokenizer_file if tokenizer.target is tokenizer else target_file(loaded.tokenizer_file)
     for side, file in (("source", loaded.tokenizer_file), ("target", target)):
-        (out / f"{side}.spm").write_bytes(file.read_bytes())
+        (out / f"{side}.spm").write_bytes(_unused_sentencepiece() if tokenizer.moses else file.read_bytes())
     config = {
         "tokenizer_class": "MarianTokenizer",
         "clean_up_tokenization_spaces": False,
@@ -241,3 +241,11 @@ def _write_tokenizers(
         "split_special_tokens": True,  # a literal "</s>" in a text is not EOS
     }
     (out / "tokenizer_config.json").write_text(json.dumps(config, indent=1), "utf-8")
+
+
+def _unused_sentencepiece() -> bytes:
+    """Return a SentencePiece model of two tokens. CTranslate2's converter loads such a file but never uses it."""
+    model = import_package("sentencepiece.sentencepiece_model_pb2").ModelProto()
+    model.pieces.add(piece="<unk>", type=UNKNOWN)
+    model.pieces.add(piece="\u2581")
+    return model.SerializeToString()  # type: ignore[no-any-return]

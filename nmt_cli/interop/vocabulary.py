@@ -1,8 +1,10 @@
 """Convert vocabularies and SentencePiece models of other toolkits to our order of tokens: PAD, UNK, EOS, others."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+from nmt_cli.corpus import moses_bpe
 from nmt_cli.corpus.tokenizer import LANGUAGE
 from nmt_cli.interop.formats import read_unpacked
 from nmt_cli.interop.packages import import_package
@@ -33,8 +35,12 @@ def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
 def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separate: bool) -> list[bytes]:
     """Return our SentencePiece models for theirs: one for both languages if possible, else source and target.
 
-    If `separate` is set, source and target ids are unrelated.
+    If `separate` is set, source and target ids are unrelated. Moses tokenizers always remain two.
     """
+    if moses_bpe.is_moses_file(read_unpacked(files[0])):
+        values = [moses_bpe.read_file(file) for file in files]
+        sides = zip(values, vocabularies, strict=True)
+        return [moses_bpe.to_bytes(each["language"], each["codes"], [*side]) for each, side in sides]
     if not separate and read_unpacked(files[0]) == read_unpacked(files[1]):
         files = files[:1]
     models = [_renumber(file, [*side]) for file, side in zip(files, vocabularies, strict=False)]
@@ -54,11 +60,17 @@ def read_sentencepiece(file: Path) -> Any:
 
 
 def hidden(model: bytes, token: str) -> bytes:
-    """Return a SentencePiece model that decodes a token to nothing. Raise DataError if it does not have the token."""
+    """Return a tokenizer file that decodes a token to nothing. Raise DataError if it does not have the token."""
+    missing = DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
+    if moses_bpe.is_moses_file(model):
+        values = json.loads(model)
+        if token not in values["tokens"]:
+            raise missing
+        return moses_bpe.to_bytes(**values | {"hidden": [token]})
     parsed = import_package("sentencepiece.sentencepiece_model_pb2").ModelProto.FromString(model)
     found = [piece for piece in parsed.pieces if piece.piece == token]
     if not found:
-        raise DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
+        raise missing
     found[0].type = CONTROL
     parsed.trainer_spec.bos_piece = "<none>"  # a control token <s> would become BOS, which our models do not have
     return parsed.SerializeToString()  # type: ignore[no-any-return]

@@ -26,7 +26,7 @@ def read_vocabulary_map(file: Path, tokenizer: Tokenizer) -> Shortlist:
     """
     if file.stat().st_size > MAX_BYTES:
         raise DataError(f"{file} is too large for a vocabulary map: {MAX_BYTES:,} bytes at most")
-    sides = [side.tokens(list(range(side.vocabulary_size))) for side in (tokenizer, tokenizer.target)]
+    sides = [side.vocabulary for side in (tokenizer, tokenizer.target)]
     source_ids, target_ids = ({name: number for number, name in enumerate(side) if number} for side in sides)
     frequent, lists = {EOS, UNK}, [set[int]() for _ in range(tokenizer.vocabulary_size)]
     for number, line in enumerate(split_lines(file.read_bytes(), str(file)), 1):

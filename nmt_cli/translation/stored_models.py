@@ -34,8 +34,7 @@ def directions_of(config: ModelConfig, tokenizer: Tokenizer) -> tuple[Direction,
 
     A model without such tokens has one pair. Tags such as >>bt<< are not languages.
     """
-    pieces = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
-    tokens = [found[1] for piece in pieces if (found := LANGUAGE.fullmatch(piece))]
+    tokens = [found[1] for piece in tokenizer.vocabulary if (found := LANGUAGE.fullmatch(piece))]
     languages = [token for token in tokens if token[2:-2] not in config.tags]
     several = tuple(Direction(config.src, token[2:-2], f"{token} ") for token in languages)
     return several or (Direction(config.src, config.tgt),)

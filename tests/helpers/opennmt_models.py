@@ -71,6 +71,7 @@ def opennmt_model(
     scaled: bool = True,
     source_eos: bool = False,
     layers: tuple[int, int] = (2, 2),
+    tokens: list[str] = TOKENS,
     **options: Any,
 ) -> Path:
     """Save a random model, and return its directory. `options` are those of TransformerSpec.from_config.
@@ -82,17 +83,17 @@ def opennmt_model(
     options["activation"] = common_spec.Activation[options.get("activation", "RELU")]
     spec = transformer_spec.TransformerSpec.from_config(layers, HEADS, **options)
     _fill(spec, draw, positions, bias)
-    target = TOKENS if shared else OTHER_TOKENS
-    spec.encoder.embeddings[0].weight = draw.normal(0, 0.3, (len(TOKENS), D)).astype(np.float32)
+    target = tokens if shared else OTHER_TOKENS
+    spec.encoder.embeddings[0].weight = draw.normal(0, 0.3, (len(tokens), D)).astype(np.float32)
     spec.decoder.embeddings.weight = spec.encoder.embeddings[0].weight
     if not (shared and alike):
         spec.decoder.embeddings.weight = draw.normal(0, 0.3, (len(target), D)).astype(np.float32)
     spec.decoder.projection.weight = spec.decoder.embeddings.weight
     spec.decoder.projection.bias = draw.normal(0, 0.3, len(target)).astype(np.float32)
-    spec.decoder.projection.bias[TOKENS.index("</s>")] += 3  # translations end
+    spec.decoder.projection.bias[tokens.index("</s>")] += 3  # translations end
     spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = scaled
     spec.config.add_source_eos = source_eos
-    spec.register_source_vocabulary(TOKENS)
+    spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(target)
     spec.validate()
     spec.optimize(quantization)

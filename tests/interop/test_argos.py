@@ -17,7 +17,7 @@ from nmt_cli.interop.export import export
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.model_kinds import find_models
 from nmt_cli.interop.named_models import model_directories
-from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
+from nmt_cli.system.errors import DataError, OutputError, UsageError
 from nmt_cli.transformer.weights import load_model, load_tensors
 
 pytest.importorskip("ctranslate2")
@@ -104,15 +104,6 @@ def test_codes_of_argos_become_those_that_libretranslate_lists(of_argos, ours, t
 )
 def test_exported_packages_have_the_codes_that_argos_knows(code, of_argos):
     assert argos_code(code) == of_argos
-
-
-def test_packages_with_moses_tokens_are_refused(tmp_path, folder):
-    (folder / "sentencepiece.model").rename(folder / "bpe.model")
-    with pytest.raises(DataError, match=r"bpe\.model cannot be imported"):
-        import_model(folder, tmp_path / "ours")
-    (folder / "bpe.model").unlink()
-    with pytest.raises(MissingError, match=r"the package has no sentencepiece\.model"):
-        import_model(folder, tmp_path / "ours")
 
 
 def test_archives_that_expand_are_refused(tmp_path, folder):
