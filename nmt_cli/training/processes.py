@@ -128,7 +128,8 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
     if isinstance(result, Exception):
         raise result
     if code < 0 and -code not in SIGNALS:
-        raise StorageError(f"lost another process of this run: signal {-code} ended it. The same command resumes")
+        problem = f"another process of this run does not respond: signal {-code} ended it"
+        raise StorageError(f"{problem}. Run the same command again to resume")
     return SIGNALS.get(-code, code) if code else int(result)
 
 

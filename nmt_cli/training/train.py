@@ -156,7 +156,7 @@ def reason_to_stop(trainer: Trainer, stop: Stop) -> StopReason | None:
 
 def _describe(reason: StopReason, trainer: Trainer) -> str:
     if reason is StopReason.SIGNAL:
-        return "a signal asked for it; the same command resumes"
+        return "a signal asked for it; run the same command again to resume"
     if reason is StopReason.MAX_HOURS:
         return f"the limit of {trainer.settings.training.max_hours} hours is reached"
     state = trainer.state
