@@ -261,7 +261,7 @@ def present(directory: Path) -> bool:
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Check the manifest and the size of each file. If `content` is true, also check the hashes. Return the manifest."""
+    """Check the manifest, the size of each file and, with `content`, the hash of each file. Return the manifest."""
     restore(directory)
     manifest = read_json(directory / MANIFEST)
     stored = f"{manifest.get('kind')} of format {manifest.get('format')}"

@@ -115,7 +115,7 @@ class DecoderCache:
         self.used_SWE, self.last_SW = self.used_SWE[every_S1, parents_SW], self.last_SW[every_S1, parents_SW]
 
     def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
-        """Encode packed source sentences. Return the cross-attention keys and values of each layer, N x H(d_k + d_v)."""
+        """Encode packed sentences. Return the cross-attention keys and values of each layer, N x H(d_k + d_v)."""
         encoded = []
         for model in self.models:
             memory_ND = model.encode(src_N, src, self.dtype)
@@ -123,7 +123,7 @@ class DecoderCache:
         return encoded
 
     def fill(self, slots: list[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
-        """Put sentences into slots. `starts` and `lengths` select the rows of each sentence in the result of `encode`."""
+        """Put sentences into slots. `starts` and `lengths` give the rows of each sentence in the result of `encode`."""
         self.src_lengths_S[slots], self.used_SWE[slots] = lengths, False
         length, room = self._rounded(int(self.src_lengths_S.max())), self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
