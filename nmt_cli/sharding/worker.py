@@ -1,8 +1,8 @@
 """A worker of a job. It first translates its own share of the units, and then units of other workers.
 
-The worker does the units of its share in order. Then it repeatedly takes the second half of the longest run of units
-that no worker has begun, so that two workers rarely do the same unit. Finally it does the units that other workers have
-begun and not finished, since these workers may have been killed.
+The worker translates the units of its share in order. Then it repeatedly takes the second half of the longest run of
+units that no worker has begun, so that two workers rarely translate the same unit. Finally, it translates the units
+that other workers have begun and not finished, because these workers may have been killed.
 """
 
 import os
