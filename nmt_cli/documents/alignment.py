@@ -1,4 +1,4 @@
-"""Translate texts and link the tokens of both sides. No other module of this package uses the model."""
+"""Translate texts, and link the tokens of source and translation. Only this module of the package uses the model."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.translator import Translator
 
-_MOST_PAIRS = 100_000  # most pairs of equal characters or words to compare; time grows with their number
+_MOST_PAIRS = 100_000  # maximum pairs of equal characters or words to compare, to limit the time
 
 
 def translate_aligned(
@@ -95,9 +95,9 @@ def offsets_in(decoded: str, text: str) -> list[int]:
 
 
 def _matching_blocks(decoded: str, text: str) -> list[tuple[int, int, int]]:
-    """Return the substrings that both spellings share, in order: the offset in each spelling, and the length.
+    """Return the common substrings of two texts, in order, as the offsets in both texts and the length.
 
-    Compare characters, or words if that would take too long. If words would, too, return only the common prefix.
+    Compare characters. If that would take too long, compare words, or if necessary, return only the common prefix.
     """
     for pattern in (r"(?s:.)", r"\s+|\S+"):
         one, other = re.findall(pattern, decoded), re.findall(pattern, text)

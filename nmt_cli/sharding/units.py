@@ -56,7 +56,7 @@ def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
 
 
 def _end(block: bytes, start: int, lines: int, size: int) -> int:
-    """Return the offset after the line of a block that completes a unit; 0 if none does.
+    """Return the offset after the line of a block that completes a unit, or 0 if no line does.
 
     The unit needs `lines` more lines or `size` more bytes, whichever it reaches first.
     """
@@ -138,7 +138,7 @@ def count(file: Input, most_lines: int) -> list[tuple[int, int]]:
 
 
 def numbered(counts: list[list[tuple[int, int]]]) -> list[Unit]:
-    """Return the units of all files, from the counts of each."""
+    """Return the units of all files. `counts` has the counts of each file."""
     units = list[Unit]()
     for file, sizes in enumerate(counts):
         first, offset = 1, 0
