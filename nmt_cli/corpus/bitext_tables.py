@@ -1,4 +1,4 @@
-"""Readers of parallel text in tables: TSV, CSV, JSON lines and parquet, and the zip archives of OPUS."""
+"""Read parallel text from TSV, CSV, JSON lines and parquet files, and from zip archives of OPUS."""
 
 import contextlib
 import csv
@@ -19,15 +19,15 @@ from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
 from nmt_cli.system.errors import DataError
 
-ROWS = 40  # of a parquet file, read at once: a few dictionary-encoded bytes may stand for many long rows
-LONGEST_FIELD = 4 * MAX_LINE_BYTES  # characters of a CSV field
+ROWS = 40  # rows of a parquet file read together; few, because rows that are small in the file may be large in memory
+LONGEST_FIELD = 4 * MAX_LINE_BYTES  # maximum characters of a CSV field
 _FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
-_WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")  # a line of CSV that csv.reader takes as a row
+_WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")  # matches a line that csv.reader reads as a row
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table, each given by its name, or by its number from 1."""
+    """The columns of a table. A column is given by its name or by its number, from 1."""
 
     src: str
     tgt: str
@@ -62,14 +62,14 @@ def _parse_tsv(path: Path, indices: list[int], number: int, line: bytes | None) 
 
 
 def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a CSV file, whose cells may be quoted. Columns given by name need a header row."""
+    """Return the rows of a CSV file. Cells may be quoted. Columns given by name need a header row."""
     rows = _csv_rows(file, path)
     indices = _indices(columns, lambda: _csv_cells(next(rows, (1, 1, 0, [b""]))[3]), path)
     return RawRows(rows, partial(_parse_csv, path, indices))
 
 
 def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
-    """Yield each row as its lines, with the number of the last one."""
+    """Yield, for each row, its lines and the number of the last line."""
     lines, number = ((line or b"") for line in lines_of(file)), 0
     for line in lines:
         row, size = [line], len(line)
@@ -107,7 +107,7 @@ def _parse_csv(path: Path, indices: list[int], number: int, row: list[bytes]) ->
 
 
 def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
-    """Return the row in each line of JSON. A dotted name such as translation.en leads into objects."""
+    """Return the row in each line of JSON. A dotted name, such as translation.en, names a member of an inner object."""
     rows = (row for row in _numbered_lines(lines_of(file), 1) if row[3] is None or row[3].strip())
     return RawRows(rows, partial(_parse_json, path, columns))
 
@@ -132,7 +132,7 @@ def _row(path: Path, columns: Columns, number: int, cells: Sequence[Any]) -> Row
 
 
 def read_parquet(path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a parquet file. A dotted name such as translation.en leads into structs."""
+    """Return the rows of a parquet file. A dotted name, such as translation.en, names a field of a struct."""
     return RawRows(_batches(path, columns), partial(_parse_batch, path, columns))
 
 
@@ -166,7 +166,7 @@ def _batches(path: Path, columns: Columns) -> Iterator[Piece]:
 
 
 def read_opus(path: Path, src: str, tgt: str) -> RawRows:
-    """Return the pairs of a zip archive of OPUS, whose members NAME.SRC and NAME.TGT have a pair per line."""
+    """Return the pairs in a zip archive of OPUS. Its members NAME.SRC and NAME.TGT have the same number of lines."""
     return RawRows(_opus_rows(path, src, tgt), _parse_pair)
 
 
@@ -193,7 +193,7 @@ _MISSING: Any = object()
 
 
 def _members(archive: zipfile.ZipFile, path: Path, src: str, tgt: str) -> list[str]:
-    """Return the two members that hold the text: names that differ only in their languages."""
+    """Return the two members that contain the text. Their names differ only in the languages."""
     names = archive.namelist()
     for name in names:
         stem = name.removesuffix(f".{src}")
@@ -232,7 +232,7 @@ def _text(cell: Any, name: str, path: Path, line: int) -> str:
 
 
 def _line(text: str) -> bytes | None:
-    """Return the text of a cell as one line; None if it is too long."""
+    """Return the text of a cell as one line, or None if it is too long."""
     # Cleaning drops lines with lone surrogates, because they are not UTF-8.
     line = " ".join(text.split()).encode(errors="surrogatepass")
     return line if len(line) <= MAX_LINE_BYTES else None

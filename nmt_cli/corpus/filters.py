@@ -1,4 +1,4 @@
-"""Filters that a recipe can switch on (corpus.filters). Each one judges a single repaired pair."""
+"""Filters that a recipe can switch on (corpus.filters). A filter decides whether to drop a pair."""
 
 import re
 import unicodedata
@@ -27,13 +27,13 @@ ADVISED = Filters(language=True, swapped="drop", numbers=True, repeats=True, min
 
 _LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")
 _DIGIT = re.compile(r"\d")
-SAMPLE = 100  # about how many pairs of a chunk are checked for swapped sides
-LEAST_LETTERS = 10  # cased letters; lines with fewer are not checked for capitals
+SAMPLE = 100  # approximate number of pairs per chunk that are checked for swapped sides
+LEAST_LETTERS = 10  # lines with fewer uppercase and lowercase letters are not checked for capitals
 INSTALL = 'Install it: pip install "nmt-cli[filters]"'
 
 
 def faults(src: str, tgt: str, corpus: schema.Corpus) -> Iterator[str]:
-    """Yield the reason of each filter that drops a repaired pair."""
+    """Yield a reason for each filter that drops a pair."""
     filters = corpus.filters
     if filters.min_letters and any(has_few_letters(line, filters.min_letters) for line in (src, tgt)):
         yield FEW_LETTERS
@@ -50,13 +50,13 @@ def faults(src: str, tgt: str, corpus: schema.Corpus) -> Iterator[str]:
 
 
 def loops(line: str) -> bool:
-    """Whether a line has the same one to six words four times in a row."""
+    """Return whether a sequence of one to six words occurs four times in a row in a line."""
     words = line.split(" ")
     return len(words) - len(set(words)) >= 3 and _LOOP.search(line) is not None
 
 
 def turns(src: str, tgt: str, corpus: schema.Corpus) -> bool:
-    """Whether the filters exchange the sides of this pair, so that they match the languages of the corpus."""
+    """Return whether the two sides of a pair are swapped and the recipe asks to exchange swapped sides."""
     return corpus.filters.swapped == "turn" and are_swapped(src, tgt, corpus)
 
 
@@ -76,12 +76,12 @@ def sample_of_sides(src: Sequence[str], tgt: Sequence[str], corpus: schema.Corpu
 
 
 def are_swapped(src: str, tgt: str, corpus: schema.Corpus) -> bool:
-    """Whether the source is most likely in the target language, and the target in the source language."""
+    """Return whether the source is probably in the target language, and the target in the source language."""
     return language_id.is_in(src, corpus.tgt) and language_id.is_in(tgt, corpus.src)
 
 
 def has_few_letters(line: str, least: float) -> bool:
-    """Whether letters and their marks make up a smaller share of a line than `least`. Spaces do not count."""
+    """Return whether the share of letters and their marks in a line is below `least`. Spaces do not count."""
     characters = line.replace(" ", "")
     needed, letters = least * len(characters), sum(map(str.isalpha, characters))
     if letters >= needed:
@@ -91,7 +91,7 @@ def has_few_letters(line: str, least: float) -> bool:
 
 
 def has_many_capitals(line: str, most: float) -> bool:
-    """Whether capitals are a larger share than `most` of a line's cased letters. False for fewer than ten letters."""
+    """Return whether the share of capitals in a line is above `most`. Ignore lines with fewer than ten letters."""
     capitals = sum(map(str.isupper, line))
     if capitals <= most * LEAST_LETTERS:
         return False
@@ -100,7 +100,7 @@ def has_many_capitals(line: str, most: float) -> bool:
 
 
 def numbers_differ(src: str, tgt: str) -> bool:
-    """Whether each side has a digit that the other lacks, or has less often.
+    """Return whether each side has a digit that is missing from the other side, or less frequent there.
 
     The order of digits and the marks between them do not matter. A number may be spelled out on one side.
     """

@@ -1,8 +1,7 @@
-"""The setting `corpus.hold_out`: take dev and test sets from the user's text where the recipe names none.
+"""Take dev and test sets from the user's text if the recipe does not name them (the setting `corpus.hold_out`).
 
-Pairs with equal sources or equal targets, after folding, form a group. A group is held out as a whole or stays in
-training as a whole. So held-out pairs share no source and no target with the training text or with another held-out
-set.
+Pairs whose sources or targets are equal after folding form a group. Either all pairs of a group are held out, or none.
+Therefore, a held-out pair shares neither its source nor its target with the training text or another held-out set.
 """
 
 import functools
@@ -27,10 +26,10 @@ from nmt_cli.system.errors import DataError
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
-SHARE = 20  # a set is at most 1/20 of its text
-# For each set: the text it is taken from (0: the user's, 1: the general text), and its phase (see `spread`).
+SHARE = 20  # a set has at most 1/20 of the pairs of its text
+# For each set: the number of the text (0 is the user's text, 1 is the general text), and the phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-LARGEST = 10  # maximum pairs of a held-out group, or 1/20 of the set if that is more: similar pairs measure little
+LARGEST = 10  # a held-out group has at most 10 pairs or 1/20 of the set, because similar pairs measure little
 
 
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:
@@ -49,22 +48,25 @@ def _hash(text: str) -> int:
 
 
 def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
-    """Return three hashes for each pair: of the folded source, of the folded target, and of the whole pair.
+    """Return three hashes for each pair, of the folded source, the folded target, and the whole pair.
 
-    All three are 0 if cleaning drops the pair.
+    If cleaning drops the pair, all three hashes are 0.
     """
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
     section = corpus.of_source(chunk.source)
     for i, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
         if not cleaning.has_low_score(corpus, chunk, i) and (pair := _cleaned(raw, section)):
-            # A line of punctuation alone folds to no words, so it is hashed as it is.
+            # Folding removes punctuation. If nothing is left, hash the line without folding.
             folded = (" ".join(near_duplicates.fold(line)) or line for line in pair)
             hashes[i] = (*map(_hash, folded), _hash("\n".join(pair)))
     return hashes
 
 
 def groups(src: Hashes, tgt: Hashes) -> Ints:
-    """Return for each pair the index of the first pair in its group. Chains of pairs with equal sides are one group."""
+    """Return, for each pair, the index of the first pair in its group.
+
+    If A and B have equal sources, and B and C have equal targets, all three are in one group.
+    """
     sides = [np.unique(side, return_inverse=True)[1] for side in (src, tgt)]
     first = np.arange(len(src))
     while True:
@@ -79,16 +81,17 @@ def groups(src: Hashes, tgt: Hashes) -> Ints:
 
 
 def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArray[np.bool_]) -> None:
-    """Mark groups as taken, spread evenly over the candidate pairs. Together, they have at most `wanted` pairs.
+    """Choose groups evenly from the candidate pairs, and mark them in `taken`. They have at most `wanted` pairs in all.
 
-    `group` holds the group of each candidate pair; `sizes` and `taken` are indexed by group. The candidates are divided
-    into `wanted` intervals. The first one starts at `phase` (0 to 1) times the length of an interval.
+    `group` has the group of each candidate pair. `sizes` and `taken` are indexed by group. The candidates are divided
+    into `wanted` intervals, and each interval gives about one pair. The first interval starts at `phase` (0 to 1) times
+    the length of an interval.
     """
     count = 0
     starts = ((np.arange(wanted + 1) + phase) * len(group) / wanted).astype(int)
     for number, (start, end) in enumerate(itertools.pairwise(starts)):
         if count > number:
-            continue  # an earlier group of several pairs counts for this interval too
+            continue  # an earlier interval has given several pairs
         for candidate in group[start:end]:
             if not taken[candidate] and count + sizes[candidate] <= wanted:
                 taken[candidate] = True
@@ -97,9 +100,9 @@ def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArr
 
 
 def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Iterator[HeldOutPair]:
-    """Yield the pairs with these line numbers, without a leading BOM or the CR of a line end.
+    """Yield the pairs with the given line numbers. Remove byte order marks and carriage returns.
 
-    Their sources begin with the tokens that the model needs.
+    The sources begin with the target-language and tag tokens that the model needs.
     """
     start = 0
     for chunk in chunks:
@@ -138,7 +141,7 @@ def held_out_pairs(
             chunks = itertools.chain(chunks, *(entry_chunks(corpus, index, {}, opened) for index in entries))
         return moses.convert(chunks, corpus.src, corpus.tgt) if corpus.moses else chunks
 
-    lines, sides = list[Ints](), list[Hashes]()  # for each text: the pairs that are neither dropped nor repeated
+    lines, sides = list[Ints](), list[Hashes]()  # for each text: line numbers and hashes of the pairs to choose from
     with Progress("holding out", None, "pairs") as progress:
         for text in range(len(texts)):
             parts = [np.zeros((0, 3), np.uint64)]
@@ -159,7 +162,7 @@ def held_out_pairs(
         if not wanted:
             continue
         text_group = group[text_of == text]  # the group of each pair of this text
-        pure = np.bincount(text_group, minlength=len(group)) == sizes  # groups whose pairs are all of this text
+        pure = np.bincount(text_group, minlength=len(group)) == sizes  # whether all pairs of a group are in this text
         candidates = text_group[pure[text_group] & (sizes[text_group] <= max(LARGEST, wanted // SHARE))]
         before = taken.copy()
         spread(candidates, sizes, wanted, phase, taken)

@@ -1,11 +1,13 @@
-"""Near-duplicates of held-out lines in the training text.
+"""Find near-duplicates of held-out lines in the training text.
 
-Lines are compared after folding: case and punctuation are removed, each number becomes 0, and each Chinese or Japanese
-character becomes a word. Two lines are near-duplicates if the Jaccard index of their word sets (shared words divided by
-all words) is at least 0.6. Prefix filtering (Bayardo, Ma and Srikant 2007) finds all of them without comparing every
-pair of lines, because near-duplicates share a word that is among the rarest of both. Held-out lines are indexed and
-training lines are looked up, so memory does not grow with the training text. Time grows with the number of matches: in
-text made from a few templates, each line matches thousands.
+Lines are compared after folding: letter case and punctuation are removed, each number becomes 0, and each Chinese or
+Japanese character becomes a word. Two lines are near-duplicates if the Jaccard index of their word sets (the number of
+shared words divided by the number of all words) is at least 0.6.
+
+Prefix filtering (Bayardo, Ma and Srikant 2007) finds all near-duplicates without comparing every pair of lines. It uses
+the fact that two near-duplicates share at least one of their rarest words. The held-out lines are indexed, and each
+training line is looked up, so memory does not grow with the training text. The time grows with the number of matches.
+If a text was made from a few templates, each line may match thousands of lines.
 """
 
 import bisect
@@ -25,9 +27,9 @@ from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe.cleaning import Cleaning
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
-LABELS = "labels"  # target language of recipes/parsing.yaml; lines of labels all resemble each other
+LABELS = "labels"  # target language of recipes/parsing.yaml; nearly all lines of labels are near-duplicates
 SEVERAL_ZEROS = re.compile("0+")
-Flags = npt.NDArray[np.uint8]  # one byte per held-out line: the kinds of matches (bits above) that it has in training
+Flags = npt.NDArray[np.uint8]  # one byte per held-out line; its bits are the kinds of matches in the training text
 
 
 class _Folding(dict[int, str]):
@@ -56,7 +58,7 @@ def fold(line: str) -> list[str]:
 
 
 def _needed(size: int) -> int:
-    """Return how many words a set of `size` must share with a near-duplicate: at least 0.6 x `size`, rounded up."""
+    """Return the minimum number of words that near-duplicates share, if one of them has `size` different words."""
     return -(-3 * size // 5)
 
 
@@ -69,9 +71,9 @@ class Index:
         self._rank = {word: rank for rank, word in enumerate(sorted(count, key=lambda word: (count[word], word)))}
         self._sets = [frozenset(self._rank[word] for word in words) for words in folded]
         self._equal = defaultdict[str, list[int]](list)  # folded text -> lines
-        # Rank of a word -> lines that have it among their rarest words, sorted by the size of their word sets.
+        # rank of a word -> the lines that have this word among their rarest words, sorted by the size of the word set
         self._lines = defaultdict[int, list[int]](list)
-        self._sizes = defaultdict[int, list[int]](list)  # rank -> sizes of the word sets of these lines
+        self._sizes = defaultdict[int, list[int]](list)  # rank of a word -> the sizes of the word sets of these lines
         for line in sorted(range(len(folded)), key=lambda i: len(self._sets[i])):
             words = self._sets[line]
             if words:
@@ -81,7 +83,7 @@ class Index:
                 self._lines[rank].append(line)
 
     def find(self, line: str) -> tuple[Sequence[int], set[int]]:
-        """Return the held-out lines that equal a training line after folding, and all near-duplicates of the line."""
+        """Look up a training line. Return the held-out lines that are equal after folding, and all near-duplicates."""
         folded = fold(line)
         words = set(folded)
         size, needed = len(words), _needed(len(words))
@@ -89,11 +91,11 @@ class Index:
         if not known or len(known) < needed:
             return (), set()
         candidates = set[int]()
-        unknown = size - len(known)  # words that no held-out line has; they rank before all others
+        unknown = size - len(known)  # number of words that no held-out line has; these count as the rarest words
         for rarer_words, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
-                # A near-duplicate that is not a candidate yet lacks all words that are rarer than this one, so it
-                # shares at most size - rarer_words words. This limits the size of its own word set.
+                # Near-duplicates with one of the rarer words are candidates already. The others share at most
+                # size - rarer_words words with the line. This limits the size of their word sets.
                 most = 8 * (size - rarer_words) // 3 - size
                 first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
@@ -111,7 +113,7 @@ class HeldOutIndex:
         self._src, self._tgt = Index(src), Index(tgt)
 
     def look_up(self, src: Sequence[str], tgt: Sequence[str]) -> tuple[Flags, npt.NDArray[np.bool_]]:
-        """Return the flags of held-out lines that match these training pairs, and which pairs are near-duplicates."""
+        """Look up training pairs. Return flags for all held-out lines, and which training pairs are near-duplicates."""
         flags, near = np.zeros(self.count, np.uint8), np.zeros(len(src), bool)
         for i, lines in enumerate(zip(src, tgt, strict=True)):
             (equal_src, near_src), (equal_tgt, near_tgt) = self._src.find(lines[0]), self._tgt.find(lines[1])
@@ -127,7 +129,7 @@ class HeldOutIndex:
 
 
 def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
-    """Index the held-out files (dev.src and so on) of a directory, cleaned like training text.
+    """Clean and index the held-out files (dev.src and so on) in a directory.
 
     The index is empty if the target language is LABELS.
     """
@@ -142,9 +144,9 @@ def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
 
 
 def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
-    """Return for each split how many lines have duplicates and near-duplicates in training.
+    """Return, for each split, the numbers of lines that have duplicates and near-duplicates in the training text.
 
-    `near_lines` lists the numbers (from 1) of the lines with near-duplicates.
+    `near_lines` lists the line numbers (from 1) of the lines with near-duplicates.
     """
     found, start = dict[str, dict[str, Any]](), 0
     for split in HELD_OUT if len(flags) else ():

@@ -1,4 +1,4 @@
-"""The command `nmt prepare`: turn raw text into training ids. The corpus appears in one rename, when complete."""
+"""Turn raw text into a prepared corpus (the command `nmt prepare`). An incomplete corpus never appears."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -38,10 +38,10 @@ from nmt_cli.system.processors import usable_cores
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """How to prepare a corpus. No option changes a byte of the result."""
+    """Options of `nmt prepare`. No option changes the result."""
 
-    mirror: Path | None = None  # directory to read a named corpus from, instead of downloading it
-    workers: int | None = None  # number of processes; None for one per core that this process may use
+    mirror: Path | None = None  # a directory with the files of a named corpus, to be used instead of a download
+    workers: int | None = None  # number of processes, by default one per core that this process may use
     overwrite: bool = False
     dry_run: bool = False
     strict: bool = False  # raise DataError instead of warning about wrong encodings or shifted or swapped sides
@@ -54,7 +54,10 @@ class PrepareOptions:
 
 
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
-    """Prepare `corpus` in `out`, or verify the one already there; return `out`. An error leaves no partial corpus."""
+    """Prepare a corpus in the directory `out`, or verify the corpus that is already there. Return `out`.
+
+    After an error, there is no incomplete corpus.
+    """
     source = sources.source_of(corpus, options.mirror)
     filters.check(corpus)
     if options.dry_run:
@@ -65,8 +68,8 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
         artefact.restore(out)
         if work.exists() and not artefact.was_locked(work):
             raise OutputError(f"{work} is in the way, and nmt did not make it. Move it away")
-        # If nmt was killed just after the commit, `out` is complete but `work` still exists. In that case, go on:
-        # `work` is removed below.
+        # If nmt was killed just after the commit, `out` is complete but `work` still exists. Then do not return here,
+        # so that `work` is removed below.
         if out.exists() and not work.exists() and finished(source, out, options):
             console.say(f"{out} is already prepared and complete")
             return out
@@ -84,7 +87,7 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
 
 
 def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
-    """Return whether `out` holds exactly this corpus. If False, `out` may be replaced.
+    """Return whether `out` already has exactly this corpus. If the result is False, `out` may be replaced.
 
     Raises OutputError or DataError if `out` must not be replaced.
     """
@@ -97,7 +100,7 @@ def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     except DataError as error:
         raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
     corpus = source.corpus
-    # A setting that an older version of nmt did not store had its default value.
+    # If an older version of nmt did not store a setting, the corpus was prepared with its default value.
     stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
     differences = loading.differences(stored, prepared_settings(corpus))
     prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}  # names, as two files may be exchanged
@@ -114,7 +117,7 @@ def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
 
 
 def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
-    """Return the settings of a corpus that `prepare` uses."""
+    """Return the settings of a corpus that change the result of `prepare`."""
     settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
     newer = {"sources": ("filters", "cleaning", "corpus", "config"), "synthetic": ("src", "tgt")}
     for section, names in newer.items():
@@ -128,7 +131,7 @@ def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
 
 
 def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> None:
-    """Hold out pairs, add synthetic ones, clean, train the tokenizer, encode, and commit the corpus to `out`."""
+    """Run all stages of the preparation, and commit the corpus to `out`."""
     corpus = source.corpus
     check_room(source, out)
     make_directories(work)
@@ -166,14 +169,14 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The figures that a preparation reports about its corpus."""
+    """The numbers that `nmt prepare` reports about a corpus."""
 
     stats: cleaning.CleaningStats
     warnings: list[str]
-    left: store.Lengths  # remaining pairs of each part of the corpus
-    tokens: dict[str, int]  # of each side
-    near: dict[str, dict[str, Any]]  # near-duplicates by split
-    languages: held_out_sets.Languages  # of the held-out sets
+    left: store.Lengths  # the number of remaining pairs in each part of the corpus
+    tokens: dict[str, int]  # the number of tokens on each side
+    near: dict[str, dict[str, Any]]  # for each split, a summary of near-duplicates
+    languages: held_out_sets.Languages  # the languages of the held-out sets
 
 
 def commit(
@@ -205,12 +208,12 @@ def commit(
 
 
 def open_text(source: Source, out: Path, work: Path) -> RawText:
-    """Open the text of a corpus. Its `files` list everything that determines the corpus."""
+    """Open the text of a corpus. The attribute `files` of the result lists all files that determine the corpus."""
     corpus = source.corpus
     text = _converted(source.open(out.parent / "downloads", work / "input"), corpus)
     reused = reused_tokenizer(corpus)
     if reused:
-        tokenizer.Tokenizer(reused[0])  # fail early if it cannot be used
+        tokenizer.Tokenizer(reused[0])  # fail early if this tokenizer cannot be used
     text.files.extend([*reused, *synthetic.files_of(corpus)])
     return text
 
@@ -222,7 +225,7 @@ def held_out_hashes(held_out: HeldOut, corpus: schema.Corpus) -> frozenset[bytes
 
 
 def training_text(text: RawText, synthetic_files: list[readers.FilePair], corpus: schema.Corpus) -> Iterator[Chunk]:
-    """Yield all pairs to clean: the real ones, then the synthetic ones."""
+    """Yield all pairs to clean, first the real pairs and then the synthetic pairs."""
     real = training_chunks(text, corpus.limit) if corpus.real_pairs else iter(())
     return with_parts(real, synthetic_files, corpus)
 
@@ -230,7 +233,7 @@ def training_text(text: RawText, synthetic_files: list[readers.FilePair], corpus
 def make_synthetic(
     source: Source, out: Path, work: Path, held_out: HeldOut, options: PrepareOptions
 ) -> tuple[list[readers.FilePair], cleaning.CleaningStats]:
-    """Return the files of each entry of corpus.synthetic, and counts of the dropped lines."""
+    """Return the files of each entry of corpus.synthetic, and the numbers of dropped lines."""
     corpus = source.corpus
     return synthetic.make(
         corpus, work / "input", out.parent / "synthetic", held_out_sets.plain_pairs(held_out),
@@ -246,9 +249,9 @@ def translate_share(
     options: PrepareOptions,
     worker: tuple[int, int],
 ) -> list[Path]:
-    """Translate a share of the text of corpus.synthetic, as worker (number, workers).
+    """Translate one worker's share of the text of corpus.synthetic. `worker` is (number, number of workers).
 
-    Return the files that will hold the translations once all workers have done their shares.
+    Return the files that will contain the translations when all workers have translated their shares.
     """
     if not options.translate_units:
         return []
@@ -259,7 +262,7 @@ def translate_share(
 
 
 def part_sizes(stats: cleaning.CleaningStats, corpus: schema.Corpus) -> store.Lengths:
-    """Return the number of cleaned pairs of each part of the corpus."""
+    """Return the number of cleaned pairs in each part of the corpus."""
     return np.array([stats.kept[part] for part in range(len(part_names(corpus)))])
 
 
@@ -275,7 +278,7 @@ def part_names(corpus: schema.Corpus) -> list[str]:
 def with_parts(
     real: Iterable[Chunk], synthetic_files: list[readers.FilePair], corpus: schema.Corpus
 ) -> Iterator[Chunk]:
-    """Yield the pairs of the real text, then of the synthetic files, each chunk with the number of its part."""
+    """Yield the pairs of the real text, and then of the synthetic files. Set `part` in each chunk."""
     trained = [index for index, entry in enumerate(corpus.sources) if entry.split == "train"]
     first = int(bool(corpus.train_src or not corpus.sources))  # part of the first source
     for chunk in real:

@@ -1,4 +1,4 @@
-"""Readers of plain or compressed text files. A line ends at a line feed and nowhere else."""
+"""Read plain or compressed text files. Only a line feed ends a line."""
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,9 +10,9 @@ from nmt_cli.corpus.opening import opened, uncompressed_name
 from nmt_cli.system.console import counted
 from nmt_cli.system.errors import DataError
 
-CHUNK = 4000  # pairs read and processed at once
+CHUNK = 4000  # pairs that are read and processed together
 MAX_LINE_BYTES = 1 << 20
-BLOCK_BYTES = 1 << 18  # read at once; with a call for each line, reading would take twice as long
+BLOCK_BYTES = 1 << 18  # bytes per read call; with a call for each line, reading would take twice as long
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC |= {b"PAR1": "parquet", b"\xff\xfe": "UTF-16 or UTF-32", b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32"}
 
@@ -20,14 +20,14 @@ FilePair = tuple[str, str]  # paths of the source side and the target side
 
 
 class Chunk(NamedTuple):
-    """Up to CHUNK pairs of raw lines. None replaces a line over MAX_LINE_BYTES."""
+    """Up to CHUNK pairs of raw lines. A line of more than MAX_LINE_BYTES is None."""
 
     src: Sequence[bytes | None]
     tgt: Sequence[bytes | None]
-    repetition: int = 0  # how often the corpus lists these two files earlier: [a, a] gives 0, then 1
+    repetition: int = 0  # how many times the corpus lists the same two files before: 0 and 1 for [a, a]
     source: int | None = None  # index in corpus.sources
     part: int = 0  # number of the part in the manifest
-    scores: Sequence[float | None] = ()  # of the pairs, if their source has a column of scores
+    scores: Sequence[float | None] = ()  # the scores of the pairs, if the source has a column of scores
     languages: tuple[str, str] | None = None  # of synthetic text, whose sources already have their first tokens
 
 
@@ -53,14 +53,14 @@ def split_lines(data: bytes, name: str) -> list[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file; [] if there is no such file."""
+    """Return the lines of a UTF-8 file, or [] if there is no such file."""
     return split_lines(path.read_bytes(), str(path)) if path.exists() else []
 
 
 def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
-    """Yield each line of a plain or compressed file as bytes without its line feed, and None for an overlong line.
+    """Yield the lines of a plain or compressed file as bytes without line feeds. Yield None for an overlong line.
 
-    At the end of the file its SHA-256 is stored in `hashes`.
+    At the end of the file, store its SHA-256 in `hashes`.
     """
     if uncompressed_name(path).endswith((".tsv", ".csv", ".tmx", ".xlf", ".xliff", ".jsonl", ".parquet", ".mrg")):
         advice = "List it under corpus.sources, or convert it to plain text, one file per side"
@@ -71,9 +71,9 @@ def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
 
 
 def lines_of(file: Any) -> Iterator[bytes | None]:
-    """Yield the lines of an open binary file, and None for a line over MAX_LINE_BYTES.
+    """Yield the lines of an open binary file. Yield None for a line of more than MAX_LINE_BYTES.
 
-    Such a line is never in memory as a whole.
+    An overlong line is never in memory as a whole.
     """
     rest = b""
     while block := file.read1(BLOCK_BYTES):
@@ -108,5 +108,5 @@ def read_files(files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk
 
 
 def count_pairs(chunks: Iterable[Chunk]) -> int:
-    """Read and parse all chunks, and return their number of pairs."""
+    """Read and parse all chunks. Return the number of pairs."""
     return sum(1 for chunk in chunks for _ in chunk.src)

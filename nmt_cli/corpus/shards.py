@@ -1,8 +1,8 @@
-"""The command `nmt prepare --shard I/N`: several machines prepare a corpus in a directory that they share.
+"""Prepare a corpus on several machines, in a directory that they share (the command `nmt prepare --shard I/N`).
 
-The result is the same, byte for byte, as on one machine. Each shard cleans and encodes every N-th part, and finds
-repeated pairs in every N-th bucket of hashes; see parts.py. Shard 1 also trains the tokenizer and joins the parts.
-Committed work survives when a shard is killed, and any shard may run again, even with another N.
+The result is the same, byte for byte, as on one machine. Each shard cleans and encodes every N-th part of the text, and
+finds repeated pairs in every N-th bucket of hashes (see parts.py). Shard 1 also trains the tokenizer and joins the
+parts. If a shard is killed, its finished parts stay. Any shard may run again, even with another N.
 """
 
 import functools
@@ -42,7 +42,7 @@ from nmt_cli.system import console
 from nmt_cli.system.errors import BusyError, OutputError, UsageError, from_os_error
 
 POLL_SECONDS = 5.0
-WORK = {  # step -> its unfinished work, in messages
+WORK = {  # step -> words for its unfinished work in messages
     "cleaned": "parts are not cleaned",
     "repeated": "buckets of hashes are not compared",
     "encoded": "parts are not encoded",
@@ -52,15 +52,15 @@ MOST_NAMED = 8  # shards that a message lists
 
 @dataclass(frozen=True)
 class Share:
-    """One shard's share of the work."""
+    """Which shard this process is, of how many."""
 
-    number: int  # of this shard, from 1
+    number: int  # number of this shard, from 1
     workers: int  # number of shards
-    wait: bool = False  # wait for other shards; if False, a BusyError names them
+    wait: bool = False  # whether to wait for other shards, instead of raising a BusyError that names them
 
 
 def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, share: Share) -> Path:
-    """Do one shard's share of preparing a corpus, and return `out`. The last step of shard 1 commits the corpus."""
+    """Do the work of one shard, and return `out`. The last step of shard 1 writes the corpus to `out`."""
     if options.overwrite:
         raise UsageError(f"--overwrite does not go with --shard. Remove {out} first")
     source = sources.source_of(corpus, options.mirror)
@@ -109,7 +109,7 @@ class _Shard:
         self.reused = prepare.reused_tokenizer(self.corpus)
 
     def run(self) -> None:
-        """Run all steps in order. Each one continues where an earlier run stopped."""
+        """Run all steps in order. Each step continues where an earlier run stopped."""
         prepare.make_directories(self.work)
         self._agree()
         text = prepare.open_text(self.source, self.out, self.work)
@@ -146,7 +146,7 @@ class _Shard:
         return [number for number in range(total) if number not in present]
 
     def _waiting(self, step: str, total: int) -> str:
-        """Return a message on the unfinished work of a step and the shards to run, or "" if the step is finished."""
+        """Return a message with the unfinished work of a step and the shards to run, or "" if the step is finished."""
         missing = self._missing(step, total)
         shards = sorted({number % self.share.workers + 1 for number in missing})
         listed = ", ".join(map(self._name, shards[:MOST_NAMED]))
@@ -193,7 +193,7 @@ class _Shard:
             raise OutputError(f"{found}. Give all shards the same options, or remove the directory to start again")
 
     def _held_out(self, text: RawText) -> HeldOut:
-        """Return the dev and test pairs. The first shard that gets here stores them for all."""
+        """Return the dev and test pairs. The first shard that calls this method stores them for all shards."""
         directory = self.directory / "held-out"
         if not artefact.present(directory):
             held_out = prepare.hold_out_pairs(self.source, text, self.out, self.work, self.options)
@@ -219,7 +219,7 @@ class _Shard:
         read = [0]  # number of parts; a list, so that `jobs` can change it
 
         def jobs() -> Iterator[tuple[int, Chunk]]:
-            pairs = parts.PART_PAIRS  # so that the first chunk begins part 0
+            pairs = parts.PART_PAIRS  # with this number, the first chunk begins part 0
             for chunk in prepare.training_text(text, files, self.corpus):
                 if pairs >= parts.PART_PAIRS:
                     read[0] += 1
@@ -259,7 +259,7 @@ class _Shard:
             self._wait_for(waiting)
 
     def _results(self, work: Callable[[Any], Any], jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
-        """Run numbered jobs in the pool. Yield each number with the results of its jobs, in order."""
+        """Run numbered jobs in the pool. Yield, in order, each number with the results of all its jobs."""
         answers = self.pool.map(functools.partial(_numbered_result, work), jobs)
         for number, group in itertools.groupby(answers, key=operator.itemgetter(0)):
             yield number, [result for _, result in group]
@@ -290,7 +290,7 @@ class _Shard:
             parts.keep(numbered(self.directory / "repeated", bucket), {"positions": positions.tobytes()}, {})
 
     def _train_tokenizer(self, cleaned: Cleaned) -> None:
-        """On shard 1, train the tokenizer. Store it with the held-out text, where encoding looks for both."""
+        """On shard 1, train the tokenizer, and store it in one directory with the held-out text."""
         if self.share.number > 1 or artefact.present(self.directory / "tokenizer"):
             return
         held_out_files = (self.directory / "held-out").glob("*.???")  # without manifest.json
@@ -328,7 +328,7 @@ class _Shard:
                 parts.keep(numbered(self.directory / "encoded", part), files, entries)
                 progress.advance(start - cleaned.starts[part])
         for part in mine:
-            if cleaned.starts[part] == cleaned.starts[part + 1]:  # cleaning dropped all its pairs
+            if cleaned.starts[part] == cleaned.starts[part + 1]:  # cleaning dropped all pairs of this part
                 parts.keep(numbered(self.directory / "encoded", part), {}, {})
 
     def _join(

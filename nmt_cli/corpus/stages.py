@@ -1,6 +1,6 @@
-"""The three long stages of `prepare`: clean, train the tokenizer, encode.
+"""The three long stages of `nmt prepare`: clean the text, train the tokenizer, and encode the text.
 
-The output does not depend on the number of workers. Memory grows by one byte per pair.
+The output does not depend on the number of workers. The stages need one byte of memory per pair, plus a constant.
 """
 
 import contextlib
@@ -35,12 +35,12 @@ TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target l
 SERIAL_JOBS = 8  # fewer jobs take less time than the start of worker processes
 STOPPING = {signal.SIGINT, signal.SIGTERM}
 SAMPLE_PAIRS = 1_000_000  # random pairs that the tokenizer is trained on
-LONG_TRAINING = 100_000  # pairs; SentencePiece trains on fewer in seconds
-HASHES_AT_ONCE = 2_000_000  # 32 MB, and three times as much during the sort
+LONG_TRAINING = 100_000  # pairs; on fewer, training a tokenizer takes only seconds
+HASHES_AT_ONCE = 2_000_000  # these take 32 MB, or about 100 MB while they are sorted
 
 
 def _serve(link: Any, parent: int) -> None:
-    """Run the calls that arrive on `link`, and send the results. Ignore signals, and exit when the parent exits."""
+    """Run the calls received from `link` and send back the results. Ignore signals. Exit when the parent exits."""
     end_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # schedulers send them to every process
         signal.signal(number, signal.SIG_IGN)
@@ -70,8 +70,9 @@ def _answer(link: Any) -> Any:
 class Pool(contextlib.AbstractContextManager["Pool"]):
     """A pool of worker processes, started on first use and killed at the end of the `with` block.
 
-    Each worker has its own pipe: with one pipe for all, as in concurrent.futures, a worker that is killed while it
-    writes an answer would make the pool hang. There are no locks, so signals are safe except while a process starts.
+    Each worker has its own pipe. With one pipe for all workers, as in concurrent.futures, the pool would hang if a
+    worker were killed while it writes a result. The pool has no locks, so a signal handler may interrupt it at any
+    time, except while a process starts.
     """
 
     def __init__(self, workers: int) -> None:
@@ -87,21 +88,22 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             link.close()
 
     def _start(self) -> None:
-        """Start the missing workers, with signals blocked, because an interrupted start prints a traceback."""
+        """Start the missing workers. Block signals meanwhile, because an interrupted start prints a traceback."""
         context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads of the parent hold
-        resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks signals
+        resource_tracker.ensure_running()  # before signals are blocked, because this call unblocks them
         with signals_blocked(STOPPING):
             while len(self._processes) < self.workers:
                 link, worker_end = context.Pipe()
                 process = context.Process(target=_serve, args=(worker_end, os.getpid()), daemon=True)
                 process.start()
                 self._processes[link] = process
-                worker_end.close()  # now only the worker holds it, so the pipe closes when the worker ends
+                worker_end.close()  # now only the worker has this end open, so the pipe closes when the worker ends
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield `function(job)` for each job, in order. Workers take turns; a daemon calls the function itself.
+        """Yield `function(job)` for each job, in order. Each worker gets every n-th job, where n is their number.
 
-        Errors are raised in order, too. If `jobs` itself fails, its error follows the results of all earlier jobs.
+        An error of a job is raised in place of its result. An error of the iterator `jobs` is raised after the results
+        of all earlier jobs. A daemon process cannot have workers, so it calls the function itself.
         """
         if self.alone:
             yield from map(function, jobs)
@@ -126,7 +128,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         yield from map(_answer, busy)
 
     def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Like `calls`, but in this process if there are few jobs or only one worker."""
+        """Do the same as `calls`, but in this process if there are few jobs or only one worker."""
         stream = iter(jobs)
         first = list(itertools.islice(stream, SERIAL_JOBS))
         if self.workers == 1 or len(first) < SERIAL_JOBS:
@@ -137,9 +139,9 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
 def clean(
     directory: Path, chunks: Iterable[Chunk], corpus: schema.Corpus, held_out: frozenset[bytes], pool: Pool
 ) -> tuple[Repeated, CleaningStats]:
-    """Write the cleaned pairs to the files src and tgt of `directory`.
+    """Clean the pairs and write them to the files `src` and `tgt` in `directory`.
 
-    Return which pairs are repeated, and counts of the dropped pairs. `held_out` has the hashes of dev and test pairs.
+    Return which pairs are repeated, and the numbers of dropped pairs. `held_out` has the hashes of dev and test pairs.
     """
     stats, total = CleaningStats(), None if corpus.synthetic else corpus.limit or corpus.rows
     with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
@@ -158,9 +160,9 @@ def clean(
 
 
 def find_repeated(file: Path, wanted: bool) -> Repeated:
-    """Return for each 16-byte hash in `file` whether it equals an earlier one. Unless `wanted`, all are False.
+    """Return, for each 16-byte hash in `file`, whether it equals an earlier hash. If not `wanted`, return only False.
 
-    To limit memory, each pass compares only hashes with the same remainder.
+    To limit memory, each pass over the file compares only the hashes with one remainder, modulo the number of passes.
     """
     size = file.stat().st_size // 16
     repeated, passes = np.zeros(size, bool), -(-size // HASHES_AT_ONCE) if wanted else 0
@@ -199,7 +201,7 @@ def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
 
 
 def sampled(chunks: Iterable[TextChunk], distinct: int, seed: int) -> Iterator[str]:
-    """Yield the lines of `sample` from the chunks of a text, in which `distinct` pairs repeat no earlier pair."""
+    """Yield the lines of `sample` from the chunks of a text, which has `distinct` pairs that are not repeated."""
     rng = np.random.default_rng(seed)
     share = SAMPLE_PAIRS / max(1, distinct)
     for src, tgt, repeats, _ in chunks:
@@ -216,9 +218,12 @@ def _train(corpus: schema.Corpus, collect: Callable[[Iterable[str]], Iterable[st
 
 
 def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool) -> bytes:
-    """Train a tokenizer on a sample of the cleaned text, which has `pairs` pairs. Return its file as bytes."""
-    # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece reports an error of its own. So
-    # long training runs in a worker, and short training reads a list.
+    """Train a tokenizer on a sample of the cleaned text. Return the tokenizer's file as bytes.
+
+    `pairs` is the number of pairs in the cleaned text.
+    """
+    # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece raises an error of its own.
+    # Therefore, long training runs in a worker, which ignores signals, and short training reads a list.
     if pairs > LONG_TRAINING:
         return next(pool.calls(functools.partial(_train, corpus, iter), [lines]))
     return _train(corpus, list, lines)
@@ -232,10 +237,10 @@ load_held_out = functools.lru_cache(2)(near_duplicates.load)  # with and without
 def encode_chunk(
     model: Path, corpus: schema.Corpus, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], store.Lengths, CleaningStats, near_duplicates.Flags]:
-    """Encode the pairs of a chunk that are not dropped.
+    """Drop pairs that are repeated, too long or uneven in length, and encode the rest of a chunk.
 
-    Return the concatenated ids of each side, with EOS; the lengths of the sentences of each side; the indices of the
-    kept pairs; counts of the dropped pairs; and the flags of near-duplicates among the kept pairs.
+    Return the concatenated ids of each side, with EOS, and the lengths of the sentences of each side. Then return the
+    indices of the kept pairs, the numbers of dropped pairs, and the flags of near-duplicates among the kept pairs.
     """
     src, tgt, repeats, part = chunk
     settings = corpus.trained[part].cleaning
@@ -264,9 +269,9 @@ def encode_chunk(
 
 
 def load_afresh(model: Path, corpus: schema.Corpus) -> tuple[dict[str, int], near_duplicates.Flags]:
-    """Load the tokenizer and the held-out text again, since an earlier call may have cached other files of these names.
+    """Load the tokenizer and the held-out text anew. The caches may hold older files of the same names.
 
-    Return the vocabulary size of each side, and flags for the held-out lines, all 0.
+    Return the vocabulary size of each side, and one flag for each held-out line. All flags are 0.
     """
     load_tokenizer.cache_clear()
     load_held_out.cache_clear()
@@ -276,7 +281,7 @@ def load_afresh(model: Path, corpus: schema.Corpus) -> tuple[dict[str, int], nea
 
 
 def pairs_of_parts(positions: Lengths, ends: Lengths) -> Lengths:
-    """Return how many of these positions in the cleaned text lie in each part of the corpus, given where parts end."""
+    """Count the positions in each part of the corpus. Positions are indices of pairs, and `ends` is where parts end."""
     counts: Lengths = np.bincount(np.searchsorted(ends, positions, "right"), minlength=len(ends))
     return counts
 
@@ -284,10 +289,10 @@ def pairs_of_parts(positions: Lengths, ends: Lengths) -> Lengths:
 def encode(
     text: Path, repeated: Repeated, parts: Lengths, model: Path, corpus: schema.Corpus, pool: Pool
 ) -> tuple[dict[str, int], Lengths, CleaningStats, dict[str, dict[str, Any]]]:
-    """Write the training ids of the cleaned text to the directory of `model`, which also holds the held-out text.
+    """Encode the cleaned text, and write the ids to the directory of `model`. The held-out text is there, too.
 
     `parts` holds the number of pairs in each part of the text. Return the number of tokens of each side, the number of
-    remaining pairs of each part, counts of the dropped pairs, and a summary of near-duplicates by split.
+    remaining pairs in each part, the numbers of dropped pairs, and a summary of near-duplicates for each split.
     """
     sides, flags = load_afresh(model, corpus)
     ends = np.cumsum(parts)

@@ -1,10 +1,12 @@
-"""The prepared corpus on disk. Its directory holds a manifest and these files:
+"""Read and write prepared corpora. The directory of a corpus has a manifest and these files:
 
-train.src.ids  train.tgt.ids          token ids of all sentences, each ended by EOS; little-endian uint16 or uint32
-train.src.offsets  train.tgt.offsets  start of each sentence and the end of the last; little-endian int64
-tokenizer.model                       the joint SentencePiece model (tokenizer.target.model: a separate target model)
-dev.src dev.tgt test.src test.tgt     (and general.src general.tgt) raw UTF-8 text, one sentence per line
-cleaning.json                         dropped pairs by reason; held-out lines with near-duplicates in training
+train.src.ids  train.tgt.ids          the token ids of all sentences with EOS after each, little-endian uint16 or uint32
+train.src.offsets  train.tgt.offsets  where each sentence starts, and where the last one ends, little-endian int64
+tokenizer.model                       the SentencePiece tokenizer
+tokenizer.target.model                a separate tokenizer for target text, in some corpora
+dev.src dev.tgt test.src test.tgt     held-out text in UTF-8, one sentence per line
+general.src general.tgt               another held-out set, in some corpora
+cleaning.json                         the numbers of dropped pairs, and of near-duplicates of held-out lines
 """
 
 import contextlib
@@ -24,7 +26,7 @@ from nmt_cli.system.errors import DataError, MissingError
 StoredIds = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 Lengths = npt.NDArray[np.int64]
 KIND = "corpus"
-BLOCK = 1 << 18  # sentences whose lengths are in memory at once: 2 MB per side, to fit into the CPU's cache
+BLOCK = 1 << 18  # sentences whose lengths are processed together: 2 MB per side, which fits into a CPU cache
 HELD_OUT = ("dev", "test", "general")  # names of the sets that are not trained on
 
 
@@ -35,7 +37,7 @@ def id_type(vocabulary_size: int) -> str:
 
 @dataclass(frozen=True)
 class Side:
-    """The training sentences of one language. Sentence i is `ids[offsets[i]:offsets[i + 1]]`, EOS included."""
+    """The training sentences of one language. Sentence i is `ids[offsets[i]:offsets[i + 1]]`, including EOS."""
 
     ids: StoredIds
     offsets: Lengths
@@ -44,7 +46,7 @@ class Side:
         return len(self.offsets) - 1
 
     def lengths(self, sentences: Lengths | None = None) -> Lengths:
-        """Return the lengths of these sentences, or of all."""
+        """Return the lengths of the given sentences, or of all sentences."""
         if sentences is None:
             return np.diff(self.offsets)
         lengths: Lengths = self.offsets[sentences + 1] - self.offsets[sentences]
@@ -63,7 +65,7 @@ class Side:
 
 
 def lines_by_pair(manifest: dict[str, Any], split: str) -> dict[tuple[str, str], list[int]]:
-    """Return the lines (from 0) of a held-out set in each pair of languages; {} if all are in one pair."""
+    """Return, for each pair of languages, the indices of its lines in a held-out set. Return {} for a single pair."""
     found, start = dict[tuple[str, str], list[int]](), 0
     for src, tgt, count in manifest.get("languages", {}).get(split, []):
         found.setdefault((src, tgt), []).extend(range(start, start + count))
@@ -103,12 +105,12 @@ class Corpus:
         return math.ceil(np.quantile(nearest, position - before))
 
     def in_epoch(self, number: int) -> "Corpus":
-        """Return the text that epoch `number` (from 0) trains on. Lines keep their numbers; some may be empty."""
+        """Return the training text of an epoch (from 0). Lines keep their numbers, and some lines may be empty."""
         return self
 
     @property
     def parts(self) -> list[int]:
-        """The number of pairs in each part of the corpus, such as a file. Older corpora are one part."""
+        """The number of pairs in each part of the corpus, such as a file. A corpus of an old version is one part."""
         pairs = [int(part["pairs"]) for part in self.manifest.get("parts", [])]
         return pairs if sum(pairs) == len(self.src) else [len(self.src)]
 
@@ -118,16 +120,16 @@ class Corpus:
         return len(self.src)
 
     def lines_by_pair(self, split: str) -> dict[tuple[str, str], list[int]]:
-        """Return the lines (from 0) of a held-out set in each pair of languages; {} if all are in one pair."""
+        """Call `lines_by_pair` for a held-out set of this corpus."""
         return lines_by_pair(self.manifest, split)
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
-        """Return the raw source and target lines of "dev", "test" or "general"; empty lists if there is no such set."""
+        """Return the source and target lines of "dev", "test" or "general", or empty lists if there is no such set."""
         return read_lines(self.directory / f"{split}.src"), read_lines(self.directory / f"{split}.tgt")
 
 
 class SideWriter(contextlib.ExitStack):
-    """Writer of the training ids of one side, "src" or "tgt". It appends batches of sentences."""
+    """Writes the training ids of one side, "src" or "tgt". Each call of `append` adds a batch of sentences."""
 
     def __init__(self, directory: Path, name: str, vocabulary_size: int) -> None:
         super().__init__()
@@ -145,9 +147,9 @@ class SideWriter(contextlib.ExitStack):
 
 
 def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
-    """Open a prepared corpus after checking file sizes (with `content`, also hashes) against its manifest.
+    """Open a prepared corpus. First check the sizes and, with `content`, the hashes of its files.
 
-    Raises MissingError if there is no corpus, and DataError if it is damaged.
+    Raises MissingError if there is no corpus, and DataError if the corpus is damaged.
     """
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Make one with nmt prepare, or name another: --data DIR")
@@ -178,9 +180,9 @@ def open_side(directory: Path, name: str, vocabulary_size: int) -> Side:
 
 
 def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:
-    """Return the side if its offsets cover all ids, no sentence is empty, and ids are below `vocabulary_size`.
+    """Return a side after checking its ids and offsets. Raises DataError if they are damaged.
 
-    Raises DataError otherwise.
+    The offsets must cover all ids, no sentence may be empty, and all ids must be below `vocabulary_size`, if given.
     """
     covered = side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
     shortest = min((block.min() for block in side.length_blocks()), default=0)

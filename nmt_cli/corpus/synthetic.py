@@ -1,9 +1,9 @@
-"""Synthetic training pairs: real lines of one language with a model's translations.
+"""Make synthetic training pairs. One side is real text, and the other side is a model's translation of it.
 
-Translating real source text with a stronger model is distillation; translating real target text with a reverse model is
-back-translation. Each line is translated once: a cache, keyed by model, options and text, keeps the translations, even
-if nmt is killed. Later stages clean these pairs like all others. Several machines can share the translation
-beforehand, in units of lines (`translate_share`).
+If a stronger model translates real source text, this is called distillation. If a reverse model translates real target
+text, it is called back-translation. A cache, keyed by model, options and text, keeps the translations, even if nmt is
+killed, so that each line is translated only once. Later stages clean the synthetic pairs like all others. Before
+`nmt prepare`, several machines can share the work of translating (see `translate_share`).
 """
 
 import itertools
@@ -33,27 +33,27 @@ from nmt_cli.system.console import Progress, say
 from nmt_cli.system.errors import DataError, MissingError
 
 Pairs = list[tuple[str, str]]
-# Translates lines with the model in a directory: (model, lines, beam, sampling) -> translations in order.
+# A function that translates lines: (model directory, lines, beam, sampling) -> translations in the same order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
-# Translates units of the file TEXT in a directory: (model, directory, beam, sampling, worker). The worker is (number,
-# workers) and translates its share of the units. If it is None, the remaining units are translated, and all of the
-# translations are joined in TRANSLATIONS.
+# A function that translates the file TEXT of a cache directory in units of lines: (model directory, cache directory,
+# beam, sampling, worker). `worker` is (number, number of workers), and selects a share of the units. If `worker` is
+# None, the function translates all remaining units and joins the translations in the file TRANSLATIONS.
 TranslateUnits = Callable[[Path, Path, int, bool, tuple[int, int] | None], None]
-TEXT, TRANSLATIONS = "text", "translations"  # files in a directory of the cache
+TEXT, TRANSLATIONS = "text", "translations"  # names of files in a cache directory
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
-SMOOTHING = 10  # characters added to both lengths, because the ratio varies widely for short lines
-MOST_DEVIATIONS = 5.0  # largest distance of a log length ratio from the median, as a multiple of the spread
-LEAST_SPREAD = 0.1  # smallest spread of log length ratios that is assumed
+SMOOTHING = 10  # this number is added to both lengths, because the ratio of short lengths varies widely
+MOST_DEVIATIONS = 5.0  # maximum distance of a log length ratio from the median, as a multiple of the spread
+LEAST_SPREAD = 0.1  # the spread of log length ratios is taken to be at least this large
 
 
 def files_of(corpus: schema.Corpus) -> list[Path]:
-    """Return the files that determine the synthetic text: the real lines, and the manifests of the models."""
+    """Return the files that determine the synthetic text: the files of real text and the manifests of the models."""
     lines = [Path(name) for entry in corpus.synthetic for name in entry.files]
     return [*lines, *(_model(entry) / artefact.MANIFEST for entry in corpus.synthetic)]
 
 
 def token(tag: str) -> str:
-    """Return the token that marks a source line with `tag`, in the form of a target-language token."""
+    """Return the token for a tag. It marks source lines, and looks like a target-language token."""
     return f">>{tag}<<"
 
 
@@ -61,9 +61,9 @@ def make(
     corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
     translate: Translate | None, translate_units: TranslateUnits | None = None,
 ) -> tuple[list[readers.FilePair], CleaningStats]:  # fmt: skip
-    """Return the source and target file of each entry of corpus.synthetic, and counts of the dropped lines.
+    """Make the pairs of each entry of corpus.synthetic. Return their files, and the numbers of dropped lines.
 
-    Each call of `train` yields the training pairs from their beginning.
+    Each call of `train` must yield all training pairs.
     """
     files, stats = list[readers.FilePair](), CleaningStats()
     for number, entry in enumerate(corpus.synthetic):
@@ -87,9 +87,9 @@ def translate_share(
     corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
     translate_units: TranslateUnits, worker: tuple[int, int],
 ) -> list[Path]:  # fmt: skip
-    """Translate a worker's share of the lines of corpus.synthetic. `make` takes the units from the cache.
+    """Translate one worker's share of the lines of corpus.synthetic, and store the translations in the cache.
 
-    Return the file of each entry that holds the translations once `make` has joined them.
+    Return, for each entry, the file that will contain all translations after `make` has joined them.
     """
     files = list[Path]()
     for number, entry in enumerate(corpus.synthetic):
@@ -115,7 +115,7 @@ def translate_share(
 
 
 def _model(entry: schema.Synthetic) -> Path:
-    """Return the model directory of an entry, which may name a model or a run."""
+    """Return the model directory of an entry. The entry may name a model directory or a run directory."""
     named = Path(str(entry.model))
     for directory in (named, named / "model"):
         if artefact.present(directory):
@@ -137,7 +137,7 @@ def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
 
 
 def _target_token(entry: schema.Synthetic, section: schema.Corpus) -> str:
-    """Return the token that the model of an entry needs before each line; "" if it has one target language."""
+    """Return the target-language token that the model of an entry needs before each line, or "" if it needs none."""
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     if not model.target_tokens:
         return ""
@@ -195,9 +195,9 @@ def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str,
 
 
 def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path, target: str) -> Path:
-    """Return the cache directory for the translations of a file, named by a hash of model, options and text.
+    """Return the cache directory for the translations of a file. Its name is a hash of the model, options and text.
 
-    `target` is the token before each line for a model with several target languages.
+    `target` is the result of `_target_token`.
     """
     options = {"beam": entry.beam, "sampling": entry.sampling, "text": artefact.sha256(real)}
     options |= {"target": target} if target else {}
@@ -205,12 +205,12 @@ def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path, target: s
 
 
 def _with_target(target: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines without line feeds, each after the token of its target language."""
+    """Yield lines without line feeds. Put the target-language token before each line, unless it is ""."""
     return (f"{target} {line[:-1]}".lstrip() for line in lines)
 
 
 def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate: Translate | None, target: str) -> Path:
-    """Return a file with a translation of each line of `real`. Lines that are not cached are translated now."""
+    """Return a file with a translation of each line of `real`. Translate the lines that are not cached."""
     model, total = _model(entry), sum(1 for _ in real.open("rb"))
     whole, part = directory / TRANSLATIONS, directory / f"{TRANSLATIONS}.part"
     if whole.is_file():

@@ -1,4 +1,4 @@
-"""Glossaries: source phrases, each with the accepted forms of its translation.
+"""Glossaries. A glossary lists source phrases with the accepted forms of their translations.
 
 Matching works on words. A word is a run of letters and digits, or any other single character; each Chinese or Japanese
 character is a word. A phrase matches if its words follow each other in the text. Matches do not overlap: the text is
@@ -29,7 +29,7 @@ class Term:
 
     source: str
     forms: tuple[str, ...]
-    any_case: bool = False  # ignore case on both sides; constrained decoding still uses a form as listed
+    any_case: bool = False  # whether to ignore letter case; constrained decoding uses forms as they are listed
     line: int = 0  # line number in the glossary file
 
     def form_in(self, translation: str) -> str | None:
@@ -113,7 +113,7 @@ class Terms:
         return cls(terms, name)
 
     def find(self, text: str) -> list[Term]:
-        """Return the terms in a normalized text, each once."""
+        """Return the different terms in a normalized text."""
         return list(dict.fromkeys(term for term, _, _ in self.spans(text)))
 
     def spans(self, text: str) -> Iterator[tuple[Term, int, int]]:

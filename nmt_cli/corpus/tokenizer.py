@@ -1,4 +1,4 @@
-"""SentencePiece: one joint byte-pair model for both languages, with byte fallback for unseen characters.
+"""Normalize text, and train and apply tokenizers of the library SentencePiece.
 
 An imported model may have a separate SentencePiece model for target text, in `tokenizer.target.model`. Its vocabulary
 may differ from the source vocabulary. The files of an imported model may also be those of `moses_bpe.py`.
@@ -18,31 +18,32 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
 
 PAD, UNK, EOS = 0, 1, 2
-# Chinese and Japanese characters and punctuation, written without spaces. For use within [] of a regular expression.
+# Chinese and Japanese characters and punctuation, for use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # target-language token at the beginning of a source
 MOST_FIRST = 2  # how many such tokens may begin a source: one for its target language, one for a tag
 _FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # start of a token that continues a word
-# Also matches lone surrogates, which SentencePiece does not accept. ZWJ, ZWNJ and soft hyphens stay: words need them.
+_WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # matches tokens that may continue a word
+# Control characters, spaces, and lone surrogates, which SentencePiece does not accept. Not ZWJ, ZWNJ and soft hyphens,
+# because they may be part of a word.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
-# Scripts without spaces. U+200B stays there, because it separates words.
+# Scripts without spaces between words. In these, U+200B stays, because it separates words.
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
-# Invisible characters that allow or forbid a line break.
+# Invisible characters that allow or forbid a line break, except U+200B in scripts without spaces.
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
 MOST_MARKS = 30  # combining marks in a row; no language uses more (UAX 15, Stream-Safe Text Format)
 _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches symbols and punctuation
 
 
 def first_tokens(pieces: Sequence[str]) -> int:
-    """Return how many tokens at the beginning of a source stand for its target language or for a tag."""
+    """Return the number of tokens at the beginning of a source that select a target language or are a tag."""
     return sum(1 for _ in itertools.takewhile(LANGUAGE.fullmatch, pieces[:MOST_FIRST]))
 
 
 def without_first_tokens(line: str) -> str:
-    """Return a source line without the tokens of its target language and of a tag."""
+    """Remove target-language and tag tokens from the beginning of a source line."""
     found = _FIRST_TOKENS.match(line)
     return line[found.end() :] if found else line
 
@@ -53,7 +54,7 @@ def _cut_marks(text: re.Match[str]) -> str:
 
 
 def bound_marks(line: str) -> str:
-    """Return a line with at most 30 combining marks in a row, because NFC takes quadratic time in their number."""
+    """Keep at most 30 combining marks in a row, because NFC takes quadratic time in the number of marks."""
     sample = line[MOST_MARKS :: MOST_MARKS + 1]  # every longer run contains one of these characters
     if sample.isascii() or not any(map(unicodedata.combining, sample)):
         return line
@@ -65,9 +66,10 @@ _NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-
 
 
 def normalize(line: str) -> str:
-    """Return a line as the model reads it: in NFC, stripped, with single spaces for control characters and separators.
+    """Normalize a line for the model. This function is idempotent.
 
-    At most 30 combining marks in a row remain. Idempotent.
+    The result is in NFC and stripped. Each run of control characters and separators becomes one space. At most 30
+    combining marks in a row remain.
     """
     if not line.isascii():
         line = bound_marks(line)
@@ -79,24 +81,25 @@ def normalize(line: str) -> str:
 
 
 def writable(line: str) -> str:
-    """Return a line, stripped, with spaces instead of control characters. Tabs and repeated spaces stay. Idempotent."""
+    """Strip a line and replace control characters by spaces, except tabs. This function is idempotent."""
     return _NOT_WRITTEN.sub(" ", line).strip()
 
 
 def has_letter(text: str) -> bool:
-    """Whether the text has a character of Unicode category L. Ideographs count; marks and numbers do not."""
+    """Return whether a text has a letter (Unicode category L). Ideographs are letters. Marks and numbers are not."""
     return any(map(str.isalpha, text))
 
 
 def visible(line: str) -> str:
-    """Return a line without soft hyphens and zero-width characters, which would split words for the model."""
+    """Remove soft hyphens and zero-width characters, at which the tokenizer would split words."""
     return line if line.isprintable() else _UNSEEN.sub("", line)
 
 
 def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:
-    """Train a joint BPE model and return its file. The same lines give the same bytes on any number of cores.
+    """Train a joint byte-pair model and return its file. The same lines give the same bytes on any number of cores.
 
-    Each of `tags` is one token at the beginning of a text. Raises DataError if the size does not suit the text.
+    Each tag becomes a single token at the beginning of a text. Raises DataError if the text does not allow this
+    vocabulary size.
     """
     import sentencepiece
 
@@ -126,25 +129,25 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
             fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
         elif "required_chars" in fix:
             advice = "Raise corpus.tokenizer.vocabulary_size. For Chinese, Japanese or Korean, use code zh, ja or ko"
-            fix = f"the text has more characters than that. {advice}"
+            fix = f"the text has more different characters. {advice}"
         raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:200]}") from None
     return model.getvalue()
 
 
 def copy(file: Path, to: Path) -> None:
-    """Copy a tokenizer file, with its target model if there is one."""
+    """Copy a tokenizer file and, if there is one, the tokenizer for target text."""
     for old, new in ((file, to), (target_file(file), target_file(to))):
         if old.is_file():
             artefact.replace_file(new, old.read_bytes())
 
 
 def target_file(file: Path) -> Path:
-    """Return the file of the separate target model, which may not exist."""
+    """Return the path of the tokenizer for target text. The file may not exist."""
     return file.with_suffix(".target.model")
 
 
 def files_of(file: Path) -> list[Path]:
-    """Return the files of a tokenizer: `file`, and its target model if there is one."""
+    """Return the files of a tokenizer: `file` and, if there is one, the tokenizer for target text."""
     return [file, *(each for each in [target_file(file)] if each.is_file())]
 
 
@@ -164,8 +167,7 @@ def _sentencepiece(file: Path, data: bytes) -> Any:
 class Tokenizer:
     """A loaded SentencePiece or Moses model with the special tokens of this package: PAD 0, UNK 1, EOS 2, no BOS.
 
-    `target` encodes and decodes target text. It is this object unless there is a separate target model. Raises
-    DataError for a model with other special tokens.
+    The ids of the special tokens must be 0 for PAD, 1 for UNK and 2 for EOS, without BOS. Raises DataError otherwise.
     """
 
     def __init__(self, file: Path) -> None:
@@ -186,7 +188,7 @@ class Tokenizer:
         return [[*side.encode([normalize(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
 
     def language(self, ids: list[int]) -> list[int]:
-        """Return the tokens of the target language and of a tag (`>>deu<< >>tm<<`) at the beginning of a source."""
+        """Return the ids at the beginning of a source that select a target language or are a tag (`>>deu<< >>tm<<`)."""
         return ids[: first_tokens(self.tokens(ids[:MOST_FIRST]))]
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
@@ -198,7 +200,7 @@ class Tokenizer:
         return self._model.encode(lines, out_type="numpy", num_threads=1)  # type: ignore[no-any-return]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """Return one line of text for each list of ids. Line breaks spelled by byte tokens become spaces."""
+        """Return one line of text for each list of ids. If byte tokens form a line break, it becomes a space."""
         return [_BREAKS.sub(" ", self._model.decode(line)) for line in ids]
 
     def tokens(self, ids: list[int]) -> list[str]:
@@ -217,7 +219,7 @@ class Tokenizer:
         return float(self._model.get_score(token))
 
     def prefix(self, token: str) -> list[int]:
-        """Return the id of a token in a list, or [] for "". Raises DataError if it is not in the vocabulary."""
+        """Return [id] for a token, or [] for "". Raises DataError if the token is not in the vocabulary."""
         ids = [self._model.piece_to_id(token)] if token else []
         if ids == [UNK]:
             raise DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")

@@ -1,4 +1,4 @@
-"""Translate texts and link the tokens of both sides. No other module of this package uses the model."""
+"""Translate texts, and link the tokens of source and translation. Only this module of the package uses the model."""
 
 import itertools
 import re
@@ -13,7 +13,7 @@ from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.translator import Translator
 
-_MOST_PAIRS = 100_000  # most pairs of equal characters or words to compare; time grows with their number
+_MOST_PAIRS = 100_000  # maximum pairs of equal characters or words to compare, to limit the time
 
 
 def translate_aligned(
@@ -32,7 +32,7 @@ def translate_aligned(
 
 
 def align(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
-    """Return the translation of this rank, or of the last rank if there are fewer, linked to the text."""
+    """Return the translation with this rank, or the last one if there are fewer, with links to the text."""
     rank = min(rank, len(translation.hypotheses) - 1)
     if translation.copy:
         copied = translation.copy.text
@@ -43,7 +43,7 @@ def align(translator: Translator, translation: Translation, text: str, rank: int
 
 
 def _links(translator: Translator, translation: Translation, text: str, rank: int) -> list[tuple[int, int]]:
-    """Return two offsets per target token: its end in the translation, and the start of its source token in `text`.
+    """Return, for each target token, its end in the translation and the start of its source token in `text`.
 
     The source token is the one with the most attention.
     """
@@ -69,7 +69,7 @@ def _folded(text: str) -> str:
 
 
 def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
-    """Return the text of some tokens, and a list of offsets: the start of each token, and the end of the text."""
+    """Return the text of some tokens, and a list with the start of each token and the end of the text."""
     [text] = tokenizer.decode([ids])
     spelled = ["", *(token.replace("\u2581", " ") for token in tokenizer.tokens(ids))]
     if "".join(spelled) == f" {text}":
@@ -83,7 +83,7 @@ def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
 
 
 def offsets_in(decoded: str, text: str) -> list[int]:
-    """Map each offset in the tokenizer's spelling of a text to the offset in the text itself."""
+    """Return, for each offset in `decoded`, which the tokenizer returned for a text, the offset in the text."""
     if decoded == f"{text} ":
         return list(range(len(decoded) + 1))
     offsets, last = list[int](), 0
@@ -95,9 +95,9 @@ def offsets_in(decoded: str, text: str) -> list[int]:
 
 
 def _matching_blocks(decoded: str, text: str) -> list[tuple[int, int, int]]:
-    """Return the substrings that both spellings share, in order: the offset in each spelling, and the length.
+    """Return the common substrings of two texts, in order, as the offsets in both texts and the length.
 
-    Compare characters, or words if that would take too long. If words would, too, return only the common prefix.
+    Compare characters. If that would take too long, compare words, or if necessary, return only the common prefix.
     """
     for pattern in (r"(?s:.)", r"\s+|\S+"):
         one, other = re.findall(pattern, decoded), re.findall(pattern, text)

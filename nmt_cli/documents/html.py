@@ -1,8 +1,8 @@
-"""HTML: split a document into tags and text, and group them into segments.
+"""Read HTML. Split a document into tags and text, and group them into segments.
 
-A parser that writes its tree changes quotes, entities, the case of names, and broken markup. This module builds no
-tree: it only splits the document into tokens, by the rules of the HTML standard (section 13.2.5). Everything but text
-is written unchanged and keeps its meaning to a browser.
+A parser that builds a tree and writes the tree back changes quotes, entities, the case of names, and broken markup.
+This module builds no tree. It only splits the document into tokens, by the rules of the HTML standard (section 13.2.5),
+and copies all tokens that are not text.
 """
 
 import bisect
@@ -23,7 +23,7 @@ TOKEN = re.compile(
     |<(?P<ends>/?)(?P<number>\d{{1,4}})\s*+>                                # a tag of i18next or Lingui
     |<[!?][^>]*(?:>|\Z)|</(?:>|(?![a-zA-Z])[^>]+(?:>|\Z))                 # a declaration, or a broken comment
     |<(?P<end>/?)(?P<name>[a-zA-Z][^\s/>]*+)(?:[\s/]++|{_ATTRIBUTE})*+>  # a tag
-    |(?P<open></?[a-zA-Z].*)                                             # the text ends inside a tag""",
+    |(?P<open></?[a-zA-Z].*)                                             # a tag that is cut off at the end""",
     re.DOTALL | re.VERBOSE,
 )
 _END_NAME = re.compile(r"</([a-zA-Z][^\s/>]*+|\d{1,4}+)")
@@ -33,7 +33,7 @@ _NAMED_VALUE = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_
 RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
 COPIED = {"code", "kbd", "samp", "var", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
-# Elements that end a segment: browsers lay them out apart from the text around them, or their text stands alone.
+# Elements that end a segment, because their text does not continue the text around them.
 _BLOCK_NAMES = """
 address article aside blockquote body br button caption center col colgroup datalist dd details dialog dir div dl dt
 fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
@@ -42,17 +42,17 @@ source style summary table tbody td template tfoot th thead title tr track ul vi
 """
 BLOCKS = set(_BLOCK_NAMES.split())
 TRANSLATED = {"alt", "title", "placeholder", "aria-label"}  # attributes
-_UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes with which pages forbid translation
+_UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes of elements that must not be translated
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*")
-# Limits of a footnote mark, exponent or subscript: its tokens, its characters, and its characters if some are letters.
+# Maximum sizes of a footnote mark, exponent or subscript.
 _NOTE_TOKENS = 5
 _NOTE_CHARACTERS = 12
-_NOTE_LETTERS = 3
+_NOTE_LETTERS = 3  # characters, if some of them are letters
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Spelling:
-    """The spelling of a segment's characters: as the source first spelled each, or else the shortest safe one."""
+    """Writes characters as the source of the segment first wrote them, plain or as an entity. Escapes all others."""
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the quotation mark around the text, if any."""
@@ -71,20 +71,20 @@ class Spelling:
 
 
 def _unescaped(source: str) -> str:
-    """Replace character references. Those to control characters become U+FFFD; the standard library drops them."""
+    """Replace character references. The standard library drops control characters, so replace these by U+FFFD."""
     return unescape(_ENTITY.sub(lambda match: match[0] if unescape(match[0]) else "\ufffd", source))
 
 
 class _Token(NamedTuple):
     kind: str  # "text", "start", "end", "raw", "unclosed" or "other"
     source: str
-    name: str = ""  # of a tag
+    name: str = ""  # the name of a tag, or ""
 
 
 def _tokens(text: str, protection: Protection | None = None, *, xml: bool = False) -> Iterator[_Token]:
-    """Yield the tokens of a text. A numbered start tag without an end tag is text, as are tags inside placeholders.
+    """Yield the tokens of a text. If `xml` is true, an element such as `<title/>` is empty.
 
-    With `xml`, an element such as `<title/>` is empty.
+    Tags inside placeholders are text. A start tag such as `<1>` is text if there is no end tag for it.
     """
     closed = {match[1].lower() for match in _END_NAME.finditer(text)}
     numbers = set(_START_NUMBER.findall(text)) & closed
@@ -121,7 +121,7 @@ def _tokens(text: str, protection: Protection | None = None, *, xml: bool = Fals
 
 
 def _placeholders_with_tags(text: str, closed: Collection[str], protection: Protection) -> Iterator[tuple[int, int]]:
-    """Yield the spans of placeholders that contain a "<", as in "%<count>d". But "5%<b>c</b>" is HTML."""
+    """Yield the spans of placeholders that contain a "<", such as "%<count>d". In "5%<b>c</b>", "<b>" is a tag."""
     for start, stop in protection.spans(text):
         bracket = text.find("<", start, stop)
         name = text[bracket + 1 : text.find(">", bracket, stop)].lower()
@@ -130,7 +130,7 @@ def _placeholders_with_tags(text: str, closed: Collection[str], protection: Prot
 
 
 def has_tags(text: str, protection: Protection | None) -> bool:
-    """Return whether a text has a comment or a tag with a name, which makes it HTML."""
+    """Return whether a text has a comment, or a tag with a name that begins with a letter."""
     tokens = _tokens(text, protection)
     return any(token.name[:1].isalpha() or token.source.startswith("<!--") for token in tokens if token.kind != "text")
 
@@ -147,9 +147,10 @@ def parse(
     *,
     xml: bool = False,
 ) -> Parts:
-    """Return the parts of a document or fragment. The content of `ignored` elements is copied, not translated.
+    """Return the parts of a document or fragment. The content of elements in `ignored` is copied, not translated.
 
-    `language` is the target language, for the `lang` attribute of a whole document. With `xml`, the text is XHTML.
+    In a whole document, the `lang` attribute is set to the target language `language`. If `xml` is true, the text is
+    XHTML.
     """
     tokens = list(_tokens(text, protection, xml=xml))
     ends, divided = _copied_spans(tokens, COPIED | {name.lower() for name in ignored})
@@ -157,7 +158,8 @@ def parse(
     spelling, builder = _new_segment(protection)
     while index < len(tokens):
         token, stop = tokens[index], ends.get(index, index + 1)
-        # Unclosed markup extends to the end of its block or of the text. If moved, it would swallow other text.
+        # An element without an end tag extends to the end of its block or of the text. Moving its start tag would put
+        # other text inside the element.
         is_block = token.name in BLOCKS or token.kind == "unclosed" or index in divided
         if is_block:
             parts += builder.build()
@@ -204,10 +206,10 @@ def _add_tag(builder: SegmentBuilder, token: _Token, protection: Protection | No
 
 
 def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int], set[int]]:
-    """Map the first index of each span of copied tokens to the index after its last.
+    """Find the spans of tokens to copy. Return a mapping from the first index of each span to the index after its end.
 
-    Also return the indices of tokens that end a segment: the starts of copied elements that are never closed, and the
-    edges of translated elements inside copied ones.
+    Also return the indices at which a segment must end: the start tags of copied elements that are never closed, and
+    the start and end of translated elements inside copied elements.
     """
     ends, open_tags, begins, translated = dict[int, int](), dict[str, list[int]](), list[int](), set[int]()
     for index, token in enumerate(tokens):
@@ -229,9 +231,9 @@ def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int]
     blocks, end = list[int](), 0
     for index, token in enumerate(tokens):
         if index >= end and token.name in BLOCKS:
-            blocks.append(index)  # not inside copied elements, such as an SVG image with a title
+            blocks.append(index)  # except inside copied elements, such as the title in an SVG image
         end = max(end, copied.get(index, 0))
-    # Without an end tag, which HTML makes optional for paragraphs, an element ends at the next block.
+    # In HTML, some end tags are optional, such as that of a paragraph. The element then ends at the next block.
     unclosed = {index for index in begins if index not in copied and tokens[index].name not in names}
     for index in unclosed:
         after = bisect.bisect(blocks, index)
@@ -246,9 +248,12 @@ def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int]
 def _without_translated(
     translated: set[int], ends: dict[int, int], copied: dict[int, int], tokens: list[_Token], names: set[str]
 ) -> tuple[dict[int, int], set[int]]:
-    """Cut the `translated` elements out of the copied spans. Also return the indices at which they end a segment."""
+    """Cut the `translated` elements out of the copied spans. Return the remaining spans.
+
+    Also return the indices at which a segment must end.
+    """
     pieces, divided = dict[int, int](), set[int]()
-    # A stack: the end of a region, whether it is translated, and whether an element inside may change that.
+    # A stack of regions: where each ends, whether it is translated, and whether an inner element may change this.
     regions = [(len(tokens), True, True)]
     begin = 0
     for index in range(len(tokens) + 1):
@@ -269,7 +274,7 @@ def _without_translated(
 
 
 def _translate_attribute(token: _Token) -> bool | None:
-    """Return True if a tag asks for the translation of its content, False if it forbids that, and otherwise None."""
+    """Return True if a tag demands the translation of its content, False if it forbids it, and otherwise None."""
     if "transl" not in token.source.lower():
         return None
     values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}
@@ -312,7 +317,7 @@ def is_untranslated(source: str) -> bool:
 
 
 def _in_language(token: _Token, language: str) -> _Token:
-    """Return the <html> tag with its `lang` attributes, if any, set to the language."""
+    """Return the <html> tag with its `lang` and `xml:lang` attributes, if any, set to a language."""
     language = language.replace("_", "-")
     if token.kind != "start" or not _LANGUAGE.fullmatch(language):
         return token
@@ -330,7 +335,7 @@ def _attributes(token: _Token) -> Iterator[re.Match[str]]:
 
 
 def _tag(token: _Token, protection: Protection | None) -> Parts:
-    """Return the parts of a tag, whose attributes may hold text to translate."""
+    """Return the parts of a tag. Its attributes may contain text to translate."""
     if token.kind != "start":
         return [token.source]
     parts, end = Parts(), 0

@@ -1,4 +1,4 @@
-"""ICU MessageFormat: each branch of a plural or select becomes a whole sentence, in the target's plural categories.
+"""Translate ICU messages. Each branch of a plural or select becomes a whole sentence.
 
 `You have {n, plural, one {# file} other {# files}} now` is translated as "You have # file now" and "You have # files
 now", and the translations become the branches of a choice around the whole message. `''` is an apostrophe, and an
@@ -21,7 +21,7 @@ from nmt_cli.documents.segment import Parts, render, segments_of
 Cut: TypeAlias = Callable[[str, Protection | None], Parts]  # cuts a sentence into parts
 FLAG, PLURAL_FLAG = "icu-message-format", "icu-plural"
 
-# A message beyond one of these limits is not parsed: levels, choices, sentences, and characters.
+# A message is not parsed if it has more levels, choices, sentences or characters than this.
 _DEEPEST, _MOST_CHOICES, _MOST_SENTENCES, _LONGEST = 6, 12, 60, 10_000
 _CHOICE = re.compile(
     r"\{\s*+(?P<name>[\w.-]++)\s*+,\s*+(?P<kind>plural|selectordinal|select)\s*+,(?:\s*+offset:\s*+(?P<offset>\d++))?+"
@@ -41,12 +41,12 @@ _VARIABLE = re.compile(r"\{\s*+[\w.-]++|#")
 class Choice:
     """A plural, selectordinal or select argument."""
 
-    head: str  # from its brace to the first branch
+    head: str  # the source from the opening brace to the first branch
     name: str
     kind: str
     has_offset: bool
     branches: list[Branch] = field(default_factory=list)
-    tail: str = ""  # the closing brace and the space before it
+    tail: str = ""  # the closing brace and the white space before the brace
 
     @property
     def is_plural(self) -> bool:
@@ -71,7 +71,7 @@ class _Unusable(Exception):
 @dataclass
 class _Leaf:
     source: str
-    untranslated: str = ""  # its parts, written before they are translated
+    untranslated: str = ""  # the text of the parts before translation
     parts: Parts = field(default_factory=list)
 
     @property
@@ -95,7 +95,7 @@ class _Tree:
 
 
 def is_same(text: str, other: str) -> bool:
-    """Return whether two texts are the same but for white space and the spelling of apostrophes."""
+    """Return whether two texts are equal, except for white space and the way to write apostrophes."""
     return text == other or _folded(text) == _folded(other)
 
 
@@ -104,13 +104,13 @@ def _folded(text: str) -> str:
 
 
 class IcuMessage:
-    """A message with choices. `parts` holds the parts of all its sentences."""
+    """A message with choices. `parts` has the parts of all sentences in the message."""
 
     def __init__(self, source: str, tree: _Tree, cut: Cut, protection: Protection | None, language: str) -> None:
         self._source = source
         self._tree = tree
         self._leaves = list[_Leaf]()
-        self._same_names = True  # whether the target has the categories of the source
+        self._same_names = True  # whether source and target have the same plural categories
         self._doubled = "''" in source
         self._language = language
         self._fill(tree, cut, protection)
@@ -141,7 +141,7 @@ class IcuMessage:
         return parts
 
     def _quoted(self, escape: Callable[[str], str], text: str) -> str:
-        """Escape a sentence so that no apostrophe quotes text. Formats disagree on whether a single one is literal."""
+        """Escape a sentence so that no apostrophe quotes text. A single apostrophe is literal only in some formats."""
         return escape(text.replace("'", "''") if self._doubled else _QUOTING.sub("\u2019", text))
 
     def write(self) -> str:
@@ -151,7 +151,7 @@ class IcuMessage:
 
 
 def parse(source: str, cut: Cut, protection: Protection | None, language: str) -> IcuMessage | None:
-    """Return a message, or None if the text has no choices, is invalid or is too big."""
+    """Parse a message. Return None if the text has no choices, is invalid or is too large."""
     if len(source) > _LONGEST or not _CHOICE.search(source):
         return None
     try:
@@ -218,7 +218,7 @@ def _spread(nodes: list[Node], around: Choice | None, left: list[int]) -> _Tree 
 
 
 def _moved(node: Node, around: Choice | None, choice: Choice) -> Node:
-    """Return text that is moved into a branch of `choice` from a branch of `around`, or from no branch if that is None.
+    """Return text to be moved into a branch of `choice`, from a branch of `around` unless `around` is None.
 
     A "#" that would change its meaning is replaced.
     """
@@ -234,7 +234,7 @@ def _moved(node: Node, around: Choice | None, choice: Choice) -> Node:
 
 
 def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Leaf]]:
-    """Return a plural's branches in the categories of a language. Explicit ones such as =0 stay."""
+    """Return the branches of a plural in the categories of a language. Explicit branches, such as =0, stay."""
     required = categories(language, ordinal=tree.choice.kind == "selectordinal")
     if not required:
         return tree.branches
@@ -253,7 +253,7 @@ def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Le
 
 
 def _suits(one: Branch, other: Branch, language: str) -> bool:
-    """Return whether the branch "one", which may lack the number ("one file"), suits the language's category "one"."""
+    """Return whether the branch "one" suits the category "one" of a language. It may have no number, as "one file"."""
     return one_is_exact(language) or _variables(other.nodes) <= _variables(one.nodes)
 
 

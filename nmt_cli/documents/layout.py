@@ -1,4 +1,4 @@
-"""Write a translation with its marks: order the marks between two words, set the spaces beside them, and add tags."""
+"""Write a translation with its marks. Order the marks between two words, set spaces, and add tags."""
 
 from dataclasses import dataclass
 from itertools import groupby, pairwise, takewhile
@@ -12,7 +12,7 @@ _OPENING = "([{\u00a1\u00bf\u201e\u201c\u2018\u00ab"
 @dataclass(frozen=True)
 class MarkInGap:
     mark: Mark
-    path: list[int]  # the indices of the elements around it, outermost first
+    path: list[int]  # the indices of the elements around the mark, outermost first
 
 
 @dataclass
@@ -20,9 +20,9 @@ class _Item:
     """Text or a standalone mark in its final position."""
 
     path: list[int]
-    parts: Parts  # of a mark
-    text: str  # of one or more units
-    space: str = ""  # before it
+    parts: Parts  # the parts of a mark, or []
+    text: str  # the text of one or more units, or ""
+    space: str = ""  # the white space before the item
 
 
 def lay_out(
@@ -32,7 +32,7 @@ def lay_out(
     paths: list[list[int]],
     marks: dict[int, list[MarkInGap]],
 ) -> Parts:
-    """Return the parts of a translation: its marks, and its text escaped for the document.
+    """Return the parts of a translation, which are its marks and its escaped text.
 
     `units` are the spans of its words. `paths` has the elements around each unit, outermost first. `marks` has the
     standalone marks, by the number of units before them.
@@ -78,7 +78,7 @@ def _common_length(one: list[int], other: list[int]) -> int:
 
 
 def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
-    """Return the space before each mark of a gap, and after the last one. `space` is the text between the two units."""
+    """Return the space before each mark in a gap, and after the last mark. `space` is the text between the units."""
     if not marks:
         return [space if space.strip() or (left and right) else ""]
     if left and right and not space and all(mark.joins for mark in marks):  # within a word, as in "d'autres"

@@ -1,11 +1,13 @@
-"""Markdown (CommonMark with tables and strikethrough): markdown-it-py finds the text, and this module its offsets.
+"""Read Markdown (CommonMark with tables and strikethrough).
 
-For each block, the library reports the lines and the content. For syntax inside a line, it reports only the order of
-the tokens, so its inline rules are wrapped to record where each rule matches. Everything but text is copied.
+The library markdown-it-py parses the document. This module finds the offset of each piece of text in the document, and
+everything else is copied from there unchanged. For each block, the library reports the lines and the content. For the
+syntax inside a block, it reports only the order of the tokens. This module therefore wraps the library's inline rules
+and records where each rule matches.
 
-The library's time may grow with the square of a text's length: it searches the whole paragraph for the partner of each
-bracket, and pads each row of a table to the width of the header. Both kinds of steps are counted, and a text that needs
-too many is refused.
+Parsing may take quadratic time. For each opening bracket, the library searches the rest of the paragraph for the
+closing one, and it pads each row of a table to as many cells as the header has. This module counts the characters
+searched and the cells added, and refuses a document that needs too many of them.
 """
 
 import bisect
@@ -39,14 +41,15 @@ _RULES: dict[str, Rule] = {
     "html_inline": rules_inline.html_inline,
     "entity": rules_inline.entity,
 }
-_NO_TEXT = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # a task's checkbox or an alert's type
+_UNTRANSLATED_START = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # "[x] " or "[!NOTE]"
 _NEW_LINE = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
-# A document may take FREE_STEPS search steps, and STEPS more per character. A missing table cell counts as _CELL
-# steps. Manuals and lists of links need fewer than 3 steps per character.
+# A document may take FREE_STEPS steps, and STEPS more per character. A step is a character that the library searches
+# for a closing bracket. A table cell that the library adds counts as _CELL steps. Manuals and lists of links need fewer
+# than 3 steps per character.
 STEPS, FREE_STEPS, _CELL = 20, 100_000, 30
 _WITH_ATTRIBUTES = {"link_close", "em_close", "strong_close", "s_close", "code_inline", "image"}
-_STEPS_LEFT = "steps left"  # a key in markdown-it's environment of a document
+_STEPS_LEFT = "steps left"  # key in the `env` that markdown-it passes to every rule
 _BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
 
 
@@ -67,7 +70,7 @@ def parse(text: str, protection: Protection | None = None) -> Parts:
             parts += [body[end:first], *html.parse(body[first:last], protection)]
             end = last
         elif token.type == "inline" and token.map:
-            source, offsets = _located(token, body, lines, starts, end)
+            source, offsets = _find_block(token, body, lines, starts, end)
             inner = _BlockReader(source, offsets, body, env, protection).parts() if source else []
             if any(isinstance(part, MarkedSegment) for part in inner):
                 parts += [body[end : offsets[0]], *inner]
@@ -94,8 +97,8 @@ def _parser() -> MarkdownIt:
 def _count(env: MutableMapping[str, Any], steps: int) -> None:
     env[_STEPS_LEFT] -= steps
     if env[_STEPS_LEFT] < 0:
-        wrong = "this Markdown has too many open brackets, or table rows that are far shorter than their headers"
-        raise DataError(f"{wrong}. Divide it")
+        problem = "this Markdown has too many unclosed brackets or table rows with too few cells"
+        raise DataError(f"{problem}. Split it into smaller files")
 
 
 def _label_end(state: StateInline, start: int, disableNested: bool = False) -> int:
@@ -116,7 +119,10 @@ def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
-    """Apply a rule, and record the span of each new token in its `meta`. An image's "label" is the end of its text."""
+    """Apply a rule, and record the span of each new token in its `meta`.
+
+    For an image, `meta["label"]` is the offset where the alternative text ends.
+    """
     start, count, pending = state.pos, len(state.tokens), bool(state.pending)
     label = 0
     has_bracket = state.src.startswith(("[", "!["), state.pos)  # without a bracket, there is no label
@@ -128,7 +134,7 @@ def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
     offset = start
     for number, token in enumerate(state.tokens[count:]):
         if "span" in token.meta or (not number and pending and token.type == "text"):
-            continue  # recorded by a nested rule, or text before the match
+            continue  # a nested rule has recorded the span, or the token is the text before the match
         if rule in (rules_inline.emphasis.tokenize, rules_inline.strikethrough.tokenize):
             token.meta["span"] = offset, offset + len(token.content)
             offset += len(token.content)
@@ -139,17 +145,18 @@ def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _located(token: Token, body: str, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
-    """Return the source of a block's text, and the offsets in the body of each character and of the end.
+def _find_block(token: Token, body: str, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
+    """Find the text of a block. Return its source, and the offset of each of its characters in the body.
 
-    Both are empty if the text is not found, for example because the library expanded tabs.
+    One more offset marks the end of the text. Both results are empty if the text is not found, for example because the
+    library expanded tabs.
     """
     found, offsets = list[str](), list[int]()
     assert token.map
     for number, content in enumerate(token.content.split("\n")):
         line = token.map[0] + number
         start, cursor = starts[line], max(after - starts[line], token.meta.get("column", 0))
-        for spelled in (content, content.replace("|", "\\|")):  # a table escapes the bar
+        for spelled in (content, content.replace("|", "\\|")):  # "|" is escaped in tables
             column = lines[line].find(spelled, cursor)
             if column >= 0:
                 break
@@ -161,7 +168,7 @@ def _located(token: Token, body: str, lines: list[str], starts: list[int], after
 
 
 class Spelling:
-    """The spelling of a segment's characters: as the source first spelled each, or else escaped."""
+    """Writes special characters as the source of the segment first wrote them, escaped or not. Escapes all others."""
 
     def __init__(self) -> None:
         self._seen = dict[str, str]()
@@ -176,14 +183,14 @@ class Spelling:
 
     def escape(self, text: str) -> str:
         written = _SPECIAL.sub(lambda match: self._seen.get(match[0], f"\\{match[0]}"), text)
-        if match := _BLOCK_START.match(text):  # unescaped, it would begin another block
+        if match := _BLOCK_START.match(text):  # without an escape, the text would begin another kind of block
             last = match.end() - 1
             return f"{written[:last]}\\{written[last:]}" if match[0] == written[: last + 1] else written
         return written
 
 
 class _BlockReader:
-    """Reads the text of one block. `offsets` has the offset in the body of each character and of the end."""
+    """Reads the text of one block. `_find_block` returns its `source` and `offsets`."""
 
     def __init__(
         self, source: str, offsets: list[int], body: str, env: dict[str, object], protection: Protection | None
@@ -201,24 +208,24 @@ class _BlockReader:
         self.builder = SegmentBuilder(self.spelling.escape, self.protection)
 
     def slice(self, start: int, stop: int) -> str:
-        """Return a part of the source as it is in the document, where its lines may have prefixes such as "> "."""
+        """Return a part of the source as the document has it, including prefixes of lines, such as "> "."""
         return self.body[self.offsets[start] : self.offsets[stop]]
 
     def parts(self) -> Parts:
         tokens = list[Token]()
         _parser().inline.parse(self.source, _parser(), self.env, tokens)
         tokens = [token for token in tokens if "span" in token.meta and token.type != "text"]
-        end = len(match[0]) if (match := _NO_TEXT.match(self.source)) else 0
-        end_tags = dict[str, list[int]]()  # their indices, by element name
+        end = len(match[0]) if (match := _UNTRANSLATED_START.match(self.source)) else 0
+        end_tags = dict[str, list[int]]()  # for each element name, the indices of its end tags in `tokens`
         last = max(markdown_rules.end_attributes(self.source), end)
         parts = Parts([self.slice(0, end)])
         for number, token in enumerate(tokens):
             start, stop = token.meta["span"]
-            if token.type == "strong_open":  # its first character is a token of its own
+            if token.type == "strong_open":  # the span covers only the inner one of its two characters
                 start -= 1
             elif token.type == "strong_close":
                 stop += 1
-            if start < end or start >= last:  # copied already, or copied below
+            if start < end or start >= last:  # it is copied with its element, or with the attributes at the end
                 continue
             self._add_text(end, start)
             name = html.opening_name(token.content) if token.type == "html_inline" else ""
@@ -282,7 +289,7 @@ class _BlockReader:
                 self.labels.append(stop)
             elif token.type == "link_close":
                 label = self.slice(self.labels.pop(), start)
-                if source in ("]", "][]"):  # the text is also the name of the target, which must not change
+                if source in ("]", "][]"):  # the text also names the link's target, so keep the original text as name
                     written = f"][{label}]"
             is_link = name == "link"
             self.builder.add_tag(

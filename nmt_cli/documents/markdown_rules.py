@@ -1,12 +1,12 @@
-"""Rules for markdown-it-py that copy the syntax of Markdown's dialects.
+"""Rules for markdown-it-py that keep the syntax of Markdown dialects out of the translation.
 
-CommonMark takes a line of such syntax for text and joins it with the lines around it. A title on such a line, and the
-text between two such lines, is still read as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus, VitePress,
-Python-Markdown with PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports some of it, but its rules search
-the rest of the text at every marker, so their time grows with the square of the length.
+CommonMark has no such syntax, and would join its lines with the text around them. These rules copy the lines, and still
+read titles on them, and text between them, as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus,
+VitePress, Python-Markdown with PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports part of the syntax,
+but its rules take quadratic time, because they search the rest of the text at every marker.
 
-To run in linear time, a rule that looks for the end of a region stops at a blank line or at the start of another
-region, or it copies the rest of the text.
+The rules here take linear time. A rule that searches for the end of a region stops at a blank line or at the start of
+another region, or it copies the rest of the text.
 """
 
 import re
@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_inline import StateInline
 
-# Front matter of static site generators in TOML, YAML and JSON, and Pandoc's title block.
+# Front matter of static site generators in TOML, YAML or JSON, or a title block of Pandoc.
 FRONT_MATTER = re.compile(
     r"(?:---[ \t]*\r?\n.*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\r?\n.*?\n\+\+\+|\{[ \t]*\r?\n[ \t]*\".*?\n\})[ \t]*(?:\r?\n|\Z)"
     r"|(?:%[ \t][^\n]*+(?:\n[ \t]++[^\n]*+)*+(?:\n|\Z)){1,3}+",
@@ -29,14 +29,14 @@ _LINES = [  # lines without text
     r"\{(?:[:.#]|[ \t]++[.#][\w:-]|[ \t]*+[\w:-]++=)[^{}\n]*+\}",  # attributes
     r"\{(?:/\*.*\*/|[\w.]++(?:\([^(){}\n]*+\))?+)\}",  # comments and values of JSX
     r"(?i:\[\[?_?toc_?\]?\]|@\[toc\]|\$\{toc\})",
-    r"\([\w:.-]++\)=|\+\+\+[ \t]++\{.*\}",  # a target and a break of MyST
+    r"\([\w:.-]++\)=|\+\+\+[ \t]++\{.*\}",  # MyST: a target, a block break
     r"<<<[ \t]++\S.*+|-++8<-++.*+|!include\s.*+|@import\s++[\"'].*+",  # included files
-    r":::?[\w-]++:::?|/{3,}+(?:[ \t]++[\w-]++)?+",  # of Microsoft Learn and PyMdown
-    r"\\(?!begin\b)[a-zA-Z]++(?:\{[^{}\n]*+\}|\[[^\[\]\n]*+\])*+",  # a command of TeX
+    r":::?[\w-]++:::?|/{3,}+(?:[ \t]++[\w-]++)?+",  # Microsoft Learn, PyMdown
+    r"\\(?!begin\b)[a-zA-Z]++(?:\{[^{}\n]*+\}|\[[^\[\]\n]*+\])*+",  # TeX commands
     r"([:+/?%@!$;,.])\1\1++",
 ]
 _LINE = re.compile(f"(?:{'|'.join(_LINES)})[ \t]*")
-_CONTENTS = re.compile(r"toc[ \t]*+\n[ \t]*+\{:\s*+toc", re.IGNORECASE)  # of kramdown
+_CONTENTS = re.compile(r"toc[ \t]*+\n[ \t]*+\{:\s*+toc", re.IGNORECASE)  # a table of contents in kramdown
 _COLONS = re.compile(r"(?P<colons>:{3,}+)[ \t]*+[\w.:@/-]*+(?:\{(?P<name>[^{}\n]*+)\})?+[ \t]*+")
 _LEAF = re.compile(r"::[\w-]++(?=[\[{])(?:\{[^{}\n]*+\})?+")
 _HEADS = [_COLONS, _LEAF, re.compile(r"(?<!/)/{3,}+[ \t]++[\w-]++[ \t]*+\|[ \t]*+")]
@@ -49,16 +49,16 @@ _INDENTED = [
 ]
 _FOOTNOTE, _DEFINITION = re.compile(r"\[\^[^\]\[\s]++\]:[ \t]*+"), re.compile(r":[ \t]++(?=\S)")
 _ONE_LINE = re.compile(r"\*\[[^\]\[\n]++\]:[ \t]++|\|[ \t]++(?=[^|\n]++\Z)")  # an abbreviation, a verse
-_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # markers, with the indentation of the blocks after them
+_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # for each marker, the indentation of the blocks after it
 _NO_TITLE = re.compile(r"\A(?:(?=\S*[./])\S++|:++)\Z|=[\"']|:::\Z")  # a path or attributes
 _OPTIONS_END, _BLANK = re.compile(r"\A---(?=[ \t]*\Z)"), re.compile(r"[ \t]*+")
-_MODULE = re.compile(  # of MDX
+_MODULE = re.compile(  # imports and exports in MDX
     r"import\b(?:[^'\"\n]*\bfrom)?[ \t]*(?:'[^'\n]*'|\"[^\"\n]*\");?[ \t]*|import[ \t]*\{[^}\n]*"
     r"|export[ \t]+(?:default[ \t]+)?(?:const|let|var|function|async|class)\b[^\n=\[{(;]*[=\[{(;].*"
     r"|export[ \t]+default[ \t]+(?:[({\[].*|[\w.]+(?:\(.*)?;?)|export[ \t]*[{*].*"
 )
-# Directives of MyST and Sphinx that hold text, and those that hold code. Of other directives, those fenced by backticks
-# or tildes hold code, and those fenced by colons hold text.
+# Directives of MyST and Sphinx that contain text (_TEXT) or code (_CODE). Any other directive contains code if its
+# fence consists of backticks or tildes, and text if its fence consists of colons.
 _TEXT = """
 admonition attention card caution danger deprecated details dropdown epigraph error grid grid-item grid-item-card hint
 important margin note pull-quote seealso sidebar tab-item tab-set tip topic versionadded versionchanged warning
@@ -67,14 +67,14 @@ _CODE = """
 code code-block code-cell csv-table eval-rst include list-table literalinclude math mermaid raw sourcecode toctree
 """
 _TEXT_NAMES, _CODE_NAMES = set(_TEXT.split()), set(_CODE.split())
-_OPEN_FENCES = "open fences"  # a key in markdown-it's environment of a document
+_OPEN_FENCES = "open fences"  # key in the `env` that markdown-it passes to every rule
 _EQUATION = re.compile(r"\$\$|\\\[|\\begin\{(?P<name>(?:equation|align|gather|multline|eqnarray|displaymath)\*?+)\}")
 _LABEL = re.compile(r"[ \t]*+[.,;:]?+[ \t]*+(?:\([\w:.-]++\)|\{[^{}\n]*+\}|\^[\w-]++)?+[ \t]*+")
 _TAG, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _LISTING = re.compile(r"\{\{<[ \t]*highlight\b|\{%-?[ \t]*(?:highlight|comment)\b")
 _LISTING_END = re.compile(r"\{\{<[ \t]*/highlight[ \t]*>\}\}|\{%-?[ \t]*end(?:highlight|comment)[ \t]*-?%\}")
 _GRID = re.compile(r"\+(?:[-=:]++\+)++[ \t]*+")
-_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # the first characters of lines that may be syntax
+_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # characters with which a line of such syntax may begin
 _SPAN = re.compile(
     r"""\$\$(?:[^$\\]|\\.|\$(?!\$))++\$\$                       # formulas, with Pandoc's rule for dollars
     |\$(?![\s$])(?:[^$\\\s]|\\.|\s(?!\$))++\$(?!\d)
@@ -86,7 +86,7 @@ _SPAN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _TEX, _LONG_WORD = re.compile(r"[\\^_={}+<>|\d]"), re.compile(r"[^\W\d_]{3}")
-# Attributes after an element, or at the end of a block
+# Attributes after an element or at the end of a block.
 ATTRIBUTES = re.compile(r"\{(?::|[ \t]*+(?=[.#][\w:-]|[\w:-]++=))[^{}\n]*+\}")
 _END_ATTRIBUTES = re.compile(rf"\s*+(?:{ATTRIBUTES.pattern}|\{{/\*.*\*/\}})\s*+")
 
@@ -98,7 +98,10 @@ def add_rules(parser: MarkdownIt) -> None:
 
 
 def end_attributes(source: str) -> int:
-    """Return the offset of the attributes that end a block, with the white space before them, or the block's length."""
+    """Return the offset of the attributes at the end of a block, including the white space before them.
+
+    Return the length of the block if it has no such attributes.
+    """
     offset = source.rfind("{")
     while offset > 0 and source[offset - 1].isspace():
         offset -= 1
@@ -106,7 +109,7 @@ def end_attributes(source: str) -> int:
 
 
 def _span(state: StateInline, silent: bool) -> bool:
-    """Find formulas, roles, templates and footnote references inside a line. They are copied."""
+    """Match a formula, role, template or footnote reference inside a line, to be copied."""
     match = _SPAN.match(state.src, state.pos, state.posMax) if state.src[state.pos] in "$\\{[" else None
     if not match:
         return False
@@ -120,7 +123,7 @@ def _span(state: StateInline, silent: bool) -> bool:
 
 
 def _is_formula(text: str) -> bool:
-    """Return whether a text in escaped brackets is a formula. Many authors escape brackets around plain text, too."""
+    """Return whether a text in escaped brackets is a formula. Many authors also escape brackets around plain text."""
     return bool(_TEX.search(text)) or not _LONG_WORD.search(text)
 
 
@@ -141,7 +144,7 @@ def _syntax(state: StateBlock, start: int, end: int, silent: bool) -> bool:
 
 
 def _copied(state: StateBlock, start: int, end: int, line: str) -> int:
-    """Return the number of the first line after the copied ones, or 0 if none is copied."""
+    """Return the number of the first line after the copied lines, or 0 if no line is copied."""
     if match := _LISTING.match(line):
         return _end_of_listing(state, start, end, line[match.end() :], _LISTING_END)
     if (match := _COLONS.match(line)) and (match["name"] or "").strip() in _CODE_NAMES:
@@ -172,7 +175,7 @@ def _line(state: StateBlock, number: int, start: int) -> str:
 
 
 def _end_of_listing(state: StateBlock, number: int, end: int, rest: str, close: re.Pattern[str]) -> int:
-    """Return the number of the line after the one in which `close` matches, or of the line after the block.
+    """Return the number of the line after the line in which `close` matches, or after the block if none matches.
 
     `rest` is the text of line `number` after the opening marker.
     """
@@ -194,7 +197,7 @@ def _end_of_paragraph(
     again: re.Pattern[str],
     label: re.Pattern[str],
 ) -> int:
-    """Return the number of the line after the one that ends with `close` and `label`, or 0 if there is none.
+    """Return the number of the line after the line that ends with `close` and `label`, or 0 without such a line.
 
     The search stops at the end of the paragraph, or where `again` matches the start of another region. `rest` is the
     text of line `number` after the opening marker.
@@ -209,12 +212,12 @@ def _end_of_paragraph(
 
 
 def _fence(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Find the fences around a directive with text. Only the opening fence has a name."""
+    """Match a fence of a directive that contains text. Only the opening fence has the name of the directive."""
     match = _FENCE.match(line)
     if not match:
         return False
     fences: list[tuple[str, int]] = state.env.setdefault(_OPEN_FENCES, [])
-    while not silent and fences and fences[-1][1] > state.level:  # opened in a list item that has ended
+    while not silent and fences and fences[-1][1] > state.level:  # the list item with the opening fence has ended
         fences.pop()
     rest = line[match.end() :]
     if match["name"] in _TEXT_NAMES and "`" not in rest:
@@ -240,7 +243,7 @@ def _titled(state: StateBlock, start: int, end: int, line: str, silent: bool) ->
 
 
 def _add_title(state: StateBlock, start: int, begin: int, stop: int) -> None:
-    """Add a part of a line as text, without brackets around it or attributes after it."""
+    """Add a part of a line as text. Leave out brackets around the part and attributes after it."""
     shift = state.bMarks[start] + state.tShift[start]
     title = state.src[shift + begin : shift + stop].rstrip()
     if title.endswith("}"):
@@ -255,7 +258,7 @@ def _add_title(state: StateBlock, start: int, begin: int, stop: int) -> None:
 
 
 def _after_options(state: StateBlock, start: int, end: int) -> int:
-    """Return the number of the line after a directive and its options."""
+    """Return the number of the line after the first line of a directive and its options."""
     number = start + 1
     if number < end and _line(state, number, start).rstrip() == "---":
         return _end_of_paragraph(state, number, end, "", _OPTIONS_END, _FENCE, _BLANK) or number
@@ -265,7 +268,7 @@ def _after_options(state: StateBlock, start: int, end: int) -> int:
 
 
 def _indented(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Find an admonition or a tab of MkDocs. Its content is indented."""
+    """Match an admonition or a tab of MkDocs with its indented content."""
     match = next(filter(None, (pattern.fullmatch(line) for pattern in _INDENTED)), None)
     if not match:
         return False
@@ -273,7 +276,7 @@ def _indented(state: StateBlock, start: int, end: int, line: str, silent: bool) 
     while after < end and (state.isEmpty(after) or state.sCount[after] >= indent):
         after += 1
     if all(map(state.isEmpty, range(start + 1, after))) and match["title"] is None:
-        return False  # this is a line of text
+        return False  # without content or title, this is an ordinary line of text
     if silent:
         return True
     if match["title"]:
@@ -288,7 +291,7 @@ def _indented(state: StateBlock, start: int, end: int, line: str, silent: bool) 
 
 
 def _continued(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Find text after a marker: a footnote or a definition with its indented blocks, an abbreviation or a verse."""
+    """Match text after a marker: a footnote or definition with its indented blocks, an abbreviation, or a verse."""
     match = next(filter(None, (pattern.match(line) for pattern in _MARKERS)), None)
     if not match or silent:
         return match is not None
@@ -308,7 +311,7 @@ def _continued(state: StateBlock, start: int, end: int, line: str, silent: bool)
 
 
 def _module(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Find imports and exports of MDX. A blank line ends them."""
+    """Match imports and exports of MDX, up to a blank line."""
     if state.level or silent or not state.src.startswith(("import", "export"), state.bMarks[start]):
         return False
     if not _MODULE.fullmatch(state.src, state.bMarks[start], state.eMarks[start]):

@@ -1,4 +1,4 @@
-"""The XML of office documents: parse it into tokens, and find the paragraphs and other text in it."""
+"""Parse the XML of office documents into tokens, and find the paragraphs and other text."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from nmt_cli.documents.segment import Parts, Rewritten, SegmentBuilder, plain_pa
 from nmt_cli.documents.xml import INVALID, Spelling, Token, tokens_of
 from nmt_cli.system.errors import DataError
 
-_DEEPEST = 100  # levels; office documents have a few dozen
+_DEEPEST = 100  # maximum depth of elements; office documents have a few dozen levels
 _MOST_TAGS = 5_000_000  # about 1 GB of memory
 _BOMS = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
 _NAMESPACE = re.compile(r"\sxmlns(?::(?P<prefix>[^\s=\"'<>]+))?\s*=\s*[\"'](?P<uri>[^\"'<>]*)[\"']")
@@ -37,7 +37,7 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
 
 
 class Markup:
-    """The tokens of an XML file. `names` has their names, with the prefixes of `namespaces`, not the file's."""
+    """The tokens of an XML file. `names` has their names, with the prefixes of `namespaces` instead of the file's."""
 
     def __init__(self, data: bytes, name: str, namespaces: Mapping[str, str]) -> None:
         """`namespaces` maps URIs to prefixes. Raise DataError, with `name`, if the file is not valid."""
@@ -51,7 +51,7 @@ class Markup:
         self.ends = self._tree(name)
 
     def own(self, name: str) -> str:
-        """Return an element's name with the file's prefix, given its name with the usual prefix."""
+        """Convert the name of an element from the usual prefix to the prefix that the file uses."""
         prefix, _, local = name.partition(":")
         return self._own.get(prefix, f"{prefix}:") + local
 
@@ -59,7 +59,7 @@ class Markup:
         return "".join(self.sources[begin:end])
 
     def end(self, index: int) -> int:
-        """Return the index after the element that begins with this token, or after the token if it begins none."""
+        """Return the index after the element that begins with this token. For other tokens, return the next index."""
         return self.ends.get(index, index) + 1
 
     def _usual(self, token: Token) -> str:
@@ -97,7 +97,7 @@ class Reader:
     paragraphs: frozenset[str] = frozenset()  # elements
     texts: frozenset[str] = frozenset()  # elements with nothing but text
     copied: frozenset[str] = frozenset()  # elements without text to translate
-    attributes: Mapping[str, tuple[str, ...]] = {}  # by element: attributes with text
+    attributes: Mapping[str, tuple[str, ...]] = {}  # for each element, the attributes with text
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
         self.markup = Markup(data, name, self.namespaces)
@@ -112,11 +112,11 @@ class Reader:
         return Member(self.markup.text, self.parts(), self.markup.encoding)
 
     def paragraph(self, begin: int, end: int) -> Parts:
-        """Return the parts of a paragraph. Its tags are the tokens `begin` and `end - 1`."""
+        """Return the parts of a paragraph. `begin` and `end - 1` are the indices of its tags."""
         raise NotImplementedError
 
     def is_copied(self, index: int) -> bool:
-        """Return whether the element that begins with this token is copied as it is."""
+        """Return whether the element that begins with this token is copied unchanged."""
         return self.markup.names[index] in self.copied
 
     def walk(self, begin: int, end: int) -> Parts:
@@ -199,7 +199,7 @@ def _rewritten(before: str, source: str, write: Callable[[str], str], translated
 
 
 def _flat(text: str) -> str:
-    """Return a text without spaces, since a translation may move a space to the other side of a tag."""
+    """Remove spaces, because a translation may move a space to the other side of a tag."""
     return _SPACES.sub("", text)
 
 

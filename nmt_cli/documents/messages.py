@@ -1,7 +1,8 @@
-"""Files of messages: strings with keys that programs load. Each string is translated on its own.
+"""Translate files of messages. A message is a string with a key that a program loads.
 
-The module of a format finds the messages and their offsets, and converts between a string's text and its spelling in
-the file. A message that the translation does not change stays byte for byte, as does the rest of the file.
+The module for each format finds the messages and their offsets, and unescapes and escapes strings. Messages are
+translated one by one. The rest of the file, and messages that the translation does not change, stay the same byte for
+byte.
 """
 
 import re
@@ -20,7 +21,7 @@ from nmt_cli.documents.po_syntax import Edit, edited
 from nmt_cli.documents.segment import Parts, plain_parts, render
 from nmt_cli.system.errors import DataError
 
-MOST_LEVELS = 100  # of nested elements, objects and lists
+MOST_LEVELS = 100  # maximum depth of nested elements, objects and lists
 _NEW_LINE = re.compile(r"(\r?\n)")
 # Values that are not text: keys and file names, such as "menu.file_open", colors, paths and date patterns.
 _IDENTIFIER = re.compile(
@@ -31,18 +32,18 @@ _DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")
 
 
 def text_parts(text: str, protection: Protection | None) -> Parts:
-    """Return the parts of a message's text, line by line, to keep the number of lines. Text with tags is HTML."""
+    """Return the parts of the text of a message. Text with tags is HTML. The number of lines stays the same."""
     parse = html.parse if html.has_tags(text, protection) else plain_parts
     return [part for line in _NEW_LINE.split(text) for part in parse(line, protection)]
 
 
 def is_code(text: str) -> bool:
-    """Return whether a value of a data file is an identifier, a path, a color or a date pattern, not text."""
+    """Return whether a value in a data file is not text but an identifier, a path, a color or a date pattern."""
     return bool(_IDENTIFIER.fullmatch(text)) or ("%" in text and not _DATE.sub("", text))
 
 
 class MessageText:
-    """The text of a message, in parts. ICU choices become sentences, and the mark of an accelerator is removed."""
+    """The text of a message, in parts. An ICU message becomes several sentences. Accelerator marks are removed."""
 
     def __init__(self, source: str, cut: Cut, protection: Protection | None, language: str) -> None:
         self._source = source
@@ -53,7 +54,7 @@ class MessageText:
         self._before = render(self.parts)
 
     def write(self, used: Counter[str]) -> str:
-        """Return the translation. `used` counts the letters of accelerators in the file."""
+        """Return the translation. `used` counts the letters of all accelerators in the file."""
         if self._icu:
             return self._icu.write()
         written = render(self.parts)
@@ -69,10 +70,10 @@ class Message:
     start: int
     end: int
     text: str
-    spell: Callable[[str], str] = str  # from text to the file's spelling
+    spell: Callable[[str], str] = str  # escapes text for the file
     cut: Cut = text_parts
     flags: Sequence[str] = ()  # gettext's flags, which select the forms of placeholders
-    is_new: bool = False  # the file has no translation yet, so one is written even if it equals the text
+    is_new: bool = False  # whether to write the translation even if it is equal to the text
 
     def __post_init__(self) -> None:
         self.text = paired(self.text)
@@ -80,10 +81,10 @@ class Message:
 
 @dataclass
 class Plural:
-    """A message for one plural category. From `start` to `end`, it has a key with the category's name, and a value."""
+    """A message for one plural category. It has a key with the name of the category, and the message as value."""
 
     category: str
-    name: tuple[int, int]  # offsets of the category's name
+    name: tuple[int, int]  # the start and end of the name of the category in the file
     start: int
     end: int
     message: Message
@@ -92,18 +93,18 @@ class Plural:
 @dataclass
 class PluralGroup:
     items: list[Plural]
-    separator: str  # between two items of the file
+    separator: str  # the text between two items in the file
     ordinal: bool = False
 
     def unused(self, language: str) -> list[Plural]:
-        """Return the items whose category the target language lacks."""
+        """Return the items whose plural category does not exist in the target language."""
         needed = categories(language, ordinal=self.ordinal)
         return [item for item in self.items if needed and item.category not in needed]
 
 
 @dataclass
 class Found:
-    """The contents of a file: its messages, the groups of plurals among them, and edits that need no translation."""
+    """The contents of a file: messages, plural groups, and edits that do not depend on the translation."""
 
     messages: list[Message] = field(default_factory=list)
     groups: list[PluralGroup] = field(default_factory=list)
@@ -140,9 +141,9 @@ class MessageFile(Document):
         return edited(self._source, edits)
 
     def _remove_unused(self, group: PluralGroup) -> Iterator[int]:
-        """Remove categories that the target language lacks. Yield the offsets of their messages.
+        """Remove plural categories that do not exist in the target language. Yield the offsets of their messages.
 
-        The last category stays, and so does one if there is anything but a comma between it and the next.
+        The last item always stays. An item also stays if there is anything but a comma between it and the next item.
         """
         unused = group.unused(self._language)
         for item, following in pairwise(group.items):
@@ -152,10 +153,10 @@ class MessageFile(Document):
                 yield item.message.start
 
     def _additions(self, group: PluralGroup, written: dict[int, str]) -> list[Edit]:
-        """Return the edits that add the target language's missing categories, with the text of "other".
+        """Return edits that add missing plural categories of the target language, with the text of "other".
 
-        If "one" lacks a placeholder, as in "one file", but the language also uses "one" for numbers other than 1, then
-        "one" gets the text of "other", too. This changes `written`.
+        The target language may use the category "one" for other numbers than 1. If "one" then has no placeholder, as in
+        "one file", it gets the text of "other", too. This changes `written`.
         """
         by_name = {item.category: item for item in group.items}
         other = by_name["other"]
@@ -183,5 +184,5 @@ def placeholders(text: str, protection: Protection | None) -> Counter[str]:
 
 
 def wrong(source: str, offset: int, kind: str, what: str) -> DataError:
-    """Return the error for a file that is not valid at `offset`. `what` is the fault on that line."""
+    """Return the error for a file that is not valid at `offset`. `what` describes the problem on this line."""
     return DataError(f"this is not a valid {kind}: line {source.count(chr(10), 0, offset) + 1:,} has {what}")

@@ -27,7 +27,7 @@ _TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w
 class Piece(NamedTuple):
     source: str
     kind: str = "text"  # or "standalone", "ordered", "open", "close"
-    name: str = ""  # of a tag or bracket; equal for two that match
+    name: str = ""  # the name of a tag or bracket; both tags or brackets of a pair have the same name
 
 
 class Protection:
@@ -41,11 +41,11 @@ class Protection:
     def __init__(
         self, *, strict: bool = False, flags: Collection[str] = (), kept: Kept | None = None, forms: bool = True
     ) -> None:
-        """`kept` adds the user's words and pattern. Without `forms`, only these are hidden."""
+        """`kept` has words and a pattern of the user. If `forms` is false, only these are hidden."""
         self.once = self.brackets = strict
         self._kept, self._has_forms = kept, forms
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
-        # A translation must not add a match: a program would take it for a placeholder.
+        # A translation must not contain new matches, because a program would read them as placeholders.
         brackets = "|[()\\[\\]{}<>]" if strict else ""
         self.forbidden = _compiled(_forms(frozenset(flags)), f"{_NUMBERED}{brackets}") if forms else None
 
@@ -99,7 +99,7 @@ class Protection:
                 offset = match.start() + 1
 
     def _between(self, text: str) -> Iterator[Piece]:
-        """Yield the pieces of a text without placeholders. With `strict`, each bracket is a piece."""
+        """Yield the pieces of a text without placeholders. If `strict` is true, each bracket is a piece."""
         end = 0
         for match in _BRACKET.finditer(text) if self.brackets else ():
             if not match["single"]:
@@ -134,7 +134,7 @@ def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
 
 
 def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tuple[int, int, Piece]]:
-    """Join placeholders with only punctuation between them, and add the quotes and brackets around a placeholder."""
+    """Join placeholders that have only punctuation between them. Include quotes and brackets around a placeholder."""
     start, stop, ordered, least = 0, 0, False, 0  # `least`: the end of the previous piece
 
     def whole() -> tuple[int, int, Piece]:

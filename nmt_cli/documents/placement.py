@@ -1,7 +1,8 @@
-"""Place a segment's marks on its translation, guided by the alignment. No mark is lost; elements stay balanced.
+"""Place the marks of a segment (tags, placeholders and so on) in its translation, with the help of the alignment.
 
-Standalone marks appear once. The tags of an element are repeated where its words are apart in the translation
-("<b>ruft</b> ihn <b>an</b>"). If they must not be repeated, the element covers the stretch with the fewest wrong words.
+No mark is lost, and each opening tag has its closing tag. A standalone mark appears once. If the words of an element
+are apart in the translation, its tags are repeated ("<b>ruft</b> ihn <b>an</b>"). If the tags must not be repeated, the
+element covers the stretch of words with the fewest errors.
 """
 
 import bisect
@@ -15,12 +16,12 @@ from typing import TypeAlias
 from nmt_cli.documents.layout import MarkInGap, lay_out
 from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 
-# Weights of the costs of a gap for a standalone mark; see _costs.
-_NEARER = 8  # how many times more a word counts than the next word farther from the mark
-_FARTHEST = 8  # words on each side of the mark that count
-_AFTER = 1.1  # how many times more a word after the mark counts than one before it
+# `_costs` uses these numbers to place a standalone mark in a gap between words.
+_NEARER = 8  # a word has this many times the weight of the next word, which is farther from the mark
+_FARTHEST = 8  # only this many words on each side of the mark have a weight
+_AFTER = 1.1  # a word after the mark has this many times the weight of a word before the mark
 _PAST = 0.3  # cost of each unit between a word and a mark on its correct side; on the wrong side, n units cost sqrt(n)
-_ATTACHED = 20  # how many times less a word counts if the mark is attached to a word on the other side
+_ATTACHED = 20  # if the mark is attached to the word on one side, weights on the other side are divided by this number
 _WORD = re.compile(r"\w+|[^\w\s]")
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. In these, each token is a unit.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u9fff\U00020000-\U0003ffff]")
@@ -30,8 +31,8 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31
 class Aligned:
     """A translation with a link for each of its tokens.
 
-    A link has two offsets: the end of the token in `text`, and the beginning in the source of the token that it
-    translates. That source token is never white space.
+    A link has two offsets: where the token ends in `text`, and where its source token begins in the source. The source
+    token is never white space.
     """
 
     text: str
@@ -52,7 +53,7 @@ _Run: TypeAlias = tuple[int, int]  # the index of the first unit and the one aft
 
 
 def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
-    """Return the translation in the document's spelling, with all marks. If it is blank, return the source."""
+    """Return the translation with all marks, escaped as in the document. If it is blank, return the source."""
     if segment.forbidden:
         aligned = replace(aligned, text=_without_forbidden(segment.forbidden, segment.text, aligned.text))
     if not aligned.text.strip():
@@ -78,7 +79,7 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
 
 
 def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> str:
-    """Replace forbidden strings that the source does not have with spaces, so that offsets stay valid."""
+    """Replace each forbidden string that is not in the source by spaces. All offsets stay the same."""
     allowed = Counter(match[0] for match in forbidden.finditer(source))
 
     def written(match: re.Match[str]) -> str:
@@ -89,7 +90,7 @@ def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> st
 
 
 def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
-    """Return the words of the translation. A word has the origin of its first token."""
+    """Return the words of the translation. The origin of a word is the origin of its first token."""
     units: list[_Unit] = []
     start = 0
     edges = {mark.offset for element in segment.elements for mark in (element.open, element.close)}
@@ -99,7 +100,7 @@ def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
         if not token.strip():
             continue
         unit = _Unit(begin, begin + len(token.strip()), origin)
-        # If the translation copies a word that has a tag inside, the tag splits the copy, too.
+        # If the translation copies a word that contains a tag, the tag splits the copy, too.
         copied = origin in edges and segment.text.startswith(token.strip(), origin)
         if units and units[-1].end == begin and _continues_word(aligned.text, begin) and not copied:
             units[-1] = replace(units[-1], end=unit.end)
@@ -114,7 +115,7 @@ def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
 
 
 def _with_own_punctuation(source: str, text: str, unit: _Unit) -> _Unit:
-    """Link a punctuation mark to the nearest equal one in the source: attention to punctuation is unreliable."""
+    """Link a punctuation mark to the nearest equal mark in the source, because its alignment is unreliable."""
     mark = text[unit.start : unit.end]
     if any(character.isalnum() for character in mark):
         return unit
@@ -129,7 +130,7 @@ def _continues_word(text: str, offset: int) -> bool:
 
 
 def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]:
-    """If a unit copies a source word, split it at the marks inside that word. `marks` has their offsets."""
+    """If a unit copies a source word, split the unit where the word has marks inside. `marks` has their offsets."""
     word = text[unit.start : unit.end]
     start = max(unit.origin - len(word) + 1, 0)
     start = source.find(word, start, unit.origin + len(word))
@@ -144,7 +145,8 @@ def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]
 def _runs(segment: MarkedSegment, units: list[_Unit]) -> list[list[_Run]]:
     """Return the runs of units inside each element.
 
-    An element with text but without a linked unit gets the nearest free word. If there is none, it has no runs.
+    If an element has text but no unit is linked to it, it gets the nearest free word. Without a free word, it has no
+    runs.
     """
     elements = segment.elements
     free: dict[int | None, list[bool]] = {None: [True] * len(units)}  # per parent: the units not yet in a child
@@ -161,7 +163,7 @@ def _runs(segment: MarkedSegment, units: list[_Unit]) -> list[list[_Run]]:
         inside = [start <= unit.origin < end for unit in units]
         text = segment.text[start:end].strip()
         if not element.open.may_be_empty and text[:1].isalnum() and text[-1:].isalnum():
-            # Markdown's emphasis has no effect beside punctuation.
+            # In Markdown, emphasis may have no effect next to punctuation.
             inside = [own and unit.is_word for own, unit in zip(inside, units, strict=True)]
         choose = _best_run if element.open.once else _all_runs
         runs.append(choose(inside, free[element.parent], units))
@@ -192,9 +194,9 @@ def _surrounding_words(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[_Run]:
-    """Return the free units that are `inside`, in runs that include the punctuation between two of them.
+    """Return runs of the units that are free and `inside`. Punctuation between two such units belongs to the run.
 
-    A run of punctuation alone counts only if no run has a word.
+    Runs without a word are left out, unless no run has a word.
     """
     runs = list[_Run]()
     for index in (index for index, own in enumerate(inside) if own and free[index]):
@@ -208,9 +210,9 @@ def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[
 
 
 def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list[_Run]:
-    """Return the run of free units with the largest surplus of units inside over units outside.
+    """Return the run of free units in which units inside the element outnumber units outside it the most.
 
-    Of equal runs, return the longest. Return no run if none has a surplus.
+    If several runs are equally good, return the longest. If units inside are nowhere the majority, return no run.
     """
     best, run, surplus, start = (0, 0), list[_Run](), 0, 0
     for index, (own, is_free) in enumerate(zip(inside, free, strict=True)):
@@ -225,7 +227,7 @@ def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list
 
 
 def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list[Mark]:
-    """Return the standalone marks in order. An element without units becomes a mark that holds all marks inside it."""
+    """Return the standalone marks in order. An element without units becomes one mark with all the marks inside it."""
     inside: dict[int | None, list[Mark]] = {}
     for mark in segment.standalone:
         inside.setdefault(mark.parent, []).append(mark)
@@ -239,7 +241,7 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
             if " " in (left.after, right.before):
                 parts.append(" ")
         parts += element.close.parts
-        # Markdown's emphasis may surround code, but has no effect between letters.
+        # In Markdown, emphasis may surround code, but may have no effect between letters.
         beside_letters = element.open.before.isalnum() or element.close.after.isalnum()
         if not element.open.may_be_empty and (beside_letters or not within):
             parts = parts[len(element.open.parts) : -len(element.close.parts)]
@@ -253,7 +255,7 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
 
 
 def _gaps(segment: MarkedSegment, standalone: list[Mark], runs: list[list[_Run]], units: list[_Unit]) -> list[int]:
-    """Return the number of units before each mark. A mark stays inside its elements and outside all others."""
+    """Return, for each mark, the number of units before it. A mark stays inside its elements and outside all others."""
     gaps, least = list[int](), 0
     words = [word.start() for word in _WORD.finditer(segment.text)]
     for mark in standalone:
@@ -283,16 +285,17 @@ def _around(elements: list[Element], number: int | None) -> list[int]:
 
 
 def _costs(words: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
-    """Return the cost of each gap between units: how far a mark there would be from its neighbors' translations.
+    """Return the cost of placing a mark in each gap between units.
 
-    `words` has the offsets of the source's words. The units of a source word share its weight, which falls with the
-    number of words between it and the mark. In a test, words were removed from generated text and put back into its
-    translation. These weights put 76% of the words in the right gap. A cost that only counted the words on the wrong
-    side put 68% there.
+    The cost is high if the mark would be far from the translations of the words next to it in the source. `words` has
+    the offsets of the words in the source. Words far from the mark have a small weight. If a word is translated by
+    several units, they share its weight. In a test on generated text, words were removed and put back into the
+    translation. With these weights, 76 % of the words were put into the right gap. With a cost that only counted words
+    on the wrong side, 68 % were.
     """
     right = bisect.bisect_left(words, mark.offset)
-    attached = mark.before.isalnum() - mark.after.isalnum()  # to the word before (1) or after (-1)
-    by_word: dict[tuple[bool, int], list[int]] = {}  # units by side of the mark and distance
+    attached = mark.before.isalnum() - mark.after.isalnum()  # 1: to the word before, -1: to the word after
+    by_word: dict[tuple[bool, int], list[int]] = {}  # units by (is before the mark, words between)
     for index, unit in enumerate(units):
         before, number = unit.origin < mark.offset, bisect.bisect(words, unit.origin) - 1
         distance = max(right - 1 - number if before else number - right, 0)
@@ -303,7 +306,7 @@ def _costs(words: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
         weight = (1 if before else _AFTER) / _NEARER**distance
         if attached == (-1 if before else 1):
             weight /= _ATTACHED
-        if len(indices) == 1:  # the common case: the same sums as below, five times as fast
+        if len(indices) == 1:  # the common case, five times as fast as the general one below
             [index] = indices
             for gap in range(len(costs)):
                 past_it = gap - index - 1 if before else index - gap

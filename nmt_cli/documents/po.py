@@ -71,7 +71,7 @@ class Catalog(Document):
             lines = self._plural_lines(each, used)
         else:
             lines = [spelled("msgstr", each.singular.write(used), self._new_line)]
-        return [*each.message.flagged(self._new_line), (forms[0].start, forms[-1].end, self._new_line.join(lines))]
+        return [*each.message.flag_edits(self._new_line), (forms[0].start, forms[-1].end, self._new_line.join(lines))]
 
     def _plural_lines(self, each: _OpenMessage, used: Counter[str]) -> list[str]:
         """Return the msgstr fields of a message with a plural. Fields that a person has filled are kept."""

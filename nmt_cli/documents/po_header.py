@@ -53,7 +53,7 @@ def header_edits(header: Message, language: str, new_line: str, *, has_plurals: 
         end, last = header.forms[0].end, "" if raw.endswith(r"\n") else r"\n"
         moved.append((end, end, f'{new_line}"{last}Plural-Forms: {field}\\n"'))
     if moved and not _INITIAL.search(edited(raw, edits)):
-        moved += header.unflagged()
+        moved += header.unflag_edits()
     return moved
 
 

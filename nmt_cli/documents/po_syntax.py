@@ -1,7 +1,8 @@
-"""Read the messages of a gettext catalog with their offsets in the file, and write strings in the syntax of catalogs.
+"""Read the messages of a gettext catalog (a PO file) with their offsets, and write strings in the same syntax.
 
-The grammar follows the GNU gettext manual, "The Format of PO Files". Where the manual is silent, it follows msgfmt:
-tokens may share a line, only a line feed ends a comment, and a message has no comments inside.
+The grammar follows the GNU gettext manual, "The Format of PO Files". Where the manual leaves questions open, the
+grammar follows the program msgfmt: tokens may share a line, only a line feed ends a comment, and there are no comments
+inside a message.
 """
 
 import re
@@ -19,7 +20,7 @@ _PO_TOKEN = re.compile(
     |(?P<keyword>msgctxt|msgid_plural|msgid|msgstr|domain)(?:\s*\[\s*(?P<index>[0-9]++)\s*\])?""",
     re.ASCII | re.DOTALL | re.VERBOSE,
 )
-_OBSOLETE = re.compile(r'#~\s*(?:msg|")', re.ASCII)  # but not the previous text of an obsolete message, `#~|`
+_OBSOLETE = re.compile(r'#~\s*(?:msg|")', re.ASCII)  # `#~|` does not match: it begins a previous msgid
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9a-fA-F]+)|(.))", re.DOTALL)
 _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
 _ESCAPED = str.maketrans(
@@ -50,14 +51,14 @@ class Field:
         try:
             return b"".join(_ESCAPE.sub(_byte, each.encode()) for each in raw).decode()
         except UnicodeDecodeError:
-            raise _failure(self.source, self.start, "a string whose escapes are not UTF-8") from None
+            raise _syntax_error(self.source, self.start, "a string whose escapes are not UTF-8") from None
 
 
 @dataclass
 class Message:
-    """A message that is not obsolete. It begins at `start`, and the previous message ends at `after`."""
+    """A message that is not obsolete."""
 
-    after: int
+    previous_end: int  # the offset where the previous message ends
     start: int
     comments: list[Field]
     context: Field | None
@@ -78,7 +79,7 @@ class Message:
         lines = [comment.source[comment.start : comment.end] for comment in self.comments]
         return [flag for line in lines if line[1:2] in (",", "=") for flag in _flags(line)]
 
-    def flagged(self, new_line: str) -> list[Edit]:
+    def flag_edits(self, new_line: str) -> list[Edit]:
         """Return the edits that mark the message fuzzy."""
         source, offset = self.id.source, self.start
         if "fuzzy" in self.flags:
@@ -90,12 +91,12 @@ class Message:
                 return [(end, end, ", fuzzy" if _flags(line) else " fuzzy")]
             if line.startswith("#|"):
                 offset = min(offset, comment.start)
-        begin = source.rfind("\n", self.after, offset) + 1
-        if (begin or not self.after) and not source[begin:offset].strip():
+        begin = source.rfind("\n", self.previous_end, offset) + 1
+        if (begin or not self.previous_end) and not source[begin:offset].strip():
             return [(begin, begin, f"#, fuzzy{new_line}")]
         return [(offset, offset, f"{new_line}#, fuzzy{new_line}")]
 
-    def unflagged(self) -> list[Edit]:
+    def unflag_edits(self) -> list[Edit]:
         """Return the edits that remove the fuzzy flag."""
         edits, source = list[Edit](), self.id.source
         for comment in self.comments:
@@ -116,8 +117,8 @@ def read_messages(source: str) -> list[Message]:
         complete = context is None and (begun is None or bool(begun.forms))
         if each.name == "msgid":
             fits = context is not None or complete
-            after = messages[-1].end if messages else 0
-            begun = Message(after, (context or each).start, comments, context, each)
+            previous_end = messages[-1].end if messages else 0
+            begun = Message(previous_end, (context or each).start, comments, context, each)
             messages.append(begun)
             context, comments = None, []
         elif each.name in ("#", "domain", "msgctxt"):
@@ -132,14 +133,14 @@ def read_messages(source: str) -> list[Message]:
             fits = begun is not None and context is None and _add(begun, each)
         if not fits:
             what = "a comment within a message" if each.name == "#" else f"{printable(each.name, 40)} out of place"
-            raise _failure(source, each.start, what)
+            raise _syntax_error(source, each.start, what)
     if context or (begun and not begun.forms):
-        raise _failure(source, len(source), "a message without msgstr")
+        raise _syntax_error(source, len(source), "a message without msgstr")
     return messages
 
 
 def _add(message: Message, each: Field) -> bool:
-    """Add another field to a message. Return whether the grammar allows it there."""
+    """Add a field to a message. Return False if the grammar does not allow the field there."""
     if each.name == "msgid_plural":
         fits = not message.plural and not message.forms
         message.plural = each
@@ -155,10 +156,10 @@ def _fields(source: str) -> Iterator[Field]:
     while end < len(source):
         token = _PO_TOKEN.match(source, end)
         if not token:
-            raise _failure(source, end, f"“{printable(source[end : end + 40])}”")
+            raise _syntax_error(source, end, f"“{printable(source[end : end + 40])}”")
         start, end = token.span()
         if token["string"] and last is None:
-            raise _failure(source, start, "a string without a keyword")
+            raise _syntax_error(source, start, "a string without a keyword")
         if token["string"] and last:
             last.strings.append((start + 1, end - 1))
             last.end = end
@@ -175,7 +176,7 @@ def _fields(source: str) -> Iterator[Field]:
 
 def _checked(field: Field) -> Field:
     if not field.strings:
-        raise _failure(field.source, field.start, f"{printable(field.name, 40)} without a string")
+        raise _syntax_error(field.source, field.start, f"{printable(field.name, 40)} without a string")
     return field
 
 
@@ -184,7 +185,7 @@ def _flags(line: str) -> list[str]:
 
 
 def edited(source: str, edits: Iterable[Edit]) -> str:
-    """Return a text with the edits applied. They must not overlap."""
+    """Return a text with the edits applied. The edits must not overlap."""
     parts, end = list[str](), 0
     for start, stop, text in sorted(edits):
         parts += [source[end:start], text]
@@ -192,7 +193,7 @@ def edited(source: str, edits: Iterable[Edit]) -> str:
     return "".join([*parts, source[end:]])
 
 
-def _failure(source: str, offset: int, what: str) -> DataError:
+def _syntax_error(source: str, offset: int, what: str) -> DataError:
     line = source.count("\n", 0, offset) + 1
     return DataError(f"this is not a message catalog: line {line:,} has {what}. Check it with msgfmt -c")
 
@@ -210,7 +211,10 @@ def _byte(match: re.Match[bytes]) -> bytes:
 
 
 def spelled(keyword: str, text: str, new_line: str) -> str:
-    """Return a field on one line if it fits. Otherwise, begin a line for each line of the text, and wrap at spaces."""
+    """Return the source of a field, on one line if it fits.
+
+    Otherwise, each line of the text begins on a new line, and long lines are wrapped at spaces.
+    """
     if "\n" not in text[:-1] and len(line := f'{keyword} "{text.translate(_ESCAPED)}"') <= _WIDTH:
         return line
     rows = [""]

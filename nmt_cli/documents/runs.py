@@ -1,4 +1,4 @@
-"""Paragraphs of Office Open XML. They consist of runs, each of which has text and a format.
+"""Read the paragraphs of Office Open XML. A paragraph consists of runs, and each run has text and a format.
 
 Word may begin a new run anywhere, even inside a word. Here, neighboring runs of the same format are one text. The most
 common format of a paragraph needs no tags, and every other format is a pair of tags.
@@ -68,10 +68,11 @@ class RunReader(Reader):
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
         super().__init__(data, name, options)
-        self._found = dict[int, Parts]()  # paragraphs by their first token
+        self._found = dict[int, Parts]()  # the parts of paragraphs, by the index of the first token
 
     def paragraph(self, begin: int, end: int) -> Parts:
-        # A paragraph without text of its own is read twice. Keep the parts, or the time would double at each level.
+        # A paragraph that has only nested paragraphs is read twice. Without this cache, the time would double at each
+        # level.
         if begin not in self._found:
             self._found[begin] = self._paragraph(begin, end)
         return self._found[begin]
@@ -97,7 +98,7 @@ class RunReader(Reader):
         return [rewritten(inside, self.markup.source(begin, end), write)]
 
     def _written(self, begin: int, formats: list[tuple[str, str]], base: int, marked: str) -> str:
-        """Return the markup of a paragraph. `formats` has the tags before and after a text, for each format."""
+        """Return the markup of a paragraph. `formats` has, for each format, the tags before and after a text."""
         written, number, text, end = self.markup.sources[begin], base, "", 0
         last = base  # the format of `text`
 
@@ -124,7 +125,7 @@ class RunReader(Reader):
         return written + run() + self.markup.sources[self.markup.ends[begin]]
 
     def in_language(self, source: str) -> str:
-        """Return markup with the language of its text set to the target language."""
+        """Set the language of the text in markup to the target language."""
         return source
 
 
@@ -133,8 +134,8 @@ class _Content:
 
     def __init__(self, reader: RunReader, begin: int, end: int) -> None:
         self.items = list[Item]()
-        self.formats = dict[str, tuple[str, str]]()  # the tags before and after a text
-        self.sizes = Counter[str]()  # the characters of each format
+        self.formats = dict[str, tuple[str, str]]()  # for each format, the tags before and after a text
+        self.sizes = Counter[str]()  # the number of characters in each format
         self._reader = reader
         self._markup = reader.markup
         self._names = _NAMES[self._markup.names[begin]]
@@ -144,7 +145,7 @@ class _Content:
             index = self._add(index)
 
     def _add(self, index: int) -> int:
-        """Add the item that begins with this token, and return the index of the next."""
+        """Add the item that begins with this token. Return the index of the next token after the item."""
         markup, name = self._markup, self._markup.names[index]
         kind, stop = markup.tokens[index].kind, markup.end(index)
         if index in self._fields:
@@ -175,7 +176,7 @@ class _Content:
         return stop
 
     def _next(self, name: str, index: int, end: int) -> int:
-        """Return the index of the next tag of this name, or the end."""
+        """Return the index of the next tag with this name, or `end`."""
         while index < end and self._markup.names[index] != name:
             index += 1
         return index
@@ -214,7 +215,7 @@ class _Content:
         self.items.append(Item(source, name=name))
 
     def _field(self, begin: int, separator: int | None, end: int) -> int:
-        """Add a field. The text of a link is translated; any other field is copied."""
+        """Add a field. The text of a link is translated, and any other field is copied."""
         markup, stop = self._markup, self._markup.end(end)
         instruction = _INSTRUCTION.search(markup.source(begin, separator or end))
         if not separator or not instruction or instruction[1] != "HYPERLINK":
@@ -228,7 +229,7 @@ class _Content:
         return stop
 
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
-        """Map the first run of each complete field to the run of its separator, or None, and the run of its end."""
+        """Return, for the first run of each complete field, the run of the separator, or None, and the last run."""
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
         opened, depth = list[tuple[int, int, int | None]](), 0
         run, level = begin, 0  # the last run and its depth
@@ -263,7 +264,7 @@ def _merged(items: list[Item]) -> list[Item]:
 
 
 def _with_formats_of_wraps(items: list[Item], base: str, numbers: Mapping[str, int]) -> list[Item]:
-    """Move a format into the tags around it, such as those of a link, if all text between the tags has this format."""
+    """If all text between two tags, such as the tags of a link, has the same format, move the format into the tags."""
     items, opened = list(items), list[int]()
     for end, item in enumerate(items):
         if item.kind == "open":

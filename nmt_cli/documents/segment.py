@@ -1,4 +1,4 @@
-"""Segments: the plain text that a model translates, and the marks in its source."""
+"""Segments of documents. A segment is the plain text that a model translates, and the marks in its source."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from nmt_cli.corpus.tokenizer import normalize, visible
 from nmt_cli.documents.placeholders import Piece, Protection
 
 _WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
-# A segment with this many characters or marks ends after the current sentence. One with twice as many ends immediately.
-# The time to place marks grows with the product of both numbers. Cutting between sentences changes no translation,
-# because the sentences of a long line are translated one by one anyway.
+# A segment with this many characters or marks ends after the current sentence. A segment with twice as many ends at
+# once. The time to place marks grows with the number of characters times the number of marks. A cut between sentences
+# does not change the translation, because the sentences of a long line are translated separately anyway.
 _LONG_TEXT = 1000
 _MANY_MARKS = 25
 _LONG_TAG = 500
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]"
 _WIDE_STOPS = "\u3002\uff01\uff1f"
 _SENTENCE_END = re.compile(rf"(?:[.!?\u2026][{_CLOSERS}]*(?=\s)|[{_WIDE_STOPS}][{_CLOSERS}]*)\s*")
-_ENTITY_START = re.compile(r"&[^&;]*\Z")  # of HTML
+_ENTITY_START = re.compile(r"&[^&;]*\Z")  # matches an HTML entity that has begun and not ended
 _ENTITY_CUT = re.compile(r"&(?:[a-zA-Z]+|#[0-9]+|#[xX][0-9a-fA-F]+)\Z")
 _LAST_STOP = re.compile(rf"[.!?\u2026{_WIDE_STOPS}][{_CLOSERS}]*\Z")
-_NEAR = 20  # characters to look back
+_NEAR = 20  # number of characters to search backwards
 
 
 @dataclass
@@ -33,27 +33,27 @@ class Mark:
 
     parts: Parts
     offset: int  # in the segment's text
-    # The neighboring characters: " " for white space and at the segment's ends, "" beside a standalone mark or a tag of
-    # an element without text.
+    # The neighboring characters. They are " " for white space and at both ends of the segment, and "" if the neighbor
+    # is a standalone mark or the tag of an element without text.
     before: str = " "
     after: str = " "
-    name: str = ""  # of a tag
-    kind: str = "standalone"  # or "open" or "close"
-    ordered: bool = False  # a standalone mark that must not pass another ordered one
-    joins: bool = False  # a standalone mark that does not separate the words beside it
-    once: bool = False  # a tag that must not be repeated
-    may_be_empty: bool = True  # a tag that keeps its meaning with nothing between it and its partner
-    parent: int | None = None  # the index of the innermost element around it
-    index: int = 0  # among all marks of the segment
+    name: str = ""  # the name of a tag, or "" for other marks
+    kind: str = "standalone"  # "standalone", "open" or "close"
+    ordered: bool = False  # whether a standalone mark must keep its order among all ordered marks
+    joins: bool = False  # whether the words on both sides of a standalone mark may form one word
+    once: bool = False  # whether a tag must not be repeated
+    may_be_empty: bool = True  # whether an element may have no content
+    parent: int | None = None  # the index of the innermost element around the mark
+    index: int = 0  # the number of marks before this one in the segment
 
 
 @dataclass
 class Element:
-    """Two tags and the stretch of the source between them. Elements nest."""
+    """Two tags and the text between them. An element may contain others."""
 
     open: Mark
     close: Mark
-    parent: int | None  # the index of the element around it, which comes earlier
+    parent: int | None  # the index of the innermost element around this one
 
 
 @dataclass
@@ -61,17 +61,17 @@ class MarkedSegment:
     text: str  # normalized
     elements: list[Element]
     standalone: list[Mark]
-    escape: Callable[[str], str]  # from plain text to the document's spelling
-    forbidden: re.Pattern[str] | None  # a translation must not match this more often than the text
-    outer_space: tuple[str, str]  # white space that begins and ends the segment, inside tags
-    result: Parts  # the source as it is, until the translation replaces it
-    # Divides an aligned translation among the segments in `result`, which make up this segment.
+    escape: Callable[[str], str]  # escapes plain text for the document
+    forbidden: re.Pattern[str] | None  # a translation must not contain more matches than `text`
+    outer_space: tuple[str, str]  # white space at the beginning and the end of the segment, inside tags
+    result: Parts  # the parts of the source until the translation replaces them
+    # If not None, `result` contains smaller segments, and this function divides the translation among them.
     divide: Callable[[Any], None] | None = None
 
 
 @dataclass
 class Rewritten:
-    """Parts of a document that a function turns into the document's markup once they are translated."""
+    """Parts of a document. After their translation, a function converts them to the markup of the document."""
 
     parts: Parts
     rewrite: Callable[[str], str]
@@ -82,7 +82,7 @@ Parts: TypeAlias = list[Part]
 
 
 def segments_of(parts: Parts) -> list[MarkedSegment]:
-    """Return all segments of a document. Segments inside a tag come before the segment that holds the tag."""
+    """Return all segments of a document. Segments inside a tag are listed before the segment that has the tag."""
     found = []
     for part in parts:
         if isinstance(part, MarkedSegment):
@@ -112,7 +112,7 @@ def plain_parts(
     escape: Callable[[str], str] = str,
     unescape: Callable[[str], str] = str,
 ) -> Parts:
-    """Return the parts of a text that has no markup. Placeholders in it are protected."""
+    """Return the parts of a text without markup. `protection` finds placeholders in the text."""
     builder = SegmentBuilder(escape, protection)
     builder.add_source(text, unescape)
     return builder.build()
@@ -127,13 +127,13 @@ class SegmentBuilder:
     text: str = ""
     source: Parts = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
-    _space: bool = False  # white space followed the last word
-    _separated: bool = False  # a standalone mark separates the last word from the next
-    _line: list[Mark | str] = field(default_factory=list)  # marks, words and spaces in order
-    _built: Parts = field(default_factory=list)  # the segments before this one
+    _space: bool = False  # whether white space follows the last word
+    _separated: bool = False  # whether a standalone mark separates the last word from the next word
+    _line: list[Mark | str] = field(default_factory=list)  # the marks, words and spaces of the segment, in order
+    _built: Parts = field(default_factory=list)  # the finished segments
 
     def add_source(self, source: str, unescape: Callable[[str], str] = str) -> None:
-        """Add text in the document's spelling, which `unescape` turns into plain text. Placeholders become marks."""
+        """Add text from the document. `unescape` converts the text to plain text. Placeholders become marks."""
         for piece in _with_whole_entities(self.protection.pieces(source)) if self.protection else [Piece(source)]:
             if piece.kind == "text":
                 for part in _short_parts(piece.source):
@@ -177,14 +177,14 @@ class SegmentBuilder:
     def add_tag(
         self, name: str, parts: Parts, *, close: bool = False, once: bool = False, may_be_empty: bool = True
     ) -> None:
-        """Add a tag. With `once`, it is never repeated. Without `may_be_empty`, it is dropped if nothing is inside."""
-        long = sum(len(part) for part in parts if isinstance(part, str)) > _LONG_TAG  # repeats would fill the memory
+        """Add a tag. For `once` and `may_be_empty`, see Mark."""
+        long = sum(len(part) for part in parts if isinstance(part, str)) > _LONG_TAG  # repeating it may fill the memory
         once = once or long or (self.protection is not None and self.protection.once)
         kind = "close" if close else "open"
         self._add(Mark(parts, len(self.text), name=name, kind=kind, once=once, may_be_empty=may_be_empty))
 
     def add_standalone(self, parts: Parts, *, ordered: bool = False, joins: bool = False) -> None:
-        """Add a mark that is not a tag. It separates the words beside it unless it `joins` them."""
+        """Add a mark that is not a tag. For `ordered` and `joins`, see Mark."""
         self._add(Mark(parts, len(self.text), ordered=ordered, joins=joins))
         self._separated = self._separated or not joins
 
@@ -202,7 +202,7 @@ class SegmentBuilder:
         return max(len(self.text) / _LONG_TEXT, len(self.marks) / _MANY_MARKS)
 
     def _is_full(self, *, space: bool) -> bool:
-        """Return whether the segment must end here. `space` says whether white space follows."""
+        """Return whether the segment must end here. `space` tells whether white space follows."""
         stop = _LAST_STOP.search(self.text[-_NEAR:]) if self._size >= 1 else None
         return self._size >= 2 or (stop is not None and (space or stop[0][0] in _WIDE_STOPS))
 
@@ -213,7 +213,7 @@ class SegmentBuilder:
         self._separated = False
 
     def build(self) -> Parts:
-        """Return the segments and the white space around them. Text without a letter is copied."""
+        """Return the segments and the white space around them. Text without a letter does not become a segment."""
         return [*self._built, *self._segment()]
 
     def _segment(self) -> Parts:
@@ -238,7 +238,7 @@ class SegmentBuilder:
         return [lead, segment, trail]
 
     def _set_neighbors(self, opaque: set[int]) -> None:
-        """Set `before` and `after` of all marks. The `opaque` marks count as neighbors; other tags are skipped."""
+        """Set `before` and `after` of all marks. Marks in `opaque` count as neighbors, and other marks do not."""
         before = after = " "
         for each in self._line:
             if isinstance(each, Mark):
@@ -255,7 +255,7 @@ class SegmentBuilder:
 
 
 def _with_whole_entities(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield pieces. A placeholder that ends inside an entity, as a URL may, is extended to the entity's end."""
+    """Yield pieces. If a placeholder, such as a URL, ends inside an HTML entity, extend it to the end of the entity."""
     last: Piece | None = None
     for piece in pieces:
         if last and piece.kind == "text" and piece.source.startswith(";") and _ENTITY_CUT.search(last.source[-_NEAR:]):
@@ -278,7 +278,7 @@ def _trailing_space(source: str) -> str:
 
 
 def _short_parts(source: str) -> Iterator[str]:
-    """Yield a text in parts short enough for a segment, cut between sentences or words where possible."""
+    """Cut a text into parts that are short enough for a segment, between sentences or words where possible."""
     begin = 0
     while len(source) - begin > _LONG_TEXT:
         limit = begin + _LONG_TEXT
@@ -293,10 +293,10 @@ def _short_parts(source: str) -> Iterator[str]:
 
 
 def _matched(marks: list[Mark]) -> tuple[list[Element], list[Mark]]:
-    """Return the elements, outer ones first, and all other marks.
+    """Find the tags that form elements. Return the elements, outer elements first, and all other marks.
 
-    A tag without a partner becomes a standalone mark that keeps its order among such tags, because its scope may begin
-    or end outside the segment. A tag that is still open where an outer element closes is treated in the same way.
+    A tag without a partner becomes an ordered standalone mark, because its element may begin or end outside the
+    segment. If an element is still open when an outer element closes, its opening tag has no partner either.
     """
     partners: dict[int, Mark] = {}
     open_marks, names = list[Mark](), Counter[str]()

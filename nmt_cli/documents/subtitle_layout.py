@@ -1,4 +1,4 @@
-"""The layout of subtitles: divide a translated sentence among cues, and break the text of a cue into lines."""
+"""Divide a translated sentence among subtitle cues, and break the text of a cue into lines."""
 
 import bisect
 import itertools
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from nmt_cli.documents.placement import UNSPACED, Aligned
 
 SPEED = 17  # characters per second that people can read
-LINES = 2  # of a cue
-# Costs of a division. A word in the wrong cue costs its distance in cues.
-_EMPTY = 1000  # of a cue without a word
-_TOO_FAST = 0.2  # of a character beyond SPEED
-_TOO_LONG = 0.5  # of a character that does not fit into LINES
-_NO_PAUSE = 0.4  # of a cue that does not end at a punctuation mark
-_MOST_WORDS = 300  # in a cue
+LINES = 2  # maximum lines in a cue
+# Costs of a division. A word in the wrong cue costs the distance between the two cues.
+_EMPTY = 1000  # cost of each cue without a word
+_TOO_FAST = 0.2  # cost of each character above SPEED
+_TOO_LONG = 0.5  # cost of each character that does not fit into LINES
+_NO_PAUSE = 0.4  # cost of each cue that does not end at a punctuation mark
+_MOST_WORDS = 300  # maximum words in a cue
 _PAUSES = ',;:.!?\u2026\u2013\u2014)"\u3001\u3002'
 _NOT_FIRST = re.compile(r"[^\w\s(\[{\u00a1\u00bf\u201e\u201c\u2018\u00ab]")  # punctuation that ends a word
 
@@ -43,7 +43,7 @@ def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], li
 
 
 def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
-    """Return the stretches of a translation that must not be divided, each with the cue of its first token."""
+    """Return the pieces of a translation that must not be divided. Each has the cue of its first token."""
     words, start = list[_Word](), 0
     for end, origin in aligned.links:
         token = aligned.text[start:end]
@@ -63,12 +63,12 @@ def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
 
 
 def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> list[int]:
-    """Return the division with the lowest cost: the index of each cue's first word, and the number of words.
+    """Find the division with the lowest cost. Return the index of the first word of each cue, and the word count.
 
     `seconds` has the duration of each cue. A cue has room for `capacity` characters.
     """
     count = len(words)
-    best = [0.0] + [float("inf")] * count  # by the number of words in the cues so far
+    best = [0.0] + [float("inf")] * count  # the lowest cost, by the number of words in the cues so far
     origins = list[list[int]]()
     for cue, duration in enumerate(seconds):
         wrong = [0, *itertools.accumulate(abs(word.cue - cue) for word in words)]
@@ -92,7 +92,7 @@ def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> l
 def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[str]:
     """Break the text of a cue into as few lines of at most `length` as possible, about equally long.
 
-    Marks that `token` matches have no width. A word that is longer than `length` has a line of its own.
+    Marks that `token` matches have no width. A word longer than `length` gets a line of its own.
     """
     words = _printed_words(marked, token)
     if not words:

@@ -1,7 +1,7 @@
-"""Subtitles of any format: a sentence that runs over several cues is translated whole and divided again.
+"""Translate subtitles. A sentence that continues over several cues is translated as a whole and divided again.
 
-The module of a format cuts a file into cues and the text between them. A cue whose translation equals its source keeps
-its line breaks; all other cues are broken into lines again.
+The module for each format cuts a file into cues and the text between them. A cue whose translation is equal to its
+source keeps its line breaks. All other cues get new line breaks.
 """
 
 import re
@@ -18,7 +18,7 @@ from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import MarkedSegment, Part, Parts, SegmentBuilder, render
 from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
 
-# Two cues belong to one sentence if the first one does not end a sentence and the second one follows soon.
+# A sentence continues in the next cue if the cue does not end a sentence and the next cue begins soon.
 _LONGEST_PAUSE = 2.0  # seconds
 _OVERLAP = -0.5  # the shortest pause: cues may overlap a little
 _MOST_CUES = 6  # in a sentence, since automatic captions have no punctuation
@@ -37,9 +37,9 @@ _SPACES = re.compile(r"(?:\s|&nbsp;)+")
 class Syntax:
     """The marks inside the text of a cue."""
 
-    token: re.Pattern[str]  # a mark; the group `break` matches line breaks, `open` and `close` the names of tags
-    line_break: str  # begins a new line
-    spelling: Callable[[], Spelling] | None = None  # of characters, if the format has entities
+    token: re.Pattern[str]  # matches a mark; the groups are `break` for a line break, `open` and `close` for tag names
+    line_break: str  # the source of a line break
+    spelling: Callable[[], Spelling] | None = None  # set if the format has entities
 
 
 @dataclass
@@ -99,7 +99,7 @@ def _tokens(text: str, syntax: Syntax) -> list[Item]:
 
 
 def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | list[Part]]:
-    """Return the speeches in a cue, with the line breaks between them. Each of several begins with a dash."""
+    """Return the speeches in a cue, with the line breaks between them. If there are several, each has a dash."""
     tokens = _tokens(text, syntax)
     breaks = [index for index, token in enumerate(tokens) if token.kind == "break"]
     new = [index for index in breaks if _DASH.match(_line(tokens, index + 1))]

@@ -1,4 +1,4 @@
-"""XML documents and fragments: cut a text into tags and text by the rules of XML 1.0, and group these into segments.
+"""Read XML. Cut a document or fragment into tags and text by the rules of XML 1.0, and group them into segments.
 
 No entity is expanded: references to entities that the document declares are copied. Element names have no meaning. As
 in DeepL's API, segments end at the elements that a client names, and at those whose parent has no text of its own.
@@ -35,11 +35,11 @@ _QUOTES = {'"': "&quot;", "'": "&apos;"}
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
-_ROOT = -1  # the parent of the outermost elements; any other parent is the index of its start tag
+_ROOT = -1  # the parent of the outermost elements; other parents are given by the index of the start tag
 
 
 class Spelling:
-    """The spelling of a segment's characters: as the source first spelled each, or else the shortest safe one."""
+    """Writes characters as the source of the segment first wrote them, plain or as an entity. Escapes all others."""
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the character that ends the text, if any."""
@@ -86,7 +86,7 @@ def read(text: str, options: ReadOptions) -> Document:
 def parse(
     text: str, protection: Protection | None = None, ignored: Collection[str] = (), outline: Outline | None = None
 ) -> Parts:
-    """Return a text in parts. The content of `ignored` elements is copied."""
+    """Return the parts of a text. The content of elements in `ignored` is copied."""
     tokens = tokens_of(text)
     ignored = frozenset(ignored)
     ends, parents = tree_of(tokens)
@@ -145,7 +145,7 @@ def _cut(text: str) -> list[Token]:
 
 
 def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
-    """Map the index of each start tag to its end tag's. List for each token the index of the start tag around it."""
+    """Return the index of the end tag for each start tag, and of the innermost start tag around each token."""
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
     for index, token in enumerate(tokens):
@@ -176,7 +176,7 @@ def _blocks(
     for index, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
         is_block = token.kind in ("head", "cdata") or token.name in splitting
         if token.kind == "start" and index in ends and not is_block:
-            is_only_root = parent == _ROOT and roots == 1  # a block, so that all text stays inside it
+            is_only_root = parent == _ROOT and roots == 1  # this element is a block, so that all text stays inside
             detected = outline.detect and token.name not in joining
             is_block = parent in blocks and parent not in with_text and (is_only_root or detected)
         if index < stop or not is_block:
@@ -190,7 +190,7 @@ def _blocks(
 
 
 def add_text(builder: SegmentBuilder, source: str, unescape: Callable[[str], str]) -> None:
-    """Add text in XML's spelling. References to entities that the document declares become marks."""
+    """Add escaped text. References to entities that the document declares become marks."""
     end = 0
     for match in _DECLARED.finditer(source):
         builder.add_source(source[end : match.start()], unescape)

@@ -23,7 +23,7 @@ LINES = re.compile(r"(\r?\n)")
 class Element:
     """An element from offset `start` to `end`, with its content from `inner` to `close`."""
 
-    name: str  # without a prefix
+    name: str  # the name without a prefix
     tag: str  # the start tag
     start: int
     inner: int
@@ -34,7 +34,7 @@ class Element:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is an empty-element tag such as <target/>."""
+        """Whether the element is an empty-element tag such as <target/>."""
         return self.tag.endswith("/>")
 
     def get(self, name: str) -> str:
@@ -45,7 +45,7 @@ class Element:
         return next((each for each in self.children if each.name == name), None)
 
     def has(self, name: str, value: str) -> bool:
-        """Return whether an attribute has this value. An element without the attribute inherits its parent's."""
+        """Return whether an attribute has this value. Without the attribute, an element inherits the parent's value."""
         element: Element | None = self
         while element:
             if found := element.get(name):
@@ -126,7 +126,7 @@ class InlineReader:
         self._escapes = escapes or Escapes()
 
     def cut(self, source: str, protection: Protection | None) -> Parts:
-        """Return the parts of an element's content."""
+        """Return the parts of the content of an element."""
         tokens, parts, index = xml.tokens_of(source), Parts(), 0
         plain = unescape(source)
         if all(token.kind == "text" for token in tokens) and html.has_tags(plain, protection):

@@ -23,13 +23,13 @@ from typing import Any
 HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
 SOURCES = *(HERE / name for name in ("engine.c", "neon.c", "team.c", "dispatch.c")), HERE / "build.py"
-SWITCH = "NMT_ENGINE_BUILD"  # 0: install without the engine
-TARGET = "NMT_ENGINE_TARGET"  # target of the wheel: aarch64 (Linux), aarch64-macos, ...; default: this system
+SWITCH = "NMT_ENGINE_BUILD"  # 0 installs the package without the engine
+TARGET = "NMT_ENGINE_TARGET"  # target of the wheel, such as aarch64 (Linux) or aarch64-macos; by default this system
 COMPILER = "ziglang>=0.15,<0.18"
-GLIBC = "2.17"  # the oldest that zig supports on aarch64
-MACOS = "11.0"  # the first for Apple's own processors
+GLIBC = "2.17"  # the oldest version that zig supports on aarch64
+MACOS = "11.0"  # the oldest version that runs on Apple's processors
 
-# For each kind of processor: the instruction set levels, fastest first, and the CPU features that zig compiles for.
+# For each kind of processor, the levels of the instruction set, fastest first, and the CPU features of each level.
 LEVELS: dict[str, dict[str, str]] = {
     "x86_64": {
         "amx": "x86_64_v4+avx512vnni+amx_tile+amx_int8",
@@ -40,7 +40,7 @@ LEVELS: dict[str, dict[str, str]] = {
     },
     "aarch64": {"i8mm": "generic+dotprod+i8mm", "dotprod": "generic+dotprod", "base": "generic"},
 }
-# macOS enables AVX-512 only once a process uses it, so dispatch.c cannot tell whether the processor has it. No Mac has
+# Levels for macOS. On macOS, AVX-512 is not enabled until a process uses it, so dispatch.c cannot detect it. No Mac has
 # AMX.
 MACOS_LEVELS = {"i8mm", "dotprod", "avx2", "base"}
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-strict-aliasing", "-fvisibility=hidden"]
@@ -48,11 +48,11 @@ WARNINGS = ["-Wall", "-Wno-psabi"]
 
 
 class CannotBuildError(Exception):
-    """The engine cannot be compiled; the message is one line."""
+    """The engine cannot be compiled. The message is a single line."""
 
 
 def own_target() -> str:
-    """Return zig's name for this system, or raise CannotBuildError if the engine does not support it."""
+    """Return zig's name for this system. Raise CannotBuildError if the engine does not support this system."""
     glibc = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
     machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in LEVELS or not (glibc or sys.platform == "darwin"):
@@ -62,7 +62,7 @@ def own_target() -> str:
 
 
 def target_of(name: str) -> str:
-    """Return zig's name of a target: "aarch64" is Linux with glibc, "aarch64-macos" is macOS."""
+    """Return zig's name for a target. A target is, for example, "aarch64" (Linux with glibc) or "aarch64-macos"."""
     machine, _, system = name.partition("-")
     if machine not in LEVELS or system not in ("", "macos"):
         raise CannotBuildError(f"the engine supports {' and '.join(LEVELS)}, with -macos for macOS, not {name}")
@@ -105,7 +105,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str]) -> None:
 def build(
     output: Path = LIBRARY, target: str | None = None, levels: Sequence[str] = (), flags: Sequence[str] = ()
 ) -> bool:
-    """Compile the library unless `output` is current; return whether it was compiled.
+    """Compile the library unless `output` is current. Return whether it was compiled.
 
     `target` is zig's name of a system, such as aarch64-linux-gnu.2.17, by default this one. `levels` are keys of
     LEVELS, by default all levels of the target. `flags` go to the compiler and the linker. Raises CannotBuildError with
@@ -142,7 +142,7 @@ def build(
 
 
 def get_build_hook() -> type[Any]:
-    """Return hatchling's build hook; hatchling looks this function up by name."""
+    """Return the build hook. Hatchling finds this function by its name."""
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
     class EngineHook(BuildHookInterface):  # type: ignore[misc]  # hatchling may not be installed

@@ -1,4 +1,4 @@
-"""One interface to models in transformers, CTranslate2 and Marian, to compare them with ours.
+"""A common interface to models of transformers, CTranslate2 and Marian, for the comparison with our models.
 
 All methods take and return our token ids, and every list of ids ends with EOS.
 """
@@ -37,14 +37,14 @@ TokenIds = list[int]
 class Adapter:
     """A model in another toolkit."""
 
-    beam: int | None = None  # the only beam size with which its search is the same as ours; None if all sizes are
-    difference = ""  # why translations may differ from ours although token probabilities agree
+    beam: int | None = None  # if not None, the search is the same as ours only with this beam size
+    difference = ""  # the reason why translations may differ from ours although token probabilities agree
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
         """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently."""
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
-        """Yield the best translation of each source, without length penalty, of at most `limit` tokens."""
+        """Yield the best translation of each source. Use no length penalty, and at most `limit` tokens."""
         raise NotImplementedError
 
     def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
@@ -53,12 +53,12 @@ class Adapter:
 
 
 class Transformers(Adapter):
-    """A model directory of transformers. `id_maps` has its id for each of our tokens."""
+    """A model directory of transformers. `id_maps` maps our token ids to the ids of that model."""
 
     def __init__(self, directory: Path, id_maps: IdMaps) -> None:
         options = {
             "use_safetensors": any(directory.glob("model.safetensors*")),
-            "weights_only": True,  # refuses pickles that would execute code
+            "weights_only": True,  # do not load pickles that execute code
             "dtype": torch.float32,
             "output_loading_info": True,
             **OFFLINE,
@@ -155,7 +155,7 @@ class CTranslate2(Adapter):
         return cls(directory, names, spm, ends_source, "float32", prefix) if find_spec("ctranslate2") else None
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
-        """See Adapter. Lines that begin with a language token are left out, because SentencePiece lacks the token."""
+        """See Adapter. Lines with a language token are left out, because SentencePiece does not have this token."""
         import sentencepiece
 
         different = 0
@@ -207,7 +207,7 @@ class Marian(Adapter):
     beam = 1  # Marian narrows a wider beam with every finished hypothesis
 
     def __init__(self, model: Path, vocabularies: list[ForeignIds], norm: str, arrays: Any = None) -> None:
-        """`arrays` has weights and options that replace the contents of the file `model`."""
+        """`arrays` has weights and options to be used instead of the contents of the file `model`."""
         self.difference = PRE_NORM if norm == "pre" else ""
         self.model = model.resolve()
         self.arrays = arrays

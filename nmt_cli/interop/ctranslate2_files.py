@@ -1,4 +1,4 @@
-"""Read a model directory of CTranslate2: model.bin, config.json, vocabularies, and SentencePiece models beside them.
+"""Read a model directory of CTranslate2 with model.bin, config.json, vocabularies and SentencePiece models.
 
 For the meaning of variables see CTranslate2, src/layers/transformer.cc.
 """
@@ -37,9 +37,9 @@ from nmt_cli.transformer.weights import check_settings
 OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 has the names of OpenNMT-tf
 ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS = {1: "approximate gelu (tanh)", 4: "approximate gelu (sigmoid)", 5: "tanh", 6: "sigmoid"}
-MAX_LENGTH = 1024  # positions; CTranslate2 cuts longer sources
-MAX_EXPANSION = 3  # parameters per byte of the file; aliases could make a small file fill the memory
-CLOSE = 1e-4  # largest difference of positional encodings that rounding explains
+MAX_LENGTH = 1024  # positions; CTranslate2 cuts off longer sources
+MAX_EXPANSION = 3  # maximum parameters per byte of the file; with aliases, a small file could fill the memory
+CLOSE = 1e-4  # positional encodings with smaller differences are equal up to rounding
 # Names of the files with the SentencePiece models of source and target.
 TOKENIZERS = [
     ("tokenizer.model", "tokenizer.target.model"),
@@ -49,7 +49,7 @@ TOKENIZERS = [
 
 
 def read_ctranslate2(directory: Path) -> ForeignModel:
-    """Read a model directory of CTranslate2. Raise DataError with the name of a feature that our model lacks."""
+    """Read a model directory of CTranslate2. Raise DataError if the model has a feature that ours does not support."""
     for names in TOKENIZERS:
         files = [directory / name for name in names if (directory / name).is_file()]
         if files:
@@ -94,13 +94,13 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
 
 
 def _names(vocabularies: Vocabularies) -> list[list[str]]:
-    """Return CTranslate2's tokens in the order of our ids, with "" for tokens that it lacks."""
+    """Return the tokens of CTranslate2 in the order of our ids. A token that CTranslate2 does not have is ""."""
     sides = zip(vocabularies.tokens, vocabularies.id_maps, strict=True)
     return [[tokens[i] if i < len(tokens) else "" for i in ids] for tokens, ids in sides]
 
 
 def _same(binary: Binary, name: str, default: int) -> int:
-    """Return an attribute that encoder and decoder share. Raise DataError if they differ."""
+    """Return an attribute of encoder and decoder. Raise DataError if its two values are different."""
     values = {binary.number(f"{side}/{name}", default) for side in ("encoder", "decoder")}
     if len(values) > 1 or not float(value := min(values)).is_integer():
         raise DataError(f"{binary.path} cannot be imported: the model of nmt has one {name} for encoder and decoder")
@@ -171,7 +171,7 @@ def _has_bias(binary: Binary) -> bool:
 
 
 def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
-    """Return our name for the positional encodings, their number, and the order of their sines and cosines.
+    """Return our name for the positional encodings, the number of positions, and the order of sines and cosines.
 
     Encodings that differ from ours are imported as learned ones.
     """
@@ -194,7 +194,7 @@ def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
 
 
 def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
-    """Return the positional encodings that CTranslate2 adds. It computes missing ones from position 1 on."""
+    """Return the positional encodings of CTranslate2. Those that are not stored are computed from position 1."""
     name = f"{side}/position_encodings/encodings"
     if name in binary.variables:
         return torch.from_numpy(binary.weights(name)[:length])
@@ -221,7 +221,7 @@ def _embedding(binary: Binary, side: str) -> Any:
 def convert(
     binary: Binary, settings: schema.Model, vocabularies: Vocabularies, start: str, layout: str
 ) -> dict[str, Tensor]:
-    """Return our tensors. Our decoder starts from PAD, which gets the embedding of the token `start`."""
+    """Return our tensors. The first input of our decoder is PAD, which gets the embedding of the token `start`."""
     result = _embeddings(binary, settings, vocabularies, start)
     if settings.output_bias:
         bias = torch.from_numpy(binary.weights("decoder/projection/bias"))
@@ -273,7 +273,7 @@ def _embeddings(binary: Binary, settings: schema.Model, vocabularies: Vocabulari
 
 
 def _check_bias(binary: Binary, name: str) -> None:
-    """Raise DataError unless a bias has one number per row of its matrix, which CTranslate2 does not check."""
+    """Raise DataError unless a bias has one number per row of its matrix. CTranslate2 does not check this."""
     if shape_of(binary, name, 1) != shape_of(binary, name.replace("/bias", "/weight"), 2)[:1]:
         raise DataError(f"{binary.path} is damaged: {name} does not fit its weight")
 

@@ -1,4 +1,4 @@
-"""Recognize models of other toolkits by the names of their files. The command line needs it: import nothing heavy."""
+"""Recognize models of other toolkits by file names. Every command imports this module, so import nothing large here."""
 
 import hashlib
 import re
@@ -12,7 +12,7 @@ PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Fire
 METADATA, BINARY = "metadata.json", "model.bin"
 MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version of Marian's binary models
 PACKED = (".gz", ".zst")  # suffixes of Firefox's compressed files on Mozilla's servers
-MAX_EXPANSION = 20  # size of an unpacked file relative to the packed one; weights shrink by a quarter
+MAX_EXPANSION = 20  # maximum ratio of the unpacked to the packed size of a file; for weights it is about 1.3
 
 
 def is_argos_package(path: Path) -> bool:
@@ -44,7 +44,7 @@ def unpacked_name(file: Path) -> str:
 
 
 def read_unpacked(file: Path) -> bytes:
-    """Return the content of a file, unpacked if its suffix says so. Raise DataError if it is damaged or too large."""
+    """Return the content of a file, unpacked if necessary. Raise DataError if the file is damaged or too large."""
     if file.suffix not in PACKED:
         return file.read_bytes()
     from nmt_cli.corpus.opening import opened  # lzma and others, which plain models do not need
@@ -58,7 +58,7 @@ def read_unpacked(file: Path) -> bytes:
 
 
 def is_marian_binary(file: Path) -> bool:
-    """Return whether a file is a binary model of Marian. The name of a packed file decides."""
+    """Return whether a file is a binary model of Marian. For packed files, only the name is checked."""
     if file.suffix in PACKED:
         return file.name.startswith("model.")
     with file.open("rb") as stream:
@@ -66,7 +66,7 @@ def is_marian_binary(file: Path) -> bool:
 
 
 def has_marian_binary(path: Path) -> bool:
-    """Return whether a directory has a binary model of Marian, as Firefox's models are."""
+    """Return whether a directory has a binary model of Marian, such as a model of Firefox."""
     return any(map(is_marian_binary, files_like(path, "*.bin")))
 
 

@@ -1,4 +1,4 @@
-"""The import command: convert a model of another toolkit to a model directory."""
+"""Convert a model of another toolkit to a model directory (the command `nmt import`)."""
 
 import re
 import tempfile
@@ -28,10 +28,10 @@ from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation import shortlist
 from nmt_cli.translation.translator import Translator
 
-UNNAMED = "src", "tgt"  # languages of a model whose files do not name them
+UNNAMED = "src", "tgt"  # language codes for a model whose files do not name its languages
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
-# Formats of models: the test that recognizes a path, and the reader. The first match counts. Without a match, a path is
-# read as a model of transformers.
+# For each format of models, a function that recognizes a path, and the reader. The first match counts. If no format
+# matches, the path is read as a model of transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
     (is_argos_package, read_argos),
     (has_marian_model, read_marian),
@@ -94,7 +94,7 @@ def import_cached(name: Path | str, directory: Path | None = None) -> Path:
         try:
             import_model(name, directory)
         except OutputError:
-            if not artefact.present(directory):  # else another process has imported it meanwhile
+            if not artefact.present(directory):  # otherwise, another process has imported the model meanwhile
                 raise
     return directory
 

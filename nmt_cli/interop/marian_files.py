@@ -1,7 +1,8 @@
-"""Read a model directory of Marian: model.npz or .bin, which includes the options, and vocabularies (.yml or .spm).
+"""Read a model directory of Marian.
 
-Firefox's models are such directories, with model.ende.intgemm.alphas.bin and vocab.ende.spm, or srcvocab and trgvocab.
-Tensors are renamed as in Hugging Face transformers. For the options, see marian-dev, src/models/transformer.h.
+Such a directory has a model file (.npz or .bin), which also contains the options, and vocabularies (.yml or .spm). The
+models of Firefox have the same format, with file names such as model.ende.intgemm.alphas.bin and vocab.ende.spm.
+Tensors get their names in Hugging Face transformers. For the options, see marian-dev, src/models/transformer.h.
 """
 
 import re
@@ -46,10 +47,10 @@ UNSUPPORTED = [  # options that must be false
     *("transformer-no-bias", "transformer-no-affine", "transformer-train-position-embeddings"),
     *("transformer-train-positions", "transformer-disable-position-embeddings"),
 ]
-REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # with their minimum
-# More options with the values that our model supports, if the decoder is recurrent.
+REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # minimum values
+# If the decoder is recurrent, the values of further options that our model supports.
 SUPPORTED_RNN = {"dec-cell": ["ssru"], "layer-normalization": ["false"], "transformer-rnn-projection": ["false"]}
-# Operations before sublayers, after them, and on top of the stack -> model.norm in the recipe.
+# (operations before sublayers, after sublayers, and after the last layer) -> model.norm in the recipe
 NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
 # Name of a module in transformers -> name of its tensors in Marian, where {} stands for W or b.
 LINEAR = {
@@ -59,7 +60,7 @@ LINEAR = {
 }
 NORM = {"self_attn_layer_norm": "self_Wo", "encoder_attn_layer_norm": "context_Wo", "final_layer_norm": "ffn_ffn"}
 RECURRENT = {"rnn_value.weight": "rnn_W", "rnn_forget.weight": "rnn_Wf", "rnn_forget.bias": "rnn_bf"}
-ALPHA = "_QuantMultA"  # the end of the names of tensors that scale 8-bit activations
+ALPHA = "_QuantMultA"  # suffix of the names of tensors that scale 8-bit activations
 
 
 def _model_files(directory: Path) -> list[Path]:
@@ -68,12 +69,12 @@ def _model_files(directory: Path) -> list[Path]:
 
 
 def has_marian_model(directory: Path) -> bool:
-    """Return whether a directory has a model of Marian and none of transformers."""
+    """Return whether a directory has a model of Marian, and no model of transformers."""
     return bool(_model_files(directory)) and not (directory / "config.json").is_file()
 
 
 def read_marian(directory: Path) -> ForeignModel:
-    """Read a model directory of Marian. Raise DataError with the names of features that our model lacks."""
+    """Read a model directory of Marian. Raise DataError if the model has features that ours does not support."""
     file, vocabulary_files = find_files(directory)
     arrays, eight_bits = (read_arrays(file), False) if file.suffix == ".npz" else read_items(file)
     if OPTIONS not in arrays:
@@ -90,8 +91,8 @@ def read_marian(directory: Path) -> ForeignModel:
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
         raise DataError(f"{file} cannot be imported: its options do not fit its tensors: {difference}")
-    # In the comparison with Marian, Marian gets float32 weights instead of 8-bit weights, which it would multiply by
-    # rounded activations, and instead of a packed file, which it cannot read.
+    # For the comparison with Marian, write a file with float32 weights. With 8-bit weights, Marian would round the
+    # activations. It cannot read packed files.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
     lexicons = files_like(directory, "lex.*.bin")
@@ -101,7 +102,7 @@ def read_marian(directory: Path) -> ForeignModel:
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
-    """Return the recipe. If the file's name has languages, as Firefox's do, the recipe gets them and greedy search."""
+    """If the file name has languages, as in models of Firefox, set them and greedy search in the recipe."""
     if not (pair := PAIR.search(file.name)):
         return recipe
     corpus = recipe.corpus.model_copy(update={"src": pair[1], "tgt": pair[2]})
@@ -111,9 +112,10 @@ def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
 
 
 def find_files(directory: Path) -> tuple[Path, list[Path]]:
-    """Return the model and the vocabularies of source and target.
+    """Return the model file, and the vocabulary files of source and target.
 
-    decoder.yml names them. Without it, they must be the only ones in the directory.
+    The file decoder.yml names these files. Without decoder.yml, the directory must have no other models and
+    vocabularies.
     """
     for name in ("decoder.yml", "model.npz.decoder.yml"):
         if (directory / name).is_file():
@@ -145,7 +147,7 @@ def _file_names(paths: Any) -> list[str]:
 
 
 def parse_yaml(data: bytes, source: Path) -> Any:
-    """Return the mapping in a YAML text, such as options or a vocabulary."""
+    """Parse a YAML text that contains a mapping, such as options or a vocabulary."""
     if len(data) > MAX_YAML_BYTES:
         raise DataError(f"{source} is too large for YAML: {MAX_YAML_BYTES:,} bytes at most")
     try:
@@ -164,7 +166,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _norms(options: Options) -> tuple[str, str, str]:
-    """Return the operations before and after sublayers, and on top of the stack, without dropout."""
+    """Return the operations before sublayers, after sublayers, and after the last layer. Leave out dropout."""
     defaults = {"preprocess": "", "postprocess": "dan", "postprocess-top": ""}
     chosen = (str(options.get(f"transformer-{key}", default)) for key, default in defaults.items())
     before, after, top = (operations.replace("d", "") for operations in chosen)
@@ -193,7 +195,7 @@ def is_recurrent(options: Options) -> bool:
 
 
 def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
-    """Yield each tensor's name in transformers and in Marian, and whether it is a matrix. Embeddings are left out."""
+    """Yield, for each tensor except embeddings, its names in transformers and Marian, and whether it is a matrix."""
     pre = "_pre" if NORMS[_norms(options)] == "pre" else ""
     for stack, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
         for number in range(int(depth)):
@@ -216,9 +218,9 @@ def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
 
 
 def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -> dict[str, Tensor]:
-    """Return Marian's tensors as transformers stores them.
+    """Return the tensors of Marian with the names and shapes that they have in transformers.
 
-    Embeddings get one more row, of zeros, from which Marian's decoder starts.
+    Embeddings get one more row, of zeros, which is the first input of the decoder.
     """
     unused = dict(tensors)
 
@@ -247,11 +249,12 @@ def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -
 
 
 def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> tuple[list[ForeignIds], list[bytes]]:
-    """Return both vocabularies in our order, and our SentencePiece models.
+    """Return both vocabularies in the order of our ids, and our SentencePiece models.
 
-    A .spm file, which may be packed, is both vocabulary and SentencePiece model. With .yml vocabularies, the
-    SentencePiece models are source.spm and target.spm. `sizes` are the numbers of Marian's embeddings for the two
-    vocabularies. Each vocabulary gets our <pad>, with that number as its id. Marian's own <pad> is an ordinary token.
+    A .spm file, which may be packed, is both a vocabulary and a SentencePiece model. If the vocabularies are .yml
+    files, the SentencePiece models are source.spm and target.spm. `sizes` has the number of embeddings for each
+    vocabulary in Marian. Our token <pad> is added to each vocabulary, with this number as id. If Marian has a <pad> of
+    its own, that is an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

@@ -21,17 +21,17 @@ class Kind(NamedTuple):
     """A kind of model. `detect` and `describe` read descriptions only, never the weights."""
 
     name: str
-    detect: Callable[[Path], bool]  # whether a file or directory is such a model
-    describe: Callable[[Path], StoredModel | None]  # None for one that does not translate, such as a parser
+    detect: Callable[[Path], bool]  # tells whether a file or directory is a model of this kind
+    describe: Callable[[Path], StoredModel | None]  # returns None if the model does not translate, but parses
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return the kind of model that a path is, or None."""
+    """Return the kind of the model at a path, or None if there is no model."""
     return next((kind for kind in KINDS if kind.detect(path)), None)
 
 
-def described(path: Path) -> StoredModel | None:
-    """Return the model at a path, or None. Warn about a model that is damaged or does not name its languages."""
+def _describe_or_warn(path: Path) -> StoredModel | None:
+    """Describe the model at a path. If it is damaged or does not name its languages, warn and return None."""
     try:
         kind = kind_of(path)
         if not kind and (has_ctranslate2_model(path) or has_marian_binary(path)):
@@ -46,15 +46,18 @@ def described(path: Path) -> StoredModel | None:
 def find_models(directory: Path) -> list[StoredModel]:
     """Return the models directly inside a directory, in the order of their names."""
     paths = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
-    return [found for path in paths if (found := described(path))]
+    return [found for path in paths if (found := _describe_or_warn(path))]
 
 
 def list_models(paths: Sequence[Path]) -> list[StoredModel]:
-    """Return the models at paths and directly inside other directories. Raise MissingError if there are none."""
+    """Return the models at the paths. If a path is a directory but not a model, return the models directly inside.
+
+    Raise MissingError if a path does not exist or if there are no models.
+    """
     found = list[StoredModel]()
     for path in paths:
         if kind_of(path):
-            found += filter(None, [described(path)])
+            found += filter(None, [_describe_or_warn(path)])
         elif path.is_dir():
             found += find_models(path)
         else:
@@ -65,9 +68,10 @@ def list_models(paths: Sequence[Path]) -> list[StoredModel]:
 
 
 def named_and_found(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[StoredModel, ...]]:
-    """Divide paths into model directories, which a server loads at once, and the models inside other directories.
+    """Return the model directories among the paths, and the models found inside the paths that are not models.
 
-    A path that is neither is returned as a model directory: opening it reports the error.
+    A server loads the former when it starts, and the latter on demand. A path without any model is returned as a model
+    directory. The error is then raised when the server opens the path.
     """
     named = list[Path]()
     found = list[StoredModel]()
@@ -82,8 +86,8 @@ def named_and_found(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[Stor
     return tuple(named), tuple(found)
 
 
-def _own_directory(path: Path) -> Path | None:
-    """Return the model directory at a path, which may be the directory of a run."""
+def _nmt_directory(path: Path) -> Path | None:
+    """Return the directory of a model that nmt trained or imported. `path` is that directory or a run directory."""
     for directory in (path, path / "model"):
         if directory.is_dir() and artefact.present(directory):
             kind = artefact.read_json(directory / artefact.MANIFEST).get("kind")
@@ -91,8 +95,8 @@ def _own_directory(path: Path) -> Path | None:
     return None
 
 
-def _describe_own(path: Path) -> StoredModel | None:
-    directory = _own_directory(path)
+def _describe_nmt(path: Path) -> StoredModel | None:
+    directory = _nmt_directory(path)
     assert directory
     has_model_json = (directory / MODEL_JSON).is_file()  # the directories of nmt 0.1 have a recipe only
     config = read_model_json(directory / MODEL_JSON) if has_model_json else open_model(directory).config
@@ -122,15 +126,15 @@ def _describe_firefox(path: Path) -> StoredModel | None:
 
 
 def _foreign(path: Path, kind: str, direction: Direction) -> StoredModel:
-    """Return a model that is imported before it is first loaded. Its number of parameters is not known."""
+    """Return a model in another program's format. It is imported on first use. 0 stands for the unknown parameters."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return StoredModel(path, kind, (direction,), sum(file.stat().st_size for file in files), 0, partial(imported, path))
 
 
-# Directories of CTranslate2 are not a kind, because they do not name their languages. Commands read such a directory
-# only if the user names it.
+# CTranslate2 models are not listed here, because their files do not name the languages. Commands read such a model only
+# if the user gives its path.
 KINDS = (
-    Kind("nmt", lambda path: _own_directory(path) is not None, _describe_own),
+    Kind("nmt", lambda path: _nmt_directory(path) is not None, _describe_nmt),
     Kind("argos", is_argos_package, _describe_argos),
     Kind("firefox", lambda path: firefox_pair(path) is not None, _describe_firefox),
 )

@@ -1,4 +1,4 @@
-"""Labeled bracket precision, recall and F1 of linearized trees, as evalb computes them with COLLINS.prm.
+"""Compute labeled bracket precision, recall and F1 of linearized trees, as evalb does with COLLINS.prm.
 
 Words that are punctuation in the gold tree are removed before spans are compared, and so are brackets with nothing
 else inside. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
@@ -19,7 +19,7 @@ SIGNATURE = "evalb conventions|prm:COLLINS|unparsable:missed"
 
 
 class Brackets(NamedTuple):
-    """Counts for one sentence, or their sums."""
+    """Counts for a sentence, or sums of counts."""
 
     gold: int = 0
     found: int = 0  # in hypotheses with the right number of words
@@ -30,7 +30,7 @@ class Brackets(NamedTuple):
     wrong_length: int = 0  # hypotheses that are trees with a different number of words
 
     def scores(self) -> tuple[float, float, float]:
-        """Return precision, recall and F1 in percent; 0 instead of a division by zero."""
+        """Return precision, recall and F1 in percent. Return 0 instead of dividing by zero."""
         precision = 100 * self.matched / (self.found or 1)
         recall = 100 * self.matched / (self.gold or 1)
         return precision, recall, 200 * self.matched / (self.found + self.gold or 1)

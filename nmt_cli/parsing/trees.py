@@ -19,8 +19,8 @@ from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
 
-Sentence = tuple[list[str], list[str]]  # the words, and the labels of the linear form
-Phrase = tuple[str, int, int]  # the label, the first word, the word after the last
+Sentence = tuple[list[str], list[str]]  # (words, labels of the linear form)
+Phrase = tuple[str, int, int]  # (label, index of the first word, index after the last word)
 # Matches a label and its word, a label before a bracket, a closing bracket, or else an error. A word may contain a
 # no-break space.
 _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
@@ -76,7 +76,7 @@ def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
 
 
 def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
-    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError if it is not a tree."""
+    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError if there is no tree."""
     closed = {label[1:] for label in labels if label.startswith("/")}  # phrases; other labels are parts of speech
     phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
     for label in labels:

@@ -1,4 +1,4 @@
-"""Load recipes: files, their base, `--set` overrides, and checks across settings."""
+"""Load recipes from files, apply base recipes and `--set` overrides, and check combinations of settings."""
 
 import difflib
 import re
@@ -19,7 +19,7 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
 MAX_COMPLAINTS = 5
-STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectations that hold for one number of steps
+STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectations that depend on training.steps
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and isinstance(old, list) and old and isinstance(old[0], dict):
             if len(old) > 1:
                 raise UsageError(f"{key} has {len(old)} entries: write the whole list in the recipe")
-            merged[key] = [merge(old[0], value)]  # --set corpus.synthetic.beam=9 changes the only entry
+            merged[key] = [merge(old[0], value)]  # for example, --set corpus.synthetic.beam=9 changes the only entry
         else:
             merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
@@ -123,12 +123,12 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def _with_named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values, and for missing ones the defaults of the named corpus."""
+    """Return the values. Fill in missing values from the defaults of the named corpus."""
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 
 def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
-    """Return the settings that determine the training text, and the number of steps; both None if one is invalid."""
+    """Return the settings that determine the training text, and the number of steps. If invalid, both are None."""
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))
@@ -141,7 +141,11 @@ def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
 
 
 def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge settings. Drop the expectations of `low` if `high` changes the text, or their scores if only the steps."""
+    """Merge settings.
+
+    If `high` changes the training text, drop the expectations of `low`. If `high` changes only the number of steps,
+    drop the scores among the expectations.
+    """
     (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
     expect = low.get("expect")
     if text != other_text:
@@ -175,7 +179,7 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
 
 
 def _weights(corpus: Corpus) -> list[float]:
-    """Return the weights in the entries of the corpus section, in the order of its parts; [] if no entry has one."""
+    """Return the weight of each part of the corpus section, in order, or [] if no entry has a weight."""
     own = [None] if corpus.train_src or not corpus.sources else []
     real = [*own, *(entry.weight for entry in corpus.sources if entry.split == "train")] if corpus.real_pairs else []
     given = [*real, *(entry.weight for entry in corpus.synthetic)]
@@ -195,7 +199,7 @@ def _augment(corpus: Corpus) -> list[Augment]:
 
 
 def override(text: str) -> dict[str, Any]:
-    """Return `key.key=value` as nested dicts; a value in brackets is a list."""
+    """Parse `key.key=value` into nested dicts. A value in brackets is a list."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set {text[:60]}: write it as section.key=value")
@@ -244,7 +248,7 @@ def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
 
 
 def _settings_of(model: Path) -> dict[str, Any]:
-    """Return the sizes, languages and tokenizer of a model, for a recipe that starts from it."""
+    """Return the sizes, languages and tokenizer of a model, for a recipe that starts from this model."""
     if not (model / "recipe.yaml").is_file():
         raise MissingError(f"no model in {model} to start from. Name one: --set training.init_from=DIR")
     stored = load_stored(model / "recipe.yaml").model_dump()
@@ -253,7 +257,7 @@ def _settings_of(model: Path) -> dict[str, Any]:
 
 
 def load_stored(path: Path) -> Recipe:
-    """Load the recipe in a run or a model. Ignore unknown settings outside `model`: other versions may have them."""
+    """Load the recipe in a run or a model. Ignore unknown settings of other versions of nmt, except in `model`."""
     try:
         values = yaml_file.read_mapping(path)
         if not values:

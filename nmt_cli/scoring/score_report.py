@@ -1,4 +1,4 @@
-"""The report of `nmt score`: text for people, Markdown for a pull request, JSON for programs."""
+"""The report of `nmt score`, as text, Markdown or JSON."""
 
 import json
 import textwrap
@@ -25,12 +25,12 @@ class InputText:
 
     name: str
     lines: list[str]
-    sha256: str  # of the bytes
+    sha256: str  # the hash of the bytes
 
 
 @dataclass(frozen=True)
 class ScoredSegment:
-    """A line with its scores; its field names are those of `nmt score --segments`."""
+    """A line with its scores. The field names are those in the output of `nmt score --segments`."""
 
     line: int  # from 1
     hypothesis: str
@@ -44,7 +44,7 @@ class ScoredSegment:
 
     @property
     def gain(self) -> float:
-        """The chrF2 gained over the baseline."""
+        """How much higher the chrF2 is than that of the baseline."""
         return self.chrf - (self.baseline_chrf or 0)
 
     def heading(self) -> str:
@@ -67,10 +67,10 @@ class NearDuplicates:
 
 @dataclass(frozen=True)
 class TermCounts:
-    """Counts of the glossary terms in the source and in the hypotheses. A term counts once per line."""
+    """The numbers of glossary terms in the source and in the hypotheses. A term counts once per line."""
 
     terms: int
-    met: int  # terms translated by an accepted form
+    met: int  # terms with an accepted form in the hypothesis
     with_terms: int  # source lines with a term
 
     @property
@@ -89,7 +89,7 @@ class PairScores:
 
 
 def json_fields(value: InputText | Score | ScoredSegment | TermCounts | PairScores) -> dict[str, Any]:
-    """Return the fields for JSON: the number of lines instead of the lines, details merged in, None left out."""
+    """Return the fields for JSON. Replace lines by their number, merge `details`, and omit fields that are None."""
     values: dict[str, Any] = {}
     for key, item in vars(value).items():
         if key == "details":
@@ -105,10 +105,10 @@ class Report:
 
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
-    robust: list[dict[str, Any]] = field(default_factory=list)  # scores of the damaged source's translations
+    robust: list[dict[str, Any]] = field(default_factory=list)  # scores of translations of a damaged source
     pairs: list[PairScores] = field(default_factory=list)  # if the corpus has several language pairs
     empty: int = 0
-    copies: int | None = None  # hypotheses equal to their source; None without a source
+    copies: int | None = None  # number of hypotheses that are equal to their source, or None without a source
     language: str | None
     test_set: str | None
     tokenize: str  # sacreBLEU's tokenizer for BLEU
@@ -119,16 +119,16 @@ class Report:
     baseline: InputText | None
     near_duplicates: NearDuplicates | None = None
     terms: TermCounts | None = None
-    tokenized: bool = False  # the corpus was tokenized when it was prepared, and tokens are scored
+    tokenized: bool = False  # whether the prepared corpus is tokenized, so that tokens are scored
     warnings: list[str] = field(default_factory=list)
     gated: bool
     failures: list[str] = field(default_factory=list)  # reasons for the gate to fail
-    details: bool  # also report BLEU by length, and the best and worst segments
+    details: bool  # whether to report BLEU by length, and the best and worst segments
     intervals: bool
     segments: list[ScoredSegment] = field(default_factory=list)  # filled only if an option needs them
 
     def wins_and_losses(self) -> tuple[int, int]:
-        """Return the number of segments with a higher chrF2 than the baseline, and with a lower one."""
+        """Return the number of segments with a higher chrF2 than the baseline, and the number with a lower chrF2."""
         return sum(segment.gain > 0 for segment in self.segments), sum(segment.gain < 0 for segment in self.segments)
 
     def extremes(self) -> dict[str, list[ScoredSegment]]:
@@ -207,7 +207,7 @@ class Report:
         return notes
 
     def _comparison(self) -> tuple[list[list[str]], str]:
-        """Return the table that compares with the baseline, header first, and a note below the table."""
+        """Return the table of the comparison with the baseline, header first, and a note for below the table."""
         rows = [["metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomization)"]]
         for c in self.comparisons:
             scores = [f"{c[system]:.2f} ± {c[system + '_ci']:.2f}" for system in ("baseline", "score")]
@@ -285,13 +285,13 @@ class Report:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
-    """Return a table as lines of text: the first column on the left, numbers on the right."""
+    """Return a table as lines of text. Align the first column to the left, and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
 
 def _cell(value: str) -> str:
-    """Return text that cannot break out of a cell of a Markdown table."""
+    """Escape a text for a cell of a Markdown table."""
     return printable(value, 1000).translate(_MARKDOWN)
 
 

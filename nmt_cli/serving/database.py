@@ -1,4 +1,4 @@
-"""The server's database: glossaries, hashes of API keys, and usage by key and day. It never stores texts of requests.
+"""The database of the server. It stores glossaries, hashes of API keys, and usage by key and day, but no texts.
 
 It is in memory, in an SQLite file that several servers of one machine may share, or in PostgreSQL for servers on
 several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
@@ -15,8 +15,8 @@ from nmt_cli.serving.sqlite_connection import SqliteConnection
 from nmt_cli.system.errors import DataError
 
 URL_SCHEMES = "postgresql:", "postgres:"
-# Each entry upgrades the schema by one version. Never change a released entry: append another. A connection's `types`
-# replace the names in braces.
+# Each entry upgrades the schema by one version. Never change a released entry, but append a new one. The names in
+# braces are replaced by the `types` of the connection.
 MIGRATIONS = (
     """
     CREATE TABLE keys (
@@ -65,7 +65,7 @@ class Connection(Protocol):
     types: Mapping[str, str]  # SQL for the names in braces in MIGRATIONS
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        """Execute a statement, and return the rows that it selects."""
+        """Execute a statement. Return the selected rows."""
         ...
 
     def begin(self, *, durable: bool, part: int) -> None: ...
@@ -75,7 +75,7 @@ class Connection(Protocol):
     def rollback(self) -> None: ...
 
     def version(self) -> int | None:
-        """Return the version of the schema: 0 if the database is empty, None if it belongs to another program."""
+        """Return the version of the schema, 0 for an empty database, or None for the database of another program."""
         ...
 
     def set_version(self, version: int) -> None: ...
@@ -93,7 +93,7 @@ def is_url(place: str | Path) -> bool:
 
 
 def connect(place: str | Path | None) -> Connection:
-    """Connect to a file, which is created if needed, or to a postgresql:// URL. None means a database in memory."""
+    """Connect to a database. `place` is a file, which is created if needed, a postgresql:// URL, or None for memory."""
     if place is None or not is_url(place):
         return SqliteConnection(None if place is None else Path(place))
     from nmt_cli.serving.postgres_connection import PostgresConnection  # needs an extra
@@ -102,7 +102,7 @@ def connect(place: str | Path | None) -> Connection:
 
 
 class Database:
-    """A connection to the database. Threads may share it: it runs one call at a time."""
+    """A connection to the database. Several threads may share a connection, which runs one call at a time."""
 
     def __init__(self, place: str | Path | None = None) -> None:
         """Open a database and bring its schema to the newest version.

@@ -1,4 +1,4 @@
-"""Language detection with py3langid's model, in a third of the memory that py3langid itself takes."""
+"""Detect languages with the model of py3langid, but in a third of the memory that py3langid needs."""
 
 import copy
 import functools
@@ -14,14 +14,14 @@ from nmt_cli.corpus.languages import NAMES, base_of, near
 
 MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
 SURE = 90  # percent; at this probability, a text counts as being in a language even if no model translates it
-BLOCK = 1024  # states compared at once
+BLOCK = 1024  # states compared together
 
 
 class Detector:
     """Detects the language of texts, among all known languages."""
 
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
-        """`sources` are the source languages of the models, `languages` their source and target languages."""
+        """`sources` has the source languages of the models, and `languages` their source and target languages."""
         self._default = sources[0]
         self._sources = {base_of(code) for code in sources}
         self._codes = {base_of(code): code for code in reversed(languages)}
@@ -47,7 +47,7 @@ class Detector:
         return ours, everything
 
     def detect(self, text: str) -> list[tuple[str, int]]:
-        """Return the models' languages with their probabilities in percent, the likeliest first.
+        """Return the languages of the models with their probabilities in percent, most probable first.
 
         A language without a model is listed first if its probability is at least SURE. Without py3langid, or without
         letters in the text, the only result is the first source language with 0.
@@ -72,7 +72,7 @@ class Detector:
 
 
 def load_classifier(languages: Collection[str]) -> Any:
-    """Return py3langid's classifier for these languages. Languages that its model does not know are left out."""
+    """Return a classifier of py3langid for the given languages. Leave out languages that py3langid does not know."""
     import numpy as np
     from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
 

@@ -1,4 +1,4 @@
-"""Reads the fields of a request from JSON, a form or the query string, and checks them."""
+"""Read the fields of a request from JSON, a form or the query string, and check their values."""
 
 import asyncio
 import json
@@ -17,14 +17,14 @@ from starlette.requests import Request
 
 YES = ("1", "true", "yes", "on")
 NO = ("0", "false", "no", "off", "none", "null", "")
-SMALL_BODY = 1 << 16  # bytes; bodies up to this size are always read
-MAX_BODY_MEMORY = 1 << 25  # bytes of all larger bodies that are being read
+SMALL_BODY = 1 << 16  # bytes; a body up to this size does not count in MAX_BODY_MEMORY
+MAX_BODY_MEMORY = 1 << 25  # maximum bytes of all larger bodies that are being read
 RETRY_SECONDS = 1
-LARGE_FIELDS = {"q", "text", "entries"}  # fields with limits of their own
-MAX_FIELD_CHARACTERS = 10_000  # of any other field
+LARGE_FIELDS = {"q", "text", "entries"}  # fields that have other limits
+MAX_FIELD_CHARACTERS = 10_000  # maximum characters of all other fields
 MAX_JSON_VALUES = 20_000
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a JSON string, or the start of one
-MultiPartParser.spool_max_size = 1 << 24  # keep uploads in memory; the limit on bodies bounds them
+MultiPartParser.spool_max_size = 1 << 24  # keep uploads in memory; the size of a body is limited
 
 
 class Refusal(Exception):
@@ -34,7 +34,7 @@ class Refusal(Exception):
     """
 
     def __init__(self, status: int, text: str, *, retry_after: int | None = None, close: bool = False) -> None:
-        """`close` closes the connection, because the rest of the body stays unread."""
+        """If `close` is true, close the connection, because the rest of the body is not read."""
         super().__init__(text)
         self.status = status
         self.text = text
@@ -67,7 +67,7 @@ class Fields:
         return self._values.get(name) is not None
 
     def text(self, *names: str, default: str | None = None) -> str:
-        """Return the first of these fields that is present, else the default. Refuse with 400 if there is neither."""
+        """Return the first field in `names` that is present, or the default. Without a default, refuse with 400."""
         for name in names:
             if self.has(name):
                 return checked_text(name, self._values[name])
@@ -76,7 +76,7 @@ class Fields:
         return default
 
     def texts(self, name: str, limit: int) -> tuple[list[str], bool]:
-        """Return the texts of a field, and whether it was a list. Refuse with 400 if there are more than `limit`."""
+        """Return the texts in a field, and whether the field is a list. Refuse with 400 if it has more than `limit`."""
         if not self.has(name):
             raise Refusal(400, f"Invalid request: missing {name} parameter")
         value = self._values[name]
@@ -97,14 +97,14 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Return a flag in any form that clients send, such as true, 1 or "on". Refuse other values with 400."""
+        """Parse a flag. Clients send values such as true, 1 or "on". Refuse values that are not flags with 400."""
         value = self._values.get(name)
         if (found := _flag(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
         return bool(found)
 
     def choice(self, name: str, words: tuple[str, ...]) -> str:
-        """Return the field's word, which must be one of `words`, in lower case. A missing field means the first word.
+        """Return the value of a field in lowercase. It must be one of `words`. The default is the first word.
 
         If "0" is one of the words, a flag in any form counts as "1" or "0".
         """
@@ -119,7 +119,7 @@ class Fields:
         return value
 
     def objects(self, name: str, limit: int) -> list["Fields"]:
-        """Return the JSON objects in a list. Refuse with 400 if the field is anything else or has more than `limit`."""
+        """Return the JSON objects in a list. Refuse with 400 if there is no such list or it has more than `limit`."""
         value = self._values.get(name)
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise Refusal(400, f"Invalid request: {name} must be a list of objects")
@@ -135,7 +135,7 @@ class Fields:
 
 
 def _flag(value: Any) -> bool | None:
-    """Return the value as a flag, or None if it is not one."""
+    """Parse a flag. Return None if the value is not a flag."""
     word = str(value).strip().lower() if isinstance(value, str | int) else "?"
     if word in YES:
         return True
@@ -143,7 +143,7 @@ def _flag(value: Any) -> bool | None:
 
 
 def checked_text(name: str, value: Any) -> str:
-    """Return a text. Refuse other types, NUL characters and lone surrogates with 400."""
+    """Return `value` if it is text. Refuse other types, NUL characters and lone surrogates with 400."""
     if not isinstance(value, str):
         raise Refusal(400, f"Invalid request: {name} must be text")
     if "\0" in value:
@@ -171,14 +171,14 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
     values = _merged(list(request.query_params.multi_items()))
     if kind in ("multipart/form-data", "application/x-www-form-urlencoded") and body:
         form = _form(request, body, max_bytes, max_fields)
-        # A large form is parsed in another thread, which needs an event loop for it.
+        # A large form is parsed in another thread, with an event loop of its own.
         values |= _merged(await (form if small else run_in_threadpool(asyncio.run, form)))
     return Fields(_bounded(values))
 
 
 def _bounded(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields. Refuse with 400 if one that is not in LARGE_FIELDS is too long, since all stay in memory."""
-    values.pop("context", None)  # DeepL allows any length; it has no effect here
+    """Return the fields. To limit memory, refuse with 400 if a field is too long, unless it is in LARGE_FIELDS."""
+    values.pop("context", None)  # DeepL allows any length; this server ignores the field
     for name, value in values.items():
         texts = value if isinstance(value, list) else [value]
         size = sum(len(text) for text in texts if isinstance(text, str))
@@ -224,7 +224,7 @@ async def _form(request: Request, body: bytes, max_bytes: int, max_fields: int) 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 
-    # Starlette decodes fields with any codec of Python that the header names; punycode takes minutes for a megabyte.
+    # Starlette decodes fields with any Python codec that the header names. Some, such as punycode, take minutes.
     _, options = parse_options_header(request.headers["Content-Type"])
     if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8", b"us-ascii"):
         raise Refusal(400, "Invalid request: send the form in UTF-8")

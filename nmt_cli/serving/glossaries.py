@@ -1,4 +1,4 @@
-"""DeepL's glossaries. All API keys share them."""
+"""Store and parse the glossaries of DeepL's API. All API keys share the same glossaries."""
 
 import csv
 import datetime
@@ -18,12 +18,12 @@ from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
 
 MAX_GLOSSARIES = 100
-MAX_ENTRIES = 5000  # terms of a dictionary; in total they may have as many characters as the texts of a request
-MAX_FORMS = 50_000  # translations in all glossaries
+MAX_ENTRIES = 5000  # terms in a dictionary
+MAX_FORMS = 50_000  # translations in all glossaries together
 MAX_PARSED_FORMS = 10_000  # translations in the cache of parsed dictionaries, about 6 MB
-MAX_LINES = 20_000  # of the entries in a request
+MAX_LINES = 20_000  # lines of entries in a request
 MAX_NAME = 1000  # characters
-QUOTA_EXCEEDED = 456  # DeepL's own status
+QUOTA_EXCEEDED = 456  # an HTTP status that only DeepL uses
 FORMATS = "tsv", "csv"
 
 
@@ -31,8 +31,8 @@ FORMATS = "tsv", "csv"
 class Dictionary:
     """The terms of a glossary for one language pair."""
 
-    source: str  # languages, without countries
-    target: str
+    source: str  # language code without a country
+    target: str  # language code without a country
     term_count: int
     form_count: int  # a term may have several translations
 
@@ -54,14 +54,14 @@ class Glossary:
 
 
 class Glossaries:
-    """The glossaries of a database. Methods that are not async wait for it: call them outside the event loop."""
+    """The glossaries in a database. Call methods that are not async outside the event loop, because they block."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._parsed = OrderedDict[bytes, Terms]()  # a cache, by the hash of entries; the most recently used is last
+        self._parsed = OrderedDict[bytes, Terms]()  # a cache: hash of entries -> terms, most recently used last
 
     def all(self) -> list[Glossary]:
-        """Return the glossaries, the oldest first."""
+        """Return all glossaries, oldest first."""
         rows = self._database.read(
             "SELECT id, name, created, source, target, terms, forms FROM glossaries "
             "LEFT JOIN dictionaries ON glossary = id ORDER BY glossaries.rowid, dictionaries.rowid"
@@ -79,7 +79,7 @@ class Glossaries:
         return _glossary(rows)
 
     def add(self, name: str, dictionaries: Mapping[tuple[str, str], Terms]) -> Glossary:
-        """Store a glossary with the terms of each language pair. Refuse with 456 if there are too many."""
+        """Store a new glossary with the terms of each language pair. Refuse with 456 if a limit is exceeded."""
         key = str(uuid.uuid4())
         created = datetime.datetime.now(datetime.UTC).isoformat()
         rows = [_row(key, pair, terms) for pair, terms in dictionaries.items()]
@@ -98,10 +98,10 @@ class Glossaries:
             connection.execute("UPDATE glossaries SET name = ? WHERE id = ?", (name, key))
 
     async def extend(self, key: str, pair: tuple[str, str], terms: Terms, workers: Workers) -> None:
-        """Add terms to a dictionary, which may be new. Refuse with 400 if it would have too many.
+        """Add terms to a dictionary, or create the dictionary. Refuse with 400 if it would have too many terms.
 
-        Terms are merged before the transaction, because other writers wait until it ends. If the dictionary has changed
-        by then, they are merged again.
+        The terms are merged before the transaction begins, because other writers must wait until a transaction ends. If
+        another writer has changed the dictionary meanwhile, the terms are merged again.
         """
         while True:
             rows = await workers.in_database(self._database.read, _READ, key, *pair)
@@ -111,7 +111,7 @@ class Glossaries:
                 return
 
     def _replace_unchanged(self, key: str, pair: tuple[str, str], terms: Terms, old: str | None) -> bool:
-        """Store a dictionary if its stored entries are still `old`, and return whether they were."""
+        """Store a dictionary if the stored entries are still `old`. Return whether the dictionary was stored."""
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
@@ -122,7 +122,7 @@ class Glossaries:
         return True
 
     def replace(self, key: str, pair: tuple[str, str], terms: Terms) -> Glossary:
-        """Store a dictionary. It replaces one of the same languages."""
+        """Store a dictionary. Replace a dictionary with the same languages."""
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
@@ -192,7 +192,7 @@ def _row(key: str, pair: tuple[str, str], terms: Terms) -> tuple[object, ...]:
 
 
 def _put(connection: Connection, row: tuple[object, ...]) -> None:
-    """Store a dictionary, which replaces one of the same languages.
+    """Store a dictionary. Replace a dictionary with the same languages.
 
     Refuse with 456 if all glossaries together would have too many translations.
     """
@@ -212,10 +212,10 @@ def _form_count(terms: Terms) -> int:
 
 
 def parse(entries: str, kind: str) -> Terms:
-    """Return the terms in a request's entries, whose format `kind` is tsv or csv. Matching is case-sensitive.
+    """Parse the entries in a request. `kind` is their format, tsv or csv. The resulting terms are case-sensitive.
 
-    A target may list several forms, separated by |. Refuse malformed entries and repeated sources with 400. The message
-    names the line.
+    A target may list several forms, separated by |. Refuse malformed entries and repeated sources with 400. The error
+    message gives the line.
     """
     lines = list[str]()
     try:
@@ -230,7 +230,7 @@ def parse(entries: str, kind: str) -> Terms:
 
 
 def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield each entry's line number, from 1, with its source and target. Languages may follow in csv."""
+    """Yield the line number (from 1), the source and the target of each entry. In csv, language codes may follow."""
     lines = entries.removeprefix("\ufeff").split("\n")
     if len(lines) > MAX_LINES:
         raise DataError(f"entries has more than {MAX_LINES:,} lines")

@@ -1,4 +1,4 @@
-"""API keys in the database, with limits and usage.
+"""Store API keys in the database, with their limits and usage.
 
 A key is 32 random bytes, and the database stores only its SHA-256. Such a key cannot be guessed from its hash, so a
 slow hash, as for passwords, would only delay requests.
@@ -50,13 +50,13 @@ _USED = (
 
 
 class KeyStore:
-    """The API keys of a database. Several servers may use it at the same time."""
+    """The API keys in a database. Several servers may use the database at the same time."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add(self, name: str, per_minute: int | None = None, per_day: int | None = None) -> str:
-        """Make a key and return it. Only its hash is stored. Raise OutputError if there is a key of this name."""
+        """Make a key and return it. Only the hash of the key is stored. Raise OutputError if the name exists."""
         name = " ".join(name.split())
         if not 0 < len(name) <= MAX_NAME or not name.isprintable():
             raise UsageError(
@@ -140,7 +140,7 @@ class KeyStore:
         return int(rows[0][0]) if rows else 0
 
     def usage(self) -> list[tuple[str, str, int, int]]:
-        """Return tuples of day, name of the key, requests and characters, the newest day first."""
+        """Return tuples (day, name of the key, requests, characters), newest day first."""
         rows = self._database.read(
             "SELECT day, name, requests, characters FROM usage JOIN keys ON keys.id = usage.key ORDER BY day DESC, name"
         )

@@ -1,4 +1,4 @@
-"""The models, one for each language pair. They translate the texts of all requests."""
+"""The pool of models that translate the texts of all requests. Each language pair has one model."""
 
 import asyncio
 import contextlib
@@ -23,18 +23,20 @@ from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
 WARM_UP = "Hello."
-# How many segments of long texts a CPU thread searches while it searches other texts, too: more would delay the others.
+# While a CPU thread searches short texts, it also searches this many segments of long texts. More would delay the short
+# texts.
 BACKGROUND_SEGMENTS = 1
-# The cost of a text, in characters, estimates the memory and the garbage collection time that it takes.
-COST_PER_UNIT = 50  # added to the characters of each line or sentence
+# The cost of a text is an estimate of the memory and time for it. The cost is given in characters.
+COST_PER_UNIT = 50  # this cost is added to the characters of each line or sentence
 COST_FACTOR = 4  # a request may cost this many times its character limit
-SMALL_COST = 2500  # requests of up to this cost are always admitted
+SMALL_COST = 2500  # requests with a cost up to this number are always admitted
 
 
 class Budget:
-    """A limit on the sum of the amounts that requests reserve at once.
+    """A limit on the sum of the amounts that requests reserve at the same time.
 
-    Small amounts are always granted and never counted. A large one is always granted if no other is reserved.
+    Small amounts are always granted and not counted. A large amount is always granted if no other large amount is
+    reserved.
     """
 
     def __init__(self, limit: int, small: int) -> None:
@@ -44,7 +46,7 @@ class Budget:
 
     @contextlib.contextmanager
     def reserve(self, amount: int) -> Iterator[None]:
-        """Reserve an amount within the block. Refuse with 429 if other requests have reserved too much."""
+        """Reserve an amount during the block. Refuse with 429 if other requests have reserved too much."""
         amount = amount if amount > self.small else 0
         if amount and self.used and self.used + amount > self.limit:
             raise Refusal(429, "Too much text is waiting: try again later", retry_after=RETRY_SECONDS)
@@ -56,7 +58,7 @@ class Budget:
 
 
 class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
-    """The models of all language pairs. It admits up to `queue` texts at once, or one request with more."""
+    """The models of all language pairs. Up to `queue` texts are admitted at the same time, or one larger request."""
 
     def __init__(
         self,
@@ -67,13 +69,15 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         max_cost: int = COST_FACTOR * 100_000,
         pivot: bool = True,
     ) -> None:
-        """`max_cost` limits the cost of one request, and of all large requests together. With `pivot`, pairs without a
-        model are translated through other languages."""
+        """`max_cost` limits the cost of one request, and the cost of all large requests together.
+
+        If `pivot` is true, language pairs without a model are translated through another language.
+        """
         self.models = models
         self.metrics = metrics
         self.queue = queue
         self.max_cost = max_cost
-        self.texts = 0  # admitted and not yet answered
+        self.texts = 0  # number of texts that are admitted and not yet translated
         self.costs = Budget(max_cost, SMALL_COST)
         self.workers = Workers()
         pairs = [(model.source, model.target) for model in models]
@@ -82,7 +86,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         self.sources = list(dict.fromkeys(model.source for model in models))
         self.languages = list(dict.fromkeys([*self.sources, *(model.target for model in models)]))
         self.routes = routes_of(models, pivot=pivot)
-        self._direct: dict[str, list[str]] = {source: [] for source in self.sources}  # target languages
+        self._direct: dict[str, list[str]] = {source: [] for source in self.sources}  # targets of single models
         self._targets: dict[str, list[str]] = {source: [] for source in self.sources}
         for (source, target), route in self.routes.items():
             self._targets[source].append(target)
@@ -100,11 +104,11 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             translator.close()
 
     def targets(self, source: str) -> list[str]:
-        """Return the languages into which a source language can be translated, those of its own models first."""
+        """Return the target languages of a source language. Targets that a single model translates are first."""
         return self._targets.get(source, [])
 
     def find(self, source: str, target: str) -> LanguageRoute:
-        """Return the route between two language codes. Refuse with 400 if there is none."""
+        """Return the route between two language codes. Refuse with 400 if there is no route."""
         for code in (source, target):
             if match(code, self.languages) is None:
                 raise Refusal(400, f"{code[:40]} is not supported")
@@ -116,9 +120,9 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
 
     @contextlib.contextmanager
     def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
-        """Count texts as pending within the block.
+        """Count texts as waiting during the block.
 
-        Refuse with 429 if too many others are pending, and with 400 if the texts cost too much.
+        Refuse with 429 if too many other texts are waiting, and with 400 if these texts cost too much.
         """
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
@@ -130,13 +134,13 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             self.texts -= len(texts)
 
     def _reserve(self, cost: int, reserved: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Reserve a cost. Refuse with 400 if the request would cost too much, including the cost already `reserved`."""
+        """Reserve a cost. Refuse with 400 if this cost and the cost that is already `reserved` exceed `max_cost`."""
         if cost + reserved > self.max_cost:
             raise Refusal(400, "Invalid request: too many lines, sentences and alternatives. Divide the text")
         return self.costs.reserve(cost)
 
     async def translate(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Translation]:
-        """Translate units with a model that the caller holds. Cancelling the call cancels the translation."""
+        """Translate units with a model that the caller holds. If this call is cancelled, so is the translation."""
         try:
             pending = await self._finished(model, units, options)
             return [each.translation() for each in pending]
@@ -188,7 +192,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of work. If the client disconnects first, cancel the work and raise ClientDisconnect."""
+    """Run `work` and return its result. If the client disconnects first, cancel `work` and raise ClientDisconnect."""
     task = asyncio.ensure_future(work)
     disconnected = asyncio.ensure_future(_disconnected(request))
     try:
@@ -209,7 +213,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class Completion:
-    """A future of this event loop that is set after `count_down` has been called `remaining` times."""
+    """A future that completes after `count_down` has been called `remaining` times."""
 
     def __init__(self, remaining: int) -> None:
         self.remaining = remaining
@@ -219,18 +223,18 @@ class Completion:
             self.future.set_result(None)
 
     def count_down(self, _: Pending) -> None:
-        """Count one call, from any thread."""
+        """Count a call. Any thread may call this method."""
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._count_down)
 
     def _count_down(self) -> None:
         self.remaining -= 1
-        if not self.remaining and not self.future.done():  # done if its request was cancelled
+        if not self.remaining and not self.future.done():  # it is done already if the request was cancelled
             self.future.set_result(None)
 
 
 def load(directory: Path, precision: str, workers: int | None) -> list[ServedModel]:
-    """Load a model, run it once, and return it for each of its target languages."""
+    """Load a model and run it once. Return one ServedModel for each language pair."""
     background = None if may_have_gpu() else BACKGROUND_SEGMENTS
     translator = Translator(directory, precision=precision, workers=workers, background_limit=background)
     models = [ServedModel(translator, *each) for each in directions_of(translator.config, translator.tokenizer)]

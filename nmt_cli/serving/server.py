@@ -1,4 +1,4 @@
-"""Runs the server: binds the port, loads the models and serves until a signal arrives."""
+"""Run the server. Bind the port, load the models, and serve until a signal arrives."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ from nmt_cli.translation.translator import Translator
 KEEP_ALIVE_SECONDS = 30
 MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 SWITCH_SECONDS = 0.001  # how long a thread may hold the interpreter's lock while the event loop waits for it
-READ_SECONDS = 0.1  # time for requests in transit to arrive after the port closes
+READ_SECONDS = 0.1  # after the port closes, requests that are on their way have this much time to arrive
 MAX_LISTED = 10  # language pairs that the first log line lists
 SPARE_SECONDS = 5  # added to the timeout of a request before a shutdown closes open connections
 
@@ -81,7 +81,7 @@ def serve(options: ServeOptions) -> int:
         models = _models(options)
         sys.setswitchinterval(SWITCH_SECONDS)
         gc.collect()
-        gc.freeze()  # collections skip the loaded modules and models, so requests wait less
+        gc.freeze()  # exclude the loaded modules and models from garbage collection, which delays requests
         max_cost = COST_FACTOR * options.char_limit
         with ModelPool(models, metrics, queue=options.queue, max_cost=max_cost, pivot=options.pivot) as pool:
             limits = Limits(options.char_limit, options.batch_limit, options.timeout)
@@ -120,7 +120,7 @@ def serve(options: ServeOptions) -> int:
 
 
 def _models(options: ServeOptions) -> list[ServedModel]:
-    """Load the named models, and return them and the stored ones. A stored model never replaces a named one."""
+    """Load the named models. Return them and those stored models that have other language pairs."""
     models = [model for directory in options.models for model in load(directory, options.precision, options.workers)]
     memory = math.inf if options.memory is None else options.memory * 1_000_000
 
@@ -167,7 +167,7 @@ class _Server(uvicorn.Server):
         return Protocol(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections; read requests in transit before idle connections close."""
+        """Accept no more connections. Before idle connections close, read requests that are on their way."""
         self._listener.close()
         await asyncio.sleep(READ_SECONDS)
         await super().shutdown(sockets)
@@ -175,7 +175,7 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Shut down gracefully at the first signal, end at once at the second."""
+        """Shut down gracefully at the first signal, and at once at the second."""
 
         def stop(number: int, _: FrameType | None) -> None:
             if self.should_exit:
@@ -196,7 +196,7 @@ def _return_memory() -> None:
 
 
 def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
-    """Return the API keys of the file. Raise UsageError if other machines could reach the server without a key.
+    """Return the API keys in the file. Raise UsageError if other machines could use the server without a key.
 
     `stored` tells whether the database has keys.
     """
@@ -211,7 +211,7 @@ def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound to the port and does not listen yet."""
+    """Bind a socket to the port and return it. The socket does not listen yet."""
     try:
         [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:

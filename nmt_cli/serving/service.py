@@ -1,4 +1,4 @@
-"""The service behind the routes: limits, API keys, language detection and translation."""
+"""The functions that all routes use: limits, API keys, language detection and translation."""
 
 import asyncio
 import math
@@ -31,15 +31,15 @@ from nmt_cli.serving.work import SHORT_TEXT
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.options import SearchOptions
 
-BYTES_PER_CHARACTER = 12  # the most that a character takes, escaped in JSON or a form
-BYTES_PER_TEXT = 64  # for the syntax around a text
-OTHER_FIELDS = 50  # fields of a form that are not texts
+BYTES_PER_CHARACTER = 12  # maximum bytes of a character that is escaped in JSON or in a form
+BYTES_PER_TEXT = 64  # bytes for the syntax around a text
+OTHER_FIELDS = 50  # maximum fields of a form that are not texts
 MAX_ALTERNATIVES = 10
-KEY_SCHEMES = "bearer", "deepl-auth-key"  # of the Authorization header
+KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the Authorization header
 KEY_FIELDS = "api_key", "apiKey", "auth_key"
 
 KEY_SECONDS = 1  # how long a server may still accept a revoked key
-MAX_SEARCHES = 1000  # cached results of searches for keys
+MAX_SEARCHES = 1000  # maximum number of cached look-ups of keys
 
 Result = TypeVar("Result")
 
@@ -48,10 +48,10 @@ Result = TypeVar("Result")
 class Limits:
     """The limits on one request."""
 
-    characters: int = 100_000  # of all its texts
+    characters: int = 100_000  # in all texts together
     texts: int = 1000
-    seconds: float = 60  # from its first byte to the beginning of the response
-    body_seconds: float = 30  # to receive the body
+    seconds: float = 60  # from the first byte of the request to the beginning of the response
+    body_seconds: float = 30  # to receive the body of the request
 
     @property
     def bytes(self) -> int:
@@ -67,15 +67,15 @@ class Answer:
 
 @dataclass
 class Service:
-    """Everything that routes share; one instance per application."""
+    """The state that all routes share. Each application has one instance."""
 
     pool: ModelPool
     metrics: Metrics
     limits: Limits = field(default_factory=Limits)
-    keys: Sequence[bytes] = ()  # if there are any, each request needs one of them
-    protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
+    keys: Sequence[bytes] = ()  # if not empty, each request needs one of these API keys
+    protect: bool | None = None  # keep placeholders away from the model; if None, do so in all formats but plain text
     suggestions: Path | None = None  # a file for suggested translations
-    database: Database = field(default_factory=Database)  # in memory
+    database: Database = field(default_factory=Database)  # in memory by default
     keep: tuple[str, ...] = ()  # words and phrases that are not translated
     characters: int = 0  # of all requests so far
     body_memory: BodyMemory = field(default_factory=BodyMemory)
@@ -83,15 +83,16 @@ class Service:
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
         self.glossaries = Glossaries(self.database)
-        # A separate connection, so that searches for keys do not wait while glossaries are read or written.
+        # Keys have a connection of their own, so that their look-up does not wait for the glossaries.
         self.api_keys = KeyStore(self.database.another())
-        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key: start, search
+        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key: start and task
         self._has_stored_keys = self.api_keys.exist
 
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
-        """Return a request's fields. Refuse with 408 if its body does not arrive in time, with 413 if it is too large.
+        """Return the fields of a request, and look up its API key.
 
-        `max_bytes` is a higher limit, for files.
+        Refuse with 408 if the body does not arrive in time, and with 413 if the body is too large. `max_bytes` raises
+        the limit for files.
         """
         try:
             async with asyncio.timeout(self.limits.body_seconds):
@@ -105,10 +106,10 @@ class Service:
         return fields
 
     async def identify(self, request: Request, fields: Fields) -> None:
-        """Look up a request's API key in the database, unless the database is in memory.
+        """Look up the API key of a request in the database. Do nothing if the database is in memory.
 
-        A result is valid for KEY_SECONDS, and requests with the same key share a search. The single thread that
-        searches would be too slow for hundreds of searches.
+        Requests with the same key share a look-up, and its result is valid for KEY_SECONDS. A single thread does all
+        look-ups, and would be too slow if each request needed its own.
         """
         if not self.database.place:
             return
@@ -126,11 +127,11 @@ class Service:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether requests need an API key, because there is a file of keys or the database has ever had a key."""
+        """Whether requests need an API key: there is a file of keys, or the database has or had a key."""
         return bool(self.keys) or self._has_stored_keys
 
     def key_of(self, request: Request) -> ApiKey | None:
-        """Return the request's key if it is in the database, else None."""
+        """Return the API key of a request if the key is in the database, or None."""
         return getattr(request.state, "key", None)
 
     def _given_key(self, request: Request, fields: Fields) -> str:
@@ -140,9 +141,9 @@ class Service:
         return key.strip()
 
     def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
-        """Check the API key in a field or the Authorization header.
+        """Check the API key in a field or in the Authorization header.
 
-        Refuse with 403 if it is wrong, and with the status `missing` if there is none.
+        Refuse with 403 if the key is wrong, and with the status `missing` if there is no key.
         """
         if not self.needs_keys or self.key_of(request):
             return
@@ -154,10 +155,10 @@ class Service:
             raise Refusal(403, "Invalid API key")
 
     async def charge(self, request: Request) -> None:
-        """Count a request and the characters of its texts for its key.
+        """Charge a request and the characters of its texts to its API key.
 
-        Refuse with 429, or DeepL's 456, if they exceed the key's limits. Call this after the request is admitted, so
-        that a refused request costs the key nothing.
+        Refuse with 429, or with 456 in DeepL's API, if they exceed the limits of the key. Call this method after the
+        request is admitted, so that a refused request costs the key nothing.
         """
         key = self.key_of(request)
         if not key:
@@ -173,13 +174,16 @@ class Service:
         return await self.pool.workers.in_database(function, *arguments)
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
-        """Count the texts of a request, and return them and whether they were a list."""
+        """Count and return the texts of a request. Also return whether the request has a list of texts."""
         texts, several = fields.texts(name, self.limits.texts)
         self.count(request, texts)
         return texts, several
 
     def count(self, request: Request, texts: Sequence[str]) -> None:
-        """Count the texts of a request, only once if it is tried again. Refuse with 400 if they are too long in all."""
+        """Count the texts of a request. If the request is tried again, do not count its texts twice.
+
+        Refuse with 400 if the texts together are too long.
+        """
         characters = sum(map(len, texts))
         is_counted = hasattr(request.state, "texts")
         request.state.texts, request.state.characters = len(texts), characters
@@ -217,7 +221,7 @@ class Service:
         return Answer(translations, route.source, confidence)
 
     def route(self, request: Request, source: str, target: str) -> LanguageRoute:
-        """Return the route between two languages, and note it for ROUTE_HEADER. Refuse with 400 if there is none."""
+        """Return the route between two languages, and store its name for ROUTE_HEADER. Refuse with 400 without one."""
         route = self.pool.find(source, target)
         request.state.route = route.name
         return route
@@ -276,9 +280,9 @@ class Service:
         return await workers.in_thread(assemble, text_format, texts, results, short=short)
 
     async def source_language(self, texts: Sequence[str], source: str, target: str) -> tuple[str, int | None]:
-        """Return the source language. If `source` is "auto", detect it, and return the confidence in percent, too.
+        """Return the source language. If `source` is "auto", detect it, and also return the confidence in percent.
 
-        Refuse with 400 if the text is surely in a language that no model has.
+        Refuse with 400 if the detector is certain that the text is in a language that no model has.
         """
         if source.lower() != "auto":
             return source, None
@@ -304,6 +308,6 @@ class Service:
 def _by_rank(
     units: Sequence[Sequence[str]], translated: Iterable[pivot.Ranks], count: int
 ) -> list[list[tuple[Aligned, ...]]]:
-    """Return, for each text and then for each of `count` ranks (best first), the translations of all its units."""
+    """Regroup translations. Item [i][rank] of the result has all units of text i. Rank 0 is the best translation."""
     padded = ([ranks[min(rank, len(ranks) - 1)] for rank in range(count)] for ranks in translated)
     return [list(zip(*islice(padded, len(own)), strict=True)) or [()] for own in units]

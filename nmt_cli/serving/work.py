@@ -1,8 +1,9 @@
-"""Run the work of requests so that the event loop stays free and every request ends at its deadline.
+"""Run the work of requests, so that the event loop does not block and every request ends at its deadline.
 
-Short plain text is processed in the event loop, which takes less time than switching threads. Other short texts, and
-loops over many items, run in threads; a cancelled loop stops at the next item. A regular expression cannot be
-interrupted, so long texts with markup are parsed and assembled in processes, which are killed on cancellation.
+Short plain text is processed in the event loop, because switching to a thread would take longer. Other short texts are
+processed in threads. So are many items one by one, and cancellation stops this work at the next item. Long texts with
+markup are processed in child processes, because a regular expression cannot be interrupted in a thread. Cancellation
+kills the child process.
 """
 
 import asyncio
@@ -31,22 +32,22 @@ from nmt_cli.system.processors import usable_cores
 
 Result = TypeVar("Result")
 SHORT_TEXT = 1000  # characters
-IMPORT_ROOT = Path(__file__).parents[2]  # the directory that holds the package nmt_cli
-WARN_SECONDS = 60  # between two warnings about the database
-MAX_RESULT = 1 << 28  # bytes of a result from a process
+IMPORT_ROOT = Path(__file__).parents[2]  # the directory that contains the package nmt_cli
+WARN_SECONDS = 60  # minimum time between two warnings about the database
+MAX_RESULT = 1 << 28  # maximum bytes of a result from a child process
 
 
 class Workers:
-    """The threads and processes that work for requests."""
+    """The threads and child processes that work for requests."""
 
     def __init__(self) -> None:
         cores = usable_cores()
         self._short_threads = CapacityLimiter(4 * cores)
         self._threads = CapacityLimiter(cores)
-        # Any request may have to look up its key, which must not wait for the glossaries of other requests.
+        # Keys have a thread of their own, so that the look-up of a key never waits for glossaries of other requests.
         self._account_threads = CapacityLimiter(1)
         self._glossary_threads = CapacityLimiter(1)
-        # Half of the cores stay free for the search. A file may take minutes, so texts do not wait for files.
+        # Leave half of the cores to the search. Files have processes of their own, because a file may take minutes.
         self._text_processes, self._file_processes = (asyncio.Semaphore(max(1, cores // 2)) for _ in range(2))
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()
@@ -59,7 +60,7 @@ class Workers:
     async def map_in_thread(
         self, function: Callable[..., Result], *columns: Iterable[object], short: bool = False
     ) -> list[Result]:
-        """Return a function's results for all items, like `map`; cancellation stops it after the current item."""
+        """Call a function for all items in a thread, like `map`. Cancellation stops after the current item."""
         cancelled = threading.Event()
 
         def run() -> list[Result]:
@@ -79,7 +80,7 @@ class Workers:
     async def in_database(self, function: Callable[..., Result], *arguments: object, accounts: bool = False) -> Result:
         """Return the result of a function that uses the database. Refuse with 503 if the database cannot be used.
 
-        A cancelled request does not wait for its transaction, which still runs to its end.
+        If the request is cancelled, it does not wait for the transaction. The transaction still completes.
         """
         try:
             limiter = self._account_threads if accounts else self._glossary_threads
@@ -94,19 +95,19 @@ class Workers:
             warn(text)
 
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
-        """Run `units_of`, or `assemble` if there are `results`, in a process, and return its result.
+        """Run `units_of` in a child process, or `assemble` if there are `results`. Return the result.
 
         Cancellation kills the process. Raise DataError if a text is not in this format.
         """
         return await self._call({"format": asdict(text_format), "texts": texts, "results": results})
 
     async def file_units(self, text_format: TextFormat, data: bytes) -> list[str]:
-        """Read a file in a process and return its units. Raise DataError if the file is not in this format."""
+        """Read a file in a child process, and return its units. Raise DataError if the file is not in this format."""
         call = {"format": asdict(text_format), "file": b64encode(data).decode(), "results": None}
         return cast(list[str], await self._call(call))
 
     async def assemble_file(self, text_format: TextFormat, data: bytes, results: Sequence[Aligned]) -> bytes:
-        """Assemble a translated file from the translations of its units, in a process."""
+        """Assemble a translated file from the translations of its units, in a child process."""
         call = {"format": asdict(text_format), "file": b64encode(data).decode(), "results": results}
         return b64decode(await self._call(call))
 
@@ -132,7 +133,7 @@ class Workers:
         return answer["result"]
 
     def _take(self) -> Process | None:
-        """Return a live, idle process of this event loop."""
+        """Return an idle process of this event loop, if any."""
         while self._idle:
             loop, process = self._idle.pop()
             if loop is asyncio.get_running_loop() and process.returncode is None:
@@ -145,13 +146,13 @@ class Workers:
         self._killed = [each for each in self._killed if each.returncode is None] + [process]
 
     def start(self, work: Coroutine[None, None, None]) -> None:
-        """Run work that no request waits for, until `close`."""
+        """Run work in the background. No request waits for it, and `close` cancels it."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)  # the event loop itself keeps only a weak reference
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Cancel the work begun by `start`, kill the idle processes, and wait until all killed processes have ended."""
+        """Cancel background work, kill idle processes, and wait until all killed processes have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -162,7 +163,7 @@ class Workers:
 
 
 async def _start() -> Process:
-    # -P keeps modules in the working directory from being imported.
+    # -P excludes the working directory from the module search path.
     paths = [str(IMPORT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-P", "-m", "nmt_cli.serving.text_process"]

@@ -1,15 +1,15 @@
-"""A job on disk: its description, the plan of its units, and the state of each unit.
+"""Translation jobs that several workers share. A job is stored as files, and is divided into units of lines.
 
-    units/job.json              the input files, the model and the options: everything that determines the output
-    units/counts/00003.json     lines and bytes of each unit of one file
-    units/plan.json             the same for all files, written when all are counted
-    units/012/0012345.json      sidecar: the unit is complete
-    units/012/0012345-HASH      the translated lines; HASH is their hash, and the sidecar names this file
-    units/012/0012345.claim     a worker has begun the unit; only a hint for others, perhaps left by a killed worker
-    units/012/0012345.failed    why the unit's translation failed
+    units/job.json              the input files, the model and the options, which determine the output
+    units/counts/00003.json     the numbers of lines and bytes in each unit of one file
+    units/plan.json             the same numbers for all files, written when all files are counted
+    units/012/0012345.json      the sidecar of a unit, which marks the unit as finished
+    units/012/0012345-HASH      the translated lines of a unit; HASH is their hash; the sidecar has this file's name
+    units/012/0012345.claim     a worker has begun the unit, but may have been killed since
+    units/012/0012345.failed    the reason why the translation of a unit failed
     units/parts/                temporary files
 
-Several workers may do the same unit: the last sidecar wins, and it names a complete file.
+If several workers translate the same unit, the last sidecar replaces the others. Each sidecar names a complete file.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything that determines a job's output. `identity` has the model, the options and the version of nmt."""
+    """All that determines the output of a job. `identity` has the model, the options and the version of nmt."""
 
     format: int
     identity: dict[str, Any]
@@ -59,7 +59,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Plan:
-    counts: list[list[list[Annotated[int, Range(1)]]]]  # lines and bytes of each unit of each file
+    counts: list[list[list[Annotated[int, Range(1)]]]]  # for each file and unit, the numbers of lines and bytes
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Sidecar:
     output_bytes: Count
     output_lines: Count
     output_sha256: Annotated[str, Sha256()]
-    job: Annotated[str, Sha256()]  # digest of the description, with the model and the options
+    job: Annotated[str, Sha256()]  # the digest of the job's Description
     nmt: str
 
 
@@ -85,7 +85,7 @@ class Failure:
 
 
 class States:
-    """The numbers of units that are finished, failed or begun."""
+    """The sets of units that are finished, have failed or are claimed by a worker. Units are given by number."""
 
     def __init__(self) -> None:
         self.done = set[int]()
@@ -105,13 +105,13 @@ class Job:
 
     @property
     def units(self) -> list[Unit]:
-        """The units of all files, in order. The first worker counts the lines of the files."""
+        """The units of all files, in order. If no worker has counted the lines of the files, count them now."""
         if self._units is None:
             self.plan()
         return self._units or []
 
     def plan(self, start: int = 0) -> None:
-        """Read or make the plan of the units. Count files that no worker has counted, from number `start` on."""
+        """Read or make the plan of the units. Count the lines of uncounted files, beginning with file `start`."""
         if stored := self._read(PLAN, Plan):
             counts = stored.counts
         else:
@@ -136,7 +136,7 @@ class Job:
         return [counts[number] for number in range(len(self.files))]
 
     def _read(self, name: str, kind: type[T]) -> T | None:
-        """Return a record in the store, or None if there is none. Raise DataError if it is damaged."""
+        """Return a record from the store, or None if it does not exist. Raise DataError if it is damaged."""
         try:
             with self.store.open(name) as file:
                 data = file.read(MAX_JSON_BYTES + 1)
@@ -151,7 +151,7 @@ class Job:
         return records.from_json(kind, value, Path(place))
 
     def states(self) -> States:
-        """Return the states of all units, judged by the names of files in the store."""
+        """Return the states of all units, according to the names of the files in the store."""
         states = States()
         kinds = {"json": states.done, "failed": states.failed, "claim": states.claimed}
         for folder in range(0, len(self.units), PER_FOLDER):
@@ -165,9 +165,9 @@ class Job:
         return self.store.exists(_name(unit, ".json"))
 
     def sidecar(self, unit: Unit) -> Sidecar | None:
-        """Return the sidecar of a unit, or None if there is none.
+        """Return the sidecar of a unit, or None if the unit has no sidecar.
 
-        Raise DataError if it is damaged, and OutputError if it belongs to another job.
+        Raise DataError if the sidecar is damaged, and OutputError if it belongs to another job.
         """
         found = self._read(_name(unit, ".json"), Sidecar)
         if found and found.job != self.digest:
@@ -194,7 +194,7 @@ class Job:
         self.store.remove(_name(unit, ".claim"))
 
     def finish(self, unit: Unit, part: Path, input_sha256: str) -> None:
-        """Make the translated lines in a local file the result of a unit."""
+        """Store the translated lines of a unit, which are in the local file `part`, and write the sidecar."""
         sha256, size, lines = summary(part)
         output = f"{unit.number:07}-{sha256[:16]}"
         self.store.keep(part, f"{_folder(unit.number)}/{output}")
@@ -220,9 +220,9 @@ class Job:
 
 
 def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit_lines: int | None) -> Job:
-    """Return the job in the store `output`, or create it. Raise OutputError if it exists with another description.
+    """Return the job in the store `output`, or create it. Raise OutputError if the store has a different job.
 
-    Without `unit_lines`, an existing job keeps its number of lines per unit.
+    If `unit_lines` is None, an existing job keeps its number of lines per unit.
     """
     store = store_of(output, PARTS)
     if reserved := next((file.name for file in files if file.name.split("/")[0] == FOLDER), None):
@@ -230,7 +230,7 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
     if isinstance(store, Directory):
         _check_apart(store.path, files)
         store.remove_leftovers()
-    values = json.loads(json.dumps(identity))  # with the types that reading JSON returns
+    values = json.loads(json.dumps(identity))  # convert to the types that JSON has, to compare with stored values
     own = Description(FORMAT, values, unit_lines or units.UNIT_LINES, _stored(files))
     job = Job(store, files, own)
     stored = job._read(JOB, Description)
@@ -246,7 +246,10 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
 
 
 def resume(output: str, files: Sequence[Input]) -> Job:
-    """Return the existing job in a store. Raise MissingError if there is none, DataError if its files are different."""
+    """Return the existing job in a store.
+
+    Raise MissingError if the store has no job, and DataError if its job has other input files.
+    """
     job = Job(store_of(output, PARTS), files, Description(FORMAT, {}, 1, []))
     stored = job._read(JOB, Description)
     if not stored:
@@ -275,7 +278,7 @@ def _stored(files: Sequence[Input]) -> list[StoredFile]:
 
 
 def _check_apart(output: Path, files: Sequence[Input]) -> None:
-    """Refuse an output directory with input files in it: joined files would replace them."""
+    """Raise OutputError if input files are in the output directory, because the joined output would replace them."""
     if output.exists() and not output.is_dir():
         raise OutputError(f"{output} is a file. Units need a directory: choose another --output")
     inside = os.path.realpath(output) + os.sep

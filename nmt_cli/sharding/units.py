@@ -1,4 +1,4 @@
-"""Units: ranges of whole lines of a file, whose sizes depend only on the file."""
+"""Divide files into units, which are ranges of whole lines. Their sizes depend only on the file and the options."""
 
 import contextlib
 import hashlib
@@ -17,11 +17,11 @@ SCANNED = 256  # bytes: a range this short is searched line by line
 
 
 class Unit(NamedTuple):
-    number: int  # among the units of all files, from 0
-    file: int  # index of its input
-    first: int  # number of its first line in the file, from 1
+    number: int  # number of the unit among the units of all files, from 0
+    file: int  # index of the input file
+    first: int  # number of the first line in the file, from 1
     lines: int
-    offset: int  # in the decompressed file
+    offset: int  # offset in the decompressed file
     bytes: int
 
     @property
@@ -30,7 +30,7 @@ class Unit(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The lines of a unit, long ones cut, and the hash of all its bytes."""
+    """The lines of a unit, and the hash of its bytes. Long lines are cut."""
 
     data: bytes
     sha256: str
@@ -56,7 +56,7 @@ def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
 
 
 def _end(block: bytes, start: int, lines: int, size: int) -> int:
-    """Return the offset after the line of a block that completes a unit; 0 if none does.
+    """Return the offset after the line of a block that completes a unit, or 0 if no line does.
 
     The unit needs `lines` more lines or `size` more bytes, whichever it reaches first.
     """
@@ -90,7 +90,7 @@ class Reader(contextlib.AbstractContextManager["Reader"]):
         self._file_index = -1
 
     def read(self, unit: Unit) -> Content:
-        """Return a unit's lines, long ones cut. Raise DataError if the file has changed since they were counted."""
+        """Return the lines of a unit. Raise DataError if the file has changed since its lines were counted."""
         file = self._files[unit.file]
         if unit.file != self._file_index or (unit.offset < self._offset and file.compressed):
             self._opened.close()
@@ -138,7 +138,7 @@ def count(file: Input, most_lines: int) -> list[tuple[int, int]]:
 
 
 def numbered(counts: list[list[tuple[int, int]]]) -> list[Unit]:
-    """Return the units of all files, from the counts of each."""
+    """Return the units of all files. `counts` has the counts of each file."""
     units = list[Unit]()
     for file, sizes in enumerate(counts):
         first, offset = 1, 0

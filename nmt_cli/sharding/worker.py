@@ -1,8 +1,8 @@
-"""One worker of a job. It does the units of its share, then helps with the others, without any coordinator.
+"""A worker of a job. It first translates its own share of the units, and then units of other workers.
 
-The worker does the units of its share in order. Then it repeatedly takes the second half of the longest run of units
-that no worker has begun, so that two workers rarely do the same unit. Finally it does the units that other workers have
-begun and not finished, since these workers may have been killed.
+The worker translates the units of its share in order. Then it repeatedly takes the second half of the longest run of
+units that no worker has begun, so that two workers rarely translate the same unit. Finally, it translates the units
+that other workers have begun and not finished, because these workers may have been killed.
 """
 
 import os
@@ -20,15 +20,15 @@ from nmt_cli.system.errors import DataError, NmtError
 
 # Translates lines. The arguments are two file descriptors, source and target, and the number of the first line.
 Translate = Callable[[int, int, int], None]
-LANES = 2  # units translated at once: one fills the search threads while the other ends
+LANES = 2  # units translated at the same time: while one unit ends, another keeps the search threads busy
 STOP_SECONDS = 10  # how long an interrupted unit may take to stop
 
 
 class Worker:
-    """Does the units of a job that have no result. `stop` interrupts running translations."""
+    """Translates the units of a job that have no result yet. `stop` interrupts running translations."""
 
     def __init__(self, job: Job, shard: Shard, translate: Translate, *, one_line: bool, stop: Callable[[], object]):
-        """With `one_line`, each line must have one output line."""
+        """If `one_line` is true, each input line must give one output line."""
         self._job = job
         self._shard = shard
         self._translate = translate
@@ -36,7 +36,7 @@ class Worker:
         self._stop = stop
         self._stopping = False
         self._tried = set[int]()  # units that this worker has tried to claim
-        self._own = set[int]()  # units that it has done or is doing
+        self._own = set[int]()  # units that this worker has translated or is translating
         self._reader = Reader(job.files)
         self._order = self._in_order()
         self._lock = threading.Lock()  # for the order and the reader
@@ -45,7 +45,7 @@ class Worker:
         self.lines = 0
 
     def run(self, progress: Progress) -> None:
-        """Do units until each has a result or a failure. The first error of the disk or the output ends the worker."""
+        """Translate units until each unit has a result or a failure. An error of the disk or the store is raised."""
         lanes = [threading.Thread(target=self._lane, daemon=True, name=f"unit {lane}") for lane in range(LANES)]
         try:
             for lane in lanes:
@@ -76,7 +76,7 @@ class Worker:
                 self._reader.__exit__()
 
     def do_unit(self, unit: Unit) -> Failure | None:
-        """Do one unit unless it has a result. Return its failure, if any."""
+        """Translate a unit unless it has a result. Return its failure, if any."""
         if self._job.is_done(unit):
             return None
         with self._reader:
@@ -96,7 +96,7 @@ class Worker:
             return (unit, self._reader.read(unit)) if unit else None
 
     def _in_order(self) -> Iterator[Unit]:
-        """Yield the units to do. Each is chosen only when the worker is ready for it."""
+        """Yield the units to translate. Choose each unit only when the worker is ready for it."""
         units, total = self._job.units, len(self._job.units)
         done = self._job.states().done
         for unit in units[self._shard.start(total) : self._shard.end(total)]:
@@ -109,7 +109,7 @@ class Worker:
                 yield unit
         states = self._job.states()
         left = [unit for unit in units if unit.number not in states.done | states.failed | self._own]
-        first = self._shard.start(len(left))  # workers begin at different units
+        first = self._shard.start(len(left))  # so that workers begin at different units
         for unit in left[first:] + left[:first]:
             if not self._job.is_done(unit):
                 self._own.add(unit.number)
@@ -157,7 +157,7 @@ class Worker:
                 failure = Failure(str(error), error.exit_code)
                 self._job.fail(unit, failure)
                 return failure
-            if not self._job.is_done(unit):  # else another worker was faster
+            if not self._job.is_done(unit):  # otherwise, another worker was faster
                 self._job.finish(unit, part, content.sha256)
         except BaseException:
             self._job.release(unit)

@@ -1,7 +1,7 @@
-"""Artefacts: directories with a manifest that lists the hash of every file.
+"""Read and write artefacts. An artefact is a directory with a manifest that lists the hash of every file.
 
-An artefact is written to a temporary directory and committed by one rename, so it is complete or absent, even if the
-process is killed. Readers verify it against its manifest.
+An artefact is written to a temporary directory, which is then renamed. Even if the process is killed, the artefact is
+therefore complete or absent. Readers check the files against the manifest.
 """
 
 import contextlib
@@ -36,26 +36,26 @@ def sha256(path: Path) -> str:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a JSON-like value, independent of key order."""
+    """Return the SHA-256 of a JSON value. The order of keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raise MissingError if there is no file, DataError if it has anything else."""
+    """Return the JSON object in a file. Raise MissingError if there is no file, and DataError for other content."""
     if isinstance(value := _parse_json(path), dict):
         return value
     raise DataError(f"{path} is damaged: it is not a JSON object")
 
 
 def read_json_list(path: Path) -> list[Any]:
-    """Return the JSON list in a file. Raise MissingError if there is no file, DataError if it has anything else."""
+    """Return the JSON list in a file. Raise MissingError if there is no file, and DataError for other content."""
     if isinstance(value := _parse_json(path), list):
         return value
     raise DataError(f"{path} is damaged: it is not a JSON list")
 
 
 def _parse_json(path: Path) -> Any:
-    """Return the JSON value in a file, or None if it is not JSON."""
+    """Return the JSON value in a file, or None if the file is not JSON."""
     if not path.exists():
         raise MissingError(f"{path} is missing")
     with path.open("rb") as file:
@@ -83,12 +83,12 @@ def sync(path: Path) -> None:
 
 
 def free_megabytes(path: Path) -> int:
-    """Return the free megabytes of disk space at a path, which need not exist yet."""
+    """Return the free disk space at a path, in megabytes. The path need not exist yet."""
     return shutil.disk_usage(next(p for p in (path, *path.parents) if p.exists())).free // 1_000_000
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, and sync each entry to disk. Raise OutputError if that is impossible."""
+    """Create a directory and its parents, and sync them to disk. Raise OutputError if that is impossible."""
     try:
         for directory in [each for each in (path, *path.parents) if not each.is_dir()][::-1]:
             directory.mkdir(exist_ok=True)
@@ -98,7 +98,10 @@ def make_directory(path: Path) -> None:
 
 
 def open_no_symlink(path: str, flags: int) -> int:
-    """Open a file whose name others can guess, as the `opener` of `open`. Raise OSError if it is a symbolic link."""
+    """Open a file, but raise OSError if it is a symbolic link. For use as the `opener` of `open`.
+
+    Use this function where an attacker may guess the name of the file and create a link.
+    """
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
@@ -120,7 +123,7 @@ def temporary(path: Path) -> Path:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file, and its directory if needed, in one step: readers see the old content or the new one."""
+    """Write a file in one step, so that readers see either the old or the new content. Create missing directories."""
     if path.is_dir():
         raise OutputError(f"{path} is a directory. Name a file in it")
     make_directory(path.parent)
@@ -134,9 +137,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory if it exists, or the symbolic link in its place.
+    """Remove a directory if it exists. If `path` is a symbolic link, remove only the link.
 
-    The directory is renamed before its files are deleted, so `path` never names an incomplete directory.
+    The directory is renamed before its files are deleted, so there is never an incomplete directory at `path`.
     """
     if path.is_symlink():
         path.unlink()
@@ -148,7 +151,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove the temporary files and directories that ended processes of this host left in a directory."""
+    """Remove the temporary files and directories in a directory whose processes, on this host, have ended."""
     for entry in directory.iterdir():
         if not (ours := TEMPORARY.fullmatch(entry.name)):
             continue
@@ -164,12 +167,12 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def _resolved(target: Path) -> Path:
-    """Return the target of a symbolic link, or the path itself. New artefacts replace the target and keep the link."""
+    """Return the target of a symbolic link, or else the path itself. New artefacts replace the target, not the link."""
     return Path(os.path.realpath(target)) if target.is_symlink() else target
 
 
 def _old_artefact(target: Path) -> Path | None:
-    """Return the old artefact that was moved aside for a new one; None if there is none or nmt did not make it."""
+    """Return the old artefact that was moved aside for a new one, or None if there is no such artefact."""
     aside = beside(target, ".old-")
     with contextlib.suppress(MissingError, DataError, OSError):
         if not aside.is_symlink() and {"format", "kind", "nmt", "files"} <= read_json(aside / MANIFEST).keys():
@@ -184,7 +187,7 @@ def _check_aside(target: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Finish a replacement that was interrupted: move the old artefact back, or remove it if the new one exists."""
+    """Finish an interrupted replacement. Remove the old artefact if the new one exists, or else move it back."""
     target = _resolved(target)
     aside = _old_artefact(target)
     if aside and target.exists():
@@ -201,14 +204,15 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
             raise OutputError(f"{target} was created by another process meanwhile")
         _check_aside(target)
         try:
-            if target.exists():  # move it aside until the new one has its name
+            if target.exists():  # move the old artefact aside until the new one is in its place
                 remove_tree(aside)
                 target.rename(aside)
             stage.rename(target)
         except OSError as error:
             restore(target)
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise  # otherwise, a reader has moved the old one back: retry
+                raise
+            # A reader has moved the old artefact back, so try again.
     sync(target.parent)
     if _old_artefact(target):
         remove_tree(aside)
@@ -218,10 +222,11 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
 def staged(
     target: Path, kind: str, entries: dict[str, Any], *, overwrite: bool = False, own_name: bool = False
 ) -> Iterator[Path]:
-    """Yield a directory to fill, and commit it as `target` at the end, with `entries` in its manifest.
+    """Yield a temporary directory for the caller to fill. At the end of the block, it becomes the artefact `target`.
 
-    `entries` may be changed until then. Raise OutputError if the target exists, unless `overwrite` is set and the
-    target has a manifest. `own_name` promises that only nmt uses the target's name, so no manifest is required.
+    The manifest contains `entries`, which the caller may change during the block. Raise OutputError if the target
+    exists, unless `overwrite` is true and the target has a manifest. With `own_name`, a target without a manifest is
+    replaced, too, because only nmt uses this name.
     """
     target = _resolved(target)
     restore(target)
@@ -250,13 +255,13 @@ def staged(
 
 
 def present(directory: Path) -> bool:
-    """Return whether an artefact exists, after finishing an interrupted replacement."""
+    """Return whether there is an artefact. First finish an interrupted replacement."""
     restore(directory)
     return (directory / MANIFEST).is_file()
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Check the manifest and the size of each file and, with `content`, its hash. Return the manifest."""
+    """Check the manifest, the size of each file and, with `content`, the hash of each file. Return the manifest."""
     restore(directory)
     manifest = read_json(directory / MANIFEST)
     stored = f"{manifest.get('kind')} of format {manifest.get('format')}"
@@ -272,7 +277,7 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
 
 
 def was_locked(directory: Path) -> bool:
-    """Return whether `locked` may have created a directory: it has a lock file, is empty, or no longer exists."""
+    """Return whether a directory has a lock file, is empty, or does not exist. If not, `locked` did not create it."""
     try:
         return (directory / LOCK).exists() or not any(directory.iterdir())
     except FileNotFoundError:
@@ -283,7 +288,10 @@ def was_locked(directory: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(directory: Path, name: str) -> Iterator[None]:
-    """Lock a directory for this process. Raise BusyError, whose message begins with `name`, if another locked it."""
+    """Lock a directory for this process. If another process holds the lock, raise BusyError.
+
+    The error message begins with `name` and the path.
+    """
     make_directory(directory)
     with open(directory / LOCK, "a+", opener=open_no_symlink) as file:
         try:

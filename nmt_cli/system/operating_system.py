@@ -1,4 +1,4 @@
-"""The differences between Linux and macOS. Other modules call these functions and never check which system runs."""
+"""Functions that differ between Linux and macOS, so that no other module needs to check the operating system."""
 
 import contextlib
 import ctypes
@@ -49,7 +49,7 @@ def _cpuinfo() -> str:
 
 
 def _brand() -> str:
-    """Return the name of the CPU of a Mac, or ""."""
+    """Return the name of the CPU on macOS, or "" on other systems."""
     value = ctypes.create_string_buffer(200)
     size = ctypes.c_size_t(len(value))
     sysctl = getattr(ctypes.CDLL(None), "sysctlbyname", None)
@@ -63,7 +63,7 @@ def resident_bytes() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
-        import psutil  # accelerate requires it
+        import psutil  # always installed, as a dependency of accelerate
 
         return int(psutil.Process().memory_info().rss)
 
@@ -78,8 +78,8 @@ def limit_memory(limit: int) -> None:
     if MACOS:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    lower = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-    resource.setrlimit(resource.RLIMIT_AS, (lower, hard))
+    soft = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def set_malloc_options(options: Mapping[int, int]) -> None:
@@ -97,12 +97,12 @@ def trim_malloc() -> None:
 
 @contextlib.contextmanager
 def shared_file() -> Iterator[Path]:
-    """Yield a path where this process and its children can write and read a new file during the block.
+    """Yield the path of a file that this process and its child processes can write and read during the block.
 
-    Where child processes are forked, the file is in memory and in no directory, so even SIGKILL leaves nothing behind.
+    On Linux, the file exists only in memory, so even SIGKILL leaves nothing behind.
     """
     if START_METHOD == "spawn":
-        import tempfile  # slow; translation does not need it
+        import tempfile  # here, because the import is slow and most commands do not need it
 
         with tempfile.TemporaryDirectory(prefix="nmt-") as directory:
             yield Path(directory, "shared")

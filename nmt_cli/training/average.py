@@ -21,12 +21,12 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
-LINES = 500  # lines of each set that are translated to choose the start's share
+LINES = 500  # lines of each set that are translated to choose a share
 MAX_BLEU_LOSS = 0.5  # BLEU points that a mixture may lose, see `choose_share`
 
 
 def mean_of(paths: list[Path]) -> Weights:
-    """Return the mean of weight files, reading one tensor at a time."""
+    """Return the mean of weight files. Only one tensor is read at a time."""
     sums: dict[str, Tensor] = {}
     for path in sorted(paths):  # the order of the arguments must not change the sums
         for name, tensor in read_tensors(path):
@@ -59,7 +59,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
             break
         except (NmtError, OSError):
             if all(checkpoints.directory_of(run, step).exists() for step in steps):
-                raise  # if one is missing, training has just removed it: try again
+                raise  # otherwise, training has just removed a checkpoint, so try again
     hashes = [each["files"][checkpoints.MODEL]["sha256"] for each in manifests]
     manifest = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     manifest |= {"steps": steps, "checkpoints": hashes}

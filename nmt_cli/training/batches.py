@@ -1,7 +1,8 @@
-"""Choose the sentences of each step.
+"""Choose the sentences of each training step.
 
-The choice depends only on the corpus, the seed and the number of the step, and dropout only on the sentence and the
-step. The number of processes and their memory only decide which process computes which sentences, and how many at once.
+The choice depends only on the corpus, the random seed and the number of the step. Dropout depends only on the random
+seed, the sentence and the step. The number of processes and their memory do not change the result. They only decide
+which process computes which sentences, and how many sentences it computes at once.
 """
 
 import itertools
@@ -21,19 +22,19 @@ from nmt_cli.system.processors import usable_memory
 from nmt_cli.training.mixing import Mixing, Numbers
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
-Costs = npt.NDArray[Any]  # tokens of both sides of a pair, in uint16 or int64
-SENTENCES, TOKENS = 32, 256  # numbers of sentences and of tokens per side in a padded batch are multiples of these
-MIN_PADDING = 16  # fewest sentences of PAD in a padded batch; with fewer, one could be longer than LONGEST_PADDING
+Costs = npt.NDArray[Any]  # for each pair, the number of tokens of both sides together, in uint16 or int64
+SENTENCES, TOKENS = 32, 256  # a padded batch has a multiple of 32 sentences, and a multiple of 256 tokens on each side
+MIN_PADDING = 16  # minimum sentences of PAD in a padded batch, so that none is longer than LONGEST_PADDING
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """One process' share of a step."""
+    """The share of one process in a step."""
 
-    passes: list[Batch]  # one forward and backward pass each
-    tgt_tokens: int  # of the whole step
-    weight: float  # 1, or 0 if another process counts these sentences: DDP needs a pass of each process
+    passes: list[Batch]  # each is computed in one forward and backward pass
+    tgt_tokens: int  # target tokens in the whole step
+    weight: float  # 0 for a pass that DDP requires of a process without sentences; such sentences must not count
     copied: Any  # an event that completes when the passes are on the device
 
     def wait(self, stream: Any) -> None:
@@ -45,7 +46,7 @@ class StepBatch:
 
 
 def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
-    """Return `parts` + 1 bounds that cut the costs into parts of nearly equal sums. `total` is the sum of all costs."""
+    """Cut the costs into parts with nearly equal sums. Return `parts` + 1 bounds. `total` is the sum of all costs."""
     targets = total * np.arange(1, parts) / parts
     bounds = [0]
     start = before = 0  # number and sum of the costs in earlier blocks
@@ -66,7 +67,7 @@ def without_empty_parts(bounds: list[int]) -> list[int]:
 
 
 def count_steps(corpus: Corpus, tokens_per_step: int) -> int:
-    """Return the number of steps in each epoch. It depends on the text before augmentation."""
+    """Return the number of steps in each epoch. Augmentation does not change this number."""
     tokens = int(corpus.src.offsets[-1] + corpus.tgt.offsets[-1])
     return max(1, min(corpus.fewest_lines, round(tokens / (2 * tokens_per_step))))
 
@@ -74,9 +75,10 @@ def count_steps(corpus: Corpus, tokens_per_step: int) -> int:
 class BatchPlan:
     """Divides epochs into steps and steps into micro-batches.
 
-    An epoch is a random permutation of the corpus, or a mix of its parts (`Mixing`), cut into steps of nearly equal
-    cost. A step is sorted by length and cut into micro-batches. It has at least one sentence, however small
-    `tokens_per_step` is. If each epoch has an augmented text, lengths and costs are those of that text.
+    An epoch is a random permutation of the corpus, or a mix of its parts (see Mixing). It is cut into steps with nearly
+    equal numbers of tokens. The sentences of a step are sorted by length and cut into micro-batches. Each step has at
+    least one sentence, however small `tokens_per_step` is. If the text is augmented, the tokens are counted after
+    augmentation.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class BatchPlan:
         return max(int(max(src.max(), tgt.max())) for src, tgt in self._length_blocks(text))
 
     def _costs(self, text: Corpus) -> Costs:
-        """Return the tokens of each pair, in 2 bytes each if they fit."""
+        """Return the cost of each pair, in 2 bytes if all costs fit."""
         longest = self.longest if text is self.corpus else self._longest(text)
         costs: Costs = np.empty(len(text.src), np.uint16 if 2 * longest < 1 << 16 else np.int64)
         for number, (src, tgt) in enumerate(self._length_blocks(text)):
@@ -121,21 +123,22 @@ class BatchPlan:
         return costs
 
     def _epoch(self, number: int) -> tuple[Numbers, list[int]]:
-        """Return an epoch's order and the bounds of its steps.
+        """Return the order of the pairs in an epoch, and the bounds of its steps.
 
-        The last epoch is kept. It is replaced in one assignment, since two threads may ask for different epochs.
+        The result for the last epoch is kept in `_last`. Two threads may ask for different epochs, so this method sets
+        `_last` in a single assignment.
         """
         last, order, bounds = self._last
         if last != number:
             text = self.corpus.in_epoch(number)
-            order = self.mixing.order(number)  # before there are costs, because this needs the most memory
+            order = self.mixing.order(number)  # needs the most memory, so it runs before the costs are computed
             costs = self._costs(text)
             if text is not self.corpus:
-                order = order[costs[order] > 0]  # pairs joined to an earlier pair are empty
+                order = order[costs[order] > 0]  # a pair is empty if its text was joined to an earlier pair
             if len(order) < self.steps_per_epoch:
                 advice = "Raise training.tokens_per_step, or give short text more weight"
                 raise UsageError(f"training.weights draws fewer sentences than there are steps in an epoch. {advice}")
-            # Memory has room for one array of all costs, but not for a second one in the order of the epoch.
+            # To save memory, do not copy all costs into the order of the epoch. Handle the pairs in blocks.
             blocks = [order[first : first + BLOCK] for first in range(0, len(order), BLOCK)]
             if self.mixing.is_weighted(number):
                 total = sum(int(costs[block].sum(dtype=np.int64)) for block in blocks)
@@ -149,7 +152,7 @@ class BatchPlan:
         return self.corpus.in_epoch(self.mixing.locate(index)[0])
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
-        """Return the sentences of each micro-batch of step `index` (from 0); the last micro-batches may be empty."""
+        """Return the sentences of each micro-batch of step `index` (from 0). The last micro-batches may be empty."""
         epoch, step = self.mixing.locate(index)
         order, bounds = self._epoch(epoch)
         chosen = order[bounds[step] : bounds[step + 1]].astype(np.int64)
@@ -165,9 +168,10 @@ class BatchPlan:
         return int(src.sum()), int(tgt.sum())
 
     def longest_pairs(self, tokens: int, device: torch.device) -> Batch:
-        """Return the longest pairs of the corpus, at most `tokens` tokens on the longer side, but at least one pair.
+        """Return a batch of the longest pairs of the corpus, to test whether such a batch fits into memory.
 
-        No epoch has longer pairs.
+        The longer sides of the pairs have at most `tokens` tokens together, unless the batch is a single pair.
+        Augmentation makes no pair longer than the longest pair of the corpus.
         """
         numbers, lengths = np.empty(0, np.int64), np.empty(0, np.int64)
         for number, sides in enumerate(self._length_blocks(self.corpus)):
@@ -185,7 +189,8 @@ class BatchPlan:
     ) -> Batch:
         """Return these sentences as a batch for step `index`.
 
-        `padded` adds sentences of PAD up to sizes that recur in other steps; they add nothing to the loss.
+        If `padded`, sentences of PAD are added, so that batches of different steps often have the same sizes. These
+        sentences do not count in the loss.
         """
         return self._pack(self._text(index), sentences, index, device, padded=padded)
 
@@ -202,7 +207,7 @@ class BatchPlan:
 
 
 def _padded(ids_N: Lengths, lengths: Lengths, count: int) -> tuple[Lengths, Lengths]:
-    """Append sentences of PAD, nearly equal in length, up to `count` sentences and a multiple of TOKENS tokens."""
+    """Append sentences of PAD, so that there are `count` sentences and a multiple of TOKENS tokens."""
     added = count - len(lengths)
     pads = -(-(len(ids_N) + added) // TOKENS) * TOKENS - len(ids_N)
     added_lengths = pads // added + (np.arange(added) < pads % added)
@@ -210,7 +215,10 @@ def _padded(ids_N: Lengths, lengths: Lengths, count: int) -> tuple[Lengths, Leng
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:
-    """Return the micro-batches of process `rank` of `world`, in groups of at most `memory_tokens` where possible."""
+    """Return the micro-batches of process `rank` of `world`, in groups that fit into memory together.
+
+    A group has at most `memory_tokens` tokens, unless it is a single micro-batch.
+    """
     groups: list[list[int]] = []
     for index in range(rank, len(costs), world):
         if groups and sum(costs[i] for i in groups[-1]) + costs[index] <= memory_tokens:
@@ -221,9 +229,10 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 
 
 def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
-    """Return how many tokens of one side fit into memory.
+    """Return how many tokens of each side fit into the total memory.
 
-    Memory in use counts too: a resumed run must form the same groups, and so add gradients in the same order.
+    The total counts, not the free memory, because a resumed run must form the same groups of micro-batches. It then
+    adds the gradients in the same order.
     """
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
     bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # activations of one token of each side

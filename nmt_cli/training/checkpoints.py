@@ -1,4 +1,4 @@
-"""Checkpoints: one directory per step, committed by one rename, verified before training resumes from it."""
+"""Write and read checkpoints. Each checkpoint is a directory, which is verified before training resumes from it."""
 
 import dataclasses
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,24 +19,24 @@ from nmt_cli.transformer.directory import TOKENIZER, parameter_count
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.weights import load_tensors, save_tensors
 
-MAX_FAILED_SAVES = 3  # in a row
+MAX_FAILED_SAVES = 3  # training stops when this many checkpoints in a row cannot be written
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 
 
 @dataclasses.dataclass
 class State:
-    """The progress of a run, stored beside its weights and Adam's moments."""
+    """The progress of a run. A checkpoint has this state, the weights and Adam's moments."""
 
     step: int = 0
-    seconds: float = 0.0  # spent training, without the time between interrupted runs
-    skipped: int = 0  # steps whose gradient was not finite
+    seconds: float = 0.0  # time spent in training, without interruptions
+    skipped: int = 0  # number of steps without an update, because the gradient was not finite
     skipped_in_a_row: int = 0
     best_step: int = 0
     best_nll: float | None = None
     unvalidated: bool = False  # a signal interrupted the validation of this step
-    not_better: int = 0  # validations since the last one that was better by metrics_log.MIN_IMPROVEMENT
+    not_better: int = 0  # number of validations since the last improvement by metrics_log.MIN_IMPROVEMENT or more
     metrics_bytes: int = 0  # size of metrics.jsonl at this step
-    dtype: str = ""  # of the computations so far
+    dtype: str = ""  # the dtype of the computations so far
 
 
 def directory_of(run: Path, step: int) -> Path:
@@ -46,19 +46,19 @@ def directory_of(run: Path, step: int) -> Path:
 def steps_in(run: Path) -> list[int]:
     """Return the steps that have a checkpoint, in order."""
     directory = run / "checkpoints"
-    for old in directory.glob(".old-step-*"):  # left behind if replacing a checkpoint was interrupted
+    for old in directory.glob(".old-step-*"):  # the replacement of this checkpoint was interrupted
         artefact.restore(directory / old.name.removeprefix(".old-"))
     entries = directory.glob("step-*")
     return sorted(int(e.name[5:]) for e in entries if e.name[5:].isdecimal() and e.is_dir())
 
 
 def regular(steps: list[int], every: int) -> list[int]:
-    """Return the multiples of `every`, and the newest step. Other steps were saved when training was interrupted."""
+    """Return the newest step and all multiples of `every`. Other steps were saved when training was interrupted."""
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
 
 def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], fields: dict[str, Any]) -> None:
-    """Commit the checkpoint of a step, with `fields` in its manifest. Replace any earlier checkpoint of the step.
+    """Write the checkpoint of a step, with `fields` in its manifest. Replace any earlier checkpoint of the step.
 
     Raise DivergedError if a weight is not finite.
     """
@@ -74,7 +74,10 @@ def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, T
 
 
 def prune(run: Path, state: State, every: int, keep: int) -> None:
-    """Remove all but the newest `keep` regular checkpoints, the newest two, the best, and the one just written."""
+    """Remove old checkpoints.
+
+    Keep the newest `keep` regular checkpoints, the newest two of all, the best one, and the checkpoint just written.
+    """
     steps = steps_in(run)
     for step in sorted(set(steps) - {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}):
         try:
@@ -84,7 +87,7 @@ def prune(run: Path, state: State, every: int, keep: int) -> None:
 
 
 class Writer:
-    """Writes checkpoints in a thread, one at a time, while training continues."""
+    """Writes checkpoints in a thread, while training continues. At most one checkpoint is being written."""
 
     def __init__(self, run: Path, training: schema.Training, metrics: Any, fields: dict[str, Any]) -> None:
         self.run, self.training, self.metrics, self.fields = run, training, metrics, fields
@@ -94,9 +97,9 @@ class Writer:
         self._newest.set_result(None)
 
     def begin(self, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], is_last: bool) -> None:
-        """Copy a checkpoint and start writing it; if it is the last one, wait until it is written.
+        """Copy the tensors of a checkpoint and start to write it. If `is_last`, wait until it is written.
 
-        Wait for the previous checkpoint first, and raise its error if it failed.
+        First wait for the previous checkpoint, and raise its error if it failed.
         """
         self.wait()
         state = dataclasses.replace(state, metrics_bytes=self.metrics.size)
@@ -105,11 +108,14 @@ class Writer:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for the checkpoint being written, and raise its error if it failed."""
+        """Wait until the current checkpoint is written. If that fails, raise its error."""
         self._newest.result()
 
     def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
-        """Commit a checkpoint and prune the old ones. Raise an error only for the last, or the third time in a row."""
+        """Write a checkpoint and remove old ones.
+
+        Raise an error only for the last checkpoint, or when MAX_FAILED_SAVES checkpoints in a row have failed.
+        """
         try:
             self.metrics.commit()
             save(self.run, state, model.get(), moments.get(), self.fields)
@@ -124,12 +130,15 @@ class Writer:
 
 
 def check(run: Path, step: int) -> dict[str, Any]:
-    """Return the manifest of a checkpoint after comparing every file with its hash."""
+    """Check every file of a checkpoint against its hash in the manifest. Return the manifest."""
     return artefact.verify(directory_of(run, step), "checkpoint")
 
 
 def newest(run: Path, corpus: str) -> int:
-    """Return the step of the newest intact checkpoint of this corpus; 0 if the run has no checkpoints."""
+    """Return the step of the newest usable checkpoint, or 0 if the run has no checkpoints.
+
+    A usable checkpoint is undamaged and belongs to the corpus with the identity `corpus`.
+    """
     steps = steps_in(run)
     for step in reversed(steps):
         try:
@@ -139,13 +148,13 @@ def newest(run: Path, corpus: str) -> int:
             return step
         except (NmtError, OSError) as error:
             warn(f"checkpoint {directory_of(run, step).name} is not usable ({error}); trying the previous one")
-    if steps:  # a fresh start would overwrite them
+    if steps:  # do not start from step 0, because that would overwrite the checkpoints
         raise DataError(f"all {len(steps)} checkpoints of {run} are damaged. Move the directory away to start again")
     return 0
 
 
 def read_state(run: Path, step: int) -> State:
-    """Return the state of a checkpoint, ignoring fields of other versions of nmt."""
+    """Return the state of a checkpoint. Ignore unknown fields, which another version of nmt may have written."""
     file = directory_of(run, step) / STATE
     return records.from_json(State, artefact.read_json(file), file)
 
@@ -156,13 +165,13 @@ def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return Adam's state as tensors named after the parameters; {} before its first step."""
+    """Return Adam's state as tensors with names such as "output_bias.exp_avg". Return {} before the first step."""
     parameters = model.named_parameters()
     return {f"{name}.{key}": value for name, each in parameters for key, value in optimizer.state[each].items()}
 
 
 def blank_moments(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return zeros with the names and shapes that `optimizer_tensors` has after the first step."""
+    """Return tensors of zeros. Their names and shapes are those of `optimizer_tensors` after the first step."""
     blank = dict[str, Tensor]()
     for name, each in model.named_parameters():
         sizes = {"step": [], "exp_avg": each.shape, "exp_avg_sq": each.shape}
@@ -186,8 +195,8 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
     """Return the disk space that a run still needs if it has `present` checkpoints."""
-    # A checkpoint takes 12 bytes per parameter. There are the kept ones, the best, the newest and one being written.
-    # The averaged model, which takes about a third of a checkpoint, counts 0.4.
+    # A checkpoint takes 12 bytes per parameter. Besides `keep_checkpoints`, there may be three more: the best, the
+    # newest and the one being written. The averaged model takes about a third of a checkpoint, so add 0.4.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 
@@ -204,7 +213,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     if (settings.model.source_vocabulary or size) != source:
         found = f"{corpus.directory} has a source vocabulary of {source} tokens"
         raise DataError(f"{found}: set model.source_vocabulary={source}")
-    if steps_in(run) or (run / "model").exists():  # before the first checkpoint, every setting may change
+    if steps_in(run) or (run / "model").exists():  # otherwise, nothing is trained yet, and every setting may change
         if not stored.exists():
             raise DataError(f"{stored} is missing beside a model or checkpoints. Put it back, or use another --run")
         changes = loading.differences(loading.load_stored(stored).model_dump(), settings.model_dump())

@@ -1,7 +1,7 @@
-"""The augmented text of each epoch, written ahead of training and removed after use.
+"""The augmented text of each epoch. It is written to disk one epoch ahead and removed after use.
 
-On each machine, one process writes the text into the run directory, and all processes of the machine map it into
-memory. A run that resumes writes the same text again.
+On each machine, one process writes the text into the run directory, and all processes of the machine map the files
+into memory. When a run resumes, it writes the same text again.
 """
 
 import contextlib
@@ -32,7 +32,8 @@ KIND = "epoch"
 MAX_WORKERS = 8
 POLL_SECONDS = 0.05
 EPOCHS_ON_DISK = 4  # one being written, the current one, and two that another process may still open
-GROWTH = 1.5  # augmented text has at most about this many times the tokens of the original text
+GROWTH = 1.5  # estimated tokens of an augmented text per token of the original text, rounded up
+LOCK_NAME = "the augmented text in"  # if another process holds the lock, the error message begins with these words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,8 @@ def augmented(
 ) -> Corpus:
     """Return a corpus whose text is augmented in each epoch, or `corpus` itself if the recipe augments nothing.
 
-    The text exists until `stack` closes. All processes of a run call this together. The run continues after `step`.
+    All processes of a run must call this together. Closing `stack` removes the text. `step` is the number of steps that
+    the run has already taken.
     """
     augment, training = settings.corpus.augment, settings.training
     if not settings.is_augmented:
@@ -64,7 +66,8 @@ def augmented(
         known = f"the corpus has {len(corpus.parts)} parts, in the order of its manifest"
         raise UsageError(f"training.augment has {len(training.augment)} entries, but {known}. Give one for each")
     languages = settings.corpus.src, settings.corpus.tgt
-    # Take the target languages from the corpus, because the recipe of this run or machine may list other sources.
+    # The text must not depend on changes to the recipe since the corpus was prepared, so take the target languages
+    # from the recipe stored in the corpus.
     prepared = schema.Corpus.model_validate(corpus.manifest.get("recipe", {}), extra="ignore")
     targets = tuple(prepared.target_tokens)
     parts = tuple(zip(accumulate(corpus.parts), training.augment, strict=False))
@@ -95,17 +98,17 @@ def _shares(augment: Augment) -> str:
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove the text that all machines of a killed run left behind. The run must be locked."""
+    """Remove the text that a killed run left behind, for all its machines. The caller must hold the lock of the run."""
     for directory in (run / DIRECTORY).glob("*"):
         if directory.is_dir() and artefact.was_locked(directory):
             artefact.remove_tree(directory)
 
 
 class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
-    """Opens the text of epochs. If it `writes`, it also writes the text an epoch ahead, in a thread and workers."""
+    """Opens the text of an epoch. If `is_writer`, a thread and worker processes also write the text of the next one."""
 
-    def __init__(self, plain: Corpus, augmentation: Augmentation, directory: Path, writes: bool) -> None:
-        self.plain, self.augmentation, self.directory, self.writes = plain, augmentation, directory, writes
+    def __init__(self, plain: Corpus, augmentation: Augmentation, directory: Path, is_writer: bool) -> None:
+        self.plain, self.augmentation, self.directory, self.is_writer = plain, augmentation, directory, is_writer
         self.first, self.last = 0, -1  # the first and the last epoch that this run still needs
         self._mutex = threading.Lock()  # two threads open texts: one prepares batches, the other computes steps
         self._opened = dict[int, Corpus]()  # the last two epochs
@@ -113,14 +116,14 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         self._closing = False
         self._thread = ThreadPoolExecutor(1)
         self._pool = Pool(min(MAX_WORKERS, max(2, usable_cores() // 2)))
-        self._stack = contextlib.ExitStack()  # the workers and the lock, which shows other processes that this one runs
+        self._stack = contextlib.ExitStack()  # of the worker processes, and of the lock that _wait looks at
 
     def __enter__(self) -> "EpochTexts":
-        if self.writes:
+        if self.is_writer:
             if self.directory.exists() and not artefact.was_locked(self.directory):
                 raise OutputError(f"{self.directory} is in the way, and nmt did not make it. Move it away")
             artefact.remove_tree(self.directory)  # left behind by a killed run
-            self._stack.enter_context(artefact.locked(self.directory, "the augmented text in"))
+            self._stack.enter_context(artefact.locked(self.directory, LOCK_NAME))
             self._stack.enter_context(self._pool)
             needed = EPOCHS_ON_DISK * self._megabytes()
             if (free := artefact.free_megabytes(self.directory)) < needed:
@@ -135,13 +138,14 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
     def __exit__(self, *_: object) -> None:
         self._closing = True
         self._thread.shutdown(cancel_futures=True)
-        if self.writes:
+        if self.is_writer:
             self._remove()
 
     def _remove(self) -> None:
         self._stack.close()
         artefact.remove_tree(self.directory)
-        for parent in (self.directory.parent, self.directory.parents[1]):  # other machines had no run directory before
+        # On the other machines of a run, nothing else is in the run directory, so remove the empty parents too.
+        for parent in (self.directory.parent, self.directory.parents[1]):
             with contextlib.suppress(OSError):
                 parent.rmdir()
 
@@ -153,12 +157,12 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         return self.directory / f"epoch-{number}"
 
     def open(self, number: int) -> Corpus:
-        """Wait until the text of an epoch is written, and return it. Raise the error if writing failed."""
+        """Wait until the text of an epoch is written, and return the text. Raise the error if writing failed."""
         if number > self.last:
-            return self.plain  # the training loop prepares one batch after the last step and never uses it
+            return self.plain  # for the batch that the training loop prepares after the last step and never uses
         with self._mutex:
             if number not in self._opened:
-                if self.writes:
+                if self.is_writer:
                     self._start_writing(number).result()
                     if number < self.last:
                         self._start_writing(number + 1)
@@ -166,7 +170,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
                     self._wait(number)
                 previous = {key: text for key, text in self._opened.items() if key == number - 1}
                 self._opened = {**previous, number: self._read(number)}
-                self._remove_up_to(number - 2)
+                self._remove_up_to(number - 2)  # other processes may still use the previous epoch
             return self._opened[number]
 
     def _start_writing(self, number: int) -> Future[None]:
@@ -174,9 +178,9 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
             self._written[number] = self._thread.submit(self._write, number)
         return self._written[number]
 
-    def _remove_up_to(self, newest: int) -> None:
-        """Remove the text of epochs up to `newest`. The epoch after it stays for processes that are a step behind."""
-        for number in [each for each in self._written if each <= newest]:
+    def _remove_up_to(self, last: int) -> None:
+        """Remove the text of all epochs up to `last`."""
+        for number in [each for each in self._written if each <= last]:
             del self._written[number]
             artefact.remove_tree(self._directory_of(number))
 
@@ -198,18 +202,18 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
             raise from_os_error(error) from error
 
     def _wait(self, number: int) -> None:
-        """Wait until the writing process has written an epoch. Raise StorageError if that process has ended."""
+        """Wait until the writer process has written an epoch. Raise StorageError if the writer process has ended."""
         while not (self._directory_of(number) / artefact.MANIFEST).is_file():
-            with contextlib.suppress(BusyError), artefact.locked(self.directory, "the augmented text in"):
-                raise StorageError("lost another process of this run. The same command resumes")
+            with contextlib.suppress(BusyError), artefact.locked(self.directory, LOCK_NAME):
+                raise StorageError("another process of this run does not respond. Run the same command again to resume")
             time.sleep(POLL_SECONDS)
 
     def _read(self, number: int) -> Corpus:
         directory = self._directory_of(number)
         try:
-            artefact.verify(directory, KIND, content=self.writes)  # one process of each machine compares every byte
+            artefact.verify(directory, KIND, content=self.is_writer)  # one process per machine checks the SHA-256
             sizes = self.plain.manifest["source_vocabulary_size"], self.plain.manifest["vocabulary_size"]
             sides = [open_side(directory, name, int(size)) for name, size in zip(("src", "tgt"), sizes, strict=True)]
         except DataError as error:
-            raise DataError(f"{error}. The same command resumes and writes it again") from None
+            raise DataError(f"{error}. Run the same command again to resume and to write this text again") from None
         return dataclasses.replace(self.plain, src=sides[0], tgt=sides[1])

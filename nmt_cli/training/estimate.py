@@ -1,4 +1,4 @@
-"""The dry run of training: estimates time, memory and disk from a few real steps, and explains the speed.
+"""The dry run of training. It estimates time, memory and disk space from a few real steps, and explains the speed.
 
 A roofline model bounds each part of a step by the rate of matrix products and the memory bandwidth, both measured here.
 """
@@ -28,9 +28,9 @@ from nmt_cli.training.torch_errors import to_user_error
 from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.directory import parameter_count
 
-FIRST_STEPS = 100  # before the measurement, with CUDA graphs: they capture most batch sizes
+FIRST_STEPS = 100  # with CUDA graphs, steps before the measurement, in which most batch sizes are captured
 MEASURED_SECONDS = 4.0
-MEASURED_TOKENS = 2048  # per step and process on the CPU: larger steps are no faster
+MEASURED_TOKENS = 2048  # tokens per step and process on a CPU; larger steps are not faster
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
 Parts = dict[str, tuple[float, float]]  # part of a step: operations of its matrix products, bytes read and written
 
@@ -81,7 +81,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     try:
         trainer = start_trainer(measured, corpus, accelerator, directory, 0)
         tokens_per_second, step_seconds = measure(trainer)
-        memory = peak_memory_mb()  # before roofline_rows takes more
+        memory = peak_memory_mb()  # before the call of roofline_rows, which allocates more memory
         bounds = roofline_rows(trainer, step_seconds)
     except (RuntimeError, MemoryError) as error:
         raise to_user_error(error, settings) from error
@@ -120,7 +120,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
 
 
 def measure(trainer: Trainer) -> tuple[float, float]:
-    """Take real steps; return target tokens per second and seconds per step, not counting the first steps."""
+    """Take real steps. Return target tokens per second and seconds per step, without the first steps."""
     first = FIRST_STEPS if trainer.graphs else 1
     for step in range(1, first + 1):
         trainer.take_step(step, trainer.step_batch(step - 1))
@@ -135,12 +135,12 @@ def measure(trainer: Trainer) -> tuple[float, float]:
             trainer.take_step(step, batch)
             tokens += batch.tgt_tokens
             over = time.perf_counter() - began >= MEASURED_SECONDS
-        seconds = timer() - began  # waits for the device
+        seconds = timer() - began  # the timer waits for the device
     return tokens / seconds, seconds / (step - first)
 
 
 def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
-    """Return table rows: the share of a step's `seconds` that each part takes at least, and the remaining share."""
+    """Return table rows with the minimum share of each part in the `seconds` of a step, and the remaining share."""
     model, plan = trainer.transformer, trainer.plan
     product_seconds, weights = 0.0, 0
     tokens = min(trainer.memory_tokens, trainer.settings.training.tokens_per_step)

@@ -18,7 +18,7 @@ from nmt_cli.transformer.attention import has_kernel
 from nmt_cli.transformer.hardware import captured
 from nmt_cli.transformer.model import Batch
 
-MAX_GRAPHS = 64  # steps of other sizes are launched kernel by kernel
+MAX_GRAPHS = 64  # maximum number of graphs; steps of further sizes are not captured
 Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
@@ -31,13 +31,13 @@ def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) 
 
 
 def has_spare_memory(device: torch.device) -> bool:
-    """Return whether there is memory for graphs, which need a little more than the peak reserved so far."""
+    """Return whether there is memory for graphs. They need a little more than torch has reserved so far."""
     free, _ = torch.cuda.mem_get_info(device)
     return 1.2 * torch.cuda.max_memory_reserved(device) < free
 
 
 class StepGraphs:
-    """Replays the steps of one process. All graphs share one memory pool, so no two run at once."""
+    """Replays the steps of one process. All graphs share a memory pool, so only one may run at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -49,7 +49,7 @@ class StepGraphs:
         self.max_graphs = MAX_GRAPHS
 
     def __call__(self, compute: Compute, batch: Batch, rate: float, scale: float) -> tuple[Tensor, Tensor]:
-        """Compute or replay a step with this learning rate and scale of the loss; return its nll and norm."""
+        """Compute or replay a step with the given learning rate and loss scale. Return nll and gradient norm."""
         sizes = batch.sizes
         self.scale.fill_(scale)
         if sizes in self.seen and sizes not in self.graphs and len(self.graphs) < self.max_graphs:

@@ -1,4 +1,4 @@
-"""The sentences of each epoch: all of them once, or a mix of the corpus's parts by weight.
+"""Choose the sentences of each epoch. An epoch has every sentence once, or a weighted mix of the parts of the corpus.
 
 The mix of an epoch depends only on the corpus, the recipe and the seed. Each part is read in passes: every sentence is
 used once before any is used again. A pass may take many epochs, and an epoch may take many passes.
@@ -23,7 +23,7 @@ BUCKETS = 1024
 
 @dataclass(frozen=True)
 class Stage:
-    """A range of steps with the same shares of the corpus's parts."""
+    """A range of steps in which the shares of the parts of the corpus stay the same."""
 
     first_step: int  # from 0
     first_epoch: int  # epochs of all stages are numbered in one sequence
@@ -36,7 +36,7 @@ class Mixing:
     def __init__(
         self, corpus: Corpus, steps_per_epoch: int, seed: int, training: schema.Training | None = None
     ) -> None:
-        """Without `training`, which has the weights, each epoch has every sentence once."""
+        """`training` has the weights. Without it, each epoch has every sentence once."""
         training = training or schema.Training()
         self.seed = seed
         self.steps_per_epoch = steps_per_epoch
@@ -72,7 +72,7 @@ class Mixing:
         return stage.first_epoch + epoch, rest
 
     def is_weighted(self, epoch: int) -> bool:
-        """Return whether an epoch draws its sentences by weight. Otherwise it has each of them once."""
+        """Return whether an epoch is a weighted mix. Otherwise, it has every sentence once."""
         return bool(self.stages[self._stage_number(epoch)].shares)
 
     def order(self, epoch: int) -> Numbers:
@@ -86,7 +86,7 @@ class Mixing:
         return self._random(epoch).permutation(np.concatenate(drawn))
 
     def _part(self, part: int, share: float, stage: int, epoch: int) -> Lengths:
-        """Return the sentences that an epoch takes from a part. They continue the part's passes."""
+        """Return the sentences that an epoch takes from a part. They begin where the previous epoch stopped."""
         count = self.pairs[part]
         per_epoch = share * self.tokens.sum() / self.tokens[part] * count
         first, end = int(epoch * per_epoch), int((epoch + 1) * per_epoch)

@@ -1,4 +1,4 @@
-"""Training in several processes of one machine: choose their number, start them, and end them together."""
+"""Train in several processes on one machine. Choose their number, start them, and end them together."""
 
 import contextlib
 import multiprocessing
@@ -29,15 +29,15 @@ from nmt_cli.training.stopping import SIGNALS
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.hardware import choose_device
 
-TOKENS_PER_PROCESS = 256  # a CPU process with fewer tokens per step is not worth its overhead
+TOKENS_PER_PROCESS = 256  # with fewer tokens per step, another CPU process costs more time than it saves
 MAX_PROCESSES = 16
-LAST_SECONDS = 20.0  # how long the first process may take to end by itself after another one was lost
-POLL_SECONDS = 1.0  # because a signal that the kernel delivers to another thread does not wake the main one
+LAST_SECONDS = 20.0  # after another process has ended, the first process may take this long to end by itself
+POLL_SECONDS = 1.0  # a signal that the kernel delivers to another thread does not wake the main thread, so poll
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 
 
 def local_processes(settings: schema.Recipe) -> int:
-    """Return the number of processes to train in: on CPUs one per core, because threads are slower.
+    """Return the number of training processes. On CPUs, this is one per core, because threads are slower.
 
     Each process gets at least TOKENS_PER_PROCESS tokens of a step, and together they use at most a quarter of the
     memory. On other devices, and under a launcher, the number is 1.
@@ -48,14 +48,14 @@ def local_processes(settings: schema.Recipe) -> int:
     parameters = parameter_count(settings.model, settings.corpus.tokenizer.vocabulary_size)
     replicas = usable_memory() // (64 * parameters)  # a replica takes 16 bytes per parameter
     cores = usable_cores()
-    if "ACCELERATE_MIXED_PRECISION" not in os.environ:  # `accelerate launch` sets OMP_NUM_THREADS=1; ignore that
+    if "ACCELERATE_MIXED_PRECISION" not in os.environ:  # `accelerate launch` sets OMP_NUM_THREADS=1; ignore it
         cores = min(cores, torch.get_num_threads())
     most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
     return training.processes or max(1, most)
 
 
 def _refuse_unconnected_machines() -> None:
-    """Raise a UsageError if `accelerate launch` is to train on CPUs of several machines: it does not connect them."""
+    """Raise UsageError if `accelerate launch` runs on CPUs of several machines, which it would not connect."""
     address = os.environ.get("MASTER_ADDR", "")
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHED
     if launched and address and address != "localhost" and not address.startswith("127."):
@@ -72,7 +72,7 @@ def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
     `work` must be picklable.
     """
     _refuse_unconnected_machines()
-    if torch.get_num_threads() > usable_cores():  # threads above a container's limit only wait for each other
+    if torch.get_num_threads() > usable_cores():  # more threads than usable cores only wait for each other
         torch.set_num_threads(usable_cores())
     count = local_processes(settings)
     return work() if count == 1 else _in_children(count, work)
@@ -95,7 +95,7 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
     context: ForkContext | SpawnContext = multiprocessing.get_context("fork")
     if START_METHOD == "spawn":
         context = multiprocessing.get_context("spawn")
-        resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks signals
+        resource_tracker.ensure_running()  # before signals are blocked, because this call unblocks them
     receiver, sender = context.Pipe(duplex=False)
     children = list[BaseProcess]()
     handlers = dict[int, Any]()
@@ -109,7 +109,7 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
         threads = max(1, torch.get_num_threads() // count)
         job = _Job(os.getpid(), count, rendezvous, sender, threads, is_quiet(), work)
         try:
-            with signals_blocked(SIGNALS):  # until every process handles them
+            with signals_blocked(SIGNALS):  # each child process unblocks them when it can handle them
                 for rank in range(count):
                     child: BaseProcess = context.Process(target=_run, args=(rank, job), daemon=True)
                     child.start()
@@ -128,14 +128,15 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
     if isinstance(result, Exception):
         raise result
     if code < 0 and -code not in SIGNALS:
-        raise StorageError(f"lost another process of this run: signal {-code} ended it. The same command resumes")
+        problem = f"another process of this run does not respond: signal {-code} ended it"
+        raise StorageError(f"{problem}. Run the same command again to resume")
     return SIGNALS.get(-code, code) if code else int(result)
 
 
 def _wait_for_first(children: Sequence[BaseProcess], receiver: Connection) -> tuple[int, Any]:
-    """Wait until the first process ends, any process fails, or one sends its result or error.
+    """Wait until the first process ends, or any process fails or sends a result or an error.
 
-    Return the exit code of the failed process (0 if none failed) and what was sent (0 if nothing was).
+    Return the exit code of the failed process, or 0, and the result or error, or 0.
     """
     codes = [child.exitcode for child in children]
     while codes[0] is None and not any(codes) and not receiver.poll():
@@ -154,9 +155,9 @@ def _run(rank: int, job: _Job) -> None:
     """
     end_with_parent(job.parent)
     for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)  # until Stop handles it
+        signal.signal(number, signal.SIG_DFL)  # until training installs its own handler
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # left by earlier training in this command
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # an earlier training run may have set it
     torch.set_num_threads(job.threads)
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": job.count, "LOCAL_WORLD_SIZE": job.count}
     network = {"GLOO_SOCKET_IFNAME": LOOPBACK, INIT_METHOD: f"file://{job.rendezvous}"}
@@ -168,7 +169,7 @@ def _run(rank: int, job: _Job) -> None:
         if not rank:
             job.sender.send(result)
     except SystemExit:
-        if not rank:  # the first process raises the error that the others exit for
+        if not rank:  # the first process reports the error
             raise
     except Exception as error:
         error.add_note(traceback.format_exc()[-2000:])

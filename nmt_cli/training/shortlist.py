@@ -1,4 +1,4 @@
-"""The work of `nmt shortlist`: learn from parallel text which target tokens translate a source token.
+"""Learn from parallel text which target tokens translate a source token (the command `nmt shortlist`).
 
 IBM Model 1 (Brown et al. 1993) assumes that every target token translates one token of the source sentence, or none.
 At first, all of them are equally likely. Each round of expectation maximization counts translations with the
@@ -21,9 +21,9 @@ from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation.shortlist import FILE, Shortlist
 
 ROUNDS = 5
-MAX_LINKS = 25_000_000  # pairs of a source and a target token within a sentence: 0.8 GB of memory
-MOST_TOKENS = 1000  # in a line; longer ones are left out
-NONE = PAD  # the source token of target tokens that translate no token
+MAX_LINKS = 25_000_000  # maximum links (a source token and a target token of the same sentence): 0.8 GB of memory
+MOST_TOKENS = 1000  # lines with more tokens are left out
+NONE = PAD  # stands for the source token if a target token translates none
 Ids = npt.NDArray[np.int32]
 
 
@@ -48,7 +48,7 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
 
 
 def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
-    """Return the encoded pairs of lines, and their number. Pairs with an empty or a too long line are left out.
+    """Return the encoded pairs of lines, and their number. Leave out pairs in which a line is empty or too long.
 
     If they have over 2 x MAX_LINKS links, return only evenly spaced pairs, because the files may exceed the memory.
     """
@@ -85,7 +85,7 @@ def _links(pair: tuple[Ids, Ids]) -> int:
 
 
 def within_links(pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[Ids, Ids]]:
-    """Return all pairs, or only evenly spaced ones if all would have more than MAX_LINKS links."""
+    """Return all pairs. If they have more than MAX_LINKS links, return only every n-th pair."""
     links = sum(map(_links, pairs))
     return list(pairs[:: max(1, -(-links // MAX_LINKS))])
 

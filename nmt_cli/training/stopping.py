@@ -15,7 +15,7 @@ SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTE
 
 
 class StopReason(enum.Enum):
-    """Why a run ends. Only SIGNAL leaves it unfinished: the same command resumes it."""
+    """Why a run ends. After SIGNAL, the run is unfinished, and running the same command again resumes it."""
 
     ALL_STEPS = enum.auto()
     SIGNAL = enum.auto()

@@ -23,5 +23,6 @@ def to_user_error(error: RuntimeError | MemoryError, settings: schema.Recipe) ->
     if "Unable to find address for: lo" in text:
         return StorageError("the network interface lo is down: set it up, or --set training.processes=1")
     if isinstance(error, torch.distributed.DistError) or "gloo" in text:
-        return StorageError(f"lost another process of this run: {text[:150]}. The same command resumes")
+        problem = f"another process of this run does not respond: {text[:150]}"
+        return StorageError(f"{problem}. Run the same command again to resume")
     return error

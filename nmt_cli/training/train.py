@@ -28,11 +28,11 @@ from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.weights import save_model
 
-MAX_SKIPPED = 10  # steps in a row, or in total (1 % of all steps, if that is more)
+MAX_SKIPPED = 10  # maximum skipped steps in a row; also in total, unless 1 % of all steps is more
 
 
 def train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | None = None) -> int:
-    """Train a recipe's model to the end, resuming an earlier run in `directory`; return the exit code."""
+    """Train the model of a recipe, or resume an earlier run in `directory`. Return the exit code."""
     return in_processes(settings, partial(_train, settings, data, directory, tracker))
 
 
@@ -52,7 +52,7 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
             if reason is not StopReason.SIGNAL:
                 on_main(accelerator, _save_model, trainer)
             del trainer
-            accelerator.free_memory()  # frees DDP first: if it were the last to release gloo, it could wait forever
+            accelerator.free_memory()  # free DDP before gloo, because the opposite order could wait forever
             accelerator.end_training()
             return stop.exit_code if reason is StopReason.SIGNAL else 0
         except (RuntimeError, MemoryError) as error:
@@ -62,7 +62,7 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
 def _open(
     accelerator: Any, settings: schema.Recipe, data: Path, directory: Path, lock: contextlib.ExitStack
 ) -> tuple[Corpus, int]:
-    """Lock and open the run on the main process; open the corpus on every process.
+    """Lock and open the run on the main process. Open the corpus on every process.
 
     Return the corpus and the step to resume from.
     """
@@ -76,7 +76,7 @@ def _open(
         return {"step": step, "corpus": opened[0].identity, "recipe": decisive(settings)}
 
     def open_here() -> Corpus:
-        first_here = accelerator.is_local_main_process  # one process of each machine compares every byte
+        first_here = accelerator.is_local_main_process  # one process on each machine checks the hashes of the files
         return opened[0] if opened else open_same_corpus(settings, data, run["corpus"], run["recipe"], first_here)
 
     run = on_main(accelerator, open_run)
@@ -84,7 +84,7 @@ def _open(
 
 
 def _flat(settings: schema.Recipe) -> dict[str, Any]:
-    """Return the settings in a form that trackers accept: numbers and text, not nested."""
+    """Return the settings as trackers accept them, as numbers and text without nesting."""
     sections = {name: section for name, section in settings.model_dump().items() if isinstance(section, dict)}
     values = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
     return {key: value if isinstance(value, int | float) else str(value) for key, value in values.items()}
@@ -97,7 +97,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
     with trainer.batch_thread() as pool, trainer.writer.pool, progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
-        unread = list[tuple[int, ToHost]]()  # steps and their gradient norms that are not read yet
+        unread = list[tuple[int, ToHost]]()  # steps, and copies of their gradient norms that may not be complete yet
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
             window_began += _validate(trainer, trainer.dev, stop)  # training must improve on these weights
@@ -121,7 +121,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
                 window, window_began = [], time.monotonic()
             bar.advance(1, text)
             if trainer.dev and to_validate:
-                window_began += _validate(trainer, trainer.dev, stop)  # leaves validation out of tokens per second
+                window_began += _validate(trainer, trainer.dev, stop)  # tokens per second exclude the validation
             reason = reason_to_stop(trainer, stop)
             if reason or to_save or state.best_step == state.step:
                 count_skipped(trainer, unread, 0)
@@ -156,7 +156,7 @@ def reason_to_stop(trainer: Trainer, stop: Stop) -> StopReason | None:
 
 def _describe(reason: StopReason, trainer: Trainer) -> str:
     if reason is StopReason.SIGNAL:
-        return "a signal asked for it; the same command resumes"
+        return "a signal asked for it; run the same command again to resume"
     if reason is StopReason.MAX_HOURS:
         return f"the limit of {trainer.settings.training.max_hours} hours is reached"
     state = trainer.state
@@ -164,7 +164,7 @@ def _describe(reason: StopReason, trainer: Trainer) -> str:
 
 
 def _print_start(trainer: Trainer) -> None:
-    """Print the run's first step and its size; warn if the recipe expects another size."""
+    """Print the first step and the size of a run. Warn if the recipe expects another size."""
     pairs = len(trainer.corpus.src)
     parameters = sum(p.numel() for p in trainer.transformer.parameters())
     step, steps, expect = trainer.state.step, trainer.settings.training.steps, trainer.settings.expect
@@ -221,7 +221,7 @@ def give_up(trainer: Trainer, step: int) -> None:
 
 
 def log_steps(trainer: Trainer, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar: Progress) -> str:
-    """Write metrics of the steps since the last record; return their summary for the progress line."""
+    """Write the metrics of the steps since the last record. Return a summary for the progress line."""
     settings, state, device = trainer.settings, trainer.state, trainer.accelerator.device
     nll, norm, tgt_tokens = zip(*window, strict=True)
     own = torch.tensor(sum(torch.stack(nll).tolist()), dtype=torch.float64, device=device)
@@ -250,7 +250,7 @@ def log_steps(trainer: Trainer, window: list[tuple[Tensor, Tensor, int]], second
 
 
 def _validate(trainer: Trainer, dev: DevSet, stop: Stop) -> float:
-    """Score the development set and remember the best step; return the seconds taken. Each process scores a share.
+    """Score the development set and update the best step. Return the time in seconds. Each process scores a share.
 
     A signal to any process interrupts the validation on all. The validation is repeated when the run resumes.
     """
@@ -285,7 +285,7 @@ def _report(trainer: Trainer, scores: dict[str, Any], seconds: float) -> None:
 
 
 def _save_model(trainer: Trainer) -> None:
-    """Write the last weights as the run's model, unless it has a model (perhaps an average) that is up to date."""
+    """Write the last weights as the model of the run, unless the run has a model of this step, such as an average."""
     directory, step = trainer.directory / "model", trainer.state.step
     final_steps = [step, *([trainer.state.best_step] if trainer.settings.averaging.best else [])]
     with contextlib.suppress(NmtError, IndexError):

@@ -1,4 +1,4 @@
-"""One process's share of training: model, optimizer, and the computation of a step."""
+"""The training steps of one process, with its model and optimizer."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ from nmt_cli.transformer.weights import load_into, load_model
 
 
 class Trainer:
-    """Takes the steps of a run. `start_trainer` returns a trainer that is ready."""
+    """Takes the training steps of a run. Use `start_trainer` to make a trainer."""
 
     def __init__(
         self,
@@ -41,11 +41,11 @@ class Trainer:
         state: checkpoints.State,
         moments: dict[str, Tensor],
     ) -> None:
-        """Build the data-parallel model, the optimizer (with `moments` as its state), the batches and the log."""
+        """Make the data-parallel model, the optimizer, the batches and the log. `moments` is the optimizer's state."""
         training, device = settings.training, accelerator.device
         self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
         self.transformer, self.state = transformer, state
-        self.warned = False  # whether it has warned of scores worse than expected; it does so only once
+        self.warned = False  # whether a warning about low scores has been printed; it is printed only once
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
         steps_per_epoch = batches.count_steps(corpus, training.tokens_per_step)
@@ -58,7 +58,7 @@ class Trainer:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
             raise DataError(f"{corpus.directory} has a sentence of {longest} tokens, too long for the model. {advice}")
         self.transformer.to(device)
-        self.dtype = choose_dtype(training.precision, device)  # of computations; weights and moments are float32
+        self.dtype = choose_dtype(training.precision, device)  # for computations; weights and moments are float32
         self.optimizer: Any = adam(self.transformer, training)
         checkpoints.restore_optimizer(self.transformer, self.optimizer, moments)
         model = LossModel(self.transformer, training.label_smoothing, self.dtype)
@@ -66,7 +66,7 @@ class Trainer:
             self.model = accelerator.prepare(model)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
         self.device_module = torch.get_device_module(device)
-        self.copy_stream = self.device_module.Stream()  # on which batches are copied to the device
+        self.copy_stream = self.device_module.Stream()  # for copies of batches to the device
         # Fields for the manifests of the checkpoints and the model.
         self.manifest = {"corpus": corpus.identity, "seen_tokens": corpus.seen_tokens}
         log = directory / "metrics.jsonl"
@@ -76,18 +76,18 @@ class Trainer:
         self.graphs: graphs.StepGraphs | None = None
 
     def batch_thread(self) -> ThreadPoolExecutor:
-        """Return an executor of one thread for `step_batch`, which uses this process's own device."""
+        """Return an executor with one thread for `step_batch`. The thread uses the device of this process."""
         device = self.device_module.current_device()
         return ThreadPoolExecutor(1, initializer=self.device_module.set_device, initargs=(device,))
 
     def step_batch(self, index: int) -> batches.StepBatch:
-        """Return this process's share of step `index` (from 0). Its copy to the device may not be finished yet."""
+        """Return the share of this process in step `index` (from 0). The copy to the device may not be finished yet."""
         micro_batches = self.plan.micro_batches_of(index)
         tokens = [self.plan.tokens(sentences, index) for sentences in micro_batches]
         costs = [max(sides) for sides in tokens]
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         groups, weight = batches.group_micro_batches(costs, rank, world, self.memory_tokens), 1.0
-        if not groups and any(costs):  # DDP waits for this process too: it computes a micro-batch with weight 0
+        if not groups and any(costs):  # DDP requires a pass of every process: compute a micro-batch with weight 0
             groups, weight = [[int(np.argmax(costs))]], 0.0
         sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
         with self.device_module.stream(self.copy_stream):  # meanwhile the previous step computes on another stream
@@ -97,9 +97,9 @@ class Trainer:
         return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight, copied)
 
     def take_step(self, step: int, batch: batches.StepBatch) -> tuple[Tensor, Tensor]:
-        """Update the weights in `step` (from 1), unless a gradient is not finite.
+        """Take step number `step` (from 1). If the gradient is not finite, the weights stay the same.
 
-        Return this process's negative log-likelihood and the norm of the gradient.
+        Return the negative log-likelihood of the share of this process, and the norm of the gradient.
         """
         batch.wait(self.device_module.current_stream())
         rate = noam_rate(step, self.settings.model.d_model, self.settings.training)
@@ -134,13 +134,13 @@ class Trainer:
         tokens = max(1, int(min(most, step_tokens / self.accelerator.num_processes)))
         pairs = self.plan.longest_pairs(tokens, self.accelerator.device)
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
-        _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam allocates them in its first step
+        _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam will allocate this memory in step 1
         self.accelerator.backward(0 * self.model(pairs)[0])  # also lets DDP settle the order of its buckets
         self.optimizer.zero_grad(set_to_none=True)
 
 
 def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Trainer:
-    """Return a trainer that continues from the checkpoint of `step`, or for step 0 from `init_from` or new weights.
+    """Return a trainer. It starts from the checkpoint of `step`, or for step 0, from `init_from` or new weights.
 
     All processes call this together. Only the main one reads the checkpoint and sends it to the others. Before
     the call returns, each process checks that its memory suffices for the longest sentences.
@@ -177,7 +177,7 @@ def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, dir
 def _read_checkpoint(
     directory: Path, step: int, transformer: Transformer
 ) -> tuple[checkpoints.State, dict[str, Tensor]]:
-    """Load the weights of a checkpoint into the model; return its state and moments."""
+    """Load the weights of a checkpoint into the model. Return the state and the moments of the checkpoint."""
     state = checkpoints.read_state(directory, step)
     weights, moments = checkpoints.load(directory, step)
     load_into(transformer, weights, checkpoints.directory_of(directory, step))

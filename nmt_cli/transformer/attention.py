@@ -1,9 +1,9 @@
 """Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
 
 Shapes: B sentences, S source length, T target length, N query tokens and M key tokens in a batch, H heads, K size per
-head, D d_model, R rows (one per token and head), G rows of all grids, padding included. A packed tensor x_ND is the
-concatenation of all sentences without padding. CUDA has an attention kernel for packed tensors. Elsewhere attention
-runs on padded grids, one for each block of consecutive sentences of similar length.
+head, D d_model, R rows (one per token and head), G rows of all grids, including padding. A packed tensor x_ND is the
+concatenation of all sentences, without padding. On a GPU, a kernel computes attention on packed tensors. Elsewhere,
+consecutive sentences of similar length form a block, and attention runs on one padded grid per block.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Device = torch.device | str
-TILE = 128  # tokens; flash attention rounds a maximum length up to a multiple of it
-MIN_WIDTH = 16  # of a grid: on a CPU, a float32 softmax over fewer columns takes ten times as long
+TILE = 128  # tokens; flash attention rounds a maximum length up to a multiple of this number
+MIN_WIDTH = 16  # minimum columns of a grid: on a CPU, a float32 softmax over fewer columns takes ten times as long
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shape, and most batches have a new one
 
 
 def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Copy arrays to the device together, as 32-bit integers. Return the buffer, and each array's part of it."""
+    """Copy arrays to the device in one buffer of 32-bit integers. Return the buffer and a view of it for each array."""
     sizes = [len(array) for array in arrays]
     buffer = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=torch.device(device).type == "cuda")
     np.concatenate(arrays, out=buffer.numpy(), casting="same_kind")
@@ -39,12 +39,14 @@ def token_positions(lengths: Int64s) -> tuple[Int64s, Int64s]:
 
 
 class Layout:
-    """The sentences of a packed batch and their blocks. `bounds` holds the first sentence of each block, then B.
+    """Where the sentences of a packed batch begin, and how they form blocks.
 
-    On the device: `positions_N`, the position of each token in its sentence; `lengths_B`; `offsets_B`, the first token
-    of each sentence, then N; `widths_B`, the grid width of the sentence's block. `integers` are these four on the host.
-    On the host only: `blocks`, the number of sentences and the grid width of each block; `full`, whether each block has
-    no padding; `max_length`, an upper bound on all lengths.
+    `bounds` holds the index of the first sentence of each block, and B at the end. These tensors are on the device:
+    `positions_N` has the position of each token in its sentence, `lengths_B` the length of each sentence, `offsets_B`
+    the index of the first token of each sentence and N at the end, and `widths_B` the width of each sentence's grid.
+    `integers` has the same four arrays on the host. The other attributes are on the host only: `blocks` has the number
+    of sentences and the grid width of each block, `full` tells which blocks have no padding, and `max_length` is an
+    upper bound on all lengths.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
@@ -58,7 +60,7 @@ class Layout:
         self.hold(to_device(self.integers, device)[1])
 
     def hold(self, integers: Sequence[Tensor]) -> None:
-        """Use these copies of `integers` on the device."""
+        """Set the four tensors on the device, which are copies of `integers`."""
         self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
 
     def index(self, heads: int) -> tuple[Tensor, Tensor]:
@@ -74,7 +76,7 @@ class Layout:
         return self._indices[heads]
 
     def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-        """Return a bias on the scores for each block. It hides padding or, if causal, all later tokens."""
+        """Return, for each block, a bias to add to the scores. It hides padding or, if causal, all later tokens."""
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
             return [mask_bias(ones(width, width).tril_(), dtype) for _, width in self.blocks]
@@ -83,7 +85,7 @@ class Layout:
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
-    """Return the index of the first pair of each block, then the number of pairs.
+    """Divide a batch into blocks. Return the index of the first pair of each block, and the number of pairs at the end.
 
     At most half of the scores computed for a block are padding, unless MIN_WIDTH widens its grids.
     """
@@ -99,8 +101,8 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 class _ToGrid(torch.autograd.Function):
     """Copy rows to the grids.
 
-    The backward pass only gathers, because padding has no gradient and each row is on the grids once. The gradient of
-    index_select would be a slower scatter-add.
+    Padding has no gradient, and each row is on the grids once, so the backward pass can gather the gradients. The
+    gradient of index_select would be a scatter-add, which is slower.
     """
 
     @staticmethod
@@ -114,9 +116,9 @@ class _ToGrid(torch.autograd.Function):
 
 
 def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
-    """Copy packed tokens to padded grids; return B x H x T x K for each block.
+    """Copy packed tokens to padded grids. Return one grid per block, B x H x T x K.
 
-    Padding holds the vector of some token, not zeros, so it must be masked. It gets no gradient.
+    Padding is not zero but a copy of a token's vector, so attention must mask the padding. Padding gets no gradient.
     """
     _, heads, size = x_NHK.shape
     rows_GK: Tensor = _ToGrid.apply(x_NHK.reshape(-1, size), *layout.index(heads))  # type: ignore[no-untyped-call]
@@ -125,7 +127,7 @@ def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
 
 
 def from_grids(grids: Sequence[Tensor], layout: Layout) -> Tensor:
-    """Return N x H x K: the tokens of padded grids as a packed tensor. Padding gets no gradient."""
+    """Copy the tokens of padded grids to a packed tensor, N x H x K. Padding gets no gradient."""
     _, heads, _, size = grids[0].shape
     rows_GK = torch.cat([grid.reshape(-1, size) for grid in grids])
     return F.embedding(layout.index(heads)[0], rows_GK).view(-1, heads, size)
@@ -137,12 +139,12 @@ def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Return B x 1 x 1 x size: a bias on the scores that hides padding."""
+    """Return a bias to add to the scores, B x 1 x 1 x size. It hides padding."""
     return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Return the softmax over the last dimension. A CPU uses float32, which is up to three times as fast as bf16."""
+    """Return the softmax over the last dimension. On a CPU, float32 is up to three times as fast as bf16, so use it."""
     wide = None if scores.is_cuda else torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores, -1, dtype=wide).to(scores.dtype)
 
@@ -165,7 +167,7 @@ def has_kernel(x: Tensor, d_k: int, d_v: int) -> bool:
 def packed_attention(
     q_NHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, queries: Layout, keys: Layout, *, causal: bool
 ) -> Tensor:
-    """Return the output of attention within each sentence, N x H x K. If causal, tokens do not attend to later ones."""
+    """Return the output of attention within each sentence, N x H x K. If causal, no token attends to a later one."""
     if has_kernel(q_NHK, q_NHK.shape[2], v_MHK.shape[2]):
         from torch.nn.attention.varlen import varlen_attn  # takes 4 s: it imports torch's compiler
 
@@ -178,7 +180,7 @@ def packed_attention(
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Apply a layer in the dtype of `x`. The layer's own float32 weights are the master copy."""
+    """Apply a layer in the dtype of `x`. The weights are cast for this call. The layer keeps them in float32."""
     bias = layer.bias
     return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)
 
@@ -186,8 +188,8 @@ def linear(x: Tensor, layer: nn.Linear) -> Tensor:
 class Attention(nn.Module):
     """Multi-head attention.
 
-    The paper's W^Q, W^K and W^V of all heads are rows of `query` and `key_value` or, in self-attention, of
-    `query_key_value`. The paper has no biases, but the code released in 2017 has them.
+    `query_key_value` (in cross-attention, `query` and `key_value`) stacks the matrices W^Q, W^K and W^V of all heads.
+    The paper has no biases, but the code that its authors released in 2017 has them.
     """
 
     def __init__(self, d_model: int, num_heads: int, d_k: int, d_v: int, *, bias: bool, cross: bool) -> None:
@@ -208,7 +210,7 @@ class Attention(nn.Module):
         return [*self.query_key_value.weight.split(self.sizes), self.output.weight]
 
     def heads(self, x_ND: Tensor, memory_MD: Tensor | None = None) -> list[Tensor]:
-        """Return queries of `x_ND`, and keys and values of `memory_MD` (default: `x_ND`): each (N or M) x H x K."""
+        """Return queries from `x_ND`, and keys and values from `memory_MD` (default: `x_ND`), (N or M) x H x K each."""
         if memory_MD is None:
             parts = linear(x_ND, self.query_key_value).split(self.sizes, -1)
         else:

@@ -1,10 +1,12 @@
-"""Incremental decoding: one token per step, for many sentences at once, each at its own position.
+"""Decode one token per step, for many sentences at once. Each sentence may be at a different position.
 
-Shapes: S slots (each for one sentence in the search), W hypotheses per slot, R = S x W rows, H heads, K size per
-head, E cache entries, L source positions, G = S x W x H rows that a step adds to a cache. Keys and values are not moved
-when a hypothesis continues another one: `used_SWE` marks the entries of each hypothesis. A new token is written to an
-entry that no hypothesis of its slot uses. The entries of an SSRU hold its states, and a hypothesis reads only its
-latest state. Everything except keys, values and states is on the host, so that a step never waits for the device.
+Shapes: S slots (one sentence each), W hypotheses per slot, R = S x W rows, H heads, K size per head, E cache entries,
+L source positions, G = S x W x H rows that a step adds to a cache.
+
+A cache entry holds the keys and values of one token. When a hypothesis continues another hypothesis, no entries are
+copied. Instead, `used_SWE` marks the entries that belong to each hypothesis. A new token is written to an entry that no
+hypothesis of its slot uses. For an SSRU, each entry holds a state, and a hypothesis reads only its latest state. Keys,
+values and states are on the device. Everything else is on the host, so that a step never waits for the device.
 """
 
 import copy
@@ -31,13 +33,14 @@ from nmt_cli.transformer.attention import (
 from nmt_cli.transformer.model import PAD, Transformer, layer_norm, layers
 from nmt_cli.transformer.recurrence import SSRU
 
-BLOCK = 64  # the vocabulary is padded to a multiple of it
+BLOCK = 64  # the vocabulary is padded to a multiple of this number
 
 
 def for_inference(model: Transformer, dtype: torch.dtype) -> Transformer:
-    """Return a copy of a model with matrix products in `dtype`, on the same device.
+    """Return a copy of a model, on the same device, that computes matrix products in `dtype`.
 
-    It has an additional layer for the logits, `output`: the embedding matrix, padded with zeros to a multiple of BLOCK.
+    The copy has an additional layer `output` that computes the logits. Its weights are the embedding matrix, padded
+    with zeros to a multiple of BLOCK rows.
     """
     frozen = copy.deepcopy(model).eval().requires_grad_(False)
     weight_VD = frozen.embedding_of("output").weight
@@ -65,14 +68,14 @@ def _logits(x_RD: Tensor, output: nn.Linear) -> Tensor:
 
 
 class DecoderCache:
-    """Key/value caches of models from `for_inference`. A slot has `width` hypotheses; `resize` adds slots."""
+    """Caches of keys and values for models from `for_inference`. A slot has `width` hypotheses. `resize` adds slots."""
 
     def __init__(self, models: Sequence[Transformer], dtype: torch.dtype, width: int) -> None:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
-        self.captured = self.device.type == "cuda"  # steps are CUDA graphs, which read all changing values from tensors
-        # The caches have a multiple of `round` entries, at most `spare` times as many as needed. Both are larger on
-        # CUDA, so that the size changes rarely: after each change, a step must be captured again.
+        self.captured = self.device.type == "cuda"  # whether steps are captured as CUDA graphs
+        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. Both are larger
+        # on a GPU, so that the number changes rarely, because a step must be captured again after each change.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._past(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -94,7 +97,7 @@ class DecoderCache:
         return -(-max(entries, MIN_WIDTH) // self.round) * self.round
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
-        """Keep these slots, in this order, and add empty ones up to `slots`."""
+        """Keep the slots `keep`, in this order, and add empty slots until there are `slots`."""
         index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), slots - len(keep)
 
         def resized(x: Tensor) -> Tensor:
@@ -112,7 +115,7 @@ class DecoderCache:
         self.used_SWE, self.last_SW = self.used_SWE[every_S1, parents_SW], self.last_SW[every_S1, parents_SW]
 
     def encode(self, src_N: Tensor, src: Layout) -> list[Tensor]:
-        """Return the cross-attention keys and values of each layer for packed source sentences, N x H(d_k + d_v)."""
+        """Encode packed sentences. Return the cross-attention keys and values of each layer, N x H(d_k + d_v)."""
         encoded = []
         for model in self.models:
             memory_ND = model.encode(src_N, src, self.dtype)
@@ -120,7 +123,7 @@ class DecoderCache:
         return encoded
 
     def fill(self, slots: list[int], encoded: list[Tensor], starts: Sequence[int], lengths: Sequence[int]) -> None:
-        """Put sentences into slots. `starts` and `lengths` select each sentence's rows of `encoded` (from `encode`)."""
+        """Put sentences into slots. `starts` and `lengths` give the rows of each sentence in the result of `encode`."""
         self.src_lengths_S[slots], self.used_SWE[slots] = lengths, False
         length, room = self._rounded(int(self.src_lengths_S.max())), self.memory[0][0].shape[2]
         if not length <= room <= 2 * length:
@@ -136,15 +139,15 @@ class DecoderCache:
 
     def release(self, slots: list[int]) -> None:
         self.src_lengths_S[slots] = 0
-        self.last_SW[slots] = 0  # the old entries may be cropped before the slots are filled again
+        self.last_SW[slots] = 0  # the old entries may no longer exist when the slots are filled again
 
     def allocate_entries(self) -> list[Int64s]:
-        """Reserve an entry for the next token of each hypothesis. Return the last four arguments of `step`."""
+        """Reserve an entry for the next token of each hypothesis. Return the last four arguments for `step`."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
         if not enough <= entries <= self.spare * enough:
-            more = enough - entries  # if negative, F.pad crops; a mere slice would be copied by each matrix product
+            more = enough - entries  # if negative, F.pad crops to a copy; a slice would be copied in each step
             self.past = [[F.pad(x, (0, 0, 0, more)) for x in cache] for cache in self.past]
             self.used_SWE = np.pad(self.used_SWE[:, :, :enough], ((0, 0), (0, 0), (0, max(0, more))))
             needed_SE = np.pad(needed_SE[:, :enough], ((0, 0), (0, max(0, more))))
@@ -160,9 +163,9 @@ class DecoderCache:
     def _attend(
         self, attention: Attention, k_v: list[Tensor], bias: Tensor, new_G: Tensor | None, x_RD: Tensor
     ) -> Tensor:
-        """Return the output of attention, R x D. Keys and values are S x H x keys x K; `bias` is added to the scores.
+        """Return the output of attention, R x D. Keys and values are S x H x keys x K. `bias` is added to the scores.
 
-        In self-attention, the keys and values of x_RD are first written to the entries `new_G`.
+        In self-attention, the keys and values of `x_RD` are first written to the rows `new_G` of the cache.
         """
         heads = attention.num_heads
         if new_G is None:
@@ -171,7 +174,7 @@ class DecoderCache:
             sizes = [heads * x.shape[3] for x in k_v]
             q_RC, *new = linear(x_RD, attention.query_key_value).split([sizes[0], *sizes], -1)
             for cache_SHEK, part_RC in zip(k_v, new, strict=True):
-                # index_copy_ takes half the time when it copies whole rows.
+                # With one index per row, index_copy_ takes half the time.
                 cache_SHEK.view(-1, cache_SHEK.shape[3]).index_copy_(0, new_G, part_RC.reshape(-1, cache_SHEK.shape[3]))
         k, v = (x.flatten(0, 1) for x in k_v)
         q_SHWK = q_RC.view(self.slots, self.width, heads, -1).transpose(1, 2)
@@ -185,9 +188,9 @@ class DecoderCache:
     def _recur(
         recurrence: SSRU, states_SED: Tensor, first_R1: Tensor, before_R: Tensor, new_R: Tensor, x_RD: Tensor
     ) -> Tensor:
-        """Return the output of an SSRU, R x D. States are read at entries `before_R` and written to `new_R`.
+        """Return the output of an SSRU, R x D. States are read from entries `before_R` and written to entries `new_R`.
 
-        `first_R1` marks the hypotheses without a token, which have no state yet.
+        `first_R1` marks hypotheses that have no tokens and therefore no state.
         """
         rows_GD = states_SED.view(-1, states_SED.shape[2])
         h_RD, new_RD = recurrence.step(x_RD, rows_GD[before_R].masked_fill(first_R1, 0))
@@ -203,10 +206,10 @@ class DecoderCache:
         before_SW: Tensor,
         lengths_S: Tensor,
     ) -> list[Tensor]:
-        """Return each model's logits after the last token of each hypothesis, R x V (V: a multiple of BLOCK).
+        """Return the logits of each model for the next token of each hypothesis, R x V (V is a multiple of BLOCK).
 
-        The first token of a hypothesis is PAD. The last four arguments are from `allocate_entries`. A step may be
-        repeated without harm, so it can be captured as a CUDA graph.
+        `ids_R` has the last token of each hypothesis, or PAD at the beginning. The last four arguments are from
+        `allocate_entries`. Repeating a step gives the same result, so a step can be captured as a CUDA graph.
         """
         past_bias = mask_bias(used_SWE[:, None], self.dtype)
         memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)

@@ -1,4 +1,4 @@
-"""model.json: the settings of a stored model that translation reads.
+"""Read and make model.json, which has the settings of a stored model that translation needs.
 
 A model directory also holds the recipe, for fine-tuning and reports. Translation reads the recipe only in directories
 of nmt 0.1, which have no model.json, because a recipe needs pydantic, whose import takes longer than a translation.
@@ -53,8 +53,8 @@ class Architecture:
     activation: Literal["relu", "swish", "gelu"]
     source_vocabulary: Annotated[int, Range(0)]
     tied_output: bool
-    source_eos: bool = True  # the encoder reads the EOS of the source
-    decoder_cell: Literal["attention", "ssru"] = "attention"  # models of nmt 1.0 and older lack it
+    source_eos: bool = True  # whether the encoder reads the EOS of the source
+    decoder_cell: Literal["attention", "ssru"] = "attention"  # missing in models of nmt 1.0 and older
 
     @property
     def depths(self) -> tuple[int, int]:
@@ -71,20 +71,20 @@ class Decoding:
     extra_length: Annotated[int, limits.EXTRA_LENGTH]
     split: bool
     copy_wordless: bool
-    case: Literal["auto", "off"] = "auto"  # models of nmt 1.0 and older lack it
+    case: Literal["auto", "off"] = "auto"  # missing in models of nmt 1.0 and older
     target_prefix: Text = ""  # token that begins every translation and is not shown
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Everything that translation needs from a model besides its tensors and its tokenizer."""
+    """All that translation needs from a model besides its tensors and tokenizer."""
 
-    src: Text  # language codes
-    tgt: Text
-    output: Literal["text", "trees"]  # trees: the model parses
-    vocabulary_size: Size  # target tokens
-    max_tokens: Size | None  # longest line in the training text; None: no limit
-    seen_tokens: Size | None  # 99.9th percentile of source lengths in training, EOS included; None: unknown
+    src: Text  # language code
+    tgt: Text  # language code
+    output: Literal["text", "trees"]  # "trees" if the model is a parser
+    vocabulary_size: Size  # number of target tokens
+    max_tokens: Size | None  # maximum length of lines in the training text, if limited
+    seen_tokens: Size | None  # 99.9th percentile of source lengths in training, including EOS, if known
     architecture: Architecture
     decoding: Decoding
     tags: list[Text] = field(default_factory=list)  # names of tokens before the source that are not languages

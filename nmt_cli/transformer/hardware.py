@@ -1,4 +1,4 @@
-"""Devices, dtypes, memory, CUDA graphs, and copies to the host."""
+"""Functions for devices, dtypes, memory, CUDA graphs, and copies between the host and the device."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.system.operating_system import cpu_features, set_malloc_options
 
 BACKEND = "inductor"  # of torch.compile
-ALIGNMENT = 16  # of arrays in one buffer, in bytes
+ALIGNMENT = 16  # bytes; each array in a buffer begins at a multiple of this number
 T = TypeVar("T")
 
 
@@ -32,7 +32,7 @@ def choose_device() -> torch.device:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype for "auto", "fp32" or "bf16"; auto is bf16 if the hardware supports it."""
+    """Return the dtype for "auto", "fp32" or "bf16". "auto" selects bf16 if the hardware supports it."""
     if device.type == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -44,9 +44,9 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 @functools.cache
 def compiled(function: Callable[..., Any], device: torch.device, eager: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function compiled for tensors of any size, or `eager` where that is impossible or slower.
+    """Return a function compiled for tensors of any size.
 
-    Compiled code is slower on a CPU.
+    Return `eager` if torch cannot compile for the device, and always on a CPU, where compiled code is slower.
     """
     return torch.compile(function, dynamic=True, backend=BACKEND) if can_compile(device) else eager
 
@@ -59,9 +59,9 @@ def can_compile(device: torch.device) -> bool:
     from torch._inductor import config as inductor  # takes a second: it imports torch's compiler
 
     torch.fx.experimental._config.use_duck_shape = False  # sizes that are equal in one batch may differ in the next
-    torch._dynamo.config.specialize_float = True  # our floats are settings, which never change
-    torch._dynamo.config.optimize_ddp = False  # True splits graphs at DDP's buckets, but our graphs are single layers
-    # Cast all weights of a layer in one kernel. Do not combine reductions, which may fail (pytorch issue 187269).
+    torch._dynamo.config.specialize_float = True  # the float arguments are settings, which never change
+    torch._dynamo.config.optimize_ddp = False  # True would split graphs, but each graph here is a single layer
+    # Cast all weights of a layer in one kernel. Combine no reductions, because that may fail (pytorch issue 187269).
     inductor.combo_kernels = inductor.combo_kernels_pointwise_only = True
     try:
         torch.compile(torch.neg, backend=BACKEND)(torch.zeros(2, device=device))
@@ -74,20 +74,20 @@ def can_compile(device: torch.device) -> bool:
 def reuse_memory() -> None:
     """Make glibc keep freed memory for the next tensor, instead of returning large blocks to the kernel.
 
-    This saves a sixth of the time of a training step, and a third of the time of a search step with 37,000 subwords
-    (see tests/benchmarks/README.md). It affects the whole process, so only commands and the processes that they fork
-    call it.
+    This saves a sixth of the time of a training step, and a third of the time of a search step with a vocabulary of
+    37,000 subwords (see tests/benchmarks/README.md). The setting affects the whole process, so only commands and the
+    processes that they fork call this function.
     """
     m_trim_threshold, m_mmap_max, m_arena_max = -1, -4, -8  # malloc.h
-    # With one arena, all threads can reuse the memory that the thread preparing batches has freed.
+    # With a single arena, a thread can reuse memory that another thread has freed.
     set_malloc_options({m_arena_max: 1, m_mmap_max: 0, m_trim_threshold: 2**31 - 1})
 
 
 class Staged:
-    """A buffer on the host and one on the device, for arrays with the shapes and dtypes of `arrays`.
+    """Copies several arrays to the device in one transfer. All copies must have the shapes and dtypes of `arrays`.
 
-    `copy` sends all arrays at once. It overwrites the host's buffer, so the device must have finished the previous
-    copy.
+    `copy` overwrites a buffer on the host, so the previous transfer must have ended. `tensors` are the arrays on the
+    device.
     """
 
     def __init__(self, device: torch.device, arrays: Sequence[npt.NDArray[Any]]) -> None:
@@ -112,20 +112,20 @@ class Staged:
 
 @functools.cache
 def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.Lock]:
-    """Return the stream for all graph captures of this process, and its lock.
+    """Return the stream for all graph captures of this process, and the lock for that stream.
 
-    Torch hands out 32 streams in turn. If each search took a new one, one of them would get the stream on which batches
-    are copied.
+    Torch has only 32 streams and hands them out in turn. If each capture took a new stream, one capture would get the
+    stream on which batches are copied.
     """
     return torch.cuda.Stream(device), threading.Lock()
 
 
 class Replayed:
-    """A function of arrays, replayed as a CUDA graph: one copy and one launch for hundreds of kernels.
+    """Calls a function of arrays and, on a GPU, replays it as a CUDA graph, which launches all its kernels at once.
 
-    `storage` returns a key for the memory that the function uses besides its arrays. The second call in a row with the
-    same shapes and the same key is captured as a graph; later ones replay it. The function must not read from the
-    device. A result is valid until the next call.
+    `storage` returns a key that identifies the memory that the function uses besides its arrays. When two calls in a
+    row have the same shapes and the same key, the second call captures a graph, and later calls replay the graph. The
+    function must not copy anything to the host. A result is valid until the next call.
     """
 
     def __init__(self, device: torch.device, storage: Callable[[], object]) -> None:
@@ -149,15 +149,17 @@ class Replayed:
 
 
 def captured(device: torch.device, function: Callable[[], T], pool: Any = None) -> tuple[torch.cuda.CUDAGraph, T]:
-    """Return a CUDA graph of the kernels that `function` launches, and its result, which every replay overwrites.
+    """Return a CUDA graph of the kernels that `function` launches, and the function's result.
 
-    `function` must not read from the device. Graphs with the same `pool` (`CUDAGraph.pool`) share memory: never replay
-    two at once, and copy a result before the next replay.
+    Every replay overwrites the result. `function` must not copy anything to the host. Graphs with the same `pool`
+    (`CUDAGraph.pool`) share memory, so never replay two of them at the same time, and copy a result before the next
+    replay.
     """
     stream, lock = _capture_stream(device)
     free, total = torch.cuda.mem_get_info(device)
     with lock, torch.cuda.stream(stream):
-        if free < total / 8:  # a capture cannot use the allocator's cache, which is slow to empty
+        # A capture cannot use the memory in torch's cache. Emptying the cache is slow, so do this only if needed.
+        if free < total / 8:
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
         # capture_begin allocates a little. If that failed, torch would abort while destroying the graph, so fail here.
@@ -176,7 +178,7 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
 
 
 class ToHost:
-    """Copies of tensors to the host, enqueued on the current stream. Any thread may wait for them with `get`."""
+    """Starts copies of tensors to the host on the current stream. `get` waits for the copies, in any thread."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         # A non-blocking copy from CUDA allocates pinned memory.

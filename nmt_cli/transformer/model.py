@@ -1,8 +1,7 @@
-"""The Transformer, in the order of section 3 of the paper, with residual dropout.
+"""The Transformer of "Attention Is All You Need" (the paper). The comments give the paper's sections.
 
-Shapes: B sentences, S source length, T target length, N tokens in a packed batch, D d_model, V vocabulary. The epsilon
-of layer norm is 1e-5, which other toolkits assume for exported models. The paper does not state it; the code released
-in 2017 has 1e-6.
+Shapes: B sentences, N tokens in a packed batch (all sentences one after another, without padding), D d_model, V
+vocabulary.
 """
 
 import math
@@ -33,10 +32,10 @@ from nmt_cli.transformer.hardware import compiled
 from nmt_cli.transformer.recurrence import SSRU
 
 Int32s = npt.NDArray[np.int32]
-PAD = 0  # never predicted; its embedding of zeros is the decoder's first input
-LAYER_NORM_EPSILON = 1e-5
+PAD = 0  # never predicted; its embedding is all zeros and is the decoder's first input
+LAYER_NORM_EPSILON = 1e-5  # other toolkits assume this value; the paper states none
 LEVELS = 1 << 16  # dropout probabilities are rounded to multiples of 1 / LEVELS
-GOLDEN = -1640531527  # 2^32 / golden ratio as a signed integer: its multiples are far apart
+GOLDEN = -1640531527  # 2^32 / golden ratio as a signed integer: successive multiples, modulo 2^32, are far apart
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
 
 
@@ -48,12 +47,12 @@ class Batch:
     tgt_in_N: Tensor  # target ids shifted right by one, PAD before each sentence
     tgt_out_N: Tensor  # target ids, EOS after each sentence: the labels
     tgt: Layout
-    src_seeds_N: Tensor | None = None  # from `token_seeds`; None: no dropout
+    src_seeds_N: Tensor | None = None  # from `token_seeds`, or None without dropout
     tgt_seeds_N: Tensor | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes that determine which kernels the batch runs, provided that attention takes packed tokens."""
+        """The sizes of the batch that select its kernels, provided that attention takes packed tokens."""
         sides = (self.src_N, self.src), (self.tgt_in_N, self.tgt)
         return tuple(size for ids_N, side in sides for size in (len(ids_N), len(side.lengths_B), side.max_length))
 
@@ -61,9 +60,9 @@ class Batch:
 def pack(
     src_N: Int64s, src_lengths: Int64s, tgt_N: Int64s, tgt_lengths: Int64s, device: Device = "cpu", *seeds_N: Int32s
 ) -> Batch:
-    """Return a batch of concatenated ids, with EOS after each sentence.
+    """Return a batch of packed sentences, each of which ends with EOS.
 
-    `seeds_N` has the token seeds of each side, or nothing. All integers are copied to the device together.
+    `seeds_N` is empty or has the token seeds of both sides. All integers are copied to the device together.
     """
     tgt_in_N = np.empty_like(tgt_N)
     tgt_in_N[1:] = tgt_N[:-1]
@@ -78,20 +77,20 @@ def pack(
 
 
 def without_eos(ids_N: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Return sentences without the last token of each; an empty sentence keeps its EOS."""
+    """Remove EOS from the end of each sentence, unless the sentence has no other token. Return the ids and lengths."""
     longer = lengths > 1
     return np.delete(ids_N, np.cumsum(lengths)[longer] - 1), lengths - longer
 
 
 def mix_(x: Tensor) -> Tensor:
-    """Hash 32-bit integers in place with the finalizer of MurmurHash3. The masks make each shift a logical one."""
+    """Hash 32-bit integers in place with the finalizer of MurmurHash3. The masks make each shift a logical shift."""
     x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF)).mul_(-2048144789)
     x.bitwise_xor_((x >> 13).bitwise_and_(0x7FFFF)).mul_(-1028477387)
     return x.bitwise_xor_((x >> 16).bitwise_and_(0xFFFF))
 
 
 def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32s:
-    """Return 32 bits per token: a hash of the key, of the sentence's number in the corpus, and of the position."""
+    """Return a 32-bit hash per token, of the key, the sentence's number in the corpus, and the token's position."""
     start = int(np.random.SeedSequence(list(key)).generate_state(1, np.uint32)[0])
     numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32))).numpy()
     sentences_N, positions_N = token_positions(lengths)
@@ -100,11 +99,11 @@ def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32
 
 
 def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.dtype) -> Tensor:
-    """Return N x width zeros (with this probability) and ones. Each hash of 32 bits serves two channels."""
+    """Return a mask of zeros (with the given probability) and ones, N x width. Two channels share each 32-bit hash."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # for fusion, each channel hashes its pair's number and takes half of the bits
-        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this mask, compiled products would not wrap around
+    if torch.compiler.is_compiling():  # hash once per channel, not per pair of channels: torch can fuse this
+        pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this mask, compiled products do not wrap around
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
     bits_ND = mix_(seeds_N[:, None] + mix_(channels_D[: (width + 1) // 2] * GOLDEN)).view(torch.int16)
@@ -112,15 +111,15 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
 
 
 def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
-    """Return the seeds for the next place with dropout in the model."""
+    """Return the seeds for the next dropout operation of the model."""
     return None if seeds_N is None else mix_(seeds_N + GOLDEN)
 
 
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
-    """Return dropout(y), or x + dropout(y) if `x_ND` is given. Without seeds, nothing drops out.
+    """Return dropout(y), or x + dropout(y) if `x_ND` is given. Without seeds, y is unchanged.
 
-    A hash of the token's seed, the place in the model and the channel decides which values drop out. The device and the
-    other sentences of the batch have no influence.
+    A hash of the token's seed and the channel decides whether a value is dropped. The device and the other sentences of
+    the batch do not matter.
     """
     if seeds_N is None:
         return y_ND if x_ND is None else x_ND + y_ND
@@ -139,9 +138,9 @@ def dropped_sum(
 
 
 def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
-    """Return the positional encodings of section 3.5, length x d_model: sines at even, cosines at odd channels.
+    """Return the positional encodings of section 3.5, length x d_model, with sines at even and cosines at odd channels.
 
-    With kind "marian", the last wavelength is 10000 x 2 pi, as in Marian. The paper's last one is a little shorter.
+    With kind "marian", the longest wavelength is 10000 x 2 pi, as in Marian. In the paper it is a little shorter.
     """
     pairs = d_model // 2
     last = max(1, pairs - 1) if kind == "marian" else pairs
@@ -151,7 +150,7 @@ def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
 
 
 def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Normalize each token, with float32 statistics for any dtype of `x_ND`."""
+    """Normalize each token. The mean and the variance are computed in float32, whatever the dtype of `x_ND`."""
     weight: Tensor = norm.weight
     bias: Tensor = norm.bias
     if not x_ND.is_cpu:  # the CUDA kernel does not accept mixed dtypes
@@ -160,7 +159,7 @@ def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2 (equation 2)."""
+    """max(0, x W1 + b1) W2 + b2 (equation 2). The settings may replace max(0, ...) by another activation function."""
 
     def __init__(self, settings: schema.Model) -> None:
         super().__init__()
@@ -173,7 +172,10 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """Norm "post" (section 3.1): norm(x + dropout(sublayer(x))). Norm "pre": x + dropout(sublayer(norm(x)))."""
+    """A residual connection with layer norm.
+
+    Norm "post" (section 3.1): norm(x + dropout(sublayer(x))). Norm "pre": x + dropout(sublayer(norm(x))).
+    """
 
     def __init__(self, settings: schema.Model) -> None:
         super().__init__()
@@ -203,7 +205,7 @@ class Layer(nn.Module):
     def packed(
         self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer on packed tokens. A decoder layer also attends to `memory`."""
+        """Run the layer on packed tokens. `memory` is the output of the encoder, for decoder layers only."""
         if self.recurrent:
             sublayers = [partial(self.recurrence, layout=layout)]
         else:
@@ -215,7 +217,7 @@ class Layer(nn.Module):
     def forward(
         self, x_ND: Tensor, sublayers: Sequence[Callable[[Tensor], Tensor]], seeds_N: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the layer's output and the seeds of its last dropout. The feed-forward layer is last."""
+        """Run the sublayers and then the feed-forward network. Return the output and the seeds of the last dropout."""
         for residual, sublayer in zip(self.residuals, [*sublayers, self.feed_forward], strict=True):
             seeds_N = next_dropout_site(seeds_N)
             x_ND = residual(x_ND, sublayer, seeds_N)
@@ -229,8 +231,8 @@ def layers(stack: nn.ModuleList) -> list[Layer]:
 class Transformer(nn.Module):
     """The encoder-decoder of figure 1.
 
-    Source, target and output share one embedding matrix, unless the settings ask for a separate one. V is the size of
-    the target's vocabulary, PAD included.
+    Source, target and output share one embedding matrix, unless the settings ask for separate ones. V is the size of
+    the target vocabulary, including PAD.
     """
 
     def __init__(self, settings: schema.Model, vocabulary_size: int) -> None:
@@ -258,7 +260,7 @@ class Transformer(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw weights as the code released in 2017 does: Glorot uniform matrices, N(0, 1/d_model) embeddings."""
+        """Initialize the weights as in Tensor2Tensor (2017): Glorot uniform matrices, N(0, 1/d_model) embeddings."""
         for module in self.modules():
             if isinstance(module, nn.Linear) and module.bias is not None:
                 module.bias.zero_()
@@ -286,7 +288,7 @@ class Transformer(nn.Module):
         return self.get_buffer("sinusoids")
 
     def embed(self, ids_N: Tensor, positions_N: Tensor, side: str) -> Tensor:
-        """Return embeddings x sqrt(d_model) plus positions, float32 (sections 3.4 and 3.5)."""
+        """Return embeddings x sqrt(d_model) plus positional encodings, in float32 (sections 3.4 and 3.5)."""
         return scaled_sum(self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side)))
 
     def _first_input(
@@ -294,8 +296,9 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the input of the first layer in `dtype`.
 
-        If gradients are needed, the sum is compiled to one kernel. The look-ups are not compiled: to compute gradients,
-        torch sorts the ids, but compiled code would make many atomic additions to the same few rows.
+        If gradients are needed, the sum of the two vectors is compiled to one kernel. The look-ups are not compiled,
+        because compiled code computes their gradients by atomic additions, often to the same few rows. Without
+        compilation, torch sorts the ids, which is faster.
         """
         vectors = self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side))
         function = compiled(dropped_sum, ids_N.device, dropped_sum) if torch.is_grad_enabled() else dropped_sum
@@ -305,7 +308,7 @@ class Transformer(nn.Module):
         return cast(Tensor, function(*vectors, seeds_N, self.settings.dropout, dtype))
 
     def _packed_layer(self, x_ND: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        """Return the function that runs a layer, compiled to one graph if gradients of packed tokens are needed."""
+        """Return Layer.packed, compiled to one graph if gradients are needed and attention takes packed tokens."""
         fits = torch.is_grad_enabled() and has_kernel(x_ND, self.settings.d_k, self.settings.d_v)
         return compiled(Layer.packed, x_ND.device, Layer.packed) if fits else Layer.packed
 
@@ -323,7 +326,7 @@ class Transformer(nn.Module):
         seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
         x_ND = self._first_input(batch.tgt_in_N, batch.tgt.positions_N, "tgt", memory_ND.dtype, seeds_N)
         forward = self._packed_layer(x_ND)
-        if self.settings.decoder_cell == "ssru":  # it would be compiled again for each number of passes of its scan
+        if self.settings.decoder_cell == "ssru":  # compilation would be repeated for each number of passes of the scan
             forward = cast(Callable[..., tuple[Tensor, Tensor | None]], Layer.packed)
         for layer in self.decoder:
             x_ND, seeds_N = forward(layer, x_ND, batch.tgt, seeds_N, (memory_ND, batch.src))
@@ -335,10 +338,10 @@ class Transformer(nn.Module):
         return self.decode(batch, self.encode(batch.src_N, batch.src, dtype, batch.src_seeds_N))
 
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the two factors of the logits: hidden states and embedding matrix.
+        """Return the two matrices whose product is the logits: hidden states and output embeddings.
 
-        A bias becomes one more column of each. Columns of zeros then pad both to a multiple of 8, which fast matrix
-        products on GPUs require.
+        An output bias becomes one more column in each matrix. Columns of zeros then pad the width to a multiple of 8,
+        because other widths are slow on GPUs.
         """
         weight_VD = self.embedding_of("output").weight
         if self.output_bias is None:
@@ -348,7 +351,7 @@ class Transformer(nn.Module):
         return torch.cat([hidden_ND, columns[0]], 1), torch.cat([weight_VD, columns[1]], 1)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        """Return logits_NV, -inf for PAD."""
+        """Return logits_NV, with -inf for PAD."""
         hidden_ND, weight_VD = self.output_terms(hidden_ND)
         logits_NV = F.linear(hidden_ND, weight_VD.to(hidden_ND.dtype))
         logits_NV[:, PAD] = -torch.inf

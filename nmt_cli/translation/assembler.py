@@ -1,4 +1,4 @@
-"""Join the hypotheses of segments into translations of texts, and search failed segments again."""
+"""Join the translations of segments into translations of texts, and search failed segments again."""
 
 import logging
 import math
@@ -14,20 +14,20 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # in a row: of the source, its halves and its quarters
-# Lead, in nats per token, that capitals need to win against sentence case. With a small model of Multi30k, 31 of 146
-# short phrases in capitals score higher as given than in sentence case, but only one by more than 0.6. A high score
-# means little here: the tokenizer spells capitals letter by letter, and such a translation is often nonsense whose
-# letters are likely.
+MAX_HALVINGS = 3  # the source, its halves and its quarters may be cut into halves
+# A translation from capitals wins against one from sentence case only if its score, in nats per token, is higher by
+# this much. The tokenizer splits words in capitals into letters, so the translation is often nonsense whose letters are
+# likely. With a small model trained on Multi30k, 31 of 146 short phrases scored higher in capitals than in sentence
+# case, but only one phrase by more than 0.6.
 CLEARLY = 0.5
-EXCESS, MARGIN = 4, 10  # a translation has failed if it has EXCESS times as many tokens as its source, plus MARGIN
+EXCESS, MARGIN = 4, 10  # a translation of at least EXCESS * (source tokens) + MARGIN tokens may have failed
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
-    """Join the hypotheses of a line's segments. The result is empty if there are none.
+    """Join one hypothesis of each segment of a line into one. Without segments, the result is empty.
 
-    Texts are joined by a space, or by nothing between Chinese or Japanese characters.
+    Texts are joined by a space, but between Chinese or Japanese characters without a space.
     """
     texts = tokenizer.target.decode([part.ids for part in parts])
     texts = [part.text or text for part, text in zip(parts, texts, strict=True)]
@@ -41,9 +41,12 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
 
 
 class Assembler:
-    """Receives segments from the queue. A segment whose translation is empty or loops is searched again in halves. If
-    the halves fail, too, they stay untranslated. A segment whose translation lacks a term is searched again with
-    constraints. An error fails only the text in which it occurs."""
+    """Receives segments from the queue when their search is done.
+
+    If a translation is empty, loops or is far too long, the segment is cut into halves, and these are searched. If the
+    halves fail, too, their source text is used. If a glossary term is missing from a translation, the segment is
+    searched again with constraints. An error affects only the text in which it occurs.
+    """
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
         """Every translation begins with the ids `head`."""
@@ -54,7 +57,7 @@ class Assembler:
     def __call__(self, segment: Segment) -> None:
         """Receive a segment that is done. The caller holds the queue's lock."""
         pending: Pending | None = segment.owner
-        segment.owner = None  # a thread keeps its last segment alive, but must not keep the text alive, too
+        segment.owner = None  # a search thread refers to its last segment, and must not keep the text in memory, too
         if pending is None:
             return
         pending.open -= 1
@@ -69,7 +72,7 @@ class Assembler:
             self.finish(pending)
 
     def finish(self, pending: Pending) -> None:
-        """Join the segments of a text once all of them are done, and call the text's `done`."""
+        """Join the segments of a text when all of them are done, and call `pending.done`."""
         try:
             if pending.wanted:
                 self._join(pending)
@@ -91,7 +94,7 @@ class Assembler:
             pending.hypotheses.append(join(self.tokenizer, parts, options.alpha))
 
     def _written(self, segment: Segment, hypothesis: Hypothesis) -> Hypothesis:
-        """Return a segment's hypothesis with its text in the case of the source."""
+        """Return a hypothesis of a segment, with its text in the letter case of the source."""
         if not segment.case:
             return hypothesis
         text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
@@ -108,7 +111,7 @@ class Assembler:
         return replace(hypothesis, text=written)
 
     def _inspect(self, segment: Segment, pending: Pending) -> None:
-        """Count a segment's tokens. Search it again if its translation is empty, loops or lacks a term."""
+        """Count the tokens of a segment. Search the segment again if its translation has failed or lacks a term."""
         self.counts["tokens"] += sum(len(h.ids) for h in segment.hypotheses)
         if segment.unconstrained:
             if not segment.hypotheses or not self._has_terms(segment):
@@ -132,12 +135,12 @@ class Assembler:
             self._leave_untranslated(segment)
 
     def _gives_up(self, segment: Segment, pending: Pending) -> bool:
-        """Return whether a translation has failed and the source should take its place."""
+        """Return whether a translation has failed, so that the source should be used instead."""
         may_repeat = pending.options.split and not pending.options.sampling
         return bool(may_repeat and self._failed(segment) and self._best(segment) and segment.prefix == self.head)
 
     def _failed(self, segment: Segment) -> bool:
-        """Return whether the best translation is empty, loops, or is many times as long as its source."""
+        """Return whether the best translation is empty, loops, or is several times as long as its source."""
         best = self._best(segment)
         if not best or (looping(best) and not looping(segment.ids)):
             return True
@@ -164,10 +167,10 @@ class Assembler:
         self.counts["untranslated"] += 1
 
     def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
-        """Return `segment`, whose text is as given, or its rival in sentence case.
+        """Choose between a segment in its given case and its rival in sentence case. Return the better one.
 
-        `segment` wins if its translation has the higher log-probability per token. For capitals, the lead must be
-        more than CLEARLY.
+        `segment` wins if its translation has the higher log-probability per token. If the text is in capitals, the
+        difference must be more than CLEARLY.
         """
         segment.rival, rival.given = None, []
         log_probabilities = [each.hypotheses[0].token_log_probabilities for each in (segment, rival)]
@@ -183,11 +186,12 @@ class Assembler:
         draft[index : index + 1] = others
 
     def _search(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
-        """Replace a segment by others, and queue these."""
+        """Replace a segment by other segments, and submit these to the queue."""
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
         _, offset, _ = segment.random_key
         for other in others:
-            # The segment's place in this text only: it has already waited for earlier parts of a larger text.
+            # Count only the segments before it in this text, because it has already waited for other parts of a larger
+            # text.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)
@@ -197,7 +201,7 @@ class Assembler:
         return all(term.form_in(text) is not None for term in segment.terms for text in texts)
 
     def _constrain(self, segment: Segment, pending: Pending) -> bool:
-        """Search a segment again with constraints if it lacks a term. Return whether it is searched again."""
+        """Search a segment again with constraints if a term is missing. Return whether it is searched again."""
         if not segment.terms or self._has_terms(segment):
             return False
         if constraints := constraints_of(segment.terms, self.tokenizer.target):
@@ -215,7 +219,7 @@ class Assembler:
         return bool(constraints)
 
     def _halve(self, segment: Segment, pending: Pending) -> bool:
-        """Search the halves of a segment instead. Return False if it is too short to halve."""
+        """Search the halves of a segment instead of the segment. Return False if the segment is too short."""
         parts = [
             replace(
                 segment,

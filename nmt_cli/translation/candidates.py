@@ -1,4 +1,4 @@
-"""One search step for all rows: turn logits into the best or sampled continuations.
+"""Find the best continuations of all hypotheses from their logits, or draw random ones, in one step of the search.
 
 Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B blocks of the vocabulary V.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 from nmt_cli.transformer.cache import BLOCK
 from nmt_cli.translation.options import Sampling
 
-CACHED_ROWS = 32  # rows normalized at once on a CPU, so that intermediate results stay in its cache
+CACHED_ROWS = 32  # rows normalized together on a CPU; intermediate results of so few rows stay in the CPU's cache
 
 
 def widened(scores: Tensor) -> Tensor:
@@ -18,10 +18,10 @@ def widened(scores: Tensor) -> Tensor:
 
 
 def _normalize(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each block's largest score, R x B, and each row's log Z, R x 1, at least in float32."""
+    """Return the largest score of each block, R x B, and log Z of each row, R x 1, in float32 or float64."""
     scores_RV = widened(scores_RV)
     largest_RB = scores_RV.unflatten(1, (-1, BLOCK)).amax(-1)
-    # log Z = x - log softmax(x) for the largest x. Torch's softmax is twice as fast as its logsumexp, and as exact.
+    # For the largest score x, log Z = x - log softmax(x). In torch, softmax is twice as fast as logsumexp.
     highest_R1 = torch.softmax(scores_RV, -1).amax(-1, keepdim=True)
     return largest_RB, largest_RB.amax(-1, keepdim=True) - highest_R1.log()
 
@@ -29,11 +29,12 @@ def _normalize(scores_RV: Tensor) -> tuple[Tensor, Tensor]:
 def best_continuations(
     logits: list[Tensor], alive_SW: Tensor, forced_S: Tensor, sampling: Sampling | None, uniform_R1: Tensor
 ) -> Tensor:
-    """Return each slot's 2W best continuations, best first, 3 x S x C: sums of log-probabilities, hypotheses and ids.
+    """Return the 2W best continuations of each slot, best first, 3 x S x C.
 
-    `forced_S` holds each slot's forced next token, or PAD if any token may follow. It is empty if no slot has one. If
-    scores are not finite, sums are NaN. With `sampling`, W is 1, and each row draws a token with its random number from
-    [0, 1) in `uniform_R1`.
+    A continuation is a sum of log-probabilities, the index of a hypothesis, and the id of a token. `forced_S` has the
+    forced next token of each slot, or PAD if any token may follow. It is empty if no slot has a forced token. If scores
+    are not finite, sums are NaN. With `sampling`, W is 1, and each row draws a token with the help of a random number
+    between 0 and 1 from `uniform_R1`.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     if sampling:
@@ -52,8 +53,10 @@ def best_continuations(
 
 
 def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Tensor) -> Tensor:
-    """Return sums of log-probabilities and ids for each hypothesis' W best tokens and M wanted tokens, 2 x S x W x
-    (W + M). The sum is -inf for PAD and for missing tokens."""
+    """Return the W best tokens and the M wanted tokens of each hypothesis, 2 x S x W x (W + M).
+
+    The result has sums of log-probabilities and ids. The sum is -inf for PAD and for missing tokens.
+    """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     best_RC, _, ids_RC = _top(scores_RV, largest_RB, base_R1, 1, min(alive_SW.shape[1], scores_RV.shape[1]))
     wanted_RM = wanted_SWM.flatten(0, 1)
@@ -63,10 +66,12 @@ def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Te
 
 
 def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores, R x V; the largest score of each block, R x B; and a number per row, R x 1. Adding this number to
-    the row's scores gives sums of log-probabilities."""
+    """Return scores, R x V, the largest score of each block, R x B, and a number for each row, R x 1.
+
+    This number plus a score of the row is a sum of log-probabilities.
+    """
     scores_RV = logits[0]
-    if len(logits) > 1:  # average the models' probabilities
+    if len(logits) > 1:  # average the probabilities of the models
         scores_RV = torch.stack([torch.log_softmax(widened(x), -1) for x in logits]).logsumexp(0)
     parts = scores_RV.split(len(scores_RV) if scores_RV.is_cuda else CACHED_ROWS)
     largest_RB, log_z_R1 = map(torch.cat, zip(*map(_normalize, parts), strict=True))
@@ -76,10 +81,10 @@ def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Ten
 def _top(
     scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return each slot's `most` best sums (a row's base plus a score), their hypotheses and their ids, all S x C.
+    """Return the `most` best sums of each slot, their hypotheses and their ids, all S x C.
 
-    It compares the largest sum of each block, and searches only the `most` best blocks. On a CPU this is five times as
-    fast as topk over the vocabulary.
+    A sum is a score plus the base of its row. This function first finds the `most` blocks with the largest sums, and
+    then searches only these blocks. On a CPU, this is five times as fast as topk over the vocabulary.
     """
     blocks = largest_RB.shape[1]
     count = min(most, width * blocks)
@@ -91,7 +96,7 @@ def _top(
     sums_SC, indices_SC = sums_SC.topk(most, 1)
     block_SC = indices_SC // BLOCK
     ids_SC = chosen_SC.gather(1, block_SC) % blocks * BLOCK + indices_SC % BLOCK
-    # A missing continuation has an arbitrary id, which may be beyond the vocabulary: make it PAD.
+    # A missing continuation has an arbitrary id, which may be outside the vocabulary. Replace this id by PAD.
     return sums_SC, parents_SC.gather(1, block_SC), ids_SC.masked_fill_(sums_SC == -torch.inf, 0)
 
 

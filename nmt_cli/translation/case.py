@@ -1,9 +1,9 @@
-"""Convert text in capitals or title case to sentence case for the search, and its translation back to the given case.
+"""Convert source text in capitals or title case to sentence case, and its translation back to the case of the source.
 
-Models have mostly seen sentence case, and their tokenizers spell a word in capitals letter by letter. There are three
-styles. A sentence without lowercase letters is "upper", a line whose words all begin with capitals is "title", and
-single words in capitals within other text are "words". In sentence case, each word has the form for which the tokenizer
-needs the fewest tokens, since that is the usual one.
+Models have mostly seen sentence case, and their tokenizers often split a word in capitals into single letters. There
+are three styles. A sentence without lowercase letters is "upper". A line whose words all begin with capitals is
+"title". A sentence in which only some words are in capitals is "words". To convert a word, this module takes the form
+that the tokenizer encodes with the fewest tokens, because that form is usually the most frequent one.
 """
 
 import itertools
@@ -18,14 +18,16 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import MOST_FIRST, Tokenizer
 
 UPPER, TITLE, WORDS = "upper", "title", "words"
-SURE_UPPER = 3  # words in capitals; fewer may be an acronym or a name, so the model chooses
-SURE_TITLE = 5  # words in title case; with fewer, the model chooses
+# Fewer words in capitals may be an acronym or a name, and fewer words in title case may be names. The model then
+# translates both forms, and the better translation wins.
+SURE_UPPER = 3
+SURE_TITLE = 5
 FEWEST_TITLED = 3  # minimum capitalized words of a line in title case; two are usually a name
-MOST_PHRASES = 64  # maximum phrases of several words that keep their case in one line; each of them takes time
+MOST_PHRASES = 64  # maximum phrases of several words that keep their case in one line, to limit the time
 SHORT_WORD = 3  # maximum letters of a word that may be lowercase in title case
-SHORTEST_STEM = 3  # minimum letters of a word that is judged without its ending, or as a single word in capitals
-# Acronyms that many languages share. Those of two letters are words in some languages. Other acronyms stay in capitals
-# if the tokenizer has them as one token, or if they have no vowels.
+SHORTEST_STEM = 3  # minimum letters of a word without its ending, and of a word in capitals among other words
+# Acronyms that many languages share. The two-letter acronyms are ordinary words in some languages. An acronym that is
+# not listed stays in capitals if it is a single token or has no vowels.
 _ACRONYMS = """
 AIDS ASAP ATM BBC BMW CD CEO CIA CNN CV DIY DNA DVD EU FAQ FBI FIFA GPS HIV HTML IBM ID IQ LCD LED MTV NASA NATO NBA NFL
 NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR VIP VW WC WTO
@@ -37,7 +39,7 @@ _SPACED = re.compile(r"\S+")
 _LETTERS = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 _EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00a1"
-# A word keeps its case if it looks like an address, a placeholder, a tag, a path, a variable, U.S. or R&B.
+# Words that keep their case: addresses, placeholders, tags, paths, variables, and abbreviations such as U.S. and R&B.
 _FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
 _ORDINAL = re.compile(r"\d+(?:ST|ND|RD|TH|S)")
 _ROMAN = re.compile(r"(?=..)M{0,3}(?:C[MD]|D?C{0,3})(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")
@@ -51,11 +53,11 @@ class Case:
     """The letter case in which to write a segment's translation."""
 
     style: str  # UPPER, TITLE or WORDS
-    source: str  # language codes
-    language: str  # of the translation
+    source: str  # language code of the source text
+    language: str  # language code of the translation
     kept: frozenset[str] = frozenset()  # words and phrases that keep their case
-    capitals: frozenset[str] = frozenset()  # for WORDS: source words, in sentence case, whose translations get capitals
-    prefix: str = ""  # forced beginning of the translation, in its given case
+    capitals: frozenset[str] = frozenset()  # for WORDS: the words that were in capitals, after conversion
+    prefix: str = ""  # forced beginning of the translation, as the caller wrote it
 
     def written(self, text: str) -> str:
         """Return a translation in the style UPPER or TITLE. For WORDS, see `emphasized`."""
@@ -75,10 +77,10 @@ class Case:
         )
 
     def emphasized(self, text: str, source: Sequence[str], target: Sequence[str], positions: Sequence[int]) -> str:
-        """Return a translation with capitals for the words that translate `capitals`.
+        """Return a translation in which the translations of the words in `capitals` are in capitals.
 
-        `source` and `target` are the tokens of both sides. `positions` holds the index of each target token's source
-        token.
+        `source` and `target` are the tokens of the two sides. `positions[i]` is the index of the source token that is
+        aligned with target token i.
         """
         loud = set[int]()
         for word in _by_word(source):
@@ -96,24 +98,24 @@ class Case:
 
 @dataclass(frozen=True)
 class Part:
-    """One or more sentences of a line that have the same case."""
+    """One or more sentences of a line in the same style."""
 
     text: str  # to translate
     case: Case | None = None
-    given: str = ""  # the text in its given case, if the model must choose between this and `text`
+    given: str = ""  # the text before conversion, if the model must choose between `given` and `text`
 
 
 @dataclass(frozen=True)
 class _Token:
-    """A stretch of text between spaces."""
+    """The text between two spaces."""
 
-    start: int  # of the core
-    core: str  # without quotes and punctuation around it
-    kind: str  # "upper", "title", "lower", "caseless", or "" if it keeps its case
+    start: int  # offset of `core` in the text
+    core: str  # the token without surrounding quotes and punctuation
+    kind: str  # "upper", "title", "lower", "caseless", or "" if the token keeps its case
 
 
 def unusual(text: str) -> bool:
-    """Return whether a text may have more capitals than ordinary sentences. This takes two microseconds."""
+    """Return whether a text may have more capitals than ordinary sentences. This check takes only microseconds."""
     words = text.split()
     if any(len(word) > 1 and word.isupper() for word in words):
         return True
@@ -121,7 +123,7 @@ def unusual(text: str) -> bool:
 
 
 class Caser:
-    """Finds source text in unusual case, and converts it to sentence case."""
+    """Converts source text in capitals or title case to sentence case."""
 
     def __init__(self, tokenizer: Tokenizer, source: str, target: str, tags: Sequence[str] = ()) -> None:
         """`source` and `target` are language codes. `tags` are names of source tokens that do not select a language."""
@@ -133,10 +135,10 @@ class Caser:
     def parts(
         self, text: str, sentences: Iterable[tuple[int, int]], terms: Terms | None = None, *, may_ask: bool = True
     ) -> list[Part]:
-        """Return the parts of a normalized text, given the start and end of its sentences.
+        """Return the parts of a normalized text, given the start and end of each sentence.
 
-        The phrases of `terms` keep their case, and so do their translations, unless a term ignores case. With
-        `may_ask`, a part has both forms if its style is uncertain, so that the caller can let the model choose.
+        The phrases of `terms` and their translations keep their case, unless a term ignores case. If a part's style is
+        uncertain and `may_ask` is true, the part has both forms, so that the caller can let the model choose.
         """
         spans = list(sentences)
         head = _FIRST_TOKENS.match(text)
@@ -168,7 +170,7 @@ class Caser:
         return self.target if code in self.tags else code
 
     def prefix(self, text: str) -> str:
-        """Return the forced beginning of a translation, in sentence case if it was in capitals."""
+        """Convert the forced beginning of a translation to sentence case if it is in capitals."""
         target = Caser(self.tokenizer.target, self.target, self.target)
         [part, *others] = target.parts(text, [(0, len(text))], may_ask=False)
         return part.text if not others and part.case and part.case.style == UPPER else text
@@ -179,16 +181,16 @@ class Caser:
             core = match[0].strip(_EDGES)
             if core:
                 start = match.start() + match[0].index(core)
-                before = bisect_left(starts, start + len(core))  # how many phrases begin before the end of the core
+                before = bisect_left(starts, start + len(core))  # number of phrases that begin before the core ends
                 inside = before > 0 and fixed[before - 1][1] > start
                 yield _Token(start, core, "" if inside else _kind_of(core))
 
     def _sentence_case(
         self, part: str, start: int, tokens: Sequence[_Token], firsts: set[int], style: str
     ) -> tuple[str, frozenset[str]]:
-        """Return a part of a text in sentence case, and the words that changed.
+        """Convert a part of a text to sentence case. Also return the changed words in their new form.
 
-        `start` is the offset of the part in the text. `firsts` holds the offset of each sentence's first word.
+        `start` is the offset of the part in the text. `firsts` holds the offsets of the first words of sentences.
         """
         pieces, last, changed = list[str](), start, set[str]()
         for token in tokens:
@@ -207,7 +209,7 @@ class Caser:
         return "".join([*pieces, part[last - start :]]), frozenset(changed)
 
     def _usual(self, word: str, *, first: bool) -> str:
-        """Return the usual form of a word that has capitals, within a sentence or as its first word."""
+        """Return the usual form of a word that has capitals. `first` tells whether the word begins a sentence."""
         if any(map(str.isdigit, word)):
             return word.lower() if self.source == "en" and _ORDINAL.fullmatch(word) else word
         small = letter_case.lower(word, self.source)
@@ -226,8 +228,9 @@ class Caser:
     def _best(self, forms: Sequence[str], spelled: dict[str, list[int]]) -> str:
         """Return the form with the fewest tokens.
 
-        Lowercase wins a tie, except for German words of several tokens. In other languages, a capital wins only if the
-        capitalized word is a single token: other differences are accidents.
+        If two forms have equally many, take the lowercase form, except for German words of several tokens. In languages
+        other than German and Luxembourgish, the capitalized form must be a single token to win, because differences
+        between larger numbers of tokens tell little.
         """
         fewest = min(len(spelled[form]) for form in forms)
         equal = [form for form in forms if len(spelled[form]) == fewest]
@@ -237,7 +240,7 @@ class Caser:
         return equal[0] if fewest == 1 else forms[0]
 
     def _is_acronym(self, word: str, spelled: dict[str, list[int]]) -> bool:
-        """Return whether a word in capitals is an acronym or a Roman numeral, given the tokens of its forms."""
+        """Return whether a word is an acronym or a Roman numeral in capitals. `spelled` has the tokens of each form."""
         if not word.isupper() or not word.isalpha():
             return False
         if word in ACRONYMS and (len(word) > 2 or self.source in _NO_SHORT_WORDS):
@@ -261,7 +264,7 @@ class Caser:
 
 
 def _kind_of(core: str) -> str:
-    """Return the kind of a token; see _Token."""
+    """Return the `kind` of a _Token."""
     if not any(map(str.isalpha, core)) or _FIXED.search(core):
         return ""
     if not core.isascii() and any(c.isalpha() and not (c.isupper() or c.islower() or c.istitle()) for c in core):
@@ -278,7 +281,10 @@ def _kind_of(core: str) -> str:
 def _groups(
     tokens: Sequence[_Token], sentences: Sequence[tuple[int, int]], source: str
 ) -> Iterator[tuple[str, bool, int, int]]:
-    """Group neighboring sentences of the same style. Yield the style, whether it is certain, the start and the end."""
+    """Group neighboring sentences of the same style.
+
+    Yield each group as its style, whether the style is certain, and the group's start and end in the text.
+    """
     if (title := _title_of(tokens, source)) and sentences:
         yield TITLE, title == "sure", sentences[0][0], sentences[-1][1]
         return
@@ -292,7 +298,7 @@ def _groups(
 
 
 def _style_of(tokens: Sequence[_Token], all_upper: bool) -> str:
-    """Return UPPER or WORDS for a sentence. A short one is UPPER only if the whole text is in capitals."""
+    """Return UPPER or WORDS for a sentence. A short sentence is UPPER only if the whole text is in capitals."""
     kinds = [token.kind for token in tokens if token.kind]
     long = any(len(token.core) > 1 for token in tokens if token.kind)
     enough = len(kinds) >= (1 if all_upper else SURE_UPPER)
@@ -300,9 +306,10 @@ def _style_of(tokens: Sequence[_Token], all_upper: bool) -> str:
 
 
 def _title_of(tokens: Sequence[_Token], source: str) -> str:
-    """Return "sure" or "unsure" for a line in title case, and "" for other lines.
+    """Return "sure" or "unsure" for a line in title case, and "" for any other line.
 
-    Short words may be lowercase, as in "The Lord of the Rings", but not in languages that capitalize nouns.
+    Short words may be lowercase, as in "The Lord of the Rings". In languages that capitalize nouns, they may not,
+    because there an ordinary sentence could look the same.
     """
     kinds = [token.kind for token in tokens if token.kind]
     titled = kinds.count("title")
@@ -321,13 +328,13 @@ def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> Sequence[_Token]
 
 
 def _stem(word: str) -> str:
-    """Return a word without an ending after an apostrophe, such as Anna's or İstanbul'da."""
+    """Return a word without the ending after an apostrophe: "Anna" for "Anna's", "İstanbul" for "İstanbul'da"."""
     stem = re.split("['\u2019]", word, maxsplit=1)[0]
     return stem if len(stem) >= SHORTEST_STEM else word
 
 
 def _by_word(tokens: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the indices of each word's tokens."""
+    """Yield, for each word, the indices of its tokens."""
     word = list[int]()
     for index, token in enumerate(tokens):
         if token.startswith("\u2581") and word:
@@ -339,7 +346,7 @@ def _by_word(tokens: Sequence[str]) -> Iterator[list[int]]:
 
 
 def _whole(phrase: str) -> str:
-    """Return a pattern that matches a phrase, but not within longer words."""
+    """Return a regular expression for a phrase that does not match inside longer words."""
     before = r"(?<!\w)" if phrase[0].isalnum() else ""
     after = r"(?!\w)" if phrase[-1].isalnum() else ""
     return before + re.escape(phrase) + after

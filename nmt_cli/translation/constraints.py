@@ -1,16 +1,17 @@
-"""Lexical constraints: forms of terms that every translation must contain. engine.c follows the same rules.
+"""Lexical constraints. A translation must contain one of the forms of each term. engine.c follows the same rules.
 
-A term is met by any of its forms. The forms of all terms make up an automaton of tokens (Aho and Corasick 1975). The
-state of a hypothesis has two parts: the node of the automaton that its last tokens lead to, and the set of terms that
-it has met. A complete form meets its term only when the next token begins a word: until then, its last word may be the
-beginning of a longer one.
+A hypothesis meets a term when it contains any form of the term. The forms of all terms are combined in an Aho-Corasick
+automaton over tokens (Aho and Corasick 1975). The state of a hypothesis has two parts: the node of the automaton that
+its last tokens reach, and the set of terms that it has met. A complete form meets its term only when the next token
+begins a new word. Until then, the last word of the form may be the beginning of a longer word.
 
-For every hypothesis, each step considers the best W tokens and every token that continues a form of an unmet term. It
-considers EOS only when all terms are met. These candidates are put in banks by their progress, the number of tokens of
-terms that they contain (Post and Vilar 2018). The best candidate of each bank survives, higher banks first, then the
-second best of each bank, and so on until W survive (Hu et al. 2019). Candidates that end with EOS are finished, and as
-many others survive in their place. A search is over when no hypothesis that has met or begun all terms can win. Other
-hypotheses do not prolong it: to win, they would have to end soon, which their missing terms mostly prevent.
+For every hypothesis, each step considers the W best tokens (W is the beam) and every token that continues a form of an
+unmet term. EOS is considered only when all terms are met. The candidates are divided into banks by progress, which is
+the number of tokens of terms that they contain (Post and Vilar 2018). The best candidate of each bank survives, higher
+banks first, then the second best of each bank, and so on until W candidates survive (Hu et al. 2019). Candidates that
+end with EOS are finished, and other candidates survive in their place. A search is over when no hypothesis that has met
+or begun all terms can win. The other hypotheses are ignored here, because they rarely get their missing terms in time
+to win.
 """
 
 import itertools
@@ -22,14 +23,14 @@ from typing import NamedTuple
 from nmt_cli.corpus.terms import Term
 from nmt_cli.corpus.tokenizer import EOS, UNK, WIDE, Tokenizer
 
-MIN_BEAM, MAX_BEAM = 8, 64  # of a search with constraints
-MAX_TERMS = 64  # of a segment: each is one bit of a number in engine.c
-MAX_TOKENS = 1024  # of all forms together: the time of a step grows with the square of this number
+MIN_BEAM, MAX_BEAM = 8, 64  # beam of a search with constraints
+MAX_TERMS = 64  # maximum terms per segment: engine.c stores the terms as the bits of a 64-bit number
+MAX_TOKENS = 1024  # maximum tokens of all forms together: the time of a step grows with the square of this number
 
 
 class State(NamedTuple):
-    node: int  # 0: not within a form
-    met: int  # bit t: term t is met
+    node: int  # 0 if the last tokens do not begin a form
+    met: int  # bit t is set if term t is met
 
 
 START = State(0, 0)
@@ -37,16 +38,16 @@ START = State(0, 0)
 
 class Candidate(NamedTuple):
     total: float  # log-probability
-    row: int  # of the hypothesis that it continues
+    row: int  # the row of the hypothesis that this candidate continues
     id: int
 
 
 class Constraints:
     """The automaton of terms. A term is a list of forms, and a form is a list of token ids.
 
-    `begins` is `Tokenizer.begins`. `sizes` holds the number of tokens of each term's longest form. The other lists have
-    one item per node. `gains[node][term]` is the term's size minus the number of tokens that the form at the node still
-    lacks, or 0 if the node is in none of the term's forms.
+    `begins` is `Tokenizer.begins`. `sizes` has the number of tokens in the longest form of each term. The other lists
+    have one item per node. `gains[node][term]` is the progress towards a term at a node: the size of the term minus the
+    number of tokens that are still missing from the form, or 0 if no form of the term contains the node.
     """
 
     def __init__(self, terms: Sequence[Sequence[Sequence[int]]], begins: bytes) -> None:
@@ -57,7 +58,7 @@ class Constraints:
         self._children: dict[tuple[int, int], int] = {}
         ends = [(self._add(form), term) for term, forms in enumerate(terms) for form in forms]
         self.gains = [[0] * len(terms) for _ in self.tokens]
-        self.fails = [0] * len(self.tokens)  # node of the longest suffix that begins another form
+        self.fails = [0] * len(self.tokens)  # for each node, the node of the longest suffix that begins another form
         for node, term in ends:
             for left, passed in enumerate(self._path(node)):
                 self.gains[passed][term] = max(self.gains[passed][term], self.sizes[term] - left)
@@ -93,8 +94,9 @@ class Constraints:
 
     @property
     def width(self) -> int:
-        """The smallest beam with room for one hypothesis per bank, from MIN_BEAM to MAX_BEAM."""
-        banks = -(-(1 + sum(self.sizes)) // 4) * 4  # rounded, because torch searches only one width at a time
+        """The smallest beam with room for one hypothesis of each bank, between MIN_BEAM and MAX_BEAM."""
+        # Round up, so that more segments have the same beam: torch searches only such segments together.
+        banks = -(-(1 + sum(self.sizes)) // 4) * 4
         return min(max(MIN_BEAM, banks), MAX_BEAM)
 
     def after(self, state: State, token: int) -> State:
@@ -103,7 +105,7 @@ class Constraints:
         return State(self._next_node(state.node, token), met)
 
     def progress(self, state: State) -> int:
-        """Return the number of tokens of terms in a hypothesis."""
+        """Return the progress of a hypothesis: the number of tokens of terms that it contains."""
         met = state.met | self._ended[state.node]
         gains = zip(self.gains[state.node], self.sizes, itertools.count(), strict=False)
         open_ = [(gain, size) for gain, size, term in gains if not met >> term & 1]
@@ -140,7 +142,7 @@ class Constraints:
 
 
 def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints | None:
-    """Return the constraints for terms, or None if the tokenizer of the target text can spell none of them."""
+    """Return the constraints for terms, or None if the tokenizer for target text cannot encode any of the terms."""
     spelled, room = list[list[list[int]]](), MAX_TOKENS
     for term in terms[:MAX_TERMS]:
         forms = []
@@ -155,6 +157,6 @@ def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints |
 
 def _spelled(form: str, tokenizer: Tokenizer) -> list[int]:
     (ids,) = tokenizer.encode([form])
-    # A Chinese or Japanese word has a space token before it only at the beginning of a line.
+    # Only at the beginning of a line does a Chinese or Japanese word have a space token before it.
     spaced = tokenizer.tokens(ids[:1]) == ["\u2581"] and re.match(f"[{WIDE}]", form)
     return ids[1:] if spaced else ids

@@ -18,12 +18,12 @@ from nmt_cli.translation.queue import Backend, WorkerQueue
 from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment
 
-ROWS = 384  # hypotheses computed at once
-ENCODE_TOKENS = 2048  # source tokens encoded at once, between two steps of a search
-MAX_SOURCE_TOKENS = 1 << 16  # of all segments in a search: limits the memory that very long sources take
-MAX_TEAM = 8  # threads that share the products of a search; with more, each has too little to compute
-STEPS = 8  # steps of a search before the next look at the queue
-# Levels of the engine that compute 8-bit products faster than float32 ones. The base level does so on x86 only.
+ROWS = 384  # maximum hypotheses in a search
+ENCODE_TOKENS = 2048  # maximum source tokens encoded together, between two steps of a search
+MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens of all segments in a search, to limit the memory
+MAX_TEAM = 8  # maximum threads that share a matrix product; with more threads, each has too little to compute
+STEPS = 8  # number of search steps before the queue is checked again
+# Levels of the engine in which 8-bit products are faster than float32 products. For the base level, only on x86.
 FAST_INT8 = (
     "amx",
     "avx512",
@@ -33,7 +33,7 @@ FAST_INT8 = (
     "dotprod",
     *(["base"] if platform.machine() == "x86_64" else []),
 )
-NOT_FINITE_CODE, NO_MEMORY_CODE = -1, -2  # returned by engine.c instead of a count
+NOT_FINITE_CODE, NO_MEMORY_CODE = -1, -2  # errors that engine.c returns instead of a count
 
 
 def best_precision(level: str) -> str:
@@ -60,18 +60,19 @@ def on_engine(
 
 
 def search(models: Sequence[Model], queue: WorkerQueue, team: Team | None = None) -> None:
-    """Search the segments of a queue, whatever their options, with an ensemble."""
+    """Search the segments of a queue with an ensemble. Segments with different options may be searched together."""
     search_within_memory(partial(search_with_rows, models, team=team), queue, ROWS)
 
 
 def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int, team: Team | None = None) -> None:
-    """Search with at most `rows` hypotheses at once; a segment with a wider beam is searched alone."""
+    """Search with at most `rows` hypotheses at once. A segment with a wider beam is searched alone."""
     search = EngineSearch(models, rows, team)
     while True:
         inside = search.segments.values()
         used_rows = sum(segment.options.beam for segment in inside)
         used_tokens = sum(len(segment.ids) for segment in inside)
-        # Reading the encoder's weights pays off only for several segments: wait until an eighth of the rows is free.
+        # Each encoding reads all weights of the encoder, so encode several segments together. Wait until an eighth of
+        # the rows is free.
         if used_rows <= rows * 7 // 8:
             search.enter(queue.take(rows - used_rows, MAX_SOURCE_TOKENS - used_tokens, ENCODE_TOKENS))
         if not search.segments:
@@ -89,8 +90,8 @@ class EngineSearch:
     """
 
     def __init__(self, models: Sequence[Model], slots: int, team: Team | None = None) -> None:
-        self.models = models  # kept alive, since the search uses their memory
-        self.team = team  # kept alive, too
+        self.models = models  # this reference keeps the models in memory for engine.c
+        self.team = team  # this reference also keeps the team in memory
         self.library = models[0].library
         self.longest = min(model.longest for model in models)
         self.segments: dict[int, Segment] = {}  # by slot
@@ -99,7 +100,7 @@ class EngineSearch:
         if not self.handle:
             raise MemoryError
         self._free = list(range(slots))[::-1]
-        self._memory: dict[int, list[Any]] = {}  # by slot: arrays that the engine reads until the segment leaves
+        self._memory: dict[int, list[Any]] = {}  # for each slot, the arrays that the engine reads
         self._done = (c_int32 * slots)()
         self._ids = (c_int32 * self.longest)()
         self._source_positions = (c_int32 * self.longest)()
@@ -128,7 +129,7 @@ class EngineSearch:
         self.segments.update(zip(slots, segments, strict=True))
 
     def run(self, steps: int) -> list[Segment]:
-        """Search until some segments are done, for at most `steps` steps; return these segments with hypotheses."""
+        """Search until some segments are done, for at most `steps` steps. Return these segments with hypotheses."""
         count = _check(self.library.run(self.handle, steps, self._done))
         done = []
         for slot in self._done[:count]:
@@ -158,7 +159,7 @@ class EngineSearch:
 
 
 def _fill(request: Request, segment: Segment, source: Sequence[int], limit: int) -> list[Any]:
-    """Fill in the engine's request for a segment, and return the memory that it points to."""
+    """Fill in the engine's request for a segment. Return the arrays to which the request points."""
     memory, options = list[Any](), segment.options
 
     def pointer(values: Iterable[Any], code: str, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Search options: one class for the command line, HTTP, Python and the search itself."""
+"""Search options. The command line, the HTTP server, the Python API and the search all use SearchOptions."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,11 +12,11 @@ MAX_N_BEST = 1000
 
 @dataclass(frozen=True)
 class Sampling:
-    """Draw each token from the model's probabilities instead of searching."""
+    """Options for sampling. Each token is drawn at random from the probabilities of the model."""
 
     temperature: float = 1.0  # divides the logits
     top_k: int = 0  # draw from this many best tokens; 0 for all
-    top_p: float = 1.0  # draw from the fewest best tokens whose probabilities add up to this
+    top_p: float = 1.0  # draw from the smallest set of best tokens whose probabilities add up to this number
     seed: int = 1  # the same seed, text and line number give the same translation
 
     def __post_init__(self) -> None:
@@ -26,26 +26,26 @@ class Sampling:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options for translating a line. None stands for the model's own value, which `resolved` fills in.
+    """Options for translating a line. If an option is None, `resolved` sets it to the default of the model.
 
-    Options for which a model has its own value are typed Any. Once resolved, each has the type in its comment.
+    Options that have such a default are typed Any. After `resolved`, each has the type in its comment.
     """
 
-    beam: Any = None  # int: hypotheses kept per segment; 1 is greedy search
+    beam: Any = None  # int: number of hypotheses kept per segment; 1 is greedy search
     alpha: Any = None  # float: exponent of the length penalty
-    extra_length: Any = None  # int: tokens by which a translation may exceed its source
+    extra_length: Any = None  # int: maximum number of tokens that a translation has more than its source
     split: Any = None  # bool: split long lines, and search failed segments again in halves
-    n_best: int = 1  # translations returned per line; with `sampling`, samples drawn
+    n_best: int = 1  # number of translations, or with `sampling`, of samples, per line
     sampling: Sampling | None = None
     alignments: bool = False  # find the source token that each target token translates
     terms: Terms | None = None  # glossary
     copy_wordless: Any = None  # bool: copy lines without letters
     case: Any = None  # "auto": translate capitals and title case as sentence case; or "off"
     target: str = ""  # language code, for a model with several targets; once resolved, its token and a space
-    shortlist: Any = None  # True: use the model's, if it has one; once resolved, a Shortlist or None
+    shortlist: Any = None  # True to use the shortlist of the model, if any; after `resolved`, a Shortlist or None
 
     def resolved(self, decoding: Any) -> "SearchOptions":
-        """Return these options with None replaced by the values of a model's section `decoding`.
+        """Replace options that are None by the values in `decoding`, a section of the settings of a model.
 
         The beam becomes 1 for sampling, or otherwise at least `n_best`. Raises UsageError if values are out of range or
         contradict each other.

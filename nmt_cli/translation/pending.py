@@ -13,20 +13,20 @@ from nmt_cli.translation.segments import Hypothesis, Segment
 
 @dataclass(frozen=True)
 class Copy:
-    """The translation of a text without letters: the text itself."""
+    """A text without letters. Its translation is the text itself."""
 
     text: str
-    skipped: int  # source words before the text, such as the token of a target language
+    skipped: int  # number of source words before the text, such as a target-language token
 
 
 @dataclass(frozen=True)
 class Translation:
-    hypotheses: list[Hypothesis]  # up to `n_best`, best first; samples are in the order drawn
+    hypotheses: list[Hypothesis]  # up to `n_best`, best first; with sampling, in the order in which they are drawn
     drafts: list[list[Segment]]  # the segments of the text; with sampling, one list for each sample
     terms: list[Term] = field(default_factory=list)  # glossary entries whose source phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
-    hidden: int = 0  # source tokens that precede the text of each segment: 1 if a token selects the target language
-    head: int = 0  # tokens that precede the text of each segment's translation
+    hidden: int = 0  # number of target-language tokens at the beginning of each source segment, 0 or 1
+    head: int = 0  # number of tokens before the text in the translation of each segment
 
     @property
     def text(self) -> str:
@@ -37,22 +37,25 @@ class Translation:
         return self.drafts[0]
 
     def at(self, rank: int) -> Hypothesis:
-        """Return the hypothesis of this rank, or the last one if there are fewer."""
+        """Return the hypothesis with this rank, or the last hypothesis if there are fewer."""
         return self.hypotheses[min(rank, len(self.hypotheses) - 1)]
 
     @property
     def case(self) -> str | None:
-        """The style that the translation was put into (see Case), "mixed" for several, or None."""
+        """The style to which the letter case of the translation was converted (see Case), "mixed", or None."""
         styles = {segment.case.style if segment.case else None for segment in self.segments}
         return "mixed" if len(styles) > 1 else next(iter(styles), None)
 
     @property
     def untranslated(self) -> bool:
-        """Whether a part of the text could not be translated, and is the source."""
+        """Whether a part of the text could not be translated, so that its source was used."""
         return any(segment.untranslated for segment in self.segments)
 
     def form_of(self, term: Term, text: str) -> str | None:
-        """Return the form of a term that a hypothesis has in its text, or None. Case is ignored if `case` is set."""
+        """Return the form of a term that occurs in the text of a hypothesis, or None.
+
+        If the letter case of the translation was converted, ignore the case of the form.
+        """
         return (replace(term, any_case=True) if self.case else term).form_in(text)
 
     @property
@@ -61,34 +64,34 @@ class Translation:
         return [term for term in self.terms if self.form_of(term, self.text) is None]
 
     def found(self, rank: int) -> list[tuple[Segment, Hypothesis]]:
-        """Return the segments whose hypotheses make up the one of this rank, each with its hypothesis."""
+        """Return the segments, and for each the hypothesis that is part of the hypothesis with this rank."""
         draft = self.drafts[rank] if len(self.drafts) > 1 else self.drafts[0]
         index = 0 if len(self.drafts) > 1 else rank
         return [(segment, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
 
     def parts(self, rank: int) -> list[tuple[list[int], Hypothesis]]:
-        """Return the source ids and the hypothesis of each segment in `found`, both without the hidden tokens."""
+        """Return the source ids and the hypothesis of each segment, without the `hidden` and `head` tokens."""
         return [(segment.ids[self.hidden :], self._shown(hypothesis)) for segment, hypothesis in self.found(rank)]
 
     def _shown(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Return a hypothesis without its first `head` tokens. Its source positions skip the hidden source tokens."""
+        """Remove the first `head` tokens of a hypothesis. Renumber its source positions without hidden tokens."""
         positions = [max(position - self.hidden, 0) for position in hypothesis.source_positions[self.head :]]
         return replace(hypothesis, ids=hypothesis.ids[self.head :], source_positions=positions)
 
 
 @dataclass(eq=False)
 class Pending:
-    """A text that is being translated: `result` waits for its translation, `cancel` drops it."""
+    """A text that is being translated. `result` waits for the translation, and `cancel` cancels it."""
 
     queue: SegmentQueue
     options: SearchOptions  # resolved
-    translator: object = None  # kept alive, since the queue is closed when the Translator is garbage-collected
-    done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when no segment is open
+    translator: object = None  # this reference prevents the Translator's garbage collection, which closes the queue
+    done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when all segments are done
     drafts: list[list[Segment]] = field(default_factory=list)  # see Translation
     terms: list[Term] = field(default_factory=list)  # see Translation
     copy: Copy | None = None
-    open: int = 0  # segments that wait or are being searched
-    finished: bool = False  # there is a translation or an error
+    open: int = 0  # number of segments that are waiting or being searched
+    finished: bool = False  # whether there is a translation or an error
     cancelled: bool = False
     error: BaseException | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -112,7 +115,7 @@ class Pending:
             segment.cancelled = True
 
     def result(self, timeout: float | None = None) -> Translation:
-        """Return the translation, or raise its error.
+        """Wait for the translation and return it, or raise its error.
 
         Raises UsageError if the text was cancelled, and TimeoutError after `timeout` seconds.
         """
@@ -123,7 +126,7 @@ class Pending:
         return self.translation()
 
     def translation(self) -> Translation:
-        """Return the translation of a finished text or raise its error."""
+        """Return the translation of a finished text, or raise its error."""
         if self.error:
             raise self.error
         hidden = int(bool(self.options.target))

@@ -1,4 +1,4 @@
-"""The queue that holds the segments of all texts and callers until the threads of a backend search them."""
+"""The queue of segments of all texts and callers. The search threads of a backend take segments from it."""
 
 import heapq
 import itertools
@@ -14,9 +14,9 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.segments import Segment
 
 CLOSED = "this Translator is closed. Make another"
-BACKGROUND_INTERVAL = 64  # segments taken from the queue before a text's next one is due
-BUSY_SECONDS = 1.0  # how long more texts are expected after one arrives while a long text is being translated
-IDLE_FACTOR = 8  # multiplies the background limit while no more texts are expected
+BACKGROUND_INTERVAL = 64  # number of segments of all texts that are taken before the next segment of a text is due
+BUSY_SECONDS = 1.0  # if a text arrives while a long text is being translated, more texts are expected for this long
+IDLE_FACTOR = 8  # the background limit is multiplied by this factor while no more texts are expected
 
 Search = Callable[["WorkerQueue"], None]  # runs in its own thread until `take` returns an empty list
 ScoreTargets = Callable[[Sequence[Sequence[Sequence[int]]]], list[list[float]]]
@@ -27,8 +27,8 @@ class Backend:
     """Computes translations, with the engine on a CPU or with torch."""
 
     searches: list[Search]  # one for each thread
-    about: str  # a description of arithmetic and hardware
-    score_targets: ScoreTargets | None = None  # scores given translations; without it, forced searches score them
+    about: str  # a description of the arithmetic and the hardware
+    score_targets: ScoreTargets | None = None  # scores given translations; if None, forced searches compute the scores
     close: Callable[[], object] = lambda: None
 
 
@@ -39,17 +39,18 @@ class Closed(Exception):
 class SegmentQueue:
     """Waiting segments, and one worker thread for each of `searches`.
 
-    `done` is called with each segment that has hypotheses or an error, or was cancelled. It is called in a worker's
-    thread or in the thread that calls `close`, one call at a time. It must not raise.
+    `done` is called with each segment that has hypotheses or an error, or was cancelled. The call is made in a worker's
+    thread or in the thread that calls `close`, one call at a time. `done` must not raise.
 
-    The first segments of all texts are taken first, in the order submitted. The second segment of a text is due when
-    BACKGROUND_INTERVAL others have been taken, the third after twice as many, and so on. They are taken earlier if no
-    other segment waits. So a short text does not wait for the rest of a long one, and a long text does not wait for
-    every short one that arrives.
+    The first segment of each text is due at once, in the order submitted. The second segment is due when
+    BACKGROUND_INTERVAL more segments of any text have been taken, the third after twice as many, and so on. Workers
+    take the segment that is due earliest, even before it is due. Therefore a short text does not wait until a long text
+    is translated, and a long text does not wait for all short texts that arrive later.
 
     Segments that are not the first of their text are background segments. With `background_limit`, a worker holds at
-    most that many of them, or IDLE_FACTOR times as many while no more texts are expected. A worker that holds a first
-    segment takes only background segments that are due, since each segment slows down the others of its worker.
+    most that many background segments, or IDLE_FACTOR times as many while no more texts are expected. A worker that
+    holds the first segment of a text takes background segments only when they are due, because each segment slows down
+    the other segments of the same worker.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class SegmentQueue:
         self._workers = [WorkerQueue(self, search) for search in searches]
         self._threads: list[threading.Thread] = []
         self._numbers = itertools.count()
-        # Heaps of segments, each with the count of taken segments at which it is due.
+        # Heaps of segments. A segment is due when the number of segments taken so far (`_taken`) reaches its number.
         self._first = list[tuple[int, int, Segment]]()
         self._background = list[tuple[int, int, Segment]]()
         self._taken = 0
@@ -115,7 +116,7 @@ class SegmentQueue:
     def close(self) -> None:
         """Give every unfinished segment a UsageError, and end each worker after its current step.
 
-        Waits for the workers to end, unless it is called by one of them.
+        Wait for the workers to end, unless the caller is one of them.
         """
         with self.changed:
             self.closed = True
@@ -130,9 +131,9 @@ class SegmentQueue:
                 thread.join()
 
     def peek(self, held: dict[Segment, bool]) -> Segment | None:
-        """Return the next segment, if any, for a worker that holds the segments `held`.
+        """Return the next segment, if any, for a worker that holds the segments `held`. Remove cancelled segments.
 
-        No worker takes more than its share while others could search the rest. Also removes cancelled segments.
+        A worker gets at most an equal share of all unfinished segments, so that the other workers get the rest.
         """
         while len(held) < -(-self.unfinished // len(self._workers)):
             heaps = [self._first] if self._first else []
@@ -140,7 +141,7 @@ class SegmentQueue:
                 heaps.append(self._background)
             if not heaps:
                 break
-            heap = min(heaps)  # the one whose first segment is due earlier
+            heap = min(heaps)  # the heap whose first segment is due earlier
             segment = heap[0][-1]
             if not segment.cancelled:
                 return segment
@@ -171,18 +172,18 @@ class SegmentQueue:
 
 
 class WorkerQueue:
-    """A worker's end of the queue. The worker's search calls `take` and `finish`.
+    """The queue as one worker sees it. The worker's search calls `take` and `finish`.
 
-    If a search raises an error, each segment that the worker holds is searched again, alone. If the search of a segment
-    alone fails, too, the segment gets the error.
+    If a search raises an error, each segment that the worker holds is searched again, alone. If this second search also
+    fails, the segment gets its error.
     """
 
     def __init__(self, queue: SegmentQueue, search: Search) -> None:
-        self.held: dict[Segment, bool] = {}  # in the order taken; True for background segments
-        self.allowance = math.inf  # segments that the search may still take from the queue
+        self.held: dict[Segment, bool] = {}  # in the order taken; the value is True for a background segment
+        self.allowance = math.inf  # the number of segments that the search may still take from the queue
         self._queue = queue
         self._run_search = search
-        self._inside: dict[Segment, None] = {}  # held segments inside the current search
+        self._inside: dict[Segment, None] = {}  # the held segments that the current search has taken
         self._again: deque[Segment] = deque()  # held segments that `take` returns again, before others
         self._alone = False
 
@@ -210,7 +211,7 @@ class WorkerQueue:
         return taken
 
     def _peek(self) -> Segment | None:
-        """Return the next segment, if any. A search without segments waits for one, unless it must end."""
+        """Return the next segment, if any. If the search has no segments, wait for one, unless the search must end."""
         while True:
             if self._queue.closed:
                 raise Closed
@@ -248,7 +249,7 @@ class WorkerQueue:
             raise Closed
 
     def restart(self) -> None:
-        """Give the segments inside this search to the next one, in the order in which they were taken."""
+        """Keep the unfinished segments of this search for the next search, in the order in which they were taken."""
         unfinished = {*self._inside, *self._again}
         self._inside.clear()
         self._again = deque(segment for segment in self.held if segment in unfinished)

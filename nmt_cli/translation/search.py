@@ -2,17 +2,20 @@
 
 GPUs use this search, and tests compare it with engine.c, which follows the same rules.
 
-Shapes: S slots (segments inside the search), W hypotheses per slot, R = S x W rows, C candidates per slot, T target
-positions, V vocabulary. When a segment is finished, the next one takes its slot and begins at its own first position.
-The hypotheses of a segment depend only on its own source, up to rounding.
+Shapes: S slots, W hypotheses per slot (the beam), R = S x W rows, C candidates per slot, T target positions, V
+vocabulary. A slot holds one segment while the segment is searched. When a segment is done, the next waiting segment
+takes its slot and starts at position 0, while the other slots continue. Except for rounding, the other slots do not
+affect a segment's translation.
 
-Each step finds the 2W best continuations of a slot. Among the best W, those that end with EOS are finished. The best W
-without EOS survive. With W = 1 this is greedy search, and the first EOS ends it. A slot is done when no unfinished
-hypothesis can beat the n-th best finished one (n = `n_best`) within 1 + 10 alpha more tokens. The score that an
-unfinished hypothesis can reach has an upper bound: its log-probability can only fall, so only its length can raise it.
-Following hypotheses up to the longest length instead took up to 1.5 times as many steps and gave the same translations
-of 4,600 sentences. Scores are log-probability / ((5 + length) / 6) ^ alpha, EOS counted in both (Wu et al. 2016,
-without coverage).
+Each step finds the 2W best continuations in each slot. Those among the best W that end with EOS are finished. The best
+W without EOS continue. With W = 1 this is greedy search, and the first EOS ends it.
+
+The score of a finished hypothesis is log-probability / ((5 + length) / 6) ^ alpha (Wu et al. 2016, without coverage).
+The log-probability and the length include EOS. A slot is done when no unfinished hypothesis can beat the n-th best
+finished one (n = `n_best`) within 1 + 10 alpha more tokens. More tokens can only lower a log-probability, so the score
+of an unfinished hypothesis is at most its current log-probability divided by the largest of these length penalties.
+Without this limit of 1 + 10 alpha tokens, the search of 4,600 sentences took up to 1.5 times as many steps and gave the
+same translations.
 """
 
 import itertools
@@ -40,14 +43,14 @@ from nmt_cli.translation.queue import WorkerQueue
 from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded at once, before their segments have slots
+ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded together; their segments may wait for slots
 LOOKAHEAD = 10  # an unfinished hypothesis may need up to 1 + LOOKAHEAD * alpha more tokens to win
-BATCH_TOKENS = 4096  # maximum tokens of the pairs scored at once, counted on their longer sides
-MAX_SOURCE_TOKENS = 1 << 16  # of all slots, without padding: limits the memory that very long sources take
+BATCH_TOKENS = 4096  # for the pairs scored together: maximum number of pairs times length of the longest side
+MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens in all slots together, to limit the memory
 
 Float64s = npt.NDArray[np.float64]
 Ids = Sequence[int]
-Models = Sequence[Transformer]  # from `for_inference`
+Models = Sequence[Transformer]  # each prepared by `for_inference`
 
 
 def rows_at_once(device: torch.device) -> int:
@@ -55,8 +58,11 @@ def rows_at_once(device: torch.device) -> int:
 
 
 class Slots:
-    """The segments inside a search, all with the same options. Except for the models' caches, their state is on the
-    host, with one row per slot. Each step reads one tensor from the device: the best continuations."""
+    """The segments that are being searched. All have the same options.
+
+    The models' caches are on the device. All other state is on the host, with one row per slot. Each step copies one
+    tensor to the host: the best continuations.
+    """
 
     def __init__(
         self, models: Models, dtype: torch.dtype, options: SearchOptions, *, constrained: bool, rows: int
@@ -70,19 +76,19 @@ class Slots:
         self.longest = min(model.settings.max_length for model in models)
         self.source_eos = models[0].settings.source_eos
         self.most = max(1, rows // width)
-        self.ready: list[tuple[Segment, int]] = []  # encoded, each with the first row of its source
+        self.ready: list[tuple[Segment, int]] = []  # encoded segments, and where their sources begin in `key_values`
         self.key_values: list[Tensor] = []
         self.segments: list[Segment | None] = []
-        self.generators: list[Any] = []  # of random numbers, one for each slot that draws a sample
-        self.states: list[list[State]] = []  # of the slots' hypotheses, for constraints
+        self.generators: list[Any] = []  # for each slot, a random number generator if its segment is sampled, or None
+        self.states: list[list[State]] = []  # for each slot and hypothesis, the progress of the constraints
         self.position_S = np.zeros(0, np.int64)
         self.limit_S = np.zeros(0, np.int64)
         vocabulary = cast(nn.Linear, models[0].output).out_features
         self.hidden_SV = np.zeros((0, vocabulary if options.shortlist else 0), bool)
         self.alive_SW = np.zeros((0, width))
         self.last_SW = np.zeros((0, width), np.int64)
-        self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # of each hypothesis
-        self.sums_SWT = np.zeros((0, width, 64))  # the running sums of their log-probabilities
+        self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # the ids of each hypothesis
+        self.sums_SWT = np.zeros((0, width, 64))  # the log-probability of each hypothesis up to each position
 
     def takes(self, segment: Segment) -> bool:
         return self.options == segment.options and self.constrained == (segment.constraints is not None)
@@ -91,7 +97,7 @@ class Slots:
         return [slot for slot, segment in enumerate(self.segments) if segment]
 
     def encode(self, segments: Sequence[Segment]) -> None:
-        """Encode segments, which then wait for slots."""
+        """Encode segments and add them to `ready`."""
         sources = [segment.source(self.source_eos) for segment in segments]
         lengths = np.array(list(map(len, sources)))
         self.ready = list(zip(segments, (lengths.cumsum() - lengths).tolist(), strict=True))
@@ -99,7 +105,7 @@ class Slots:
         self.key_values = self.cache.encode(src_N, Layout(lengths, self.device, block_bounds(lengths, lengths)))
 
     def fill(self, queue: WorkerQueue) -> None:
-        """Put encoded segments into free slots, and encode more when none are left."""
+        """Put encoded segments into free slots. If none are left, take more from the queue and encode them."""
         while len(used := self.used()) < self.most:
             if not self.ready and (taken := take(queue, self.device)):
                 self.encode(taken)
@@ -129,10 +135,10 @@ class Slots:
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.options.beam - 1)
 
     def _resize(self, keep: Sequence[int], count: int) -> None:
-        """Keep these slots, in this order, and make room for `count`.
+        """Keep the slots `keep`, in this order, and make room for `count` slots.
 
-        The number of slots is a power of 2 or the maximum, because each number has its own kernels. If steps are
-        captured as CUDA graphs, shrinking to half the room is not worth a new capture.
+        The number of slots is always a power of 2 or the maximum, because torch selects kernels anew for each number.
+        If steps are captured as CUDA graphs, halving the number of slots is not worth a new capture.
         """
         size, room = min(self.most, 1 << (count - 1).bit_length()), len(self.segments)
         if size == room or (self.cache.captured and room / 4 < size < room):
@@ -178,7 +184,7 @@ class Slots:
         return [logits_RV.masked_fill(hidden_RV, -torch.inf) for logits_RV in logits]
 
     def _step_constrained(self, forced_S: Int64s, *rows: npt.NDArray[Any]) -> Int64s:
-        """Take the continuations that constraints.py chooses; return the parents of the survivors."""
+        """Advance with the continuations that the constraints choose. Return the parents of the new hypotheses."""
         arguments = self.hidden_SV, self.alive_SW, self._wanted(forced_S)
         best = self.replayed(self._of_each, *arguments, *rows).cpu().numpy()
         if np.isnan(best).any():
@@ -206,7 +212,7 @@ class Slots:
         return parents_SW
 
     def _wanted(self, forced_S: Int64s) -> Int64s:
-        """Return the tokens with which each hypothesis must be able to continue, S x W x M, padded with PAD."""
+        """Return the tokens that each hypothesis needs next for its constraints, S x W x M, padded with PAD."""
         wanted = dict[tuple[int, int], list[int]]()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
@@ -220,7 +226,7 @@ class Slots:
         return wanted_SWM
 
     def _forced(self) -> Int64s:
-        """Return each slot's forced next token: EOS at the longest length, a token of its prefix, or else PAD."""
+        """Return the forced next token of each slot: EOS at the length limit, a prefix's token, or PAD for none."""
         forced_S = np.where((self.position_S + 1 >= self.limit_S) & (self.limit_S > 0), EOS, PAD)
         for slot, segment in enumerate(self.segments):
             if segment and self.position_S[slot] < len(segment.prefix) and not forced_S[slot]:
@@ -228,11 +234,11 @@ class Slots:
         return forced_S
 
     def _advance(self, sums_SC: Float64s, parents_SC: Int64s, ids_SC: Int64s) -> Int64s:
-        """Take the best continuations; return the parents of the survivors."""
+        """Advance with the best continuations. Return the parents of the new hypotheses."""
         width, every_S1 = self.options.beam, np.arange(len(self.segments))[:, None]
         ends_SC = ids_SC == EOS
         self._finish(ends_SC[:, :width] & (sums_SC[:, :width] > -math.inf), parents_SC, sums_SC)
-        # With W = 1 the second best must not survive when the best has ended.
+        # With W = 1, the second best must not continue after the best has ended.
         alive_SC = np.where(ends_SC[:, :1] if width == 1 else ends_SC, -math.inf, sums_SC)
         chosen_SW = torch.from_numpy(alive_SC).topk(width, 1)[1].numpy()
         parents_SW: Int64s = parents_SC[every_S1, chosen_SW]
@@ -260,7 +266,7 @@ class Slots:
                 del segment.hypotheses[self.options.n_best :]
 
     def _ahead(self) -> Float64s:
-        """Return the log-probability of each slot's best unfinished hypothesis that can win."""
+        """Return, for each slot, the log-probability of the best unfinished hypothesis that can still win."""
         ahead_S = self.alive_SW[:, 0].copy()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints and len(segment.hypotheses) == self.options.n_best:
@@ -289,24 +295,26 @@ class Slots:
 
 
 def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
-    """Return the next segments to encode; they have the same options as the segments inside the search."""
+    """Return the next segments to encode. Their options are the same as those of the segments being searched."""
     return queue.take(math.inf, math.inf, ENCODE_TOKENS[device.type], alike=True)
 
 
 def search(models: Models, dtype: torch.dtype, queue: WorkerQueue) -> None:
-    """Search the segments of a queue with an ensemble. Neighbors in the queue should have the same options: a segment
-    with other options waits until all segments inside the search are done."""
+    """Search the segments of a queue with an ensemble.
+
+    A segment whose options differ from the options of the segments before it waits until all of these are done.
+    """
     rows = rows_at_once(models[0].embedding.weight.device)
     search_within_memory(lambda queue, rows: search_with_rows(models, dtype, queue, rows), queue, rows)
 
 
 @torch.inference_mode()
 def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, rows: int) -> None:
-    """Search with at most `rows` hypotheses at once; a segment with a wider beam is searched alone."""
+    """Search with at most `rows` hypotheses at once. A segment with a wider beam is searched alone."""
     slots: Slots | None = None
     while segments := take(queue, models[0].embedding.weight.device):
         if not (slots and slots.takes(segments[0])):
-            slots = None  # frees the old caches before there are new ones
+            slots = None  # free the old caches before allocating new ones
             constrained = segments[0].constraints is not None
             slots = Slots(models, dtype, segments[0].options, constrained=constrained, rows=rows)
         slots.encode(segments)
@@ -317,12 +325,13 @@ def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, row
 
 
 def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
-    """Return a segment. If its options ask for alignments, align each token of its hypotheses with a source token.
+    """Return a segment. If its options ask for alignments, align each target token with a source token.
 
-    The source token with the most evidence is chosen. Evidence is the sum of the attention of all heads of all layers,
-    each weighted by its sharpness, exp(-entropy). It is then divided by s ^ 0.75, where s is the sum of the source
-    token's evidence over all target tokens. On generated text with known alignments, this aligns 94 % of the words
-    correctly. The mean attention of the second-to-last layer (Garg et al. 2019) aligns 72 %.
+    For each pair of tokens, the evidence is the sum of the attention weights of all heads in all layers. Each weight is
+    first multiplied by the sharpness of its head at that target token, exp(-entropy). The evidence is then divided by
+    s ^ 0.75, where s is the sum of the source token's evidence over all target tokens. The source token with the most
+    evidence is chosen. On generated text with known alignments, this method aligns 94 % of the words correctly. The
+    mean attention of the second-to-last layer (Garg et al. 2019) aligns 72 %.
     """
     if segment.options.alignments:
         aligned = []
@@ -341,9 +350,9 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
 def pair_batches(
     pairs: Sequence[Sequence[Ids]], device: torch.device, source_eos: bool = True
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Yield batches of pairs, short targets first, with the indices of each batch's pairs.
+    """Yield batches of pairs, short targets first. Before each batch, yield the indices of its pairs.
 
-    Both sides of a pair end with EOS. Without `source_eos`, the batch leaves out the EOS of sources.
+    Both sides of a pair end with EOS. If `source_eos` is false, the batch omits the EOS of sources.
     """
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     while order:
@@ -360,7 +369,7 @@ def pair_batches(
 
 @torch.inference_mode()
 def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
-    """Return the log-probability of every target token, given its source and the target before it.
+    """Return the log-probability of every target token, given the source and the target tokens before it.
 
     Both sides of a pair end with EOS.
     """

@@ -1,4 +1,4 @@
-"""Cut lines into segments: sentences of long lines, parts of long sentences, halves of failed segments."""
+"""Cut long lines into sentences, long sentences into parts, and failed segments into halves."""
 
 import itertools
 import re
@@ -15,20 +15,20 @@ from nmt_cli.translation.pending import Copy, Pending
 from nmt_cli.translation.segments import Segment
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
-# In German, \u201c and \u00ab close a quotation. If no space follows, they may open one.
+# In German, \u201c and \u00ab close a quotation. In other languages they open one, but then no space follows.
 _BEFORE_SPACE = rf"[{_CLOSERS}\u201c\u00ab]*(?=\s)"
 _WIDE_MARKS = "\u3001\u3002\uff01\uff0c\uff1a\uff1b\uff1f"
 _MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
-# A full stop after a single character ends an initial or an abbreviation (z. B.), not a sentence.
+# A full stop after a single letter belongs to an initial or an abbreviation (z. B.), and does not end a sentence.
 _SENTENCE_END = re.compile(rf"(?:(?<!\b\w)\.|[!?\u2026]){_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
-_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # for a string with one character per token
-SMALLEST = 4  # the fewest tokens, EOS not counted, of a source that may be halved
+_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # matches a string with one character per token
+SMALLEST = 4  # minimum tokens, without EOS, of a source that may be cut into halves
 
 
 class Segmenter:
-    """Cuts lines for one model, and counts them in `counts`, which belongs to the Translator."""
+    """Cuts lines for one model, and counts them in the `counts` of the Translator."""
 
     def __init__(
         self,
@@ -41,9 +41,11 @@ class Segmenter:
         counts: Counter[str],
         head: Sequence[int] = (),
     ) -> None:
-        """The model takes up to `max_length` tokens, and the filter of its training corpus kept lines of up to
-        `filter_tokens`. Lines of more than `seen_tokens` are split. EOS counts in all three. Every translation begins
-        with the ids `head`."""
+        """The model takes up to `max_length` tokens. Its training corpus has lines of up to `filter_tokens` tokens.
+
+        Lines of more than `seen_tokens` tokens are split. All three numbers include EOS. Every translation begins with
+        the ids `head`.
+        """
         self.tokenizer = tokenizer
         self.caser = caser
         self.max_length = max_length
@@ -53,10 +55,10 @@ class Segmenter:
         self.head = [*head]
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
-        """Cut a line into segments, add these to `pending`, and return them. A copied or empty line has none.
+        """Cut a line into segments, add the segments to `pending`, and return them. A copied or empty line has none.
 
-        The line's `number` and text determine its samples. If the line is part of a larger text, `position` is the
-        number of segments before it. Raises TypeError if the line or its prefix is not text.
+        Random samples depend on the `number` of the line. If the line is part of a larger text, `position` is the
+        number of segments before the line. Raises TypeError if the line or the prefix is not text.
         """
         for value in (line, prefix):
             if not isinstance(value, str):
@@ -90,13 +92,13 @@ class Segmenter:
                 draft.append(segment)
                 segments.append(segment)
         pending.open = len(segments)
-        with pending.queue.changed:  # other threads hold this lock, too, when they count
+        with pending.queue.changed:  # the lock for `counts`
             self.counts["lines"] += 1
             self.counts["copied"] += bool(pending.copy and pending.copy.text.strip())
         return segments
 
     def _parts(self, text: str, prefix: str, options: SearchOptions) -> list[Part]:
-        """Divide a normalized text into parts, and convert unusual case to sentence case unless `case` is off."""
+        """Divide a normalized text into parts. Convert unusual letter case to sentence case, unless `case` is off."""
         if options.case == "off" or not unusual(text):
             return [Part(text)]
         may_ask = not (options.sampling or prefix)
@@ -106,18 +108,18 @@ class Segmenter:
         return [first, *others]
 
     def _forced(self, prefix: str, part: Part) -> list[int]:
-        """Return the ids of a forced prefix, in sentence case if its source is in capitals."""
+        """Return the ids of a forced prefix. If the source is in capitals, convert the prefix to sentence case."""
         text = self.caser.prefix(prefix) if part.case and part.case.style == UPPER else prefix
         return self.tokenizer.target.encode([text])[0]
 
     def _given(self, part: Part, source: list[int]) -> list[int]:
-        """Return the ids of a part in its given case, ending with EOS, or [] if they equal `source`."""
+        """Return the ids, including EOS, of a part before its conversion, or [] if the ids are equal to `source`."""
         [ids] = self.tokenizer.encode([part.given])
         given = [*ids[: self.max_length - 1], EOS]
         return [] if given == source else given
 
     def _sources(self, pending: Pending, parts: Sequence[Part], forced: Sequence[int]) -> list[tuple[list[int], Part]]:
-        """Return the ids of each segment of a text, ending with EOS, and the part that contains the segment."""
+        """Return, for each segment of a text, its ids, including EOS, and the part that contains the segment."""
         split, room = pending.options.split, self.max_length
         found, longer, too_long = list[tuple[list[int], Part]](), False, False
         for part in parts:
@@ -135,9 +137,10 @@ class Segmenter:
         return found
 
     def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
-        """Return a copy of a line if it has no letters after its language token and tag, or else None.
+        """Return a copy of a line if it has no letters, or else None. Language and tag tokens do not count as letters.
 
-        `text` is the normalized line. With `skipped`, these tokens count as source words before the copy.
+        `text` is the normalized line. If `skipped` is true, the language and tag tokens at its beginning are in the
+        caller's line, so the copy begins after these source words.
         """
         head = ""
         if text.startswith(">>"):
@@ -148,19 +151,19 @@ class Segmenter:
 
 
 def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:
-    """Return the glossary entries whose phrase occurs in a source, which is given as ids."""
+    """Return the glossary entries whose phrase occurs in a source. `source` has the ids of the source."""
     return terms.find(normalize(tokenizer.decode([source[:-1]])[0])) if terms else []
 
 
 def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Terms | None = None) -> list[list[int]]:
-    """Split a normalized line, and return the ids of each part, ending with EOS.
+    """Split a normalized line, and return the ids of each part, including EOS.
 
-    A line of more than `seen` tokens, EOS counted, is cut at sentence ends. Sentences of more than `limit` tokens are
-    cut at clause ends, or if necessary between words, or even within words. Only cuts within words may divide the
-    phrase of a term.
+    A line of more than `seen` tokens, including EOS, is cut between sentences. A sentence of more than `limit` tokens
+    is cut between clauses, if necessary between words, and as a last resort within words. Only a cut within a word may
+    divide the phrase of a glossary term.
     """
     parts = [line]
-    head = tokenizer.language(tokenizer.encode(parts)[0])  # every source begins with it
+    head = tokenizer.language(tokenizer.encode(parts)[0])  # every part must begin with these ids
     limit -= len(head)
     for ends, most, room in ((_SENTENCE_END, seen, 0), (_CLAUSE_END, limit, limit), (_WORD_END, limit, limit)):
         sized = zip(parts, map(len, tokenizer.encode(parts)), strict=True)
@@ -171,8 +174,10 @@ def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Te
 
 
 def sentences_of(text: str) -> list[tuple[int, int]]:
-    """Return the start and end of each sentence in a text, without the white space around it. Line feeds end sentences,
-    too."""
+    """Return the start and end of each sentence in a text, without surrounding white space.
+
+    A line feed also ends a sentence.
+    """
     found, begin = list[tuple[int, int]](), 0
     ends = {match.end() for match in _SENTENCE_END.finditer(text)}
     ends |= {index for index, character in enumerate(text) if character == "\n"}
@@ -187,8 +192,8 @@ def sentences_of(text: str) -> list[tuple[int, int]]:
 def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, terms: Terms | None) -> list[str]:
     """Cut a text at the end of each match of `ends`, but not within the phrase of a term.
 
-    Neighboring parts stay together while they have fewer than `room` tokens in total. If `room` is 0, they stay
-    together only if one of them has no letters.
+    Neighboring parts stay together while they have fewer than `room` tokens in total. If `room` is 0, neighboring parts
+    stay together only if one of them has no letters.
     """
     cuts = [0, *(match.end() for match in ends.finditer(text)), len(text)]
     within = {index for _, start, end in (terms.spans(text) if terms else ()) for index in range(start + 1, end)}
@@ -206,15 +211,17 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, term
 
 
 def looping(ids: Sequence[int]) -> bool:
-    """Return whether a stretch of up to 8 tokens occurs at least four times in a row, over at least 12 tokens."""
-    if len(ids) - len(set(ids)) < 9:  # true for most lines: a loop repeats at least 9 tokens (3 tokens, four times)
+    """Return whether a sequence of up to 8 tokens repeats at least four times in a row, over at least 12 tokens."""
+    if len(ids) - len(set(ids)) < 9:  # a quick test for most lines: in a loop, at least 9 tokens occur again
         return False
     return _LOOP.search("".join(map(chr, ids))) is not None
 
 
 def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
-    """Return the two halves of a source, each ending with EOS, or [] if it is too short. The cut is at a clause end
-    near the middle if there is one, or else between words."""
+    """Cut a source into two halves, each including EOS. Return [] if the source is too short.
+
+    The cut is at the end of a clause near the middle, if there is one, or else between words.
+    """
     tokens = tokenizer.tokens(ids[:-1])
     if len(tokens) < SMALLEST:
         return []

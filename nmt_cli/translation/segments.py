@@ -1,4 +1,4 @@
-"""Segments, the units of search, and their hypotheses."""
+"""Segments and their hypotheses. A segment is the text that is searched at once, usually a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,52 +12,52 @@ from nmt_cli.translation.options import SearchOptions
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A translation of a segment or of a whole line. That of a line always has `text` and `tokens`."""
+    """A translation of a segment or of a whole line. For a line, `text` and `tokens` are always set."""
 
     ids: list[int]  # without EOS
-    log_probability: float  # of all tokens including EOS, in nats
-    score: float  # log-probability over length penalty
-    token_log_probabilities: list[float]  # including that of EOS
-    text: str = ""  # for a segment: set only if it differs from the decoded ids
+    log_probability: float  # log-probability of all tokens, including EOS, in nats
+    score: float  # log-probability divided by the length penalty
+    token_log_probabilities: list[float]  # log-probability of each token, including EOS
+    text: str = ""  # for a segment, set only if the text differs from the decoded ids
     tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
-    source_positions: list[int] = field(default_factory=list)  # for a segment: the index of each id's source token
+    source_positions: list[int] = field(default_factory=list)  # for a segment, the index of the source token of each id
 
 
 @dataclass(eq=False)
 class Segment:
-    """A sentence or another part of a line on its way through the queue and a backend."""
+    """A sentence or another part of a line, which the queue passes to a backend."""
 
-    ids: list[int]  # end with EOS
+    ids: list[int]  # source ids, including EOS
     options: SearchOptions  # already `resolved`
     prefix: list[int] = field(default_factory=list)  # forced beginning of every hypothesis
-    random_key: tuple[int, ...] = ()  # numbers of line, segment and sample; they and the seed determine the sample
-    position: int = 0  # number of segments before it in the text
+    random_key: tuple[int, ...] = ()  # numbers of the line, the segment and the sample; part of the random seed
+    position: int = 0  # number of segments before this one in the text
     depth: int = 0  # how many times the original segment was halved to make this one
-    max_tokens: int | None = None  # of the translation, including EOS; None: `options.extra_length` decides
-    owner: Any = None  # the Pending that waits for it
+    max_tokens: int | None = None  # maximum tokens of the translation, including EOS; see `limit`
+    owner: Any = None  # the Pending that waits for this segment
     cancelled: bool = False
-    background: bool = False  # gives way to other segments in the same search
-    started: float = 0.0  # monotonic time at which a worker first took it, or took the segment that it replaces
+    background: bool = False  # whether other segments in the same search have priority
+    started: float = 0.0  # monotonic time at which a worker first took this segment, or the segment that it replaces
     terms: Sequence[Term] = ()  # glossary entries whose phrase is in the source
     constraints: Constraints | None = None  # terms that every hypothesis must contain
     unconstrained: "Segment | None" = None  # the segment that this one repeats with constraints
-    case: Case | None = None  # the case for writing the translation; None: as the model writes it
+    case: Case | None = None  # the letter case of the translation, or None if the model's output is not changed
     given: list[int] = field(default_factory=list)  # the source in its given case, to be searched as a rival
     rival: "Segment | None" = None  # the same segment in sentence case; the better translation wins
-    untranslated: bool = False  # the search failed: the hypothesis is the source
+    untranslated: bool = False  # whether the search failed, so that the hypothesis is the source
     hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; empty if the constraints allow none
     error: BaseException | None = None
 
     def source(self, eos: bool) -> list[int]:
-        """Return the ids that the encoder reads. Without `eos`, the model does not read the final EOS."""
+        """Return the ids that the encoder reads. If `eos` is false, leave out the final EOS."""
         return self.ids if eos else self.ids[:-1] or self.ids
 
     def limit(self, longest: int) -> int:
-        """Return the maximum number of tokens of the translation, including EOS. `longest` is the model's own limit."""
+        """Return the maximum number of tokens of the translation, including EOS. `longest` is the model's limit."""
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)
 
     def random(self) -> Any:
-        """Return a sample's random number generator, or None for a search. Each token draws one number."""
+        """Return a random number generator, or None without sampling. Each token needs one random number."""
         import numpy as np
 
         sampling = self.options.sampling

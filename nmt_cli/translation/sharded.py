@@ -92,7 +92,7 @@ class ShardedTranslation:
         return len(self._job.units)
 
     def run(self, shard: Shard) -> int:
-        """Do this worker's share, and help with the others. Return 0, or the exit code of the first failed unit."""
+        """Translate this worker's share, and then other units. Return 0 or the exit code of the first failed unit."""
         self._job.plan(shard.start(len(self._job.files)))
         worker = self._worker(shard)
         with Progress(f"translating as worker {shard}", None, "lines") as progress:
@@ -138,7 +138,7 @@ def _check(options: TranslateOptions, run: Run | None) -> None:
 
 
 def check(files: Sequence[str], output: str) -> int:
-    """Print each unit without a valid result: file, first line, last line, reason. Return 1 if there is any."""
+    """Print file, first line, last line and reason of each unit without a valid result. Return 1 if there is one."""
     checked = job.resume(output, inputs.find(files))
     number = 0
     for unit, reason in proof.problems(checked):

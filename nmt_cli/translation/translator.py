@@ -1,4 +1,4 @@
-"""Translate lines: Translator owns the segmenter, queue, backend and assembler, and Stream sends lines through them."""
+"""Translate lines of text. A Translator owns the segmenter, the queue, the backend and the assembler."""
 
 import contextlib
 import functools
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from nmt_cli.recipe import schema
     from nmt_cli.transformer.model import Transformer
 
-READ_AHEAD = 512  # segments per thread; more lines are read while fewer segments wait in the queue
-SCORE_LINES = 1024  # pairs scored at once
+READ_AHEAD = 512  # a Stream reads more lines while fewer segments than this, per search thread, wait in the queue
+SCORE_LINES = 1024  # pairs scored together
 
 Ids = list[int]
 
@@ -50,19 +50,19 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             for translation in translator.translate(lines, beam=4):
                 print(translation.text)
 
-    It searches on all GPUs, or on the first `workers` of them. If there are no GPUs, it searches in `workers` CPU
-    threads (by default one per core, at most 16), which share the weights. The models of an ensemble need the same
-    tokenizer. Any number of threads may translate at the same time. The same text, model and options always give the
-    same translation, whatever else is in the batch. The search threads end when the Translator is closed or
-    garbage-collected. `counts` has the numbers of lines that were split, cut, copied and so on. `background_limit` is
-    passed on to the SegmentQueue: short texts are then translated sooner, and long ones later.
+    A Translator searches on all GPUs, or on the first `workers` of them. If there are no GPUs, it searches in `workers`
+    CPU threads (by default one per core, at most 16), which share the weights. The models of an ensemble must have the
+    same tokenizer. Any number of threads may call a Translator at the same time. The same text, model and options
+    always give the same translation, whatever other texts are in the batch. The search threads end when the Translator
+    is closed or garbage-collected. `counts` has the numbers of lines that were split, cut, copied and so on. With
+    `background_limit` (see SegmentQueue), short texts are translated sooner, and long texts later.
 
-    Raises TypeError for lines that are not text, UsageError for wrong options and after `close`, DataError and
-    MissingError for models that are damaged or missing. A DivergedError (the scores of a text are not finite) or a
-    StorageError (there is too little memory for a text) fails only that text.
+    Raises TypeError for lines that are not text, UsageError for wrong options and after `close`, and DataError or
+    MissingError for models that are damaged or missing. If the scores of a text are not finite, or there is too little
+    memory for it, only this text fails, with DivergedError or StorageError.
     """
 
-    _directory: Path | None = None  # the model directory; None for an ensemble or a model in memory
+    _directory: Path | None = None  # the model directory, or None for an ensemble and for a model in memory
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise DataError("some of the models read </s> after sources, others do not: they cannot form an ensemble")
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
-        # The 99.9th percentile of training source lengths, EOS counted. Older models lack it; without it, only lines
-        # that are longer than the corpus filter allowed are split.
+        # `seen_tokens` is the 99.9th percentile of the source lengths in training, including EOS. Older models do not
+        # store it. For them, only lines that the corpus filter would have removed as too long are split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
         self._directory = first.directory if len(opened) == 1 else None
@@ -106,7 +106,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.head = tokenizer.target.prefix(config.decoding.target_prefix)
         caser = Caser(tokenizer, config.src, config.tgt, config.tags)
         self.segmenter = Segmenter(tokenizer, caser, **sizes, counts=self.counts, head=self.head)
-        # These must not refer to this Translator, or it could not be garbage-collected while the queue's threads run.
+        # The running threads refer to the assembler and the queue. If these referred to this Translator, Python could
+        # not garbage-collect it.
         self.assembler = Assembler(tokenizer, self.counts, self.head)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
         self._finalize = weakref.finalize(self, _close, self.queue, backend)
@@ -120,8 +121,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         dtype: "torch.dtype",
         seen_tokens: float = math.inf,
     ) -> "Translator":
-        """Return a Translator of a model in memory, with one thread. It splits lines of more than `seen_tokens`. On a
-        CPU it computes in float32 and ignores `dtype`."""
+        """Return a Translator with one thread for a model in memory. On a CPU, it computes in float32, not `dtype`."""
         from nmt_cli.translation.torch_backend import of_memory
 
         translator = cls.__new__(cls)
@@ -131,7 +131,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @property
     def load(self) -> tuple[int, int]:
-        """The number of waiting segments, and of segments being searched."""
+        """The numbers of waiting segments and of segments being searched."""
         return self.queue.waiting, self.queue.searching
 
     def close(self) -> None:
@@ -160,8 +160,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while reading more lines.
 
-        A line without text has an empty translation. `prefixes` are the forced beginnings of the translations, one for
-        each line. The other keywords are fields of SearchOptions.
+        The translation of a line without text is empty. `prefixes` has, for each line, the text with which its
+        translation must begin. The other keyword arguments are described in SearchOptions.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes an iterable of lines, not one text: [text]")
@@ -191,8 +191,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         *,
         first: int = 1,
     ) -> Iterator[Translation]:
-        """Yield the translation of every line of `chunks`, which a separate thread reads. Lines that have arrived are
-        translated while the thread waits for more. `first` is the number of the first line; samples depend on it."""
+        """Yield the translation of every line of `chunks`, which a separate thread reads.
+
+        `first` is the number of the first line. Sampling depends on the line numbers.
+        """
         return Stream(self, self.resolved(options), prefixes, first).translate_ahead(chunks)
 
     def submit(
@@ -207,8 +209,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         """Begin to translate a text whose translation starts with `prefix`.
 
         `done` is called once, in this or another thread, when the text is translated, has failed or was cancelled. If
-        the text is part of a larger one, `position` is the number of parts before it, so that other texts do not have
-        to wait for all parts.
+        the text is part of a larger text, `position` is the number of parts before this one. Later parts then wait
+        longer in the queue, so that other texts are not held up.
         """
         pending = Pending(self.queue, self.resolved(options), self, done)
         segments = self.segmenter.cut(pending, text, prefix, position=position)
@@ -218,7 +220,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return pending
 
     def resolved(self, options: SearchOptions) -> SearchOptions:
-        """Return options with None replaced by the model's own values. Raises UsageError for wrong options."""
+        """Replace each option that is None by the default of the model. Raises UsageError for wrong options."""
         self.queue.check_open()
         resolved = options.resolved(self.config.decoding)
         if self.config.output == "trees":  # lines without letters have trees, too, and labels are in capitals
@@ -227,9 +229,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 
     def _token_of(self, target: str) -> str:
-        """Return the text that, before a source, selects a target language. Raises UsageError if the model has none."""
+        """Return the text that selects a target language when it is placed before a source. May raise UsageError."""
         if target.startswith(">>"):
-            return target  # resolved already
+            return target  # already such a text
         tokens = {each.target: each.prefix for each in directions_of(self.config, self.tokenizer)}
         code = match(target, list(tokens))
         if code is None:
@@ -243,7 +245,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return read_shortlist(self._directory, self.tokenizer, self._directory / TOKENIZER)
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
-        """Yield the score of every (source, translation), in order. Both texts keep their case."""
+        """Yield the score of every (source, translation) pair, in order. Both texts keep their letter case."""
         alpha = self.config.decoding.alpha if alpha is None else alpha
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
@@ -259,9 +261,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 yield join(self.tokenizer, [scored], alpha)
 
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
-        """Return the log-probability of every target token, given its source and the target before it.
+        """Return the log-probability of every target token, given the source and the target tokens before it.
 
-        Both sides of a pair end with EOS. The engine scores a target by a search with the whole target as its prefix.
+        Both sides of a pair end with EOS. The C engine searches with the whole target as the forced prefix.
         """
         self.queue.check_open()
         if self.backend.score_targets:
@@ -276,7 +278,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
 
 class Stream:
-    """The lines of one call on their way through a Translator. They enter in chunks and leave translated, in order."""
+    """Sends the lines of one call through a Translator, and yields their translations in the same order."""
 
     def __init__(
         self, translator: Translator, options: SearchOptions, prefixes: Iterable[str] | None, first: int = 1
@@ -292,7 +294,7 @@ class Stream:
         self._in_segmenter = threading.Lock()
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
-        """Yield the translations of lines, which this thread reads."""
+        """Yield the translations of lines. The calling thread reads them."""
         try:
             for chunk in chunks_of(lines):
                 self._add(chunk)
@@ -306,7 +308,7 @@ class Stream:
             self._cancel()
 
     def translate_ahead(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
-        """Yield the translations of chunks of lines, which a separate thread reads."""
+        """Yield the translations of chunks of lines. A separate thread reads the chunks."""
         threading.Thread(target=self._read, args=[chunks], name="reader", daemon=True).start()
         try:
             while True:
@@ -338,15 +340,15 @@ class Stream:
 
     @property
     def _wants_lines(self) -> bool:
-        """Whether the workers need more segments, and the caller has taken all translations that are finished.
+        """Whether the search threads need more segments, and the caller has taken every finished translation.
 
-        This limits the number of lines in memory if the caller is slower than the workers.
+        The second condition limits the number of lines in memory if the caller is slower than the search.
         """
         enough = READ_AHEAD * len(self._translator.backend.searches)
         return self._queue.waiting < enough and not self._next_is_finished
 
     def _add(self, lines: Sequence[str]) -> None:
-        """Queue a chunk of lines, long segments first, so that the last segments to be searched are short."""
+        """Queue the segments of a chunk of lines, long segments first, so that the search ends with short ones."""
         texts = list[Pending]()
         segments = list[Segment]()
         for line in lines:
@@ -384,7 +386,8 @@ class Stream:
             for pending in self._pending:
                 pending.cancel()
             self._queue.changed.notify_all()
-        # Wait for the reader: Python aborts the process if it exits while a thread is in SentencePiece.
+        # Wait until the reading thread has left SentencePiece. If a thread is in C++ code when Python exits, Python
+        # aborts the process.
         with self._in_segmenter:
             pass
 

@@ -186,7 +186,9 @@ def test_damaged_text_is_noticed_before_it_is_used(augmented_lab: Lab, damage: s
 
         patch.setattr(artefact, "_commit", commit)
         before_each_step(patch, ruin)
-        with pytest.raises(DataError, match=r"epoch-1/train\.tgt\.ids is damaged.*The same command resumes"):
+        with pytest.raises(
+            DataError, match=r"epoch-1/train\.tgt\.ids is damaged.*Run the same command again to resume"
+        ):
             train_augmented(augmented_lab)
     assert train_augmented(augmented_lab) == 0
     assert augmented_lab.same(45)
@@ -239,5 +241,5 @@ def test_a_lost_writer_ends_the_others(tmp_path: Path, augmented_lab: Lab) -> No
     how = Augmentation(corpus.directory, corpus.identity, augment, ("en", "de"), 1)
     texts = epoch_texts.EpochTexts(corpus, how, tmp_path / "nobody", False)
     texts.last = 0
-    with pytest.raises(StorageError, match="lost another process of this run"):
+    with pytest.raises(StorageError, match="another process of this run does not respond"):
         texts.open(0)

@@ -116,7 +116,11 @@ def deep(depth: int) -> float:
     ("first", "second", "outcome"),
     [
         (lambda: 7, signal.pause, 7),
-        (signal.pause, lambda: os.kill(os.getpid(), signal.SIGKILL), r"lost another process of this run: signal 9"),
+        (
+            signal.pause,
+            lambda: os.kill(os.getpid(), signal.SIGKILL),
+            r"another process of this run does not respond: signal 9",
+        ),
         (signal.pause, lambda: os.kill(os.getpid(), signal.SIGTERM), 143),
         (signal.pause, lambda: os.kill(os.getppid(), signal.SIGINT), 130),
         (lambda: deep(40), lambda: sys.exit(65), "division by zero"),
@@ -168,7 +172,7 @@ def test_a_failed_fork_ends_the_run_with_one_line_and_a_killed_command_ends_its_
     assert [result["codes"] for result in results] == [[74], [74], [-9]], results[0]["stderr"]
     errors = [line for line in results[0]["stderr"].splitlines() if "error" in line.lower()]
     assert len(errors) == 2, errors
-    assert errors[0].startswith("nmt train: error: lost another process of this run")
+    assert errors[0].startswith("nmt train: error: another process of this run does not respond")
     assert errors[1].startswith("nmt train: error: out of memory. Resume with")
     assert len(ids := [path.stem.removeprefix("ids-") for path in pids.iterdir()]) == 6
     assert all(ended(int(pid)) for pid in ids)

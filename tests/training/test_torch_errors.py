@@ -20,8 +20,16 @@ LOST = RuntimeError("unknown")
         (RuntimeError("CUDA error: device-side assert"), RuntimeError, "CUDA error: device-side assert"),
         (RuntimeError("The server socket: EADDRINUSE"), BusyError, "port 29501 is in use, perhaps by another"),
         (RuntimeError("gloo: Unable to find address for: lo"), StorageError, "the network interface lo is down: set"),
-        (RuntimeError("[gloo/pair.cc:5] " + "x" * 200), StorageError, "lost another process of this run: [gloo/pair"),
-        (torch.distributed.DistError("timeout"), StorageError, "lost another process of this run: timeout. The same c"),
+        (
+            RuntimeError("[gloo/pair.cc:5] " + "x" * 200),
+            StorageError,
+            "another process of this run does not respond: [gloo/pair",
+        ),
+        (
+            torch.distributed.DistError("timeout"),
+            StorageError,
+            "another process of this run does not respond: timeout. Run the same c",
+        ),
         (LOST, RuntimeError, "unknown"),
     ],
 )
