@@ -72,8 +72,8 @@ def augmented(
     targets = tuple(prepared.target_tokens)
     parts = tuple(zip(accumulate(corpus.parts), training.augment, strict=False))
     augmentation = Augmentation(corpus.directory, corpus.identity, augment, languages, training.seed, targets, parts)
-    writer = accelerator.process_index - accelerator.local_process_index  # the first process of this machine
-    directory = run / DIRECTORY / f"{artefact.HOST}-{writer}"
+    writer_index = accelerator.process_index - accelerator.local_process_index  # the first process of this machine
+    directory = run / DIRECTORY / f"{artefact.HOST}-{writer_index}"
     texts = EpochTexts(corpus, augmentation, directory, accelerator.is_local_main_process)
     result = AugmentedCorpus(**vars(corpus), texts=texts)
     if step < training.steps:
