@@ -60,7 +60,7 @@ def test_the_log_has_a_warning_a_minute(
         warner = Workers()
     else:
         warner = connections.Listener.__new__(connections.Listener)
-        warner._warned = -60.0
+        warner._warned_at = -60.0
     for now in (1.0, 1.5, 60.9, 61.0, 120.9, 121.5):
         warner._warn(f"at {now}")
     found = [line.rpartition(" ")[2] for line in capsys.readouterr().err.splitlines()]
