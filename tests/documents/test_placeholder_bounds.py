@@ -71,6 +71,20 @@ def test_numbered_directives_may_change_places() -> None:
         assert translated(parts, model) == f"{second} Katze und {first} Hund sehen"
 
 
+SEQUENTIAL = """c-format objc-format python-format ruby-format php-format perl-format java-printf-format sh-printf-format
+javascript-format lua-format go-format d-format ocaml-format object-pascal-format modula2-format awk-format tcl-format
+elisp-format librep-format gcc-internal-format gfc-internal-format boost-format"""
+
+
+@pytest.mark.parametrize("flag", SEQUENTIAL.split())
+def test_directives_without_a_number_keep_their_order(flag: str) -> None:
+    """Each of them prints the next argument."""
+    model = linked({"Katze": "cat", "und": "and", "Hund": "dog", "sehen": "see"})
+    translation = translated(plain_parts("see %s dog and %d cat", Protection(flags=[flag])), model)
+    assert translation.index("%s") < translation.index("%d")
+    assert translation.index("Katze") < translation.index("Hund")
+
+
 def test_long_directives_of_php() -> None:
     assert found("a %ld %5.2lf b", "php-format") == ["%ld", "%5.2lf"]
     assert found("a %'x9d %+-0'*8d b", "php-format") == ["%'x9d", "%+-0'*8d"]

@@ -425,6 +425,19 @@ def test_every_segment_of_a_search_that_begins_again_is_searched_alone_after_an_
     assert (narrowest, alone) == ([2, 2], [0, 1, 2])
 
 
+def test_a_search_that_fails_before_it_takes_a_segment_fails_for_each() -> None:
+    def search(_: WorkerQueue) -> None:
+        raise ZeroDivisionError
+
+    segments, done = [Segment([5], ONE) for _ in range(3)], list[Segment]()
+    queue = SegmentQueue([search], done.append)
+    for segment in segments:
+        queue.submit([segment])
+    assert queue.wait_for(lambda: len(done) == 3, 10)
+    queue.close()
+    assert [type(segment.error) for segment in segments] == [ZeroDivisionError] * 3
+
+
 def test_a_background_segment_is_taken_as_soon_as_it_is_due() -> None:
     """Beside a first one: when exactly 64 others have been taken."""
     found = list[list[int]]()
