@@ -214,7 +214,7 @@ def test_pathological_markdown_is_refused(model: Path, unit: str) -> None:
     text = (unit * 100_000)[:100_000]
     with client_of(model, limits=Limits()) as client:
         answer = client.post("/translate_file", data=PAIR, files={"file": ("a.md", text)})
-        refused(answer, 400, "too many open brackets")
+        refused(answer, 400, "too many unclosed brackets")
 
 
 @pytest.mark.parametrize("unit", ["<b>", "<b", "</b>", "<!--", "<code>", "&", "<b translate=no>", "%", "{", "<p>"])
