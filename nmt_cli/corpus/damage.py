@@ -40,7 +40,7 @@ def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
 
 
 def typo(word: str, draw: random.Random) -> str:
-    """Return a word with a typo: two letters swapped, or a letter dropped, doubled or replaced by a key beside its own.
+    """Return a word with a typo: two letters swapped, or one letter dropped, doubled or replaced by a neighboring key.
 
     If the random kind of typo would change nothing, drop a letter instead.
     """

@@ -24,7 +24,7 @@ SOURCES: dict[str, type[Source]] = {
 
 
 def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
-    """Return the source of the text for a corpus section. `mirror` is a directory with files of corpora on the web.
+    """Return the source of the text for a corpus section. `mirror` is a directory with downloaded corpora.
 
     Raises UsageError if the corpus is unknown or its settings conflict, and MissingError if `mirror` does not exist.
     """

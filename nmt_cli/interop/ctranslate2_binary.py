@@ -92,7 +92,7 @@ class Binary:
         return float(self.values(name).reshape(()))
 
     def text(self, name: str, default: str) -> str:
-        """Return the text attribute of this name, or the default. Version 6 of the format has no such attributes."""
+        """Return the text attribute of this name, or the default. There are none since version 6 of the format."""
         variable = self.variables.get(name)
         if variable is None:
             return default

@@ -47,7 +47,7 @@ def has_explicit_eos(binary: Binary, config: dict[str, Any]) -> bool:
 
 
 def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
-    """Return the values of config.json. Older versions have no such file, but the same values in model.bin."""
+    """Return the values in config.json. Older versions have them in model.bin instead."""
     if binary.version >= 6 or (directory / CONFIG).is_file():
         config = artefact.read_json(directory / CONFIG)
     else:

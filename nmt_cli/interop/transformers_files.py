@@ -151,7 +151,7 @@ def _positions(theirs: Tensor) -> str:
 
 
 def model_settings(config: Any, tensors: dict[str, Tensor], vocabularies: list[ForeignIds]) -> dict[str, Any]:
-    """Return our settings for a model. They leave out biases that are zero, and share embedding matrices if equal."""
+    """Return our settings for a model. Leave out biases that are all zero, and share equal embedding matrices."""
     src, tgt, output = (tensors[name] for name in marian.EMBEDDINGS.values())
     _pad, *others = vocabularies[1].values()
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]

@@ -123,7 +123,7 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def _with_named(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the default settings of the named corpus to the settings of a recipe."""
+    """Return the settings of a recipe, with the defaults of its named corpus filled in."""
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 

@@ -14,7 +14,7 @@ class Policy(enum.Flag):
     MAY_CHANGE = enum.auto()  # a resumed run may change the setting, because it does not affect the trained weights
     UNPUBLISHED = enum.auto()  # the paper does not report the setting
     LOCAL = enum.auto()  # the value, such as a path, may differ between the machines of a run
-    TRAINED = enum.auto()  # of corpus settings: training uses it, `prepare` does not. All machines need the same value
+    TRAINED = enum.auto()  # a corpus setting for training, which `prepare` ignores. It must be the same on all machines
 
 
 NO_POLICY = Policy(0)

@@ -9,7 +9,7 @@ from typing import Any
 from nmt_cli.corpus import damage, letter_case
 from nmt_cli.scoring.metrics import METRICS, Score
 
-SEED = 1  # random seed of the typos
+SEED = 1  # random seed for the typos
 AS_IT_IS = "as it is"
 NOTE = (
     "Loss: points lost against the translation of the unchanged source, after the same change to that translation. "

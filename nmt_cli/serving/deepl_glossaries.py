@@ -71,7 +71,7 @@ def _with_dictionaries(glossary: Glossary) -> dict[str, object]:
 
 
 async def _single(service: Service, key: str) -> Glossary:
-    """Return a glossary. Refuse with 404 unless it has exactly one dictionary, since version 2 has no others."""
+    """Return a glossary. Refuse with 404 unless it has exactly one dictionary, as all glossaries in version 2 have."""
     glossary = await service.stored(service.glossaries.get, key)
     if len(glossary.dictionaries) != 1:
         raise Refusal(404, "This glossary does not have exactly one dictionary: use version 3 of the API")

@@ -1,4 +1,4 @@
-"""Write and read the metrics.jsonl of a run, which has one JSON object per line. Compare scores with the recipe's."""
+"""Write and read metrics.jsonl, with one JSON object per line, and compare a run's scores with the expected ones."""
 
 import json
 import math

@@ -16,7 +16,7 @@ class Sampling:
 
     temperature: float = 1.0  # divides the logits
     top_k: int = 0  # sample from the k most likely tokens; 0 for all
-    top_p: float = 1.0  # sample from the most likely tokens, as few as have this total probability
+    top_p: float = 1.0  # sample from the smallest set of likely tokens with this total probability
     seed: int = 1  # the same seed, text and line number give the same translation
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """Shortlists: the target tokens that the translation of a segment may contain.
 
 A shortlist consists of the most frequent target tokens, and a list of the most probable translations of each source
-token. The search computes logits and log Z only for these target tokens. They do not depend on other segments.
+token. The search computes logits and log Z only for these target tokens. The target tokens for a segment do not depend
+on other segments.
 
 The file `shortlist.bin` in a model directory begins with 16 bytes that name the format, and the SHA-256 of the
 tokenizer files. Little-endian int32 numbers follow: three counts (of frequent tokens, source tokens and listed tokens),
