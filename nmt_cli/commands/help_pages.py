@@ -1,4 +1,4 @@
-"""The layout of help pages: names in a narrow column, descriptions in a wide one."""
+"""Lay out help pages, with names in a narrow column and descriptions in a wide one."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from nmt_cli.system.errors import UsageError
 
 NAME_COLUMNS = 24  # a longer name gets a line of its own
 LARGEST_SHOWN_BOUND = 1 << 32
-NON_BREAKING_HYPHEN = "\u2011"  # names such as toy-en-de stay whole when lines are wrapped
+NON_BREAKING_HYPHEN = "\u2011"  # keeps names such as toy-en-de whole when lines are wrapped
 
 
 class Command(TyperCommand):
@@ -27,7 +27,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
-            if getattr(error, "ctx", ctx) is None:  # Typer sets none for "Option '--src' requires an argument"
+            if getattr(error, "ctx", ctx) is None:  # Typer sets no context if an option lacks its argument
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
@@ -54,7 +54,7 @@ class Group(TyperGroup):
 
 
 def help_of(root: Any, names: Sequence[str]) -> str:
-    """Return the help of a command: `names` is its name, or the names of a group and a command in it."""
+    """Return the help of a command. `names` has its name, or the name of its group and its name."""
     context = root
     for name in names:
         if not isinstance(context.command, TyperGroup):
@@ -108,7 +108,7 @@ def _description(parameter: Any, context: Any) -> str:
 
 
 def _range(low: float | None, high: float | None) -> str:
-    """Return the range of a number; "" if readers can guess it, such as a lower bound of 0 or 1 alone."""
+    """Return the range of a number, or "" if readers can guess it because it only has a lower bound of 0 or 1."""
     if low is not None and high is not None and high <= LARGEST_SHOWN_BOUND:
         return f"{low:g} to {high:g}"
     return f"{low:g} or more" if low not in (None, 0, 1) else ""
@@ -140,7 +140,10 @@ def _bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return help with plain hyphens and only characters that the terminal can encode (Typer always writes UTF-8)."""
+    """Return help with ordinary hyphens, and without characters that the terminal cannot encode.
+
+    Typer always writes UTF-8.
+    """
     text = text.replace(NON_BREAKING_HYPHEN, "-")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)

@@ -22,23 +22,23 @@ SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
     ".parquet": "parquet", ".zip": "opus",
 }  # fmt: skip
-MOST_BYTES = 1 << 26  # of a chunk
+MOST_BYTES = 1 << 26  # maximum size of a chunk of several pieces
 TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
 def format_of(entry: TextSource) -> str:
-    """Return the format that an entry names or, if it names none, the one for the suffix of its first file."""
+    """Return the format of an entry: its setting, or by default the format for the suffix of its first file."""
     suffix = Path(uncompressed_name(Path(entry.files[0]))).suffix if entry.files else ""
     return entry.format or SUFFIXES.get(suffix.lower(), "text")
 
 
 def is_bitext(path: Path) -> bool:
-    """Return whether the name of a file has the suffix of a format that holds both languages."""
+    """Return whether a file name has the suffix of a format with both languages in one file."""
     return Path(uncompressed_name(path)).suffix.lower() in SUFFIXES
 
 
 def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of an entry of corpus.sources. At the end, `hashes` holds the SHA-256 of its files."""
+    """Yield the pairs of an entry of corpus.sources. Store the SHA-256 of each file in `hashes` after reading it."""
     entry, section = corpus.sources[index], corpus.of_source(index)
     _check_options(entry)
     earlier = [other.files for other in corpus.sources[:index]].count(entry.files)
@@ -55,7 +55,7 @@ def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> I
 
 
 def _check_options(entry: TextSource) -> None:
-    """Raise UsageError for a setting that the format of an entry does not have."""
+    """Raise UsageError if an entry has a setting that its format does not support."""
     kind = format_of(entry)
     if (entry.columns or entry.score) and kind not in TABLES:
         name = entry.files[0]
@@ -65,7 +65,7 @@ def _check_options(entry: TextSource) -> None:
 
 
 def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
-    """Yield rows in chunks of CHUNK pairs, or fewer if they are very long."""
+    """Yield rows in chunks of CHUNK pairs. Chunks of very long pairs have fewer."""
     pieces, rows, size = list[tuple[int, Any]](), 0, 0
     try:
         for number, count, piece_size, content in raw.pieces:
@@ -76,7 +76,7 @@ def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
             rows += count
             size += piece_size
     except Exception:
-        if pieces:  # parsing them may find an error further up in the file, which is then raised instead
+        if pieces:  # parse these first, because they may contain an error that is earlier in the file
             yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)
         raise
     if pieces:
@@ -91,7 +91,7 @@ def _chunk(rows: Unparsed, repetition: int, index: int) -> Chunk:
 def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[RawRows]:
     """Open a file of an entry. If the block reads it to the end, store its SHA-256 in `hashes`."""
     kind, languages = format_of(entry), (section.src, section.tgt)
-    if kind in ("parquet", "opus"):  # need random access, so they cannot be hashed while they are read
+    if kind in ("parquet", "opus"):  # files that need random access cannot be hashed while they are read
         if not path.is_file() or path.suffix in (".gz", ".bz2", ".xz", ".zst"):
             with opened(path, {}):
                 raise UsageError(f"{path}: unpack it first, {kind} is compressed already")
@@ -114,7 +114,7 @@ def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Pa
 
 
 def _columns(entry: TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
-    """Return the columns of an entry. The default is the two languages if columns are `named`, otherwise 1 and 2."""
+    """Return the columns of an entry. By default, `named` columns are the two languages, and others are 1 and 2."""
     names = entry.columns or (list(languages) if named else ["1", "2"])
     if len(names) != 2:
         raise UsageError(f"corpus.sources: columns must name two, source and target, not {', '.join(names)}")

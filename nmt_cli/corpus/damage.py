@@ -1,4 +1,4 @@
-"""Damage text as people do: leave out final stops, make typos and paste noise. letter_case.py changes case.
+"""Damage text: remove final stops, and add typos and noise. The module letter_case changes case.
 
 The same text and the same state of the random generator always give the same result.
 """
@@ -25,7 +25,7 @@ def without_stop(text: str) -> str:
 
 
 def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
-    """Return text with a typo in one of ten words on average, and in at least `least` words if there are as many.
+    """Return text with a typo in one of ten words on average, and in `least` words or more if possible.
 
     Words of fewer than three letters get no typo.
     """
@@ -40,9 +40,9 @@ def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
 
 
 def typo(word: str, draw: random.Random) -> str:
-    """Return a word with two letters swapped, or one dropped, doubled or replaced by its neighbor on the keyboard.
+    """Return a word with a typo: two letters swapped, or one letter dropped, doubled or replaced by a neighboring key.
 
-    If the random kind of typo would change nothing, a letter is dropped instead.
+    If the random kind of typo would change nothing, drop a letter instead.
     """
     candidates = [i for i in range(len(word) - 1) if word[i].isalpha() and word[i + 1].isalpha()]
     if not candidates:
@@ -62,7 +62,7 @@ def typo(word: str, draw: random.Random) -> str:
 
 
 def noise(draw: random.Random) -> str:
-    """Return an emoji, a number or a URL: text that every translation copies."""
+    """Return an emoji, a number or a URL. Translations copy such text."""
     kind = draw.randrange(3)
     if kind == 0:
         return draw.choice(EMOJI)
@@ -74,7 +74,7 @@ def noise(draw: random.Random) -> str:
 
 
 def with_noise(src: str, tgt: str, draw: random.Random) -> tuple[str, str]:
-    """Return a pair with the same noise before both sides, or after both."""
+    """Add the same noise to both sides of a pair, at the beginning or at the end."""
     added = noise(draw)
     if draw.random() < 0.5:
         return f"{added} {src}", f"{added} {tgt}"

@@ -1,4 +1,4 @@
-"""`nmt prepare --stats`: count the pairs that each filter would drop. Nothing but downloads is written."""
+"""`nmt prepare --stats`: count the pairs that each filter would drop. Write no files except downloads."""
 
 import functools
 import tempfile
@@ -15,10 +15,10 @@ from nmt_cli.system.errors import UsageError
 
 
 def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> None:
-    """Show for each part of the training text how many pairs cleaning drops, and how many others each filter drops.
+    """Show how many pairs of each part of the training text are dropped by cleaning, and by each filter.
 
-    A pair counts for every filter that would drop it. Filters that are off in the recipe are tried with the settings of
-    filters.ADVISED. Synthetic text is left out.
+    The filters are applied to pairs that pass cleaning. A pair counts for every filter that would drop it. Filters that
+    are off in the recipe are applied with the settings in filters.ADVISED. Synthetic text is left out.
     """
     source = sources.source_of(corpus, options.mirror)
     if corpus.format == "trees":
@@ -42,7 +42,7 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
 
 
 def tried(corpus: schema.Corpus) -> schema.Corpus:
-    """Return the section with every filter on that knows its languages. Filters that were off get advised values."""
+    """Return the section with all filters on that support its languages. Filters that were off get advised values."""
     values, advised = corpus.filters.model_dump(), filters.ADVISED.model_dump()
     off = Filters().model_dump()
     changed = {name: advised[name] if value == off[name] else value for name, value in values.items()}
@@ -54,7 +54,7 @@ def tried(corpus: schema.Corpus) -> schema.Corpus:
 
 
 def count_faults(corpus: schema.Corpus, chunk: Chunk) -> tuple[int, int | None, CleaningStats]:
-    """Return the part and the source of a chunk, and counts of its pairs by reason.
+    """Return the part of a chunk, the index of its source, and how many of its pairs would be dropped for which reason.
 
     A pair counts for every filter that would drop it.
     """

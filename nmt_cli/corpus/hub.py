@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, at one commit, or their parquet files in a mirror."""
+"""Read data sets from the Hugging Face hub, at one commit, or from parquet files in a mirror."""
 
 import contextlib
 import functools
@@ -18,7 +18,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import is_live
 from nmt_cli.system.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
-HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # by our names
+HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # ours -> theirs
 
 
 class HubSource(Source):
@@ -58,9 +58,9 @@ class HubSource(Source):
         return sum(map(_parquet_rows, self.mirror_files()["train"])) if self.mirror else None
 
     def mirror_files(self) -> dict[str, list[str]]:
-        """Return the parquet files of each split in the mirror; {} without a mirror.
+        """Return the parquet files of each split in the mirror, or {} if there is no mirror.
 
-        A file belongs to the split whose name is a word in its path, as in CONFIG/train-00000-of-00002.parquet. Raises
+        The path of a file contains the name of its split, as in CONFIG/train-00000-of-00002.parquet. Raises
         MissingError if files are missing.
         """
         if not self.mirror:
@@ -112,12 +112,12 @@ class HubSource(Source):
 
     def _builder(self, datasets: Any) -> Any:
         """Return the builder of the data set at its revision."""
-        if os.path.lexists(self.repository):  # the package would read it instead of the hub
+        if os.path.lexists(self.repository):  # the package `datasets` would read it instead of the hub
             name = self.repository
             raise UsageError(f"corpus hub:{name}: a directory here has this name. Rename it, or run in another one")
         builder = datasets.load_dataset_builder(self.repository, self.corpus.config, revision=self.revision)
         pinned = self.revision and re.fullmatch("[0-9a-f]{40}", self.revision)
-        if pinned and builder.hash != self.revision:  # offline, the package takes any commit in its cache
+        if pinned and builder.hash != self.revision:  # offline, `datasets` uses any commit in its cache
             raise ConnectionError(f"the cache holds commit {builder.hash}, not {self.revision}")
         return builder
 
@@ -138,7 +138,7 @@ class HubSource(Source):
 
     @contextlib.contextmanager
     def converted_errors(self) -> Iterator[Any]:
-        """Yield the package `datasets`. Convert errors of this package and its dependencies to ours, with advice."""
+        """Yield the package `datasets`. Convert its errors and those of its dependencies to ours, with advice."""
         import datasets
         import huggingface_hub
 

@@ -17,7 +17,7 @@ zu zul Zulu
 """
 _ROWS = [row.split(" ", 2) for line in _TABLE.strip().split("\n") for row in line.split(";")]
 NAMES = {code: name for code, _, name in _ROWS}
-# Languages that are easily mistaken for one another
+# Languages that are easily mistaken for one another.
 _NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
 _SHORT = {three: two for two, three, _ in _ROWS}
 _VARIANTS = {
@@ -35,35 +35,35 @@ def name_of(code: str) -> str:
 
 
 def folded(code: str) -> str:
-    """Return a code in lower case with hyphens: pt-br for pt_BR, and for Argos' pb."""
+    """Return a code in lower case with hyphens. Both pt_BR and Argos' code pb become pt-br."""
     return ARGOS_CODES.get(code.lower(), code).replace("_", "-").lower()
 
 
 def near(code: str) -> set[str]:
-    """Return the short codes of a language and of languages easily mistaken for it."""
+    """Return the short codes of a language and of languages that are easily mistaken for it."""
     return next((group for group in _NEAR if code in group), {code})
 
 
 def base_of(code: str) -> str:
     """Return the two-letter language code without script and country: pt for pt-BR, de for deu_Latn and DE.
 
-    Argos' own codes (pb, zt) are returned unchanged, because they may also be suffixes of other files.
+    Argos' own codes (pb, zt) are returned unchanged, because as suffixes of file names they may mean something else.
     """
     first = code.replace("_", "-").split("-")[0].lower()
     return _SHORT.get(first, first)
 
 
 def is_same(code: str, other: str) -> bool:
-    """Whether two codes name the same language and script. Countries are ignored: en-GB is the same as EN-US."""
+    """Return whether two codes name the same language and script. Ignore countries: en-GB is the same as EN-US."""
     code, other = folded(code), folded(other)
     scripts = {part for part in f"{code}-{other}".split("-") if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2
 
 
 def match(code: str, known: list[str]) -> str | None:
-    """Return the known code that equals `code`, otherwise the first one of the same language, or None.
+    """Return the known code that equals `code`, or else the first known code for the same language, or None.
 
-    For Chinese, codes of the same script come first.
+    For Chinese, codes with the same script are preferred.
     """
     code = folded(code)
     for each in known:
@@ -76,5 +76,5 @@ def match(code: str, known: list[str]) -> str | None:
 
 
 def is_traditional(code: str) -> bool:
-    """Whether a code of Chinese means the traditional script."""
+    """Return whether a code for Chinese means the traditional script."""
     return not _TRADITIONAL.isdisjoint(folded(code).split("-"))

@@ -1,4 +1,4 @@
-"""Change case by the rules of a language. Python's own methods apply the same rules to all languages.
+"""Change case by the rules of a language. The methods of str apply the same rules to all languages.
 
 The rules are those of Unicode's SpecialCasing.txt and of CLDR's transforms tr-Upper, tr-Lower, el-Upper and nl-Title.
 """
@@ -8,10 +8,10 @@ import unicodedata
 
 from nmt_cli.corpus.languages import base_of
 
-_DOTLESS = "tr", "az", "crh", "tt", "gag"  # pair i with İ and ı with I, in Latin script
+_DOTLESS = "tr", "az", "crh", "tt", "gag"  # languages with the pairs i, İ and ı, I
 _GREEK_WORD = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]+")
-_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # in decomposed text; Greek capitals have none
-# Two vowels that the accent on the first keeps apart. In capitals, a diaeresis on the second does so.
+_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # in decomposed text; capitals lose them
+# Two vowels that are not a diphthong, since the first has an accent. In capitals, the second gets a diaeresis instead.
 _HIATUS = re.compile("([ΑΕΗΟ])(?:[\u0313\u0314]?[\u0300\u0301\u0342])([ΙΥ])(?![\u0300-\u036f])")
 _WORD_START = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_REST = re.compile(r"[\w'’]*")
@@ -19,14 +19,14 @@ _DUTCH_START = re.compile(r"(?<![\w'’])I(?:j|\u0308j)")
 
 
 def lower(text: str, language: str) -> str:
-    """Return a text in small letters."""
+    """Return a text in lower case."""
     if base_of(language) in _DOTLESS:
         text = text.replace("I\u0307", "i").replace("İ", "i").replace("I", "ı")
     return text.lower().replace("i\u0307", "i")  # Python adds a second dot to the i of İ
 
 
 def upper(text: str, language: str) -> str:
-    """Return a text in capitals, which may be longer: ß becomes SS. Georgian has no capitals in ordinary text."""
+    """Return a text in upper case. It may be longer, since ß becomes SS. Georgian text has no upper case."""
     base = base_of(language)
     if base == "ka":
         return text
@@ -36,7 +36,7 @@ def upper(text: str, language: str) -> str:
 
 
 def _greek(word: re.Match[str]) -> str:
-    """Return a Greek word without accents: ΜΑΪΟΣ for Μάιος. The word ή (or) keeps its accent."""
+    """Return a Greek word in capitals without accents: ΜΑΪΟΣ for Μάιος. The word ή ("or") keeps its accent."""
     if word[0] in ("ή", "Ή"):
         return "Ή"
     capitals = unicodedata.normalize("NFD", word[0]).upper()
@@ -44,7 +44,7 @@ def _greek(word: re.Match[str]) -> str:
 
 
 def capitalized(word: str, language: str) -> str:
-    """Return a word or a text with a capital first letter. The rest stays."""
+    """Return a word or a text with its first letter in upper case, and the rest unchanged."""
     if word[:1] == "i" and base_of(language) in _DOTLESS:
         return f"İ{word[1:]}"
     if word[:2] == "ij" and base_of(language) == "nl":
@@ -55,7 +55,7 @@ def capitalized(word: str, language: str) -> str:
 def title(text: str, language: str) -> str:
     """Return a text with a capital at the beginning of each word, also after a hyphen, but not after an apostrophe.
 
-    The other letters stay. Words with a capital further inside, such as iPhone and pH, stay as they are.
+    All other letters are unchanged, and so are words with a capital after the first letter, such as iPhone and pH.
     """
 
     def start(letter: re.Match[str]) -> str:

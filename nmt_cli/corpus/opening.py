@@ -57,14 +57,17 @@ def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
 
 @contextlib.contextmanager
 def decompressing(packed: Any, name: str) -> Iterator[io.BufferedReader]:
-    """Decompress an open binary file by the suffix of its name. Raises DataError if it is truncated or corrupt."""
+    """Decompress an open binary file, if its name has the suffix of a compressed format.
+
+    Raises DataError if the file is truncated or corrupt.
+    """
     suffix = Path(name).suffix
     try:
         yield _decompressed(packed, suffix)
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise _corrupt(name, error) from None
     except OSError as error:
-        if error.errno is None and suffix in COMPRESSIONS:  # from bz2 or zstd
+        if error.errno is None and suffix in COMPRESSIONS:  # bz2 and zstd raise this for corrupt data
             raise _corrupt(name, error) from None
         raise
 
@@ -85,7 +88,10 @@ def _decompressed(packed: Any, suffix: str) -> Any:
 
 @contextlib.contextmanager
 def compressing(raw: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    """Yield a file that writes to `raw`, compressed by the suffix of `name`. The same data give the same bytes."""
+    """Yield a file that writes to `raw`, in the compressed format that `name` has as its suffix, if any.
+
+    The same data always give the same bytes.
+    """
     suffix = Path(name).suffix
     if suffix == ".gz":
         with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as file:

@@ -1,4 +1,4 @@
-"""Choose the corpus section for a command line, and the source of its text."""
+"""Make a corpus section from the arguments of a command, and choose the source of its text."""
 
 import functools
 import re
@@ -24,9 +24,9 @@ SOURCES: dict[str, type[Source]] = {
 
 
 def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
-    """Return the source of a corpus section's text. `mirror` holds the files of named corpora and hub data sets.
+    """Return the source of the text for a corpus section. `mirror` is a directory with downloaded corpora.
 
-    Raises UsageError if the corpus is unknown or its settings conflict, MissingError if `mirror` is not a directory.
+    Raises UsageError if the corpus is unknown or its settings conflict, and MissingError if `mirror` does not exist.
     """
     name = corpus.name or ""
     named = name in NAMED_CORPORA or name.startswith("hub:")
@@ -55,7 +55,7 @@ def _source_of_entry(corpus: schema.Corpus, index: int, mirror: Path | None) -> 
     rows = NAMED_CORPORA.get(str(entry.corpus), {}).get("rows")
     languages = {"src": section.src, "tgt": section.tgt}
     named = schema.Corpus(name=entry.corpus, config=entry.config, rows=rows, limit=corpus.limit, **languages)
-    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():  # without a revision
+    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():  # its name has no revision
         mirror = own
     return source_of(named, mirror)
 
@@ -63,13 +63,13 @@ def _source_of_entry(corpus: schema.Corpus, index: int, mirror: Path | None) -> 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> schema.Corpus:
     """Return the corpus section for the arguments of `nmt prepare`.
 
-    `name` is a named corpus, a hub data set or a recipe; `typed` maps settings of the section to
-    their values on the command line.
+    `name` is a named corpus, a hub data set, a recipe, or a file with both languages. `typed` maps settings of the
+    section to their values on the command line.
     """
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:
         values["tokenizer"] = {"file": str(values["tokenizer"])}
-    src, tgt = values.pop("src", None), values.pop("tgt", None)  # files, or the two languages of a hub data set
+    src, tgt = values.pop("src", None), values.pop("tgt", None)  # files, or languages of `name`
     if bool(src) != bool(tgt):
         raise UsageError("give both sides: --src FILE --tgt FILE")
     if name and (name.startswith("hub:") or is_bitext(Path(name))):

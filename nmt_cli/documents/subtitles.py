@@ -1,4 +1,4 @@
-"""Translate subtitles. A sentence that continues over several cues is translated as a whole and divided again.
+"""Translate subtitles. If a sentence runs over several cues, translate it as a whole and divide the translation.
 
 The module for each format cuts a file into cues and the text between them. A cue whose translation is equal to its
 source keeps its line breaks. All other cues get new line breaks.
@@ -18,10 +18,10 @@ from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import MarkedSegment, Part, Parts, SegmentBuilder, render
 from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
 
-# A sentence continues in the next cue if the cue does not end a sentence and the next cue begins soon.
-_LONGEST_PAUSE = 2.0  # seconds
-_OVERLAP = -0.5  # the shortest pause: cues may overlap a little
-_MOST_CUES = 6  # in a sentence, since automatic captions have no punctuation
+# Limits for joining cues to a sentence.
+_LONGEST_PAUSE = 2.0  # seconds from the end of a cue to the start of the next one
+_OVERLAP = -0.5  # the shortest pause. It is negative because cues may overlap
+_MOST_CUES = 6  # automatic captions have no punctuation, so their sentences would never end
 _MOST_CHARACTERS = 500
 _STOPS = ".!?\u2026:;\u3002\uff01\uff1f\u266a\u266b"
 _CLOSERS = "\"'\u201d\u2019\u00bb)]"
@@ -37,8 +37,8 @@ _SPACES = re.compile(r"(?:\s|&nbsp;)+")
 class Syntax:
     """The marks inside the text of a cue."""
 
-    token: re.Pattern[str]  # matches a mark; the groups are `break` for a line break, `open` and `close` for tag names
-    line_break: str  # the source of a line break
+    token: re.Pattern[str]  # matches a mark; its groups: `break` (a line break), `open` and `close` (the name of a tag)
+    line_break: str  # how the format writes a line break
     spelling: Callable[[], Spelling] | None = None  # set if the format has entities
 
 
@@ -46,9 +46,10 @@ class Syntax:
 class Cue:
     text: str
     seconds: tuple[float, float] = (0, 0)  # start and end
-    speaker: Hashable = None  # cues with different speakers are different sentences
+    speaker: Hashable = None  # a sentence does not continue in the cue of another speaker
     wraps: bool = True  # break long lines
-    speeches: list[str | list[Part]] = field(default_factory=list)  # the parts of each speech, and line breaks between
+    # The parts of each speech. Between two speeches stands the line break, as a str.
+    speeches: list[str | list[Part]] = field(default_factory=list)
 
 
 class Subtitles(Document):
@@ -83,7 +84,7 @@ class Subtitles(Document):
         return self._syntax.line_break.join(lines)
 
     def _flat(self, text: str) -> str:
-        """Return a text without spaces and line breaks. Between wide characters, a line break replaces no space."""
+        """Return a text without spaces and line breaks, to compare texts that have different line breaks."""
         return _SPACES.sub("", self._syntax.token.sub(lambda match: "" if match["break"] else match[0], text))
 
 
@@ -99,7 +100,7 @@ def _tokens(text: str, syntax: Syntax) -> list[Item]:
 
 
 def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | list[Part]]:
-    """Return the speeches in a cue, with the line breaks between them. If there are several, each has a dash."""
+    """Return the speeches in a cue, and the line breaks between them. If there are several, each begins with a dash."""
     tokens = _tokens(text, syntax)
     breaks = [index for index, token in enumerate(tokens) if token.kind == "break"]
     new = [index for index in breaks if _DASH.match(_line(tokens, index + 1))]
@@ -128,7 +129,7 @@ def _speech(tokens: list[Item], syntax: Syntax, options: ReadOptions) -> list[Pa
     after = "".join(token.source for token in tokens[last:])
     body = tokens[first:last]
     if body and body[0].kind == "text":
-        # If a tag follows the text, a letter stands for it, so that a dash before the tag is found.
+        # _DASH requires a character after the dash. If a tag follows the text, add a letter in place of the tag.
         match = _DASH.match(f"{body[0].source}a" if len(body) > 1 else body[0].source) or _EDGE.match(body[0].source)
         edge = match.end() if match else 0
         before += body[0].source[:edge]
@@ -191,7 +192,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
 
 
 def _ends(text: str) -> bool:
-    """Return whether a text ends a sentence. A closing bracket ends one, because text in brackets describes a sound."""
+    """Return whether a text ends a sentence. A closing bracket does, because text in brackets describes a sound."""
     text = text.rstrip()
     return text[-1:] in (")", "]") or text.rstrip(_CLOSERS)[-1:] in tuple(_STOPS)
 

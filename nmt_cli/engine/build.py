@@ -1,10 +1,10 @@
-"""Compile engine.c into libengine.so, as hatchling's build hook or by hand with other flags.
+"""Compile engine.c into libengine.so. This file is hatchling's build hook, and also a program to call by hand.
 
 The compiler is zig, which pip installs only for the build (93 MB). It includes the headers and libraries of every
 target, so the build needs no compiler or headers from the system. The library runs on Linux with glibc 2.17 or newer,
 and on macOS 11 or newer. This file imports only the standard library, because hatchling loads it by its path.
 
-By hand: `pip install ziglang && python nmt_cli/engine/build.py`; see `--help`.
+By hand: `pip install ziglang && python nmt_cli/engine/build.py`. The option `--help` lists further options.
 """
 
 import argparse
@@ -107,9 +107,9 @@ def build(
 ) -> bool:
     """Compile the library unless `output` is current. Return whether it was compiled.
 
-    `target` is zig's name of a system, such as aarch64-linux-gnu.2.17, by default this one. `levels` are keys of
-    LEVELS, by default all levels of the target. `flags` go to the compiler and the linker. Raises CannotBuildError with
-    the first error.
+    `target` is zig's name of the target, such as aarch64-linux-gnu.2.17. The default is this system. `levels` are names
+    of levels in LEVELS, by default all levels of the target. `flags` are passed to the compiler and the linker. Raises
+    CannotBuildError with the first error.
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]
@@ -122,7 +122,7 @@ def build(
     width = ["-mprefer-vector-width=512"] if target.startswith("x86_64") else []
     link = ["-shared", "-s", "-lm", "-lpthread"]
     if "-macos" in target:
-        link.append("-Wl,-install_name,@rpath/libengine.so")  # instead of a temporary path
+        link.append("-Wl,-install_name,@rpath/libengine.so")  # the default would be the temporary path of the output
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, *FLAGS, *WARNINGS, *width, *flags]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         environment = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder, **os.environ}
@@ -150,7 +150,10 @@ def get_build_hook() -> type[Any]:
             return [COMPILER] if self._obstacle() is None else []
 
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-            """Compile the library into the source tree, where tests and editable installs load it, or into a wheel."""
+            """Compile the library in the source tree, and add it to the wheel.
+
+            Tests and editable installs load the library from the source tree.
+            """
             wanted = os.environ.get(TARGET, "")
             obstacle = self._obstacle()
             cross, library = False, LIBRARY

@@ -1,4 +1,4 @@
-"""Read Argos packages, with the defaults of argostranslate (argostranslate/translate.py)."""
+"""Read Argos packages. The decoding settings are the defaults of argostranslate (argostranslate/translate.py)."""
 
 import tempfile
 from dataclasses import replace
@@ -10,15 +10,15 @@ from nmt_cli.interop.ctranslate2_files import read_with
 from nmt_cli.interop.foreign import ForeignModel
 from nmt_cli.system.errors import DataError, MissingError
 
-# argostranslate searches with beam 4 and divides by length ^ 0.2. We divide by ((5 + length) / 6) ^ alpha. With this
-# alpha, both penalties have the same slope at 25 tokens.
+# argostranslate searches with beam 4 and divides scores by length ^ 0.2. We divide by ((5 + length) / 6) ^ alpha. With
+# this alpha, both penalties have the same slope at 25 tokens.
 DECODING = {"beam": 4, "alpha": 0.24}
-MAX_CODES = 1 << 23  # bytes of bpe.model; 100,000 merges take 2 MB
-SENTENCE = 40  # tokens; argostranslate translates each sentence alone, so longer lines are split into sentences
+MAX_CODES = 1 << 23  # maximum size of bpe.model in bytes; 100,000 merges take 2 MB
+SENTENCE = 40  # tokens; longer lines are split, because argostranslate translates each sentence by itself
 
 
 def read_argos(path: Path) -> ForeignModel:
-    """Read a package from its file or its installed directory. Writes only to a temporary directory."""
+    """Read a package from its file or its installed directory. Write only to a temporary directory."""
     if path.is_dir():
         return _read_package(path)
     with tempfile.TemporaryDirectory() as temporary:
@@ -39,7 +39,7 @@ def _read_package(directory: Path) -> ForeignModel:
 
 
 def _tokenizers(directory: Path, languages: list[str], temporary: Path) -> list[Path]:
-    """Return the tokenizer files of source and target. Those of bpe.model are written to a temporary directory."""
+    """Return the tokenizer files of source and target. If they are made from bpe.model, write them to `temporary`."""
     if (directory / SENTENCEPIECE).is_file():
         return [directory / SENTENCEPIECE] * 2
     if not (directory / BPE).is_file():
@@ -52,7 +52,7 @@ def _tokenizers(directory: Path, languages: list[str], temporary: Path) -> list[
         codes = data.decode()
     except UnicodeDecodeError:
         raise DataError(f"{directory / BPE} is damaged: it is not UTF-8") from None
-    moses_bpe.Codes(codes, directory / BPE)  # checks them
+    moses_bpe.Codes(codes, directory / BPE)  # raises DataError if the codes are damaged
     files = [temporary / "source", temporary / "target"]
     for file, language in zip(files, languages, strict=True):
         file.write_bytes(moses_bpe.to_bytes(argos_code(language), codes, []))

@@ -1,8 +1,8 @@
 """The files of Argos packages: a zip archive, or the directory that argostranslate installs.
 
-A package has one folder with metadata.json, sentencepiece.model or bpe.model, and the directory `model` of
-CTranslate2. See argos-translate, argostranslate/package.py. Nothing here imports PyTorch, which `nmt serve` does not
-need to describe packages.
+A package has one folder with metadata.json, sentencepiece.model or bpe.model, and CTranslate2's directory `model`. See
+argostranslate/package.py in argos-translate. This module does not import PyTorch, because `nmt serve` describes
+packages without it.
 """
 
 import errno
@@ -25,9 +25,9 @@ WEIGHTS = f"model/{BINARY}"
 VOCABULARIES = [f"model/{side}_vocabulary.{end}" for side in ("shared", "source", "target") for end in ("json", "txt")]
 # The files to read. Sentence splitters and other files are ignored.
 MEMBERS = [METADATA, SENTENCEPIECE, BPE, WEIGHTS, "model/config.json", *VOCABULARIES]
-MAX_EXPANSION = 4  # size of the weights relative to the archive
+MAX_EXPANSION = 4  # maximum ratio of the size of the weights to the size of the archive
 MAX_MEMBERS = 10_000
-MAX_TEXT = 100  # characters of a language code or a token in metadata.json
+MAX_TEXT = 100  # maximum length of a language code or a token in metadata.json
 ERRORS = (  # what zipfile raises for damaged archives
     OSError,
     ValueError,
@@ -41,7 +41,7 @@ ERRORS = (  # what zipfile raises for damaged archives
 
 
 def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
-    """Write the wanted files of a package under their own names. DataError if the archive is damaged."""
+    """Write the wanted files of a package to `out`. Raise DataError if the archive is damaged."""
     try:
         with zipfile.ZipFile(package) as archive:
             members = _members(archive, package.stat().st_size)
@@ -58,7 +58,7 @@ def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the members to read, by name in the package's folder; ValueError if the archive is no package."""
+    """Return the files to read by their names in the package's folder. Raise ValueError if this is not a package."""
     infos = archive.infolist()
     names = [info.filename for info in infos]
     if len(names) > MAX_MEMBERS or len({*names}) < len(names):
@@ -103,7 +103,7 @@ def _iso_code(code: str) -> str:
 
 
 def argos_code(code: str) -> str:
-    """Return Argos' code of a language. Argos tells scripts or countries apart only for Chinese and Portuguese."""
+    """Return Argos' code for a language. Only the codes for Chinese and Portuguese tell scripts or countries apart."""
     base = base_of(code)
     if base == "zh":
         return "zt" if is_traditional(code) else "zh"

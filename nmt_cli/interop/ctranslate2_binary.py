@@ -16,11 +16,11 @@ import numpy.typing as npt
 from nmt_cli.system.errors import DataError, printable
 
 NEWEST = 6  # version of the format
-TYPES = ["<f4", "<i1", "<i2", "<i4", "<f2", "bfloat16"]  # by number
-WIDTHS = [4, 1, 2, 4, 2, 2]  # bytes
+TYPES = ["<f4", "<i1", "<i2", "<i4", "<f2", "bfloat16"]  # the files have indexes in this list
+WIDTHS = [4, 1, 2, 4, 2, 2]  # bytes per number of each type
 MAX_RANK, MAX_NAME = 4, 512
-MAX_VARIABLES = 100_000  # the same for aliases; a model of 1,000 layers has fewer
-INT16_SCALE = 1000.0  # of 16-bit weights without a scale, in old files
+MAX_VARIABLES = 100_000  # also the limit for aliases; even a model with 1,000 layers has fewer
+INT16_SCALE = 1000.0  # scale of 16-bit weights in old files, which do not store the scale
 
 Array = npt.NDArray[Any]
 
@@ -28,7 +28,7 @@ Array = npt.NDArray[Any]
 class Variable(NamedTuple):
     shape: tuple[int, ...]
     type: int  # index in TYPES
-    offset: int  # of its first byte in the file
+    offset: int  # position of the first byte in the file
 
     @property
     def elements(self) -> int:
@@ -50,7 +50,7 @@ class Binary:
     variables: dict[str, Variable]  # aliases included
 
     def values(self, name: str) -> Array:
-        """Return a variable in its stored type, but bfloat16 in float32."""
+        """Return a variable in its stored type. Convert bfloat16 to float32."""
         shape, kind, offset = self.variables[name]
         count = math.prod(shape)
         with self.path.open("rb") as file:
@@ -65,7 +65,7 @@ class Binary:
         return array.reshape(shape)
 
     def weights(self, name: str) -> Array:
-        """Return a variable in float32. Integers are divided by scales: one per row for 8 bits, one in all for 16."""
+        """Return a variable in float32. Divide 8-bit integers by a scale per row, and 16-bit integers by one scale."""
         array = self.values(name)
         if not self.variables[name].is_integer:
             return array.astype(np.float32)
@@ -92,7 +92,7 @@ class Binary:
         return float(self.values(name).reshape(()))
 
     def text(self, name: str, default: str) -> str:
-        """Return the text attribute of this name, or the default. Versions from 6 on have no such attributes."""
+        """Return the text attribute of this name, or the default. There are none since version 6 of the format."""
         variable = self.variables.get(name)
         if variable is None:
             return default
@@ -183,7 +183,7 @@ def _read_variable(reader: _Reader, name: str, version: int) -> Variable:
     if version >= 4:
         if code >= len(TYPES):
             raise ValueError(f"{name} has the unknown type {code}")
-    else:  # the width in bytes stands for the type
+    else:  # the file has the width in bytes instead of the type
         if code not in (1, 2, 4):
             raise ValueError(f"{name} has numbers of {code} bytes")
         code = {4: 0, 1: 1, 2: 2}[code]

@@ -47,7 +47,7 @@ def has_explicit_eos(binary: Binary, config: dict[str, Any]) -> bool:
 
 
 def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
-    """Return config.json, or the same values from model.bin if its version has no such file."""
+    """Return the values in config.json. Older versions have them in model.bin instead."""
     if binary.version >= 6 or (directory / CONFIG).is_file():
         config = artefact.read_json(directory / CONFIG)
     else:
@@ -108,8 +108,8 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
 def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -> Vocabularies:
     """Return both vocabularies.
 
-    A <pad> is kept if both have one that the decoder starts from and never produces. Otherwise each gets a new <pad>,
-    whose id is the number of its embeddings.
+    If both have a <pad>, and the decoder starts with <pad> and never produces it, keep it. Otherwise, add a <pad> to
+    each vocabulary, with the number of embeddings as its id.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:

@@ -24,7 +24,7 @@ DECODER = {
     "residuals.1.norm": "attention/layer_norm",
     "residuals.2.norm": "ffn/layer_norm",
 }
-# Parts of the names of variables -> the feature that our model lacks.
+# Part of the name of a variable -> the feature that our model lacks.
 FEATURES = {
     "rotary": "rotary positions",
     "relative": "relative positions",
@@ -68,7 +68,7 @@ def with_current_names(binary: Binary) -> Binary:
 
 
 def check_features(binary: Binary) -> None:
-    """Raise DataError if there is a variable that our model lacks, unless it is an attribute that is off."""
+    """Raise DataError if a variable belongs to a feature that our model lacks, unless an attribute turns it off."""
     known = {name for _, name in modules(binary)}
     known |= {f"{side}/{end}" for side in ("encoder", "decoder") for end in ("num_heads", "pre_norm", "activation")}
     known |= {f"{side}/scale_embeddings" for side in ("encoder", "decoder")}

@@ -30,14 +30,14 @@ from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2", "argos": "ctranslate2"}
 WEIGHTS = {"argos": "int8"}  # the default type of weights; float32 for the other targets
-DEV_LINES = 100  # lines of the dev set that are compared if the user names no file
+DEV_LINES = 100  # number of lines of the dev set to compare if the user does not name a file
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
     """Write a model for "hf", "ctranslate2" or "argos" to `out`, and compare its translations of a file with ours.
 
-    `out` is a new directory, or for "argos" the new file of a package. Without `file`, translate the dev set of
-    the model's corpus. Returns the exit code.
+    `out` is a new directory or, for "argos", a new package file. If `file` is None, translate the dev set of the
+    model's corpus. Returns the exit code.
     """
     weights = quantization or WEIGHTS.get(target, "float32")
     if target == "hf" and weights != "float32":
@@ -60,7 +60,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
         raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
     lines = {i: texts[i] for i in sizes}
     length = round(statistics.median(sizes.values()))
-    # The libraries divide scores by length ** penalty, which grows at this length as fast as our length penalty does.
+    # The libraries divide scores by length ** penalty. At the median length, this grows as fast as our length penalty.
     penalty = round(recipe.decoding.alpha * length / (5 + length), 2)
     manifest = {"target": target, "quantization": weights}
     with _place(out, target, recipe, manifest) as stage:
@@ -87,7 +87,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
 
 @contextlib.contextmanager
 def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, Any]) -> Iterator[Path]:
-    """Yield a directory to fill. After the block it becomes `out`, or the only folder in the Argos package `out`."""
+    """Yield a directory to fill. After the block, it becomes `out`, or the folder in the Argos package `out`."""
     if target != "argos":
         with artefact.staged(out, "export", manifest) as stage:
             yield stage
@@ -102,7 +102,7 @@ def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, An
 
 
 def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
-    """Return the normalized lines of `file` and no references, or source lines of the dev set and their references."""
+    """Return the normalized lines of `file` and no references. Without a file, use the dev set and its references."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")
@@ -110,7 +110,7 @@ def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> t
     if recipe.corpus.name is None:  # an imported model
         raise MissingError("the export is compared on real sentences. Give --lines FILE")
     data = recipe.corpus.directory
-    beside_runs = model.resolve().parent.parent.parent / data  # where the model was trained
+    beside_runs = model.resolve().parent.parent.parent / data  # beside the runs/ of a model in runs/NAME/model
     found = [directory for directory in (data, beside_runs) if artefact.present(directory)]
     if not found:
         raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
@@ -156,7 +156,7 @@ def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out:
 def _bleu_change(
     tokenizer: Tokenizer, recipe: schema.Recipe, ours: list[TokenIds], theirs: list[TokenIds], references: list[str]
 ) -> str:
-    """Return a sentence on the change of BLEU by quantization. Without references, our output is the reference."""
+    """Return a sentence that tells how quantization changes BLEU. Without references, compare with our output."""
     before_lines, after_lines = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in (ours, theirs))
     name = "BLEU" if references else "BLEU against the float32 output"
     before, after = (

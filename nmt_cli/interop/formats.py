@@ -8,10 +8,10 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
 ARGOS = ".argosmodel"
-PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # languages in the names of Firefox's files
+PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # the languages in a file name of a Firefox model
 METADATA, BINARY = "metadata.json", "model.bin"
-MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version of Marian's binary models
-PACKED = (".gz", ".zst")  # suffixes of Firefox's compressed files on Mozilla's servers
+MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version number at the beginning of Marian's binary models
+PACKED = (".gz", ".zst")  # Mozilla's servers offer compressed files of Firefox models with these suffixes
 MAX_EXPANSION = 20  # maximum ratio of the unpacked to the packed size of a file; for weights it is about 1.3
 
 
@@ -27,9 +27,9 @@ def has_ctranslate2_model(path: Path) -> bool:
 
 
 def files_like(directory: Path, pattern: str) -> list[Path]:
-    """Return the files whose unpacked names match a pattern, in the order of their names.
+    """Return the files whose names without a suffix in PACKED match a pattern, sorted by name.
 
-    A packed file is left out if the directory also has the unpacked one.
+    If the directory has a file both packed and unpacked, return only the unpacked one.
     """
     found = dict[str, Path]()
     for suffix in ("", *PACKED):
@@ -47,7 +47,7 @@ def read_unpacked(file: Path) -> bytes:
     """Return the content of a file, unpacked if necessary. Raise DataError if the file is damaged or too large."""
     if file.suffix not in PACKED:
         return file.read_bytes()
-    from nmt_cli.corpus.opening import opened  # lzma and others, which plain models do not need
+    from nmt_cli.corpus.opening import opened  # imports lzma and others, which unpacked models do not need
 
     limit = MAX_EXPANSION * file.stat().st_size
     with opened(file, {}) as stream:
@@ -66,19 +66,19 @@ def is_marian_binary(file: Path) -> bool:
 
 
 def has_marian_binary(path: Path) -> bool:
-    """Return whether a directory has a binary model of Marian, such as a model of Firefox."""
+    """Return whether a directory has a binary model of Marian, such as a Firefox model."""
     return any(map(is_marian_binary, files_like(path, "*.bin")))
 
 
 def firefox_pair(path: Path) -> tuple[str, str] | None:
-    """Return the two languages in the file name of a directory's binary model of Marian, or None."""
+    """Return the two languages that the file name of a Firefox model in a directory contains, or None."""
     for file in files_like(path, "*.bin"):
         if (pair := PAIR.search(file.name)) and is_marian_binary(file):
             return pair[1], pair[2]
     return None
 
 
-# Formats of local models that commands accept by path. They import these models into the cache.
+# Commands accept the path of a local model in one of these formats, and import the model into the cache.
 READ_DIRECTLY = [is_argos_package, has_ctranslate2_model, has_marian_binary]
 
 

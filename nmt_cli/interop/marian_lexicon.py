@@ -2,7 +2,8 @@
 
 Layout (marian-dev, src/data/shortlist.cpp), little-endian: u64 magic number, checksum, number of frequent tokens (the
 first ones of the vocabulary), length of the longest list, number of offsets, number of entries; u64 offsets, one per
-source token and one more; u32 entries. Firefox's files may lack one to three offsets: the last tokens have no list.
+source token and one more; u32 entries. Firefox's files may lack the last one to three offsets. The tokens without
+offsets have no list.
 """
 
 import struct
@@ -22,8 +23,8 @@ HEADER = struct.Struct("<6Q")
 def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
     """Return a shortlist in our ids. `id_maps` has Marian's id of each of our source and target tokens.
 
-    The checksum, which is Marian's own hash, is not verified, but all numbers are. As in Marian, each token of a
-    vocabulary that both sides share also lists itself.
+    The checksum is a hash of Marian's own and is not verified, but all numbers are checked. As in Marian, if source and
+    target share a vocabulary, the list of each token includes the token itself.
     """
     data = read_unpacked(file)
     header = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size else (0,) * 6

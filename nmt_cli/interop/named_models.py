@@ -18,8 +18,8 @@ PACKAGE = Path(__file__).parents[2]  # the directory of the package nmt_cli
 def model_directories(models: Sequence[Path]) -> tuple[Path, ...]:
     """Return the directories of the named models. If no model is named, use $NMT_MODEL and log its name.
 
-    A model of CTranslate2, Argos or Firefox is imported into the cache, and again only if its files change. OWNER/NAME
-    is imported from the hub unless the directory OWNER exists, or OWNER is "runs" or "models".
+    A model of CTranslate2, Argos or Firefox is imported into the cache, and imported again only if its files change.
+    OWNER/NAME is imported from the hub unless the directory OWNER exists, or OWNER is "runs" or "models".
     """
     if not models and (default := os.environ.get("NMT_MODEL")):
         say(f"model: {default}")
@@ -45,7 +45,7 @@ def _directory_of(model: Path) -> Path:
 def imported(model: Path) -> Path:
     """Return the cache directory of a local model of another toolkit. The first call imports the model.
 
-    A separate process imports it, because PyTorch takes more memory than most models and keeps it.
+    A separate process imports it, because PyTorch takes more memory than most models and does not release it.
     """
     directory = cache_directory() / content_key(model)
     if artefact.present(directory):
@@ -55,7 +55,7 @@ def imported(model: Path) -> Path:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, stderr=subprocess.PIPE, env=environment, check=False)  # noqa: S603  # our own command
     lines = done.stderr.decode(errors="replace").strip().split("\n")
-    if done.returncode and not artefact.present(directory):  # else another process has imported it meanwhile
+    if done.returncode and not artefact.present(directory):  # otherwise, another process has imported it
         kinds = {kind.exit_code: kind for kind in NmtError.__subclasses__()}
         failure = lines[-1].partition(": error: ")[2] or f"the import of {model} ended with {done.returncode}"
         raise kinds.get(done.returncode, DataError)(failure)

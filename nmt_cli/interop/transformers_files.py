@@ -1,4 +1,4 @@
-"""Read a model directory of Hugging Face transformers: a Marian model, or Pegasus with the files of Marian."""
+"""Read a model directory of Hugging Face transformers: a Marian model, or a Pegasus model with Marian's files."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"
 
 
 def read_transformers(directory: Path) -> ForeignModel:
-    """Read a model directory of transformers. Raise DataError with the names of features that our model lacks."""
+    """Read a model directory of transformers. Raise a DataError that names features that our model lacks."""
     files = weight_files(directory)
     config = _read_config(directory, sum(file.stat().st_size for file in files))
     tokenizer_config = _read_tokenizer_config(directory)
@@ -62,7 +62,7 @@ def read_transformers(directory: Path) -> ForeignModel:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the files of the weights: safetensors if there are any, else pickles. Either may be in several parts."""
+    """Return the files of the weights: safetensors if there are any, or else pickles. Either may have several parts."""
     for name in (SAFETENSORS, PICKLE):
         if (directory / name).is_file():
             return [directory / name]
@@ -79,9 +79,9 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def _read_config(directory: Path, weight_bytes: int) -> Any:
-    """Return the configuration, after checking that our model has its features and that its sizes are plausible.
+    """Return the configuration. Check that our model has its features, and that its sizes are plausible.
 
-    The check of sizes protects memory: transformers allocates what the configuration demands.
+    Implausible sizes could exhaust memory, because transformers allocates tensors of these sizes.
     """
     transformers = import_package("transformers")
     if missing := [name for name in REQUIRED if not (directory / name).is_file()]:
@@ -118,7 +118,7 @@ def _check_sizes(directory: Path, config: Any, weight_bytes: int) -> None:
 
 
 def _sizes(config: Any) -> dict[str, Any]:
-    """Return our settings that depend on the configuration alone."""
+    """Return those of our settings that depend only on config.json."""
     d_head = config.d_model // config.encoder_attention_heads
     sizes = {name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()}
     sizes |= {"activation": ACTIVATIONS[config.activation_function], "d_k": d_head, "d_v": d_head}
@@ -129,7 +129,7 @@ def _sizes(config: Any) -> dict[str, Any]:
 
 
 def read_vocabulary(file: Path, size: int, config: Any) -> ForeignIds:
-    """Read vocab.json or target_vocab.json in our order. Raise DataError if config.json has other special ids."""
+    """Read a vocabulary file in our order. Raise DataError if config.json has other ids for <pad> or </s>."""
     if not file.is_file():
         raise MissingError(f"no file {file}, which separate_vocabs in tokenizer_config.json requires")
     ids = in_our_order(artefact.read_json(file), size, file)
@@ -151,7 +151,7 @@ def _positions(theirs: Tensor) -> str:
 
 
 def model_settings(config: Any, tensors: dict[str, Tensor], vocabularies: list[ForeignIds]) -> dict[str, Any]:
-    """Return our settings of the model. Biases that are all zero, and equal embedding matrices, are left out."""
+    """Return our settings for a model. Leave out biases that are all zero, and share equal embedding matrices."""
     src, tgt, output = (tensors[name] for name in marian.EMBEDDINGS.values())
     _pad, *others = vocabularies[1].values()
     biases = [tensor for name, tensor in tensors.items() if name.endswith("_proj.bias")]

@@ -1,4 +1,4 @@
-"""Verify that a model computes the same in two toolkits: compare token log-probabilities and translations.
+"""Verify that a model gives the same results in two toolkits: compare token log-probabilities and translations.
 
 Translations are compared without length penalty, and only if they end before our length limit, because other toolkits
 define the penalty and the limit differently.
@@ -12,11 +12,11 @@ from nmt_cli.system.console import table
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translator import Translator
 
-# Allowed difference per token, in nats, or as a fraction of log-probabilities below -1. Adding float32 numbers in
-# another order causes smaller differences.
+# Allowed difference of a token's log-probability in nats or, if it is below -1, as a fraction of it. Adding float32
+# numbers in another order causes smaller differences.
 TOLERANCE = 1e-4
-# Allowed fraction of differing translations, plus one line. Rounding decides between equally likely hypotheses in about
-# one line of 8,000; a different kind of search changes many lines.
+# This fraction of the translations may differ, and one more. Rounding changes about one line in 8,000, in which two
+# hypotheses are equally likely. A different kind of search changes many lines.
 MAX_DIFFERING = 0.02
 MAX_LISTED = 20  # differing lines shown to the user
 
@@ -32,8 +32,8 @@ def compare(
 ) -> tuple[str, list[TokenIds], list[TokenIds]]:
     """Translate lines in both toolkits, and return a report and both translations.
 
-    `lines` has each line by its index in the file. With `exact`, print the translations that differ, and raise
-    DataError if rounding does not explain the differences.
+    The keys of `lines` are indexes of lines in a file. If `exact` is true, print the translations that differ, and
+    raise DataError if the differences are too large for rounding errors.
     """
     decoding = translator.config.decoding
     beam = adapter.beam or decoding.beam

@@ -14,7 +14,7 @@ ForeignIds = dict[str, int]  # the foreign id of each token, in our order
 IdMaps = list[list[int]]  # for source and target: the foreign id of each of our tokens
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of SentencePiece tokens
 UNIGRAM = 1  # a type of SentencePiece models
-UNNAMED_PREFIX = "<unused "  # of the names that we give to ids without a token
+UNNAMED_PREFIX = "<unused "  # the beginning of the names that we give to ids without a token
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 
 
@@ -33,9 +33,9 @@ def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
 
 
 def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separate: bool) -> list[bytes]:
-    """Return our SentencePiece models for theirs: one for both languages if possible, else source and target.
+    """Convert tokenizer files. Return one file for both languages if possible, otherwise two: source and target.
 
-    If `separate` is set, source and target ids are unrelated. Moses tokenizers always remain two.
+    If `separate` is true, source and target ids are unrelated. Moses tokenizers are always two files.
     """
     if moses_bpe.is_moses_file(read_unpacked(files[0])):
         values = [moses_bpe.read_file(file) for file in files]
@@ -60,7 +60,7 @@ def read_sentencepiece(file: Path) -> Any:
 
 
 def hidden(model: bytes, token: str) -> bytes:
-    """Return a tokenizer file that decodes a token to nothing. Raise DataError if it does not have the token."""
+    """Return the tokenizer file `model`, changed to decode a token to "". Raise DataError if it lacks the token."""
     missing = DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
     if moses_bpe.is_moses_file(model):
         values = json.loads(model)
@@ -79,7 +79,8 @@ def hidden(model: bytes, token: str) -> bytes:
 def _renumber(file: Path, order: list[str]) -> Any:
     """Return the SentencePiece model of a file with exactly the tokens in `order`, in this order.
 
-    Target-language tokens match at the beginning of a text. Other tokens that the file lacks can only be decoded.
+    Target-language tokens match at the beginning of a text. Other tokens that the file lacks can be decoded, but texts
+    are never encoded with them.
     """
     model = read_sentencepiece(file)
     tokens = {token.piece: token for token in model.pieces}

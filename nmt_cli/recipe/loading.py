@@ -19,11 +19,11 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
 MAX_COMPLAINTS = 5
-STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # expectations that depend on training.steps
+STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # settings of `expect` that depend on training.steps
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Return `low` updated with the settings in `high`, section by section."""
+    """Return the settings of both dicts, with sections merged recursively. `high` has priority."""
     merged = dict(low)
     for key, value in high.items():
         old = merged.get(key)
@@ -56,7 +56,7 @@ def _complaint(error: Any) -> str:
 
 
 def _contradictions(recipe: Recipe) -> Iterator[str]:
-    """Yield an error message for each combination of settings that are valid alone but not together."""
+    """Yield an error message for each invalid combination of settings that are valid by themselves."""
     corpus, expect, steps = recipe.corpus, recipe.expect, recipe.expect.dev_steps
     if str(corpus.name) in (".", ".."):
         yield f"corpus.name must be the name of a directory under data/, not {corpus.name!r}"
@@ -105,7 +105,7 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
 
 
 def _wrong_source(entry: TextSource) -> Iterator[str]:
-    """Yield an error message for each combination of settings of an entry that contradict each other."""
+    """Yield an error message for each contradiction between the settings of an entry."""
     where, corpus = f"corpus.sources: the entry of {entry.name}", entry.corpus or ""
     if entry.files and corpus:
         yield f"{where} names both files and a corpus. Make it two entries"
@@ -123,12 +123,12 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def _with_named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values. Fill in missing values from the defaults of the named corpus."""
+    """Return the settings of a recipe, with the defaults of its named corpus filled in."""
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 
 def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
-    """Return the settings that determine the training text, and the number of steps. If invalid, both are None."""
+    """Return the settings that determine the training text, and the number of steps, or (None, None) if invalid."""
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))
@@ -141,10 +141,10 @@ def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
 
 
 def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Merge settings.
+    """Merge two recipes. Drop the expected results of `low` that no longer apply.
 
-    If `high` changes the training text, drop the expectations of `low`. If `high` changes only the number of steps,
-    drop the scores among the expectations.
+    If `high` changes the training text, none of them apply. If it changes only the number of steps, the expected scores
+    do not apply.
     """
     (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
     expect = low.get("expect")
@@ -156,7 +156,10 @@ def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
-    """Build a recipe from nested dicts, or raise a UsageError that names the wrong values."""
+    """Build a recipe from nested dicts. Raise a UsageError that names the wrong values.
+
+    If `stored` is true, ignore unknown settings.
+    """
     values = _with_named(values)
     try:
         recipe = Recipe.model_validate(values, extra="ignore" if stored else None)
@@ -179,7 +182,7 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
 
 
 def _weights(corpus: Corpus) -> list[float]:
-    """Return the weight of each part of the corpus section, in order, or [] if no entry has a weight."""
+    """Return the weights of the parts of the corpus, in order, or [] if no entry sets a weight."""
     own = [None] if corpus.train_src or not corpus.sources else []
     real = [*own, *(entry.weight for entry in corpus.sources if entry.split == "train")] if corpus.real_pairs else []
     given = [*real, *(entry.weight for entry in corpus.synthetic)]
@@ -189,7 +192,7 @@ def _weights(corpus: Corpus) -> list[float]:
 
 
 def _augment(corpus: Corpus) -> list[Augment]:
-    """Return the augmentation of each part of the corpus section, in their order; [] if no entry has its own."""
+    """Return the augmentation of the parts of the corpus, in order, or [] if no entry sets an augmentation."""
     own = [None] if corpus.train_src or not corpus.sources else []
     real = [*own, *(entry.augment for entry in corpus.sources if entry.split == "train")] if corpus.real_pairs else []
     given = [*real, *(None for _ in corpus.synthetic)]
@@ -213,7 +216,8 @@ def override(text: str) -> dict[str, Any]:
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
     """Load a recipe file and apply `key.key=value` overrides.
 
-    With `start`, the model in training.init_from sets sizes, languages and tokenizer.
+    If the recipe sets training.init_from, its default sizes, languages and tokenizer are those of that model. If
+    `start` is false, the model is not read.
     """
     path = files.find(path)
     values = yaml_file.read_mapping(path)
@@ -231,7 +235,8 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     recipe = from_plain(values, str(path))
-    if recipe.name in (".", "..") or "/" in recipe.name:  # imported models may have such names, as they have no run
+    # Recipes of imported models may have such names, because imported models have no directory under runs/.
+    if recipe.name in (".", "..") or "/" in recipe.name:
         raise UsageError(f"{path}: name must be the name of a directory under runs/, not {recipe.name[:60]!r}")
     return recipe
 
@@ -239,7 +244,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
     """Return the recipe with the languages in a corpus's manifest, unless the recipe sets them.
 
-    If the recipe sets languages that differ from the manifest's, its expectations are dropped.
+    If the recipe sets other languages than the manifest, drop its expected results.
     """
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)
@@ -248,7 +253,7 @@ def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
 
 
 def _settings_of(model: Path) -> dict[str, Any]:
-    """Return the sizes, languages and tokenizer of a model, for a recipe that starts from this model."""
+    """Return the settings that a recipe takes from the model in training.init_from: sizes, languages and tokenizer."""
     if not (model / "recipe.yaml").is_file():
         raise MissingError(f"no model in {model} to start from. Name one: --set training.init_from=DIR")
     stored = load_stored(model / "recipe.yaml").model_dump()
@@ -276,7 +281,8 @@ def load_stored(path: Path) -> Recipe:
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """Return `key: old -> new` for every setting that differs between two nested dicts.
 
-    Sections in lists of the same length are compared one by one. Their numbers are keys: training.augment.0.typos.
+    Compare lists of sections entry by entry if they have the same length. The index of an entry is part of the key, as
+    in training.augment.0.typos.
     """
     lists = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
     if lists and all(isinstance(each, dict) for each in (*old, *new)):
@@ -287,11 +293,11 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def has_policy(change: str, policy: Policy) -> bool:
-    """Return whether the setting in a line of `differences` between two recipes has a policy."""
+    """Return whether a setting has this policy. `change` is a line that `differences` returned for two recipes."""
     key = change.partition(":")[0]
     return policy in POLICIES[next(name for name in POLICIES if f"{key}.".startswith(f"{name}."))]
 
 
 def to_yaml(recipe: Recipe) -> bytes:
-    """Return the recipe as YAML: every setting with its value, in the order of schema.py."""
+    """Return the recipe as YAML, with all settings, in the order of schema.py."""
     return yaml_file.dump(recipe.model_dump())

@@ -9,21 +9,21 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Policy(enum.Flag):
-    """The comparisons of recipes that ignore a setting. The policy of a section applies to all its settings."""
+    """Exceptions for a setting when recipes are compared. The policy of a section applies to all its settings."""
 
-    MAY_CHANGE = enum.auto()  # a resumed run may change the setting: it does not affect the trained weights
+    MAY_CHANGE = enum.auto()  # a resumed run may change the setting, because it does not affect the trained weights
     UNPUBLISHED = enum.auto()  # the paper does not report the setting
-    LOCAL = enum.auto()  # the machines of a run may have different values, such as paths
-    TRAINED = enum.auto()  # only training uses this corpus setting: `prepare` ignores it, and no machine may differ
+    LOCAL = enum.auto()  # the value, such as a path, may differ between the machines of a run
+    TRAINED = enum.auto()  # a corpus setting for training, which `prepare` ignores. It must be the same on all machines
 
 
 NO_POLICY = Policy(0)
 MAY_CHANGE, UNPUBLISHED, LOCAL, TRAINED = Policy
-OPERATION = MAY_CHANGE | UNPUBLISHED  # how a run is computed and shown
+OPERATION = MAY_CHANGE | UNPUBLISHED  # for settings of how a run is computed and displayed
 
 
 class Section(BaseModel):
-    """A group of settings. `section.model_copy(update={...})` changes some, without checking them."""
+    """A group of settings. `section.model_copy(update={...})` returns a changed copy without validating it."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True)
 

@@ -1,4 +1,4 @@
-"""Read YAML: nested mappings and lists with every scalar as text. Files that could exhaust memory are refused.
+"""Read YAML into nested dicts and lists, with all scalars as text. Refuse files that could exhaust memory.
 
 The reader consumes the parser's events, because PyYAML's own constructors expand aliases and recurse without a limit.
 """
@@ -14,7 +14,7 @@ from nmt_cli.system.errors import UsageError
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000  # a recipe may list many files of training text
 MAX_DEPTH = 50
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # characters that file names and UTF-8 cannot contain
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL is not allowed in file names, and surrogates are not in UTF-8
 _Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
@@ -23,11 +23,11 @@ class _Level:
 
     def __init__(self, is_mapping: bool) -> None:
         self.is_mapping = is_mapping
-        self.values = list[Any]()  # of a mapping, keys and values in turn
+        self.values = list[Any]()  # for a mapping, keys and values alternate
         self.names = set[str]()
 
     def add_name(self, event: Any) -> None:
-        """Check a key of a mapping."""
+        """Check that a key of a mapping is text and new."""
         if not isinstance(event, yaml.ScalarEvent):
             raise _refusal("a key must be text", event)
         if event.value in self.names:
@@ -43,7 +43,7 @@ def _refusal(why: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def _parse(data: bytes, max_values: int) -> Any:
-    """Return the document in a YAML text, or None if it is empty. Raise yaml.YAMLError if the text is refused."""
+    """Return the document in a YAML text, or None if the text is empty. Raise yaml.YAMLError to refuse a text."""
     levels, count = [_Level(False)], 0
     for event in yaml.parse(data, Loader=_Parser):
         if isinstance(event, yaml.DocumentStartEvent) and levels[0].values:
@@ -74,7 +74,7 @@ def _parse(data: bytes, max_values: int) -> Any:
 
 
 def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return the mapping in a YAML text. Raise UsageError, which names `where`, for any other text."""
+    """Return the mapping in a YAML text. For any other text, raise a UsageError that names `where`."""
     try:
         values = _parse(data, max_values) or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
@@ -86,7 +86,7 @@ def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> d
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a recipe. Raise UsageError if the file is too large, like a corpus named by mistake."""
+    """Return the bytes of a recipe. Raise UsageError if the file is too large: it may be a corpus."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -95,7 +95,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a recipe's file. Raise UsageError if it contains anything else."""
+    """Return the mapping in a recipe file. Raise UsageError if the file contains anything else."""
     return parse_mapping(read_bytes(path), path)
 
 

@@ -1,4 +1,4 @@
-"""COMET, computed by unbabel-comet 2.2 in a separate Python environment: its requirements conflict with ours."""
+"""Run COMET (unbabel-comet 2.2) in a separate Python environment, because its requirements conflict with ours."""
 
 import json
 import math
@@ -18,7 +18,7 @@ INSTALL = "Create one with python -m venv comet && comet/bin/pip install unbabel
 
 
 class Comet(Metric):
-    """A metric for sacreBLEU whose segment scores were computed before. A corpus's score is their mean times 100."""
+    """A sacreBLEU metric over COMET scores that are already computed. The corpus score is their mean times 100."""
 
     _SIGNATURE_TYPE = Signature
 
@@ -39,7 +39,7 @@ class Comet(Metric):
 
     def get_signature(self) -> Signature:
         signature = super().get_signature()
-        signature.update("version", f"sacrebleu-{signature.info['version']}")  # sacreBLEU computes only the intervals
+        signature.update("version", f"sacrebleu-{signature.info['version']}")  # sacreBLEU only computes the intervals
         signature.update("model", self.model)
         return signature
 
@@ -56,10 +56,10 @@ class Comet(Metric):
 def run_comet(
     python: Path | None, model: str, systems: Sequence[list[str]], source: list[str] | None, references: list[list[str]]
 ) -> Comet:
-    """Return the metric with the segment scores of all systems, computed by another program.
+    """Score the translations of all systems with COMET, in another process, and return the metric.
 
-    If `python` is named python, python3 or python3.11, it must have the module comet.cli.score. Any other file must be
-    a program with the options of that module.
+    If the file `python` has the name of a Python, such as python3.11, it runs the module comet.cli.score. Otherwise, it
+    must be a program that takes the options of this module.
     """
     if python is None:
         raise UsageError(f"--metric comet needs --comet-python, a Python with unbabel-comet. {INSTALL}")
@@ -72,7 +72,7 @@ def run_comet(
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("source", "reference", *(f"system{i}" for i in range(len(systems))))]
         for file, lines in zip(files, [source, references[0], *systems], strict=True):
-            text = "".join(line.replace("\r", " ") + "\n" for line in lines)  # COMET would split the line there
+            text = "".join(line.replace("\r", " ") + "\n" for line in lines)  # COMET would split a line at "\r"
             file.write_text(text, "utf-8")
         output = Path(folder, "scores.json")
         command += ["-s", str(files[0]), "-r", str(files[1]), "-t", *map(str, files[2:]), "--model", model]
@@ -90,7 +90,7 @@ def run_comet(
 
 
 def _read(output: Path, systems: list[str], count: int) -> list[list[float]]:
-    """Return the segment scores of every system, from the file written by --to_json."""
+    """Return the segment scores of every system from the file that COMET wrote."""
     try:
         data = json.loads(output.read_bytes())
         scores = [[float(row["COMET"]) for row in data[name]] for name in systems]

@@ -15,7 +15,7 @@ from nmt_cli.scoring.published import comparable
 from nmt_cli.scoring.significance import compare, interval
 from nmt_cli.system.errors import DataError, UsageError
 
-# Name of each metric as an option, and its name in results.
+# The metrics: name as an option -> name in results.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER"}
 METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes", "comet": "COMET"}
 
@@ -29,10 +29,10 @@ class Score:
     score: float  # 0 to 100; TER may exceed 100
     signature: str  # everything that influences the score, in sacreBLEU's format
     details: dict[str, Any]  # the counts behind the score
-    compare_with: str  # the published scores that it may be compared with
+    compare_with: str  # which published scores are comparable
     verbose: str = ""  # the details as text
-    mean: float | None = None  # of the bootstrap samples
-    ci: float | None = None  # half of their 95% interval
+    mean: float | None = None  # mean score of the bootstrap samples
+    ci: float | None = None  # half the width of their 95% interval
 
     def shown(self) -> str:
         """Return the score as text, such as 39.31 ± 0.95."""
@@ -43,11 +43,11 @@ def score_lines(
     metric: str, hypotheses: list[str], references: Sequence[list[str]], baseline: list[str] | None = None,
     *, language: str = "", tokenize: str = "13a", lowercase: bool = False, intervals: bool = False,
 ) -> tuple[Score, dict[str, Any] | None]:  # fmt: skip
-    """Return the score of raw lines, and the comparison with the baseline if there is one.
+    """Return the score of raw lines, and the comparison with the baseline, if there is one.
 
     Raise DataError if the numbers of lines differ.
     """
-    # sacreBLEU would truncate the longer side.
+    # If the numbers of lines differed, sacreBLEU would silently ignore the last lines of the longer side.
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
         counts = ", ".join(f"{len(lines):,}" for lines in references)
         raise DataError(f"cannot score {len(hypotheses):,} hypotheses against {counts} references: counts must match")
@@ -91,7 +91,7 @@ def score_lines(
 def score_comet(
     scorer: Comet, hypotheses: list[str], baseline: list[str] | None, *, intervals: bool
 ) -> tuple[Score, dict[str, Any] | None]:
-    """Return COMET's score of lines, and the comparison with the baseline if there is one."""
+    """Return the COMET score of lines, and the comparison with the baseline, if there is one."""
     stats = scorer._extract_corpus_statistics(hypotheses, None)
     value = scorer._aggregate_and_compute(stats).score
     comparison = compare("comet", METRICS["comet"], scorer, baseline, hypotheses) if baseline else None

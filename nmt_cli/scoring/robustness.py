@@ -1,4 +1,4 @@
-"""Score translations of a source that is damaged in the way people type: other case, no final stop, typos."""
+"""Damage the source in ways that are common in typed text (case, final stops, typos), and score the translations."""
 
 import random
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any
 from nmt_cli.corpus import damage, letter_case
 from nmt_cli.scoring.metrics import METRICS, Score
 
-SEED = 1  # of the typos
+SEED = 1  # random seed for the typos
 AS_IT_IS = "as it is"
 NOTE = (
     "Loss: points lost against the translation of the unchanged source, after the same change to that translation. "
@@ -33,7 +33,7 @@ class Damage:
 
 
 def damages(src: str, tgt: str) -> list[Damage]:
-    """Return the kinds of damage for text of these languages ("" if unknown)."""
+    """Return the kinds of damage for a language pair. Unknown languages are ""."""
     rng = random.Random(SEED)  # noqa: S311  # not for secrets
 
     def in_case(name: str, change: Callable[[str, str], str], *, changes_output: bool = False) -> Damage:
@@ -52,9 +52,9 @@ def score_damaged(
     sources: list[str], references: list[list[str]], plain: list[str], translate: Translate,
     languages: tuple[str, str], score: ScoreMetrics, intervals: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Return the scores of translations of the damaged `sources`, one entry for each damage and metric.
+    """Damage the sources, translate them, and return a row with the score for each damage and metric.
 
-    `plain` has the translations of the undamaged sources.
+    `plain` contains the translations of the undamaged sources.
     """
     rows = [_row(AS_IT_IS, each, each) for each in score(plain, references, intervals)]
     for kind in damages(*languages):
@@ -82,7 +82,7 @@ def _row(name: str, score: Score, undamaged: Score) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Return the rows as a table, header first: a line for each damage, a score and a loss for each metric."""
+    """Return a table, header first, with a line for each damage. A line has a score and a loss for each metric."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     lines = [["source", *(cell for metric in metrics for cell in (METRICS[metric], "loss"))]]
     for name in dict.fromkeys(row["source"] for row in rows):

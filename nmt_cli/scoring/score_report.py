@@ -40,7 +40,7 @@ class ScoredSegment:
     source: str | None
     baseline: str | None
     baseline_chrf: float | None
-    details: dict[str, Any]  # more scores of this segment, from COMET or brackets
+    details: dict[str, Any]  # COMET's score, and counts of the brackets of parse trees
 
     @property
     def gain(self) -> float:
@@ -62,7 +62,7 @@ class NearDuplicates:
     """The lines of a test set that have near-duplicates in the training text."""
 
     sentence: str
-    counts: dict[str, Any]  # as in cleaning.json
+    counts: dict[str, Any]  # the entry of the test set in cleaning.json, which `nmt prepare` writes
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,10 @@ class PairScores:
 
 
 def json_fields(value: InputText | Score | ScoredSegment | TermCounts | PairScores) -> dict[str, Any]:
-    """Return the fields for JSON. Replace lines by their number, merge `details`, and omit fields that are None."""
+    """Return the fields for JSON, without those that are None.
+
+    Replace the list `lines` with its length, and merge the entries of `details` into the fields.
+    """
     values: dict[str, Any] = {}
     for key, item in vars(value).items():
         if key == "details":
@@ -105,7 +108,7 @@ class Report:
 
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
-    robust: list[dict[str, Any]] = field(default_factory=list)  # scores of translations of a damaged source
+    robust: list[dict[str, Any]] = field(default_factory=list)  # scores after damage to the source, such as typos
     pairs: list[PairScores] = field(default_factory=list)  # if the corpus has several language pairs
     empty: int = 0
     copies: int | None = None  # number of hypotheses that are equal to their source, or None without a source
@@ -119,7 +122,7 @@ class Report:
     baseline: InputText | None
     near_duplicates: NearDuplicates | None = None
     terms: TermCounts | None = None
-    tokenized: bool = False  # whether the prepared corpus is tokenized, so that tokens are scored
+    tokenized: bool = False  # the prepared corpus is tokenized, so BLEU counts its tokens
     warnings: list[str] = field(default_factory=list)
     gated: bool
     failures: list[str] = field(default_factory=list)  # reasons for the gate to fail
@@ -159,7 +162,7 @@ class Report:
         return max(1, len("".join(words) if self.unit == "characters" else words))
 
     def lengths(self) -> list[dict[str, Any]]:
-        """Return the BLEU of the segments in each range of ten words (or characters) of the reference."""
+        """Return the BLEU of segments by the length of the reference: 1 to 10 words (or characters), 11 to 20, etc."""
         rows = []
         for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
             if inside := [s for s in self.segments if first <= self._length(s.references[0]) <= last]:
@@ -169,7 +172,7 @@ class Report:
         return rows
 
     def bleu_by_near_duplicates(self) -> dict[str, tuple[int, Score]]:
-        """Return the number and the BLEU of lines "with" and "without" near-duplicates in the training text."""
+        """Return how many lines are "with" and "without" near-duplicates in the training text, and their BLEU."""
         near = set(self.near_duplicates.counts["near_lines"]) if self.near_duplicates and self.details else set()
         parts = {
             "with": [segment for segment in self.segments if segment.line in near],
@@ -207,7 +210,7 @@ class Report:
         return notes
 
     def _comparison(self) -> tuple[list[list[str]], str]:
-        """Return the table of the comparison with the baseline, header first, and a note for below the table."""
+        """Return the rows of a table that compares with the baseline, header first, and the note below the table."""
         rows = [["metric", "baseline", "this", "difference", "p (bootstrap)", "p (randomization)"]]
         for c in self.comparisons:
             scores = [f"{c[system]:.2f} ± {c[system + '_ci']:.2f}" for system in ("baseline", "score")]
@@ -218,7 +221,7 @@ class Report:
         return rows, f"{note} ±: 95% interval, 1,000 bootstrap samples; randomization: 10,000 trials."
 
     def _by_pair(self) -> list[list[str]]:
-        """Return the table of the scores by language pair, header first."""
+        """Return the rows of the table of scores by language pair, header first."""
         rows = [["pair", "lines", *(score.name for score in self.pairs[0].scores)]]
         return rows + [[p.pair, f"{p.lines:,}", *(score.shown() for score in p.scores)] for p in self.pairs]
 

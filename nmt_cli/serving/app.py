@@ -23,7 +23,7 @@ from nmt_cli.system.console import counted, say
 from nmt_cli.system.errors import printable
 
 PAGE = Path(__file__).parent / "page"
-CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that went away
+CLIENT_CLOSED_REQUEST = 499  # nginx uses this status if the client has disconnected
 ROUTE_HEADER = "X-NMT-Route"  # the languages through which a text was translated
 PAGE_HEADERS = {
     "Cache-Control": "no-cache",  # so that browsers fetch the new page after an upgrade
@@ -106,7 +106,7 @@ async def _refusal(request: Request, error: Refusal) -> Response:
 
 
 async def _disconnected(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)  # for the log; the client is gone
+    return Response(status_code=CLIENT_CLOSED_REQUEST)  # only for the log
 
 
 async def _failure(request: Request, error: Exception) -> Response:
@@ -114,7 +114,7 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 
 class AccessCheck:
-    """Middleware that refuses requests for unknown host names, and from web pages of other origins."""
+    """Middleware that refuses requests for unknown host names, and requests from web pages of other origins."""
 
     def __init__(self, app: ASGIApp, service: Service, access: Access) -> None:
         self.app = app
@@ -126,14 +126,14 @@ class AccessCheck:
         if scope["type"] == "http":
             refusal = self.access.refusal(scope["method"], Headers(scope=scope), self.service.needs_keys)
         if refusal:
-            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body was not read
+            response = _error(Request(scope), *refusal, {"Connection": "close"})  # because the body was not read
             await response(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
 
 class RequestLog:
-    """Middleware that counts each request, logs it in one line without its text, and adds ROUTE_HEADER."""
+    """Middleware that counts each request, logs a line without the text, and adds ROUTE_HEADER to the response."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app

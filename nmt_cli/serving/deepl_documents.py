@@ -21,14 +21,14 @@ MAX_RUNNING = 2  # documents translated at once
 MAX_KEPT = 100  # documents, including translated ones
 MAX_BYTES = 1 << 26  # of all uploaded files and translations
 RUN_SECONDS = 600  # time to translate a document
-BUSY_SECONDS = 5  # pause after a document was refused for lack of room, before it is tried again
+BUSY_SECONDS = 5  # pause between attempts to translate a document while other requests leave no room for it
 KEEP_SECONDS = 1800  # how long a translation is kept
 NOT_FOUND = "There is no such document, or it has expired"
 
 
 @dataclass(eq=False)
 class Job:
-    """A document. `data` is the uploaded file, later its translation."""
+    """A document. `data` is the uploaded file until it is replaced by the translation."""
 
     kind: str
     suffix: str
@@ -61,10 +61,10 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs = dict[str, Job]()
-        self._running: asyncio.Semaphore | None = None  # made when the event loop runs
+        self._running: asyncio.Semaphore | None = None  # created on first use, when the event loop runs
 
     def add(self, request: Request, job: Job) -> None:
-        """Start translating a document. Refuse with 429 if too many wait or all together are too large."""
+        """Start translating a document. Refuse with 429 if too many are waiting, or if their total size is too big."""
         self._remove_old(job)
         waiting = sum(each.waits for each in self._jobs.values())
         size = sum(len(each.data) for each in self._jobs.values())
@@ -83,7 +83,7 @@ class Jobs:
         return job
 
     def take(self, job: Job) -> bytes:
-        """Return a translation and forget its document. Refuse with 503 until the translation is finished."""
+        """Return a translation and delete its document. Refuse with 503 until the translation is finished."""
         if job.waits:
             raise Refusal(503, "The document is being translated: try again later", retry_after=RETRY_SECONDS)
         if job.error:
@@ -123,7 +123,7 @@ class Jobs:
 
 
 async def _translated(request: Request, job: Job) -> bytes:
-    """Return the translation of a document. Try again while other requests leave no room for it."""
+    """Return the translation of a document. Try again as long as other requests leave no room for it."""
     while True:
         try:
             return await files.translated(request, job.kind, job.data, job.pair)
@@ -134,7 +134,7 @@ async def _translated(request: Request, job: Job) -> bytes:
 
 
 def _detached(request: Request) -> Request:
-    """Return a copy of a request that continues after the client disconnects."""
+    """Return a copy of a request that never reports that the client has disconnected."""
 
     async def receive() -> Message:
         await asyncio.Event().wait()

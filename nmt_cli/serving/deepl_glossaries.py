@@ -1,4 +1,4 @@
-"""DeepL's routes for glossaries, which have one dictionary in version 2, and one per language pair in version 3."""
+"""DeepL's routes for glossaries. They have a single dictionary in version 2, and one per language pair in version 3."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -50,7 +50,7 @@ def _pair(service: Service, fields: Fields) -> tuple[str, str]:
 
 
 def _summary(glossary: Glossary) -> dict[str, object]:
-    """Return a glossary as version 2 lists it."""
+    """Return the JSON for a glossary in version 2."""
     [dictionary] = glossary.dictionaries
     own = {"glossary_id": glossary.key, "name": glossary.name, "ready": True, "creation_time": glossary.created}
     return own | _dictionary(dictionary)
@@ -65,13 +65,13 @@ def _dictionary(dictionary: Dictionary) -> dict[str, object]:
 
 
 def _with_dictionaries(glossary: Glossary) -> dict[str, object]:
-    """Return a glossary as version 3 lists it."""
+    """Return the JSON for a glossary in version 3."""
     own = {"glossary_id": glossary.key, "name": glossary.name, "creation_time": glossary.created}
     return own | {"dictionaries": [_dictionary(each) for each in glossary.dictionaries]}
 
 
 async def _single(service: Service, key: str) -> Glossary:
-    """Return a glossary. Refuse with 404 unless it has exactly one dictionary: version 2 cannot show others."""
+    """Return a glossary. Refuse with 404 unless it has exactly one dictionary, as all glossaries in version 2 have."""
     glossary = await service.stored(service.glossaries.get, key)
     if len(glossary.dictionaries) != 1:
         raise Refusal(404, "This glossary does not have exactly one dictionary: use version 3 of the API")

@@ -13,8 +13,8 @@ from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Pending, Translation
 from nmt_cli.translation.translator import Translator
 
-MAX_STEPS = 3  # models on a route
-PREFERRED = "en"  # of several routes of the same length, one through this language wins
+MAX_STEPS = 3  # maximum number of models on a route
+PREFERRED = "en"  # among routes of the same length, one through this language is preferred
 _NOT_IN_HEADER = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -25,7 +25,7 @@ class ServedModel:
     translator: Translator | OnDemand
     source: str  # language codes
     target: str
-    prefix: str = ""  # put before every source to select one of the model's target languages
+    prefix: str = ""  # precedes every source to select one of the model's target languages
 
     def held(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Keep the model in memory within the block. Refuse with 500 if it cannot be loaded."""
@@ -36,11 +36,11 @@ class ServedModel:
         return self.translator.loaded_translator if isinstance(self.translator, OnDemand) else self.translator
 
     def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
-        """Start translating a unit of a text. The first units of other texts go before units at later positions."""
+        """Start translating the unit of a text at a position. Earlier units of other texts are translated first."""
         return self._loaded.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
-        """Return the translation of this rank, or the last one if there are fewer, aligned with its unit."""
+        """Return the hypothesis of this rank, or the last one if there are fewer, aligned with the unit."""
         result = align(self._loaded, translation, self.prefix + unit, rank)
         skip = len(self.prefix)
         return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])
@@ -48,7 +48,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class LanguageRoute:
-    """The models that translate one language into another, one after the other."""
+    """The models that translate one language into another, in the order in which they are applied."""
 
     steps: tuple[ServedModel, ...]
 
@@ -62,15 +62,16 @@ class LanguageRoute:
 
     @property
     def name(self) -> str:
-        """The languages, such as de-en-fr, for a header. A country follows an underscore: pt_BR."""
+        """The languages for a header, such as de-en-fr. In codes, a hyphen becomes an underscore: pt_BR."""
         codes = [self.source, *(step.target for step in self.steps)]
         return "-".join(_NOT_IN_HEADER.sub("_", code[:40]) for code in codes)
 
 
 def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, str], LanguageRoute]:
-    """Return the route for each language pair that can be translated, direct ones first.
+    """Return the route for each language pair that can be translated. Direct routes come first.
 
-    A pair without a model gets the shortest route through other languages. Among equally short routes, English wins.
+    A pair without a model gets the shortest route through other languages. Among equally short routes, one through
+    English is preferred.
     """
     routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
     for source in dict.fromkeys(model.source for model in models):

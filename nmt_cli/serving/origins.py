@@ -1,4 +1,4 @@
-"""Decides which host names and web pages the server accepts. This prevents CSRF and DNS rebinding."""
+"""Decide which host names and web pages the server accepts. This prevents CSRF and DNS rebinding."""
 
 import ipaddress
 import re
@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 
 from nmt_cli.system.errors import UsageError, printable
 
-# The host and port in a Host header or an origin
+# The host and port in a Host header or an origin.
 _HOST = r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_.-]{1,253})(?::([0-9]{1,5}))?"
 _AUTHORITY = re.compile(_HOST, re.IGNORECASE | re.ASCII)
 _ORIGIN = re.compile(f"[a-z][a-z0-9+.-]{{0,30}}://{_HOST}", re.IGNORECASE | re.ASCII)
@@ -21,14 +21,14 @@ ANY = "*"
 
 @dataclass(frozen=True)
 class Access:
-    """The host names of the server, and the origins whose pages may use it."""
+    """The host names of the server, and the origins whose pages may use the server."""
 
     hosts: frozenset[str] = frozenset({ANY})
     addresses: bool = False  # accept every IP address as a host name
     origins: tuple[str, ...] = ()
 
     def refusal(self, method: str, headers: Headers, has_keys: bool) -> tuple[int, str] | None:
-        """Return the status and message with which to refuse a request, or None to accept it."""
+        """Return the status and the message of a refusal, or None if the request is accepted."""
         hosts = headers.getlist("Host")
         for host in hosts:
             if not self.has_host(host):

@@ -1,7 +1,8 @@
-"""Translates the units of a request along a route.
+"""Translate the units of a request along a route.
 
-On a route through another language, each sentence passes through all models. The word links of all models are composed.
-The last model gets the glossary terms whose phrases are in the source sentence.
+If the route leads through another language, each sentence is translated by all models in turn. The links between words
+are composed, so that they lead from the last translation to the source. Only the last model gets glossary terms: those
+whose phrases are in the source sentence.
 """
 
 import re
@@ -25,14 +26,14 @@ Ranks = list[Aligned]  # the translations of a unit or sentence, best first
 
 
 async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str], options: SearchOptions) -> list[Ranks]:
-    """Return the translations of each unit, best first. They have links if `options` ask for alignments."""
+    """Return the translations of each unit, best first. They have links only if `options.alignments` is true."""
     if len(route.steps) == 1:
         return await _step(pool, route.steps[0], units, options)
     short = sum(map(len, units)) <= SHORT_TEXT
     spans = await pool.workers.map_in_thread(sentences_of, units, short=short)
     sentences = [unit[start:end] for unit, own in zip(units, spans, strict=True) for start, end in own]
     texts = sentences
-    best = list[Aligned]()  # the translations by the previous model
+    best = list[Aligned]()  # the best translations by the previous model
     results = list[Ranks]()
     for step in route.steps:
         last = step is route.steps[-1]
@@ -65,7 +66,7 @@ async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], optio
 
 
 class SentenceTerms(Terms):
-    """The terms of sentences that another model has already translated, keyed by those translations."""
+    """The glossary terms of source sentences, keyed by the translations that are the last model's input."""
 
     def __init__(self, by_text: Mapping[str, list[Term]]) -> None:
         super().__init__(())
@@ -76,7 +77,7 @@ class SentenceTerms(Terms):
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], prefix: str) -> SentenceTerms:
-    """Find the terms of sentences. Key them by the input of the last model: the prefix and a translation in `texts`."""
+    """Find the terms in sentences. Key them by the last model's input: the prefix and the translation in `texts`."""
     by_text = dict[str, list[Term]]()
     for sentence, text in zip(sentences, texts, strict=True):
         own = by_text.setdefault(normalize(visible(prefix + text)), [])
@@ -85,7 +86,7 @@ def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], pref
 
 
 def _compose(first: Aligned, ranks: Ranks) -> Ranks:
-    """Link `ranks`, the translations of the text of `first`, to the source of `first`."""
+    """Return `ranks` with links to the source of `first`, where `ranks` are the translations of `first.text`."""
     ends = [end for end, _ in first.links]
 
     def origin(offset: int) -> int:
@@ -96,9 +97,9 @@ def _compose(first: Aligned, ranks: Ranks) -> Ranks:
 
 
 def _join(spans: Sequence[tuple[int, int]], sentences: Sequence[Ranks]) -> Ranks:
-    """Return the translations of a unit, given those of its sentences and their spans in the unit.
+    """Join the translations of the sentences of a unit. `spans` are the spans of the sentences in the unit.
 
-    A space separates them, unless the characters on both sides are Chinese or Japanese.
+    A space separates two sentences unless the characters on both sides are Chinese or Japanese.
     """
     joined = Ranks()
     for rank in range(max(map(len, sentences), default=1)):

@@ -1,4 +1,4 @@
-"""The route /sentences, which our page uses: translations sentence by sentence, with alternatives and aligned words."""
+"""The route /sentences for our web page. It returns alternatives and a word alignment for each sentence of a text."""
 
 import json
 from typing import NamedTuple
@@ -22,10 +22,9 @@ MAX_SENTENCES = 10_000
 async def sentences(request: Request) -> Response:
     """Return {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment"}, ...]}, ...], "after"}.
 
-    "alignment" is a list of pairs: the offset in "source" of a word, and the offset in "text" of a token that
-    translates it. Offsets count characters from 0. "before" is the text between a sentence and its predecessor, and
-    "after" is the text after the last sentence: "before" and "source" of all sentences and "after", joined, are the
-    request's text.
+    "alignment" is a list of pairs: the offset of a word in "source", and the offset in "text" of a token that
+    translates the word. Offsets count characters from 0. "before" is the text between the previous sentence and this
+    one. "after" is the text after the last sentence.
     """
     service: Service = request.app.state.service
     fields = await service.read(request)
@@ -57,7 +56,7 @@ async def sentences(request: Request) -> Response:
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a sentence, with pairs of offsets in the source and in the translation."""
+    """A translation of a sentence. `alignment` has pairs of offsets in the source and in the translation."""
 
     text: str
     alignment: list[tuple[int, int]]
@@ -66,7 +65,7 @@ class Hypothesis(NamedTuple):
 async def _translate(
     service: Service, route: LanguageRoute, units: list[str], options: SearchOptions
 ) -> list[list[Hypothesis]]:
-    """Translate sentences. A sentence with placeholders or words to keep gets no alignment."""
+    """Translate sentences. Sentences with placeholders or with words to keep get no alignment."""
     pool, text_format = service.pool, TextFormat(protect=service.protect, keep=service.keep)
     marked = list[str]()
     if text_format.marked:

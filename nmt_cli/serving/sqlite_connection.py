@@ -1,4 +1,4 @@
-"""The database in an SQLite file that several servers of one machine may share, or in memory."""
+"""A connection to an SQLite database: a file, which several servers on a machine may share, or in memory."""
 
 import contextlib
 import os
@@ -20,13 +20,13 @@ class SqliteConnection:
         "integer": "INTEGER",
         "bytes": "BLOB",
         "no_rowid": " WITHOUT ROWID",
-        "rowid": "",  # each table has one
+        "rowid": "",  # every table of SQLite has a row id by default
     }
 
     def __init__(self, path: Path | None) -> None:
         """Open or create the file at a path, or a database in memory.
 
-        Raise DataError if the file is no SQLite database, and OutputError if it cannot be opened.
+        Raise DataError if the file is not an SQLite database, and OutputError if it cannot be opened.
         """
         self.name = str(path)
         if path:
@@ -43,7 +43,7 @@ class SqliteConnection:
             raise DataError(f"{path} is damaged or not an SQLite database: {error}") from None
 
     def _use_log(self) -> None:
-        """Switch to write-ahead logging. Wait for processes that do the same, since SQLite does not wait for them."""
+        """Switch to write-ahead logging. Wait for other processes that do the same, because SQLite does not wait."""
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -58,7 +58,7 @@ class SqliteConnection:
         return self._connection.execute(statement, tuple(values)).fetchall()
 
     def begin(self, *, durable: bool, part: int) -> None:
-        """Begin a transaction that excludes all other writers, with any `part`."""
+        """Begin a transaction. It excludes all other writers, so `part` does not matter."""
         self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._connection.execute("BEGIN IMMEDIATE")
 
@@ -83,7 +83,7 @@ class SqliteConnection:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert SQLite's errors to BusyError if another process keeps the database locked, else to StorageError."""
+        """Raise BusyError if another process keeps the database locked, and StorageError for SQLite's other errors."""
         try:
             yield
         except sqlite3.Error as error:
@@ -97,7 +97,7 @@ class SqliteConnection:
 
 
 def _create(path: Path) -> None:
-    """Create the file, which only its owner may read, unless it exists."""
+    """Create the file unless it exists. Only its owner may read it."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:

@@ -14,10 +14,10 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.training.torch_errors import to_user_error
 
-# Environment variable with the URL of the file through which child processes find each other: a port could be in use.
+# Environment variable with the URL of a file through which child processes find each other. A port might be in use.
 INIT_METHOD = "NMT_INIT_METHOD"
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-# Settings of Accelerate's configuration that nmt ignores. Each has the value that means "off", and advice to users.
+# Settings of Accelerate's configuration that nmt ignores -> the value that means "off", and advice to users.
 IGNORED_SETTINGS = {
     "DYNAMO_BACKEND": ("no", "nothing is compiled"),
     "MIXED_PRECISION": ("no", "set training.precision in the recipe (there is no fp16 or fp8)"),
@@ -27,7 +27,7 @@ IGNORED_SETTINGS = {
 
 
 def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = None) -> Any:
-    """Return an Accelerator.
+    """Return the Accelerator of a run.
 
     Raise UsageError if the tracker is not installed, or if the launcher's configuration would shard the model.
     """
@@ -37,7 +37,7 @@ def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = N
     if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
         advice = "Models of this size fit on every device: accelerate launch --multi_gpu -m nmt_cli train RECIPE"
         raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
-    # Another process may be validating or saving, so this one waits for it, for ten minutes by default.
+    # How long a process waits for another one, which may be validating or saving. The default is ten minutes.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
     ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(INIT_METHOD))]

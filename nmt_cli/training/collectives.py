@@ -10,7 +10,7 @@ from torch import Tensor
 from nmt_cli.system.errors import NmtError, from_os_error
 
 Result = TypeVar("Result")
-SYNC_STEPS = 10  # on CUDA, processes agree only every so many steps, because each agreement waits for the devices
+SYNC_STEPS = 10  # on CUDA, steps from one agreement of the processes to the next. Each agreement waits for the devices
 
 
 def is_sync_step(step: int, accelerator: Any) -> bool:
@@ -38,7 +38,7 @@ def broadcast_tensors(accelerator: Any, tensors: Iterable[Tensor]) -> None:
 def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *arguments: Any) -> dict[str, Any]:
     """Call `work` on the main process only, and return its result on all processes.
 
-    If it fails, the main process raises the error, and the others exit with the same code.
+    If `work` fails, the main process raises the error, and the others exit with the exit code of the error.
     """
     result: dict[str, Any] = {}
     failure: NmtError | None = None
@@ -58,7 +58,8 @@ def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *argum
 def on_all(accelerator: Any, work: Callable[[], Result]) -> Result:
     """Call `work` on every process and return that process's result.
 
-    If it fails anywhere, the first process that failed raises its error, and all others exit with the same code.
+    If `work` fails, the process of the lowest rank that failed raises its error. All others exit with the exit code of
+    this error.
     """
     failure: NmtError | None = None
     try:

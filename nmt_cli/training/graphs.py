@@ -23,7 +23,10 @@ Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, 
 
 
 def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) -> bool:
-    """Return whether to pad batches to sizes that recur. This needs one process and attention over packed tokens."""
+    """Return whether to pad batches to sizes that recur, for CUDA graphs.
+
+    CUDA graphs need a single process, and a GPU with a kernel for attention over packed tokens.
+    """
     model, device = settings.model, accelerator.device
     packed = has_kernel(torch.empty(0, dtype=dtype, device=device), model.d_k, model.d_v)
     alone = accelerator.num_processes == 1 and settings.training.cuda_graphs
@@ -31,7 +34,7 @@ def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) 
 
 
 def has_spare_memory(device: torch.device) -> bool:
-    """Return whether there is memory for graphs. They need a little more than torch has reserved so far."""
+    """Return whether there is memory for graphs, which need a little more than the peak of memory so far."""
     free, _ = torch.cuda.mem_get_info(device)
     return 1.2 * torch.cuda.max_memory_reserved(device) < free
 

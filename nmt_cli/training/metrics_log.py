@@ -1,4 +1,4 @@
-"""The metrics.jsonl of a run, with one JSON object per line, and the comparison with the recipe's expectations."""
+"""Write and read metrics.jsonl, with one JSON object per line, and compare a run's scores with the expected ones."""
 
 import json
 import math
@@ -11,24 +11,24 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.operating_system import peak_bytes
 
-# Larger deviations from the recipe are reported. Noise is smaller: two runs of Multi30k differ by 3 % of the perplexity
-# and 1.3 BLEU.
+# Deviations from the expected results in the recipe are reported if they are larger than this. Noise is smaller: two
+# runs on Multi30k differ by 3 % in perplexity and by 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
-MIN_IMPROVEMENT = 0.002  # a validation counts as better (training.patience) if it lowers the dev loss by this share
+MIN_IMPROVEMENT = 0.002  # training.patience counts a validation as better if the dev loss is lower by this fraction
 
 
 class MetricsLog:
-    """Appends records to the metrics file of a run. `size` is the number of bytes in its complete lines."""
+    """Appends records to the metrics file of a run. `size` is the total size of the complete lines in bytes."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Open the file, and truncate it to the complete lines in `size` bytes, its length at the last checkpoint."""
+        """Open the file. Truncate it to `size`, its number of bytes at the last checkpoint, and to complete lines."""
         self.file = path.open("a+b", buffering=0)
         self.file.seek(0)
         self.size = self.file.read(size).rfind(b"\n") + 1
         self.file.truncate(self.size)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append a record, with null for numbers that are not finite. A failure to write is only a warning."""
+        """Append a record, with null for numbers that are not finite. Print a warning if writing fails."""
         finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in record.items()}
         line = json.dumps(finite, ensure_ascii=False).encode() + b"\n"
         try:
@@ -46,7 +46,7 @@ class MetricsLog:
 
 
 def peak_memory_mb() -> int:
-    """Return the peak memory of this process so far, on its GPU if it uses one."""
+    """Return the peak memory of this process, or the peak memory on its GPU if it uses one."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -55,7 +55,7 @@ def peak_memory_mb() -> int:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return all complete records, without a last line that a kill cut short."""
+    """Return all records. Ignore an incomplete last line, which a killed process may have left."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     try:
         return [dict(json.loads(line)) for line in lines]
@@ -66,7 +66,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
     """Return which scores are clearly worse than expected, or None.
 
-    The expectation is the one for `step`, or for the last step before it that has one.
+    The expected scores are those for `step` or, if there are none, for the last earlier step that has some.
     """
     index = sum(expected <= step for expected in expect.dev_steps) - 1
     if index < 0:

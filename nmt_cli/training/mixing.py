@@ -1,7 +1,9 @@
-"""Choose the sentences of each epoch. An epoch has every sentence once, or a weighted mix of the parts of the corpus.
+"""Choose the sentences of each epoch, and their order.
 
-The mix of an epoch depends only on the corpus, the recipe and the seed. Each part is read in passes: every sentence is
-used once before any is used again. A pass may take many epochs, and an epoch may take many passes.
+Without weights, an epoch contains each sentence of the corpus exactly once. With weights or a temperature, it is a mix
+of the parts of the corpus. The mix depends only on the corpus, the recipe and the seed. No sentence of a part is
+repeated before all sentences of that part have been used, even if that takes several epochs. A small part may be
+repeated within an epoch.
 """
 
 import itertools
@@ -17,7 +19,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError
 
 Numbers = npt.NDArray[Any]  # sentence numbers, in uint32 or int64
-LARGE = 1 << 28  # more numbers than this are shuffled in buckets, since a plain shuffle waits for memory at each swap
+LARGE = 1 << 28  # longer arrays are shuffled in buckets, since each swap of a plain shuffle would miss the cache
 BUCKETS = 1024
 
 
@@ -27,16 +29,16 @@ class Stage:
 
     first_step: int  # from 0
     first_epoch: int  # epochs of all stages are numbered in one sequence
-    shares: tuple[float, ...]  # each part's share of the tokens, adding up to 1; () if epochs have each sentence once
+    shares: tuple[float, ...]  # the share of each part in the tokens; () if an epoch contains every sentence once
 
 
 class Mixing:
-    """Numbers the epochs of a run and orders the sentences of each epoch."""
+    """Assigns steps to epochs, and chooses the sentences of each epoch."""
 
     def __init__(
         self, corpus: Corpus, steps_per_epoch: int, seed: int, training: schema.Training | None = None
     ) -> None:
-        """`training` has the weights. Without it, each epoch has every sentence once."""
+        """Read the weights from `training`. If it is None, each epoch contains every sentence once."""
         training = training or schema.Training()
         self.seed = seed
         self.steps_per_epoch = steps_per_epoch
@@ -72,7 +74,7 @@ class Mixing:
         return stage.first_epoch + epoch, rest
 
     def is_weighted(self, epoch: int) -> bool:
-        """Return whether an epoch is a weighted mix. Otherwise, it has every sentence once."""
+        """Return whether an epoch is a weighted mix. Otherwise, it contains every sentence once."""
         return bool(self.stages[self._stage_number(epoch)].shares)
 
     def order(self, epoch: int) -> Numbers:
@@ -107,14 +109,14 @@ class Mixing:
 
 
 def shuffled(random: np.random.Generator, count: int) -> Numbers:
-    """Return the numbers below `count` in random order, in 4 bytes each if they fit."""
+    """Return the numbers below `count` in random order, as uint32 if possible."""
     kind = np.uint32 if count <= 1 << 32 else np.int64
     numbers: Numbers
     if count <= LARGE:
         numbers = np.arange(count, dtype=kind)
         random.shuffle(numbers)
         return numbers
-    # Each number goes to a random bucket, and each bucket, which fits into the processor's cache, is shuffled.
+    # Put each number into a random bucket. Then shuffle each bucket, which fits into the processor's cache.
     numbers = np.empty(count, kind)
     buckets = random.integers(0, BUCKETS, count, np.uint16)
     blocks = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]

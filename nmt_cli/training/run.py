@@ -1,4 +1,4 @@
-"""Reads run directories, without torch."""
+"""Read run directories without importing torch."""
 
 import math
 from dataclasses import dataclass
@@ -29,15 +29,15 @@ class RunFiles:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The validation of the model's weights: the best one (averaging.best) or the last, or {} if there is none."""
+        """The record of the best validation if averaging.best is set, or else of the last, or {} if there is none."""
         if self.settings.averaging.best and self.validations:
             return min(self.validations, key=lambda record: record["dev_nll"] or math.inf)
         return self.validations[-1] if self.validations else {}
 
     def translations(self, split: str) -> list[str] | None:
-        """Return the translations of "dev", "test" or "general" by `nmt reproduce`.
+        """Return the translations of a split ("dev", "test" or "general") that `nmt reproduce` wrote, or None.
 
-        Return None if another model or other decoding settings made them.
+        Translations by another model or with other decoding settings are ignored.
         """
         stamp, hypotheses = self.directory / TRANSLATIONS, self.directory / f"{split}.hyp"
         if self.model is None or not stamp.is_file() or not hypotheses.is_file():
@@ -47,7 +47,7 @@ class RunFiles:
 
 
 def translations_id(model: dict[str, Any], decoding: schema.Decoding) -> str:
-    """Return the digest of a model's weights (from its manifest) and the decoding settings."""
+    """Return a digest of the decoding settings and of a model's weights. `model` is the manifest of the model."""
     return artefact.digest([model["files"]["model.safetensors"]["sha256"], decoding.model_dump()])
 
 
@@ -61,8 +61,8 @@ def stored_recipe(directory: Path) -> schema.Recipe:
 def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
     """Open a run and its corpus.
 
-    The corpus is `data`, or else data/<corpus> in the working directory or beside runs/, or else None. Raise DataError
-    if the run was trained on another corpus, unless `any_corpus` allows it.
+    The corpus is `data`. By default, it is data/<corpus> in the working directory or beside runs/, or None if neither
+    exists. Raise DataError if the run was trained on another corpus, unless `any_corpus` is true.
     """
     settings, model = stored_recipe(directory), directory / "model"
     default = settings.corpus.directory

@@ -1,4 +1,4 @@
-"""Loss and BLEU on the development set, with the search of `nmt translate` and the metric of `nmt score`."""
+"""Compute loss and BLEU on the development set, with the search of `nmt translate` and the metric of `nmt score`."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ from nmt_cli.translation.translator import Translator
 
 
 class DevSet:
-    """The lines of a development set, and the ids of the pairs that fit the model."""
+    """The lines of a development set, and the token ids of the pairs that are not too long for the model."""
 
     def __init__(self, corpus: Corpus, settings: schema.Recipe, split: str = "dev") -> None:
         self.lines, self.references = corpus.lines(split)
@@ -36,7 +36,7 @@ class DevSet:
             raise DataError(f"all dev pairs of {corpus.directory} are longer than {longest} tokens. Use another set")
 
     def translated(self, count: int) -> list[int]:
-        """Return the numbers of the first `count` lines, or of equally many first lines of each language pair."""
+        """Return the numbers of `count` lines to translate: the first lines, or equally many of each language pair."""
         each = max(1, count // len(self.lines_by_pair)) if self.lines_by_pair and count else count
         groups = self.lines_by_pair.values() or [range(len(self.lines))]
         return [line for group in groups for line in group[:each]]
@@ -53,9 +53,9 @@ def validate(
 ) -> dict[str, Any]:
     """Return the loss per target token, BLEU of the first `validate_bleu` lines (None for 0 lines), and ten samples.
 
-    If the set has several language pairs, the first lines of each are translated, and each also has its own BLEU.
-    Process `rank` of `world` computes every `world`th line, and all return the same. If a signal interrupts one
-    process, all raise Interrupted.
+    If the set has several language pairs, the first lines of each pair are translated, and the BLEU of each pair is
+    also returned. Of `world` processes, each computes its share of the lines, and all return the same result. If a
+    signal interrupts one process, all raise Interrupted.
     """
     translated, share = dev.translated(settings.training.validate_bleu), None
     with contextlib.suppress(Interrupted), stop.interruptible() if stop else contextlib.nullcontext():

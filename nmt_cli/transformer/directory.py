@@ -1,4 +1,4 @@
-"""The model directory: weights, tokenizer, model.json and recipe. It can be moved, and opening it needs no torch."""
+"""Open model directories: weights, tokenizer, model.json and recipe. This needs no torch. Directories can be moved."""
 
 import functools
 import math
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nmt_cli.recipe import schema
 
 KIND = "model"
-MAX_NAMED = 8  # models in an error message
+MAX_NAMED = 8  # maximum number of models to list in an error message
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.model"
 
 
@@ -37,7 +37,7 @@ class ModelDirectory:
 
 
 def open_model(directory: Path) -> ModelDirectory:
-    """Open and verify a model directory. Raises MissingError if there is none, and DataError if it is damaged."""
+    """Open and verify a model directory. Raises MissingError if it has no model, and DataError if it is damaged."""
     if directory.is_file():
         raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
     if not artefact.present(directory):
@@ -81,19 +81,19 @@ def models_here() -> str:
 
 
 def other_models() -> str:
-    """Return advice for an error message: which models are here, and how to get another one."""
+    """Return advice for an error message: which models exist here, and how to get another one."""
     here = models_here()
     train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
     return f"{here}From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
 
 
 def _rows(shapes: dict[str, layout.Shape]) -> int:
-    """Return the number of target tokens with an embedding."""
+    """Return the number of rows of the embedding matrix of target tokens."""
     return next(iter(shapes.get("embedding.weight", ())), 0)
 
 
 def _check_shapes(shapes: dict[str, layout.Shape], opened: ModelDirectory) -> None:
-    """Compare the header of the weights with the tokenizer and the settings, before the weights are loaded."""
+    """Raise DataError if the shapes of the weights do not fit the tokenizer or the settings."""
     file, tokenizer, architecture = opened.directory / WEIGHTS, opened.tokenizer, opened.config.architecture
     rows = _rows(shapes)
     source = architecture.source_vocabulary or rows

@@ -2,8 +2,8 @@
 
     f_t = sigmoid(x_t W_f + b_f)    c_t = f_t * c_(t-1) + (1 - f_t) * (x_t W)    h_t = relu(c_t)
 
-A step of decoding costs the same at every position: a hypothesis keeps one vector per layer. Shapes: N tokens in a
-packed batch, D d_model. The states have at least float32 precision.
+A step of decoding takes the same time at every position, because a hypothesis keeps only one vector per layer.
+Shapes: N tokens in a packed batch, R hypotheses, D d_model. The states are in float32 or wider.
 """
 
 from typing import Any
@@ -17,8 +17,9 @@ from nmt_cli.transformer.attention import Layout, linear
 def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest: int) -> Tensor:
     """Return y with y_t = factor_t * y_(t-1) + term_t within each sentence, and y = 0 before it.
 
-    Each pass doubles the number of steps that a token's factor and term combine. `positions_N` counts from the first
-    token of each sentence's recurrence. Token t - 1 is in the row before token t.
+    Each pass of the loop doubles the number of steps that a token's factor and term combine. `positions_N` has the
+    position of each token in its sentence, counted from 0 in the order of the rows. `longest` is at least the length of
+    the longest sentence.
     """
     distance = 1
     while distance < min(longest, len(terms_ND)):
@@ -33,7 +34,7 @@ def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest
 
 
 class _Scan(torch.autograd.Function):
-    """The recurrence of `_combined`. The gradient of the terms is the same recurrence, from the last token back."""
+    """The recurrence of `_combined` with a gradient. The gradient of the terms is the same recurrence in reverse."""
 
     @staticmethod
     def forward(
@@ -74,7 +75,7 @@ class SSRU(nn.Module):
         return torch.relu(states_ND).to(x_ND.dtype)
 
     def step(self, x_RD: Tensor, before_RD: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the output and the new state of each hypothesis, given its state before the token."""
+        """Return the output and the new state of each hypothesis, given its token and its previous state."""
         forget_RD, term_RD = self.gates(x_RD)
         states_RD = torch.addcmul(term_RD, forget_RD, before_RD)
         return torch.relu(states_RD).to(x_RD.dtype), states_RD

@@ -40,7 +40,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a safetensors file by name, in alphabetical order, with one in memory at a time."""
+    """Yield the names and tensors of a safetensors file, sorted by name. Read one tensor at a time."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -52,18 +52,18 @@ def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Return copies of the tensors, which a later change of the file does not affect."""
+    """Return copies of the tensors in a file, so that later changes to the file do not affect them."""
     return {name: tensor.clone() for name, tensor in read_tensors(path)}
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
-    """Replace a model's weights. Raises DataError that names `source` and the first tensor that does not fit."""
+    """Replace a model's weights. Raises a DataError that names `source` and the first tensor that does not fit."""
     check_shapes(tensors, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, source)
     model.load_state_dict(tensors, assign=True)
 
 
 def check_shapes(tensors: dict[str, Tensor], expected: Mapping[str, layout.Shape], source: Path) -> None:
-    """Raise DataError, naming `source` and a tensor, if a tensor is missing, unexpected or of the wrong shape."""
+    """Raise a DataError that names `source` if a tensor is missing, unexpected or of the wrong shape."""
     for difference in layout.differences({name: tuple(tensor.shape) for name, tensor in tensors.items()}, expected):
         raise DataError(f"{source} does not fit the model: {difference}")
 
@@ -74,7 +74,7 @@ def check_settings(tensors: dict[str, Tensor], settings: schema.Model, source: P
 
 
 class SkipInit(TorchFunctionMode):
-    """Skip initializing weights that will be loaded. (The meta device would make torch import its compiler.)"""
+    """Skip the initialization of weights that will be loaded. torch's meta device would import torch's compiler."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -97,7 +97,7 @@ def save_model(
     tokenizer_file: Path,
     entries: dict[str, Any],
 ) -> None:
-    """Commit a model directory, replacing an existing one. `entries` are added to its manifest."""
+    """Write a model directory, and replace any existing one. `entries` are added to its manifest."""
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -109,7 +109,7 @@ def save_model(
         artefact.write_file(stage / MODEL_JSON, model_config.to_json(config))
         artefact.write_file(stage / RECIPE, loading.to_yaml(resolved))
         artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
-        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # a tokenizer of the target text
+        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # a separate tokenizer of the target
             artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
 
 

@@ -1,6 +1,6 @@
-"""A step for datatrove pipelines. Datatrove runs it on one machine, under Slurm or on Ray.
+"""A step for datatrove pipelines, which datatrove runs on one machine, under Slurm or on Ray.
 
-It needs the extra `datatrove`. recipes/cluster/datatrove_translate.py shows its use.
+The step requires the extra `datatrove`. For an example, see recipes/cluster/datatrove_translate.py.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,11 @@ from nmt_cli.translation.translate import TranslateOptions
 
 
 class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not be installed
-    """Translate files in units: task R of W is worker R + 1 of W, as in `nmt translate --shard`.
+    """Translate files in units of lines. Task R of W is the same as worker R + 1 of W of `nmt translate --shard`.
 
-    `files` are files, directories, patterns or URLs; `output` is a directory or URL for the units. If a unit fails, its
-    task translates the others first and then fails. Afterwards, call `check` and `join` of `translation.sharded`.
+    `files` are files, directories, patterns or URLs. `output` is a directory or a URL for the units. If a unit fails,
+    its task fails after translating the other units. When all tasks have ended, call `check` and `join` of
+    `translation.sharded`.
     """
 
     name = "nmt: translate files"
@@ -35,7 +36,7 @@ class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not b
         self.unit_lines = unit_lines
 
     def run(self, data: Any, rank: int = 0, world_size: int = 1) -> Any:
-        """Translate this task's share, and help with the others. Return `data` unchanged."""
+        """Translate the units of this task, and then help other tasks. Return `data` unchanged."""
         with ShardedTranslation(
             inputs.find(self.files), self.output, self.options, unit_lines=self.unit_lines
         ) as translation:

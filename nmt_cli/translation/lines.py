@@ -1,4 +1,4 @@
-"""Lines from a file, a pipe or a terminal, as they arrive."""
+"""Read lines from a file, a pipe or a terminal as they arrive."""
 
 import codecs
 import itertools
@@ -47,9 +47,9 @@ def read_chunks(
 ) -> Iterator[list[str]]:
     """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter ones if the next read would wait for input.
 
-    Lines over MAX_LINE_BYTES are cut while they are read. In a line that is not UTF-8, U+FFFD replaces each run of
-    invalid bytes; with `strict`, such a line raises a DataError. `counts` counts both kinds of lines. Messages call a
-    line `name`, and number lines from `first`.
+    Lines over MAX_LINE_BYTES are cut while they are read. In lines that are not UTF-8, U+FFFD replaces each run of
+    invalid bytes, or if `strict` is true, such a line raises a DataError. Both kinds of lines are counted in `counts`.
+    The message of the DataError calls a line `name`, and `first` is the number of the first line.
     """
     chunk, size = list[str](), 0
     for line in _read(descriptor, counts, name, strict, first):
@@ -69,7 +69,7 @@ def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, str
 
 
 def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first: int) -> Iterator[str | None]:
-    """Yield lines, and None before each read, since a read may wait."""
+    """Yield lines. Yield None before each read from the descriptor, because a read may wait."""
     number, line, block = first - 1, b"", b"more"
     while block:
         yield None
@@ -97,5 +97,5 @@ def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first:
 
 
 def _decode(line: bytes, errors: str) -> str:
-    """Return the text of a line, cut after a whole character if it is too long."""
+    """Return the text of a line. If the line is too long, cut it between two characters."""
     return codecs.utf_8_decode(line[:MAX_LINE_BYTES], errors, len(line) <= MAX_LINE_BYTES)[0]

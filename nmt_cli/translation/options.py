@@ -12,11 +12,11 @@ MAX_N_BEST = 1000
 
 @dataclass(frozen=True)
 class Sampling:
-    """Options for sampling. Each token is drawn at random from the probabilities of the model."""
+    """Options for sampling. Each token is drawn at random from the model's distribution."""
 
     temperature: float = 1.0  # divides the logits
-    top_k: int = 0  # draw from this many best tokens; 0 for all
-    top_p: float = 1.0  # draw from the smallest set of best tokens whose probabilities add up to this number
+    top_k: int = 0  # sample from the k most likely tokens; 0 for all
+    top_p: float = 1.0  # sample from the smallest set of likely tokens with this total probability
     seed: int = 1  # the same seed, text and line number give the same translation
 
     def __post_init__(self) -> None:
@@ -26,29 +26,33 @@ class Sampling:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options for translating a line. If an option is None, `resolved` sets it to the default of the model.
+    """Options for translating a line. `resolved` replaces None by the default of the model.
 
-    Options that have such a default are typed Any. After `resolved`, each has the type in its comment.
+    Options with a default in the model are typed Any, so that code need not check for None. The comment of each option
+    names its type in resolved options.
     """
 
     beam: Any = None  # int: number of hypotheses kept per segment; 1 is greedy search
     alpha: Any = None  # float: exponent of the length penalty
-    extra_length: Any = None  # int: maximum number of tokens that a translation has more than its source
-    split: Any = None  # bool: split long lines, and search failed segments again in halves
-    n_best: int = 1  # number of translations, or with `sampling`, of samples, per line
+    extra_length: Any = None  # int: a translation may be longer than its source by this many tokens
+    split: Any = None  # bool: split long lines, and split failed segments in halves and translate these
+    n_best: int = 1  # number of translations (samples, if `sampling` is set) per line
     sampling: Sampling | None = None
     alignments: bool = False  # find the source token that each target token translates
     terms: Terms | None = None  # glossary
     copy_wordless: Any = None  # bool: copy lines without letters
-    case: Any = None  # "auto": translate capitals and title case as sentence case; or "off"
-    target: str = ""  # language code, for a model with several targets; once resolved, its token and a space
-    shortlist: Any = None  # True to use the shortlist of the model, if any; after `resolved`, a Shortlist or None
+    case: Any = None  # "auto": convert upper case and title case to sentence case before translation; or "off"
+    # The language code of the target, if the model has several. Translator.resolved replaces the code by the text that
+    # selects the target language when it precedes the source.
+    target: str = ""
+    # Whether to use the model's shortlist. Translator.resolved replaces True by the Shortlist, and False by None.
+    shortlist: Any = None
 
     def resolved(self, decoding: Any) -> "SearchOptions":
-        """Replace options that are None by the values in `decoding`, a section of the settings of a model.
+        """Replace None in options with the defaults in `decoding`, a section of the settings of a model.
 
-        The beam becomes 1 for sampling, or otherwise at least `n_best`. Raises UsageError if values are out of range or
-        contradict each other.
+        Set the beam to 1 for sampling. For search, raise the beam to `n_best` if it is smaller. Raises UsageError if
+        values are out of range or contradict each other.
         """
         if self.beam is not None and self.n_best > self.beam and not self.sampling:
             raise UsageError(f"{self.n_best} hypotheses need a beam of {self.n_best} or more, not {self.beam}")
@@ -64,7 +68,7 @@ class SearchOptions:
         return replace(self, **chosen)
 
     def for_segments(self) -> "SearchOptions":
-        """Return the options for a line's segments: without the glossary and, for sampling, with one translation."""
+        """Return the options for the segments of a line: no glossary and, for sampling, one sample."""
         if not (self.sampling or self.terms):
             return self
         return replace(self, n_best=1 if self.sampling else self.n_best, terms=None)

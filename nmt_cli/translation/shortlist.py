@@ -1,11 +1,12 @@
 """Shortlists: the target tokens that the translation of a segment may contain.
 
-A shortlist has the most frequent target tokens, and a list of the most probable translations of each source token. The
-search computes logits and log Z for these target tokens only. A segment's tokens never depend on other segments.
+A shortlist consists of the most frequent target tokens, and a list of the most probable translations of each source
+token. The search computes logits and log Z only for these target tokens. The target tokens for a segment do not depend
+on other segments.
 
-The file `shortlist.bin` in a model directory has 16 bytes that name the format, the SHA-256 of the tokenizer files, and
-then int32 numbers, little-endian: the numbers of frequent tokens, source tokens and listed tokens; the frequent tokens;
-the end of each source token's list; the lists.
+The file `shortlist.bin` in a model directory begins with 16 bytes that name the format, and the SHA-256 of the
+tokenizer files. Little-endian int32 numbers follow: three counts (of frequent tokens, source tokens and listed tokens),
+the frequent tokens, the end of each source token's list, and the lists.
 """
 
 import hashlib
@@ -32,14 +33,16 @@ class Shortlist:
         self._always = frozenset(self.frequent) | {EOS}
 
     def tokens(self, segment: Segment) -> list[int]:
-        """Return the target tokens for a segment, sorted: those listed for its source, those of its prefix and its
-        terms, and the frequent ones."""
+        """Return the target tokens for a segment, sorted.
+
+        These are the frequent tokens, the lists of its source tokens, and the tokens of its prefix and its terms.
+        """
         found = set(self._always).union(segment.prefix)
         for source in set(segment.ids):
             found.update(self.targets[self.ends[source - 1] if source else 0 : self.ends[source]])
         if segment.constraints:
             found.update(segment.constraints.tokens)
-        found.discard(0)  # PAD, and the root of the automaton of terms
+        found.discard(0)  # PAD, which is never produced. In `constraints`, 0 is the root of the automaton
         return sorted(found)
 
     def to_bytes(self, tokenizer_file: Path) -> bytes:
@@ -51,7 +54,7 @@ class Shortlist:
 
 
 def read_shortlist(directory: Path, tokenizer: Tokenizer, tokenizer_file: Path) -> Shortlist | None:
-    """Return the shortlist in a model directory, if any. Raises DataError if it is damaged or another model's."""
+    """Return the shortlist in a model directory, if any. Raises DataError if it is damaged or of another model."""
     file = directory / FILE
     if not file.is_file():
         return None

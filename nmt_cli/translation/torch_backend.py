@@ -1,4 +1,4 @@
-"""Search with torch: on one GPU in this process, on several GPUs in a process each, or on a CPU without the engine."""
+"""Search with torch: in this process on one GPU, in one process per GPU on several, or on a CPU without the engine."""
 
 import contextlib
 import functools
@@ -40,10 +40,10 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
 
 
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
-    """Return a backend on all GPUs, or the first `workers` of them.
+    """Return a backend on all GPUs, or on the first `workers` of them.
 
-    With several GPUs, a forked process searches on each. This process searches on a GPU itself if there is only one, in
-    a launched job, or if it has used CUDA before, since a fork cannot share CUDA.
+    On several GPUs, a forked process searches on each. This process searches itself, on one GPU, if there is only one,
+    if a launcher started it, or if it has already used CUDA, since forked processes cannot use CUDA then.
     """
     if precision == "int8":
         raise UsageError("--precision int8 is for CPUs. Leave it out, or set CUDA_VISIBLE_DEVICES= to use the CPU")
@@ -54,7 +54,7 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
 
     @functools.cache
     def prepared(device: torch.device) -> list[Transformer]:
-        torch.cuda.set_device(device)  # graphs of steps are captured on the current device of each thread
+        torch.cuda.set_device(device)  # CUDA graphs are captured on the current device of the thread
         with _out_of_memory_named(device):
             return [for_inference(model.to(device), dtype) for model in weights]
 
@@ -77,7 +77,7 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
 
 
 def on_cpu(models: Sequence[ModelDirectory], threads: int) -> Backend:
-    """Return a backend on a CPU in float32, with torch's own threads."""
+    """Return a backend on a CPU in float32, with `threads` threads of torch."""
     torch.set_num_threads(threads)
     return of_models([load_transformer(each) for each in models], torch.float32)
 
@@ -96,7 +96,7 @@ def of_models(weights: Sequence[Transformer], dtype: torch.dtype) -> Backend:
 
 
 def of_memory(model: Transformer, dtype: torch.dtype) -> Backend:
-    """Return a backend for one model in memory: on a CPU, the engine in float32 if it is installed, or else torch."""
+    """Return a backend for a model in memory. On a CPU, use the engine in float32 if it is installed, or else torch."""
     engine = library.load(SIGNATURES) if model.embedding.weight.device.type == "cpu" else None
     if not engine:
         return of_models([model], dtype)

@@ -22,7 +22,7 @@ from nmt_cli.translation.queue import SegmentQueue, WorkerQueue
 from nmt_cli.translation.search import rows_at_once, search
 from nmt_cli.translation.segments import Segment
 
-SHARE = 16 * 32  # source tokens per worker that are sent before the next check for results
+SHARE = 16 * 32  # maximum number of source tokens per worker to send before checking for results
 POLL_SECONDS = 0.01  # time between checks for new segments while workers search
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
@@ -31,14 +31,14 @@ Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 class _Worker:
     connection: Connection
     pid: int
-    open: int = 0  # segments sent to it that have no result yet
+    open: int = 0  # number of segments that were sent to this worker and have no result yet
 
     def send(self, value: object) -> None:
         with contextlib.suppress(ConnectionError):  # `receive` reports it
             self.connection.send(value)
 
     def receive(self) -> list[tuple[int, Any]]:
-        """Return the numbers of segments that are done, with their hypotheses, or raise the worker's error."""
+        """Return the number and the hypotheses of each segment that is done. Raise an error that the worker sent."""
         try:
             results = self.connection.recv()
         except (EOFError, OSError):
@@ -50,7 +50,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent: int) -> None:
-    """Translate the numbered segments that arrive, and send hypotheses or the first error. End with the parent."""
+    """Translate the numbered segments that arrive, and send hypotheses or the first error. End if the parent ends."""
     results: queues.SimpleQueue[Any] = queues.SimpleQueue()
     numbers = dict[Segment, int]()
 
@@ -91,7 +91,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
 
 
 def _close(workers: list[_Worker], owner: int) -> None:
-    """End workers, which have nothing to save. A fork of their owner only closes its copies of the connections."""
+    """End workers, which have nothing to save. In a fork of the owner, only close its copies of the connections."""
     for worker in workers:
         worker.connection.close()
         if os.getpid() == owner:
@@ -101,8 +101,10 @@ def _close(workers: list[_Worker], owner: int) -> None:
 
 
 class Workers:
-    """Processes that translate, one for each device. The first search starts them, and each calls `prepare` for its
-    models."""
+    """Processes that translate, one for each device.
+
+    The first search starts the processes. Each process calls `prepare` to get its models.
+    """
 
     def __init__(self, devices: Sequence[torch.device], prepare: Prepare) -> None:
         self._devices = devices
@@ -117,7 +119,7 @@ class Workers:
     def search(self, queue: WorkerQueue) -> None:
         """Translate the segments of a queue.
 
-        After an error, or if the queue is closed, end the processes, which may still be translating its segments.
+        After an error, or if the queue is closed, end the processes, because they may still be translating segments.
         """
         try:
             self.start()
@@ -135,7 +137,7 @@ class Workers:
             pid = os.fork()
             if not pid:
                 ours.close()
-                for worker in self._workers:  # or else siblings would not notice the end of their parent
+                for worker in self._workers:  # with an open copy, a sibling would not notice the end of the parent
                     worker.connection.close()
                 _serve(theirs, self._prepare, device, parent)
             theirs.close()

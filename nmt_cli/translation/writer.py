@@ -12,7 +12,7 @@ from nmt_cli.system.console import counted, say, warn
 from nmt_cli.translation.pending import Copy, Translation
 from nmt_cli.translation.segments import Hypothesis
 
-FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # of a hypothesis in jsonl
+FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # written for a hypothesis in jsonl
 
 
 def write_line(descriptor: int, line: str) -> None:
@@ -23,7 +23,7 @@ def write_line(descriptor: int, line: str) -> None:
 
 
 def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None, form: str) -> Iterator[str]:
-    """Yield a translation's output lines in a format, "text" or "jsonl". With a tokenizer, add word alignments."""
+    """Yield the output lines of a translation. `form` is "text" or "jsonl". With a tokenizer, add word alignments."""
     hypotheses = translation.hypotheses
     alignments = list[str]()
     if tokenizer:
@@ -56,14 +56,15 @@ def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None
 
 
 def _copied(copy: Copy | None) -> str:
-    """Return the word pairs of a copy, each word with itself, or "" if there is no copy."""
+    """Return the word alignment of a copied text, which links each word to itself, or "" if `copy` is None."""
     return " ".join(f"{copy.skipped + word}-{word}" for word in range(len(copy.text.split()))) if copy else ""
 
 
 def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
-    """Return word pairs such as 0-1, one for each target token: the source word that it translates, and its own word.
+    """Return the word alignment of a line, such as "0-1 1-0". A pair has the number of the source word first.
 
-    `parts` are the source ids and the hypothesis of each segment.
+    Each target token links its word to the word of the source token that it translates. `parts` are the source ids and
+    the hypothesis of each segment.
     """
     pairs: set[tuple[int, int]] = set()
     words = [0, 0]  # source and target words in the segments so far
