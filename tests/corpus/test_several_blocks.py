@@ -90,9 +90,7 @@ def test_a_subword_splits_into_the_parts_that_were_merged_first() -> None:
 
     def parts(**changed: float) -> tuple[str, ...]:
         own = scores | changed
-        tokenizer: Any = SimpleNamespace(
-            vocabulary_size=len(own), tokens=lambda _: tokens, score=lambda i: own[tokens[i]]
-        )
+        tokenizer: Any = SimpleNamespace(vocabulary=tokens, score=lambda i: own[tokens[i]])
         table = split_table(tokenizer)
         found = {token: tuple(tokens[i] for i in row if i >= 0) for token, row in zip(tokens, table, strict=True)}
         assert found.pop("cab") == ("c", "ab")

@@ -71,8 +71,8 @@ def test_numbered_directives_may_change_places() -> None:
         assert translated(parts, model) == f"{second} Katze und {first} Hund sehen"
 
 
-SEQUENTIAL = """c-format objc-format python-format ruby-format php-format perl-format java-printf-format sh-printf-format
-javascript-format lua-format go-format d-format ocaml-format object-pascal-format modula2-format awk-format tcl-format
+SEQUENTIAL = """c-format objc-format python-format ruby-format php-format perl-format java-printf-format
+sh-printf-format javascript-format lua-format go-format d-format ocaml-format object-pascal-format modula2-format awk-format tcl-format
 elisp-format librep-format gcc-internal-format gfc-internal-format boost-format"""
 
 

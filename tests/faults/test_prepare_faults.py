@@ -263,7 +263,7 @@ def test_two_preparations_of_one_corpus_exclude_each_other(busy: Busy, tmp_path:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (readers, parts, stages):
+    for module in (readers, stages):
         monkeypatch.setattr(module, "CHUNK", 40)
     monkeypatch.setattr(parts, "PART_PAIRS", 80)
     monkeypatch.setattr(stages, "HASHES_AT_ONCE", 90)

@@ -252,8 +252,8 @@ def test_every_error_of_zipfile_is_one_line(tmp_path: Path, monkeypatch: pytest.
 def tokenizer(target: list[str] | None = None) -> Any:
     """Return a tokenizer of <pad>, <unk>, </s>, a, b, c."""
     names = ["<pad>", "<unk>", "</s>", "a", "b", "c"]
-    side = SimpleNamespace(vocabulary_size=len(target or names), tokens=lambda _: target or names)
-    return SimpleNamespace(vocabulary_size=len(names), tokens=lambda _: names, target=side)
+    side = SimpleNamespace(vocabulary_size=len(target or names), vocabulary=target or names)
+    return SimpleNamespace(vocabulary_size=len(names), vocabulary=names, target=side)
 
 
 @pytest.mark.parametrize(
