@@ -72,8 +72,8 @@ def test_numbered_directives_may_change_places() -> None:
 
 
 SEQUENTIAL = """c-format objc-format python-format ruby-format php-format perl-format java-printf-format
-sh-printf-format javascript-format lua-format go-format d-format ocaml-format object-pascal-format modula2-format awk-format
-tcl-format elisp-format librep-format gcc-internal-format gfc-internal-format boost-format"""
+sh-printf-format javascript-format lua-format go-format d-format ocaml-format object-pascal-format modula2-format
+awk-format tcl-format elisp-format librep-format gcc-internal-format gfc-internal-format boost-format"""
 
 
 @pytest.mark.parametrize("flag", SEQUENTIAL.split())
