@@ -529,3 +529,7 @@ def test_a_source_beyond_the_bound_is_searched_alone(engine: bool, monkeypatch: 
         assert [best.ids for (best,) in others] == [best.ids for (best,) in found]
     assert {tokens for tokens, _ in held if tokens > 12} == {21, 15}
     assert max(rows for _, rows in held) == 18, "of three short ones"
+
+    held.clear()  # long searches, which others join later
+    searched([model_of(2, eos=0)], [[3, 4, 5, EOS]] * 7, options(beam=1, extra_length=50), engine=engine, rows=600)
+    assert max(tokens for tokens, _ in held) == 12

@@ -92,9 +92,9 @@ def log_probabilities(model: Transformer, source: list[int], prefixes: list[list
     return torch.log_softmax(logits[ends], -1)
 
 
-def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tuple[list[int], float, int]:
-    """Return the best translation by the rules of search.py, one sentence and one step at a time, its score and its
-    number of steps."""
+def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tuple[list[tuple[float, list[int]]], int]:
+    """Return the n best translations with their scores by the rules of search.py, and the number of steps. Compute one
+    sentence and one step at a time."""
     limit = min(len(source) + how.extra_length, model.settings.max_length)
     alive: list[tuple[float, list[int]]] = [(0.0, [])]
     finished: list[tuple[float, list[int]]] = []
@@ -116,10 +116,11 @@ def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tup
             break
         alive = [(total, [*ids, token]) for total, ids, token in every if token != EOS][: how.beam]
         longest = min(position + 2 + 10 * how.alpha, limit)
-        if finished and alive and alive[0][0] / length_penalty(longest, how.alpha) <= max(finished)[0]:
+        finished = sorted(finished, key=lambda f: -f[0])[: how.n_best]
+        full = len(finished) == how.n_best
+        if full and alive and alive[0][0] / length_penalty(longest, how.alpha) <= finished[-1][0]:
             break
-    best = max(finished, key=lambda f: f[0])
-    return best[1], best[0], position + 1
+    return finished, position + 1
 
 
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
@@ -139,16 +140,21 @@ def test_full_width_beam_search_is_brute_force(engine: bool, tolerance: float) -
         assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in ranked[:best]], abs=tolerance)
 
 
-@pytest.mark.parametrize(("beam", "alpha", "eos"), [(1, 4.0, 2), (4, 0.6, 2), (3, 0.0, 2), (5, 1.5, 2), (5, 4.0, 4)])
+@pytest.mark.parametrize(
+    ("beam", "n_best", "alpha", "eos"),
+    [(1, 1, 4.0, 2), (4, 1, 0.6, 2), (3, 1, 0.0, 2), (5, 1, 1.5, 2), (5, 1, 4.0, 4), (4, 4, 0.6, 2), (5, 2, 1.5, 4)],
+)
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
-def test_beam_search_is_the_plain_search(beam: int, alpha: float, eos: float, engine: bool, tolerance: float) -> None:
-    how = options(beam=beam, alpha=alpha, extra_length=5)
+def test_beam_search_is_the_plain_search(
+    beam: int, n_best: int, alpha: float, eos: float, engine: bool, tolerance: float
+) -> None:
+    how = options(beam=beam, alpha=alpha, extra_length=5, n_best=n_best)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
         model, sources = model_of(seed, eos=eos, **changes), sources_of(15, seed)
-        for source, (best,) in zip(sources, searched([model], sources, how, engine=engine, rows=5 * beam), strict=True):
-            ids, score, _ = plain_beam(model, source, how)
-            assert best.score == pytest.approx(score, abs=tolerance)
-            assert best.ids == ids
+        for source, found in zip(sources, searched([model], sources, how, engine=engine, rows=5 * beam), strict=True):
+            expected, _ = plain_beam(model, source, how)
+            assert [each.score for each in found] == pytest.approx([score for score, _ in expected], abs=tolerance)
+            assert [each.ids for each in found] == [ids for _, ids in expected]
 
 
 @pytest.mark.parametrize("engine", [False, True])
@@ -170,7 +176,7 @@ def test_search_stops_when_nothing_can_win_soon(
     for source, count in zip(sources_of(5, 2), steps, strict=True):
         taken.clear()
         ((best,),) = searched([model], [source], how, engine=engine)
-        ids, _, expected = plain_beam(model, source, how)
+        ((_, ids),), expected = plain_beam(model, source, how)
         assert (best.ids, len(taken)) == (ids, expected)
         assert expected == count
 
