@@ -53,6 +53,7 @@ def error_of(nmt: Nmt, *words: str) -> tuple[int, str]:
         (["prepare", "a.en", "a.de", "b.de"], 2, "nmt prepare --src a.en --tgt FILE. See"),
         (["score", "a.en", "a.de", "b.de"], 2, "nmt score a.en --reference FILE. See"),
         (["train", "mine.yaml"], 66, "no prepared corpus in data/own. Run: nmt prepare --src FILE --tgt FILE --out"),
+        (["train", "several.yaml"], 66, "no prepared corpus in data/own. Run: nmt prepare several.yaml"),
         (["prepare", "toy-en-d"], 2, "Did you mean toy-en-de?"),
         (["prepare", "wmt14"], 2, "Did you mean wmt14-en-de?"),
         (["prepare", "--src"], 2, "See: nmt prepare --help"),
@@ -77,6 +78,7 @@ def test_an_error_suggests_the_command_that_was_meant(
     for name in ("a.en", "a.de", "my file.en"):
         (here / name).write_text("one: two: three\n")
     (here / "mine.yaml").write_text("corpus: {name: own}\n")
+    (here / "several.yaml").write_text("corpus: {name: own, sources: [{files: [a.en, a.de]}]}\n")
     found, line = error_of(nmt, *words)
     assert (found, message in line) == (code, True), line
 
