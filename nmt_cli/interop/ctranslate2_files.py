@@ -194,7 +194,7 @@ def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
 
 
 def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
-    """Return the positional encodings of CTranslate2. Those that are not stored are computed from position 1."""
+    """Return the positional encodings of CTranslate2. If none are stored, compute them from position 1."""
     name = f"{side}/position_encodings/encodings"
     if name in binary.variables:
         return torch.from_numpy(binary.weights(name)[:length])

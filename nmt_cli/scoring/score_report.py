@@ -89,7 +89,7 @@ class PairScores:
 
 
 def json_fields(value: InputText | Score | ScoredSegment | TermCounts | PairScores) -> dict[str, Any]:
-    """Return the fields for JSON, without those that are None.
+    """Return the fields for JSON. Fields that are None are left out.
 
     Replace the list `lines` with its length, and merge the entries of `details` into the fields.
     """

@@ -150,7 +150,7 @@ def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
 
 
 def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
-    """Normalize each token. The mean and the variance are computed in float32, whatever the dtype of `x_ND`."""
+    """Normalize each token. The mean and the variance are always computed in float32."""
     weight: Tensor = norm.weight
     bias: Tensor = norm.bias
     if not x_ND.is_cpu:  # the CUDA kernel does not accept mixed dtypes

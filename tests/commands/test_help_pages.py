@@ -1,4 +1,4 @@
-"""Help pages: what each line shows of an option; and the list of recipes on a narrow terminal."""
+"""The lines of options in help pages, and the list of recipes on a narrow terminal."""
 
 import sys
 

@@ -62,7 +62,7 @@ DOGS = linked({"sehen": "see", "Katze": "cat", "Hund": "dog"})
         ("see<b><img></b> dog", backwards, "dog see<b><img></b>"),
         ("see <b><img> </b>dog cat", backwards, "cat <b><img> </b>dog see"),
         ("see <b><img></b>, dog", backwards, "dog <b><img></b>, see"),
-        # A mark attached to a word stays on it, whatever stands beside its neighbor.
+        # A mark attached to a word stays on it, even if a mark stands beside its neighbor.
         (
             "see note<img> big now",
             linked({"Jetzt": "now", "große": "big", "Hinweis": "note", "siehe": "see"}),

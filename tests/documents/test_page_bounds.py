@@ -11,7 +11,7 @@ from nmt_cli.system.errors import DataError
 @pytest.mark.parametrize(
     ("text", "texts"),
     [
-        # A note looks at the nearest text, whatever tags stand between.
+        # A note looks at the nearest text and ignores the tags between.
         ("<b>x</b> y.<sub>2</sub> z", ["x y.2 z"]),
         ("<b>x.</b><i>y</i><sub>2</sub> z", ["x.y z"]),
         ("x<sup>2</sup><b></b>y", ["x y"]),

@@ -152,7 +152,7 @@ def test_only_the_documents_that_must_go_make_room(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("kind", ["multipart/form-data", "application/x-www-form-urlencoded", "application/json", ""])
 def test_without_a_body_the_query_has_the_fields(client: TestClient, kind: str) -> None:
-    """Whatever the type of the body would be."""
+    """The type of the body does not matter."""
     headers = {"Content-Type": kind} if kind else {}
     answer = client.post("/translate", params={"q": "", **PAIR}, headers=headers)
     assert (answer.status_code, answer.json()) == (200, {"translatedText": ""})

@@ -136,7 +136,7 @@ def test_each_side_is_stored_in_the_bytes_of_its_vocabulary(
 def test_a_run_needs_the_text_from_its_step_to_its_last(
     prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, epochs: tuple[int, int]
 ) -> None:
-    """The target languages are those of the corpus, whatever sources the recipe lists."""
+    """The target languages come from the corpus, even if the recipe lists other sources."""
     monkeypatch.setattr(epoch_texts, "count_steps", lambda *_: 10)
     sources = [{"files": ["a.tsv"]}, {"files": ["b.tsv"], "tgt": "fr"}]
     manifest = {**prepared.manifest, "recipe": {"sources": sources, "tgt": "fi", "later": 1}}
