@@ -23,6 +23,7 @@ from nmt_cli.serving.service import Limits, Service
 TEXTS = ["der Hund geht.", "rot und", "die Katze ist nicht rot, das Haus"]
 LONG = "der Hund geht. " * 300
 PAIR = {"source": "en", "target": "de"}
+DAY = 20_000 * 24 * 3600.0  # when a day begins
 
 
 @contextlib.contextmanager

@@ -1,7 +1,8 @@
-"""The model that the tests of the server share, and databases of both kinds."""
+"""The model and the client that the tests of the server share, and databases of both kinds."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from postgres_server import PostgresServer, programs, running
@@ -11,6 +12,15 @@ from tiny_model import make_model
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("serving"))
+
+
+@pytest.fixture(scope="module")
+def client(model: Path) -> Iterator[Any]:
+    """A client of a server with this model, from Starlette, which is optional."""
+    from serving import client_of
+
+    with client_of(model) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

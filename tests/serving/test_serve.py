@@ -44,12 +44,6 @@ HTML = '<p title="der Hund">der <b>Hund</b> geht &amp; die Katze</p>\n<code>rot 
 
 
 @pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def alone(model: Path) -> Iterator[Translator]:
     with Translator(model, precision="fp32", workers=1) as translator:
         yield translator

@@ -5,7 +5,6 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,12 +35,6 @@ from nmt_cli.serving.texts import TextFormat, file_units
 from nmt_cli.translation.options import SearchOptions
 
 GERMAN = {"source_lang": "EN", "target_lang": "DE"}
-
-
-@pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
 
 
 def test_the_page_may_load_its_own_files_only(client: TestClient) -> None:

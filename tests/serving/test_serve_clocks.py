@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -13,7 +12,7 @@ from unittest.mock import AsyncMock, Mock
 import pytest
 
 pytest.importorskip("starlette")
-from serving import PAIR, client_of, service_of
+from serving import DAY, PAIR, client_of, service_of
 from starlette.requests import Request
 from starlette.testclient import TestClient
 from test_serve_limits import GET, ended, listening
@@ -38,14 +37,6 @@ from nmt_cli.serving.service import Limits
 from nmt_cli.serving.texts import TextFormat
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
-
-DAY = 20_000 * 24 * 3600.0  # when a day begins
-
-
-@pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
 
 
 @pytest.mark.parametrize("owner", ["work", "connections"])

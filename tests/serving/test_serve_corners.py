@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,7 @@ import pytest
 import uvicorn
 
 pytest.importorskip("starlette")
-from serving import PAIR, TEXTS, client_of, service_of
+from serving import DAY, PAIR, TEXTS, client_of, service_of
 from starlette.testclient import TestClient
 from test_serve_documents import HTML, finished, upload
 from test_serve_steps import Step, stored, translated, words_of
@@ -51,14 +50,6 @@ from nmt_cli.serving.service import _by_rank
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import BusyError, OutputError, StorageError, UsageError
 from nmt_cli.translation.options import SearchOptions
-
-DAY = 20_000 * 24 * 3600.0  # when a day begins
-
-
-@pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tiny_model import make_model
 from typer.testing import CliRunner
 
 pytest.importorskip("starlette")
-from serving import PAIR, server, service_of
+from serving import DAY, PAIR, server, service_of
 from starlette.testclient import TestClient
 from texts import ROOT
 
@@ -34,7 +34,6 @@ from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputErro
 
 NEW = {"name": "ours", "source_lang": "EN", "target_lang": "DE", "entries": "rot\tBaum", "entries_format": "tsv"}
 TEXT = {"text": ["rot und"], "source_lang": "EN", "target_lang": "DE"}
-DAY = 20_000 * 24 * 3600.0  # when a day begins
 
 
 @contextlib.contextmanager

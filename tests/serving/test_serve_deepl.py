@@ -1,7 +1,6 @@
 """DeepL's routes."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,12 +21,6 @@ from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
 
 MARKED = 'der <b>Hund</b> <x id="3"></x> geht'
-
-
-@pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")

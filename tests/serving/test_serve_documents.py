@@ -5,7 +5,6 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ from nmt_cli.serving.work import Workers
 
 HTML = "<p>der <b>Hund</b> geht</p>"
 PAIR = {"source_lang": "EN", "target_lang": "DE"}
-
-
-@pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
 
 
 def upload(client: TestClient, name: str = "a.html", text: str = HTML, **fields: str) -> Any:

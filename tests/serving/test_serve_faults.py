@@ -5,7 +5,6 @@ import json
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -34,12 +33,6 @@ from nmt_cli.translation.engine_backend import EngineSearch
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 LONG = "der Hund geht. " * 200
-
-
-@pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
 
 
 @pytest.fixture

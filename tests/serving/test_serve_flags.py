@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,6 @@ YES: list[Any] = [True, 1, "1", "true", "True", "TRUE", "on", "yes", " true "]
 NO: list[Any] = [False, 0, "0", "false", "False", "off", "no", "none", "None", "null"]
 ABSENT: list[Any] = [None, ""]
 NEITHER: list[Any] = ["maybe", "2", 2, -1, 1.0, 0.5, [], ["1"], {}, "ja", "tru"]
-
-
-@pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
 
 
 def deepl(client: TestClient, text: str, **fields: Any) -> list[Any]:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ from nmt_cli.serving.database import Database
 from nmt_cli.serving.deepl_documents import Job, Jobs
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.key_store import KeyStore
-
-
-@pytest.fixture(scope="module")
-def client(model: Path) -> Iterator[TestClient]:
-    with client_of(model) as client:
-        yield client
 
 
 def status(client: TestClient, made: dict[str, str]) -> str:
