@@ -13,6 +13,9 @@ translations with ours when our positions use Marian's wavelengths, which differ
 With `--device cuda` the other systems use the GPU; ours always uses one if there is one. `--source-tokens N` selects
 the lines of N tokens, so that all systems stop after the same number of tokens if the model never outputs EOS, for
 example because its weights are random.
+
+`--systems "nmt int8" "nmt int8 shortlist" "ctranslate2 int8" "ctranslate2 int8 shortlist"` compares searches with and
+without the model's shortlist. For CTranslate2, it is written to the export as vmap.txt.
 """
 
 import argparse
@@ -35,18 +38,18 @@ Run = Callable[[list[str]], list[str]]
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
-def ours(arguments: argparse.Namespace, precision: str) -> Run:
+def ours(arguments: argparse.Namespace, precision: str, shortlist: bool) -> Run:
     from nmt_cli import Translator
 
     translator = Translator(arguments.model, precision=precision, workers=arguments.cores)
-    search: Any = {"beam": BEAM, "alpha": 0.0, "split": False, "extra_length": EXTRA_LENGTH}
+    search: Any = {"beam": BEAM, "alpha": 0.0, "split": False, "extra_length": EXTRA_LENGTH, "shortlist": shortlist}
     return lambda lines: [t.text for t in translator.translate(lines, **search)]
 
 
-def our_process(arguments: argparse.Namespace, precision: str) -> Run:
+def our_process(arguments: argparse.Namespace, precision: str, shortlist: bool) -> Run:
     """Return a function that translates through one running `nmt translate`, line by line."""
     options = {"model": arguments.model, "precision": precision, "workers": arguments.cores, "beam": BEAM, "alpha": 0}
-    options |= {"split": "off", "extra-length": EXTRA_LENGTH}
+    options |= {"split": "off", "extra-length": EXTRA_LENGTH, "shortlist": "auto" if shortlist else "off"}
     words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
     command = [sys.executable, "-m", "nmt_cli", "translate", "--quiet", *words]
     process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -61,7 +64,7 @@ def our_process(arguments: argparse.Namespace, precision: str) -> Run:
     return run
 
 
-def ctranslate2(arguments: argparse.Namespace, kind: str) -> Run:
+def ctranslate2(arguments: argparse.Namespace, kind: str, shortlist: bool) -> Run:
     """Return translation by CTranslate2. On a CPU, one single-threaded worker per core is its fastest setting."""
     import ctranslate2
     import sentencepiece
@@ -82,13 +85,30 @@ def ctranslate2(arguments: argparse.Namespace, kind: str) -> Run:
             max_batch_size=size,
             batch_type="tokens",
             max_decoding_length=longest,
+            use_vmap=shortlist,
         )
         return tokenizer.decode([result.hypotheses[0] for result in results])
 
     return run
 
 
-def pymarian(arguments: argparse.Namespace, kind: str) -> Run:
+def write_vmap(model: Path, export: Path) -> None:
+    """Write the shortlist of a model as CTranslate2's vocabulary map. An empty n-gram lists the frequent tokens."""
+    from nmt_cli.transformer.directory import open_model
+    from nmt_cli.translation.shortlist import read_shortlist
+
+    opened = open_model(model)
+    shortlist = read_shortlist(model, opened.tokenizer, opened.tokenizer_file)
+    assert shortlist, f"{model} has no shortlist"
+    names, begin = opened.tokenizer.vocabulary, 0
+    lines = ["\t" + " ".join(names[i] for i in shortlist.frequent)]
+    for source, end in enumerate(shortlist.ends):
+        lines.append(f"{names[source]}\t" + " ".join(names[i] for i in shortlist.targets[begin:end]))
+        begin = end
+    (export / "vmap.txt").write_text("".join(f"{line}\n" for line in lines))
+
+
+def pymarian(arguments: argparse.Namespace, kind: str, _: bool) -> Run:
     """Return translation by the Marian C++ toolkit with one thread per core and GEMM type `kind`."""
     import _pymarian
 
@@ -115,10 +135,10 @@ def read_pairs(arguments: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 def child(arguments: argparse.Namespace) -> None:
     """Run one system: for every line on stdin, translate the input once and print the times and output as JSON."""
-    name, kind = arguments.child.split()
-    run = {"nmt": ours, "ctranslate2": ctranslate2, "pymarian": pymarian}[name](arguments, kind)
+    name, kind, *shortlist = arguments.child.split()
+    run = {"nmt": ours, "ctranslate2": ctranslate2, "pymarian": pymarian}[name](arguments, kind, bool(shortlist))
     lines, _ = read_pairs(arguments)
-    runs = [run, our_process(arguments, kind)] if name == "nmt" else [run]
+    runs = [run, our_process(arguments, kind, bool(shortlist))] if name == "nmt" else [run]
     for each, count in zip(runs, (64, 3), strict=False):
         each(lines[:count])
 
@@ -159,6 +179,9 @@ def main() -> None:
     loaded = load_model(arguments.model)
     if kinds := [system.split()[1] for system in systems if "pymarian" in system]:
         marian_toolkit.write_model(loaded, arguments.exports / "marian", kinds)
+    for system in systems:
+        if system.startswith("ctranslate2") and system.endswith("shortlist"):
+            write_vmap(arguments.model, arguments.exports / system.split()[1])
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     command = [sys.executable, __file__, *sys.argv[1:], "--child"]
     children = {system: subprocess.Popen([*command, system], **pipes) for system in systems}
