@@ -92,6 +92,10 @@ Case = Annotated[
     Literal["auto", "off"] | None,
     search_option("Translate capitals and title case as sentence case, then restore their case", kind="WHEN"),
 ]
+Spelling = Annotated[
+    Literal["auto", "off"] | None,
+    search_option("Correct typos, if the model has counts of words", kind="WHEN"),
+]
 Prefix = Annotated[
     Path | None,
     file_option("Forced start of each translation, one per line; its last word may be incomplete", panel="Search"),

@@ -20,6 +20,7 @@ from nmt_cli.commands.options import (
     Protect,
     ProtectPattern,
     Quiet,
+    Spelling,
     TextFormat,
     Threads,
     TranslateTerms,
@@ -58,6 +59,7 @@ def translate(
     split: Annotated[Literal["auto", "off"], search_option("Split long lines at sentence ends", kind="WHEN")] = "auto",
     copy_wordless: CopyWordless = None,
     case: Case = None,
+    spelling: Spelling = None,
     to: Annotated[
         str, search_option("Target language, such as fr, if the model has several", kind="CODE", default="the model's")
     ] = "",
@@ -143,6 +145,7 @@ def translate(
         terms=Terms.read(terms) if terms else None,
         copy_wordless=copy_wordless,
         case=case,
+        spelling=spelling,
         target=to,
         shortlist=shortlist == "auto" or None,
     )

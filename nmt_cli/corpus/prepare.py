@@ -150,9 +150,9 @@ def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> 
         if len(repeated):
             if reused := reused_tokenizer(corpus):
                 tokenizer.copy(reused[0], model)
-            else:
-                sample = partial(stages.sample, work / "cleaned", repeated, corpus.seed)
-                artefact.write_file(model, stages.train_tokenizer(sample, len(repeated), corpus, pool))
+            sample = partial(stages.sample, work / "cleaned", repeated, corpus.seed)
+            for name, content in stages.train_tokenizer(sample, len(repeated), corpus, pool).items():
+                artefact.write_file(directory / name, content)
             sizes = part_sizes(stats, corpus)
             tokens, left, drops, near = stages.encode(work / "cleaned", repeated, sizes, model, corpus, pool)
             stats.add(drops)

@@ -299,10 +299,8 @@ class _Shard:
             tokenizer.copy(self.reused[0], self.work / "tokenizer.model")
             copies = tokenizer.files_of(self.work / "tokenizer.model")
             files |= {file.name: file.read_bytes() for file in copies}
-        else:
-            sample = functools.partial(cleaned.sample, self.corpus.seed)
-            model = stages.train_tokenizer(sample, cleaned.pairs, self.corpus, self.pool)
-            files["tokenizer.model"] = model
+        sample = functools.partial(cleaned.sample, self.corpus.seed)
+        files |= stages.train_tokenizer(sample, cleaned.pairs, self.corpus, self.pool)
         parts.keep(self.directory / "tokenizer", files, {})
 
     def _encode(self, cleaned: Cleaned) -> None:

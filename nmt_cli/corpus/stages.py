@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from nmt_cli.corpus import near_duplicates, store, synthetic, tokenizer
+from nmt_cli.corpus import near_duplicates, store, synthetic, tokenizer, words
 from nmt_cli.corpus.cleaning import DUPLICATE, NEAR_DUPLICATE, RATIO, TOO_LONG, CleaningStats, clean_chunk
 from nmt_cli.corpus.readers import CHUNK, Chunk
 from nmt_cli.recipe import schema
@@ -212,15 +212,25 @@ def sampled(chunks: Iterable[TextChunk], distinct: int, seed: int) -> Iterator[s
 Sample = Callable[[], Iterable[str]]
 
 
-def _train(corpus: schema.Corpus, collect: Callable[[Iterable[str]], Iterable[str]], lines: Sample) -> bytes:
-    tags = list(map(synthetic.token, corpus.tags))
-    return tokenizer.train(collect(lines()), corpus.tokenizer.vocabulary_size, corpus.languages, tags)
+def _train(corpus: schema.Corpus, collect: Callable[[Iterable[str]], Iterable[str]], lines: Sample) -> dict[str, bytes]:
+    settings, files = corpus.tokenizer, dict[str, bytes]()
+    if not settings.file:
+        tags = list(map(synthetic.token, corpus.tags))
+        model = tokenizer.train(collect(lines()), settings.vocabulary_size, corpus.languages, tags)
+        files["tokenizer.model"] = model
+    if settings.words:
+        counts = words.count(itertools.islice(lines(), 0, None, 2), corpus.src)
+        if settings.file and (file := words.beside(Path(settings.file))).is_file():
+            counts |= words.read(file)
+        files[words.FILE] = words.to_bytes(counts)
+    return files
 
 
-def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool) -> bytes:
-    """Train a tokenizer on a sample of the cleaned text. Return the tokenizer's file as bytes.
+def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool) -> dict[str, bytes]:
+    """Train a tokenizer on a sample of the cleaned text, and count its words.
 
-    `pairs` is the number of pairs in the cleaned text.
+    Leave out the tokenizer if the recipe names one, and the words if it does not ask for them. Return the contents of
+    the files by their names. `pairs` is the number of pairs in the cleaned text.
     """
     # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece raises an error of its own.
     # Therefore, long training runs in a worker, which ignores signals, and short training reads a list.

@@ -4,6 +4,7 @@ train.src.ids  train.tgt.ids          the token ids of all sentences with EOS af
 train.src.offsets  train.tgt.offsets  where each sentence starts, and where the last one ends, little-endian int64
 tokenizer.model                       the SentencePiece tokenizer
 tokenizer.target.model                a separate tokenizer for target text, in some corpora
+tokenizer.words                       the words of the source text, if the recipe has them counted
 dev.src dev.tgt test.src test.tgt     held-out text in UTF-8, one sentence per line
 general.src general.tgt               another held-out set, in some corpora
 cleaning.json                         the numbers of dropped pairs, and of near-duplicates of held-out lines

@@ -38,7 +38,7 @@ def compare(
     decoding = translator.config.decoding
     beam = adapter.beam or decoding.beam
     translations = translator.translate(
-        lines.values(), beam=beam, alpha=0.0, split=False, copy_wordless=False, case="off"
+        lines.values(), beam=beam, alpha=0.0, split=False, copy_wordless=False, case="off", spelling="off"
     )
     segments = [translation.segments[0] for translation in translations]
     sources = [segment.ids for segment in segments]

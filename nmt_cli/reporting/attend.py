@@ -86,7 +86,8 @@ def _sentences(
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
     answers = [translation or ""]
     if translation is None:
-        answers = [t.text for t in translator.translate(texts, split=False, copy_wordless=False, case="off")]
+        found = translator.translate(texts, split=False, copy_wordless=False, case="off", spelling="off")
+        answers = [each.text for each in found]
     (encoder_layers, decoder_layers), total = settings.depths, 0
     sentences, all_weights = [], []
     for text, answer in zip(texts, answers, strict=True):

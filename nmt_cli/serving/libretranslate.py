@@ -28,8 +28,10 @@ async def translate(request: Request) -> JSONResponse:
     source, target = fields.text("source"), fields.text("target")
     alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
     text_format = TextFormat(fields.choice("format", FORMATS), service.protect)
-    case = fields.choice("case", ("", "auto", "off")) or None
-    answer = await service.translate(request, texts, (source, target), text_format, alternatives, case=case)
+    case, spelling = (fields.choice(name, ("", "auto", "off")) or None for name in ("case", "spelling"))
+    answer = await service.translate(
+        request, texts, (source, target), text_format, alternatives, case=case, spelling=spelling
+    )
     content: dict[str, object] = {"translatedText": [each[0] for each in answer.texts]}
     if answer.confidence is not None:
         detected = {"confidence": answer.confidence, "language": answer.source}

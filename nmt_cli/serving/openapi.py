@@ -29,6 +29,7 @@ ROUTES: tuple[tuple[str, str, str, Schema, tuple[str, ...]], ...] = (
             "format": {"type": "string", "enum": ["text", "html"]},
             "alternatives": NUMBER,
             "case": {"type": "string", "enum": ["auto", "off"]},
+            "spelling": {"type": "string", "enum": ["auto", "off"]},
         },
         ("q", "source", "target"),
     ),

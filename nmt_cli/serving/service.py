@@ -203,10 +203,11 @@ class Service:
         alternatives: int = 0,
         terms: Terms | None = None,
         case: str | None = None,
+        spelling: str | None = None,
     ) -> Answer:
         """Translate the texts of a request. Refuse with 400 if no model translates between the languages of `pair`.
 
-        The source language may be "auto". See SearchOptions for `case`.
+        The source language may be "auto". See SearchOptions for `case` and `spelling`.
         """
         source, confidence = await self.source_language(texts, *pair)
         if self.needs_no_translation(source, pair[1]):
@@ -214,7 +215,9 @@ class Service:
             return Answer([[text] for text in texts], source, confidence)
         route = self.route(request, source, pair[1])
         text_format = replace(text_format, language=route.target, keep=self.keep)
-        options = SearchOptions(n_best=alternatives + 1, alignments=text_format.marked, terms=terms, case=case)
+        options = SearchOptions(
+            n_best=alternatives + 1, alignments=text_format.marked, terms=terms, case=case, spelling=spelling
+        )
         with self.pool.admit(texts, options):
             await self.charge(request)
             translations = await while_connected(request, self.translate_on(route, texts, text_format, options))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli.corpus import tokenizer
+from nmt_cli.corpus import tokenizer, words
 from nmt_cli.corpus.store import Corpus
 from nmt_cli.recipe import loading, schema
 from nmt_cli.recipe.section import MAY_CHANGE
@@ -225,6 +225,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     else:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
+        words.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
     artefact.replace_file(stored, loading.to_yaml(settings))  # written last: this file makes the directory a run
     need = disk_megabytes(settings.training, parameter_count(settings.model, size), len(steps_in(run)))

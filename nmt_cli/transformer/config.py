@@ -72,6 +72,7 @@ class Decoding:
     split: bool
     copy_wordless: bool
     case: Literal["auto", "off"] = "auto"  # missing in models of nmt 1.0 and older
+    spelling: Literal["auto", "off"] = "auto"  # likewise
     target_prefix: Text = ""  # token that begins every translation and is not shown
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from nmt_cli.corpus import words
 from nmt_cli.engine import layout
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
@@ -111,6 +112,7 @@ def save_model(
         artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
         if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # a separate tokenizer of the target
             artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
+        words.copy(tokenizer_file, stage / TOKENIZER)
 
 
 def load_transformer(opened: ModelDirectory, settings: schema.Model | None = None) -> Transformer:

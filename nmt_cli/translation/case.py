@@ -40,7 +40,7 @@ _LETTERS = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
 _EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00a1"
 # Words that keep their case: addresses, placeholders, tags, paths, variables, and abbreviations such as U.S. and R&B.
-_FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
+FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
 _ORDINAL = re.compile(r"\d+(?:ST|ND|RD|TH|S)")
 _ROMAN = re.compile(r"(?=..)M{0,3}(?:C[MD]|D?C{0,3})(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")
 _VI_IS_A_WORD = "sv", "da", "nb", "nn", "no", "it", "es", "pt"
@@ -265,7 +265,7 @@ class Caser:
 
 def _kind_of(core: str) -> str:
     """Return the `kind` of a _Token."""
-    if not any(map(str.isalpha, core)) or _FIXED.search(core):
+    if not any(map(str.isalpha, core)) or FIXED.search(core):
         return ""
     if not core.isascii() and any(c.isalpha() and not (c.isupper() or c.islower() or c.istitle()) for c in core):
         return "caseless"

@@ -42,6 +42,7 @@ class SearchOptions:
     terms: Terms | None = None  # glossary
     copy_wordless: Any = None  # bool: copy lines without letters
     case: Any = None  # "auto": convert upper case and title case to sentence case before translation; or "off"
+    spelling: Any = None  # "auto": correct typos in the source if the model has counts of words; or "off"
     # The language code of the target, if the model has several. Translator.resolved replaces the code by the text that
     # selects the target language when it precedes the source.
     target: str = ""
@@ -60,7 +61,7 @@ class SearchOptions:
             raise UsageError("terms cannot be used with sampling. Leave out one of them")
         if not 1 <= self.n_best <= MAX_N_BEST:
             raise UsageError(f"n_best must be from 1 to {MAX_N_BEST:,}, not {self.n_best:,}")
-        names = "beam", "alpha", "extra_length", "split", "copy_wordless", "case"
+        names = "beam", "alpha", "extra_length", "split", "copy_wordless", "case", "spelling"
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         values = vars(checked_decoding(vars(decoding) | given))
         chosen = {name: values[name] for name in names}

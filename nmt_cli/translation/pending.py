@@ -27,6 +27,7 @@ class Translation:
     copy: Copy | None = None  # set for a text without letters, which has no segments
     hidden: int = 0  # number of target-language tokens at the beginning of each source segment, 0 or 1
     head: int = 0  # number of tokens before the text in the translation of each segment
+    corrections: dict[str, str] = field(default_factory=dict)  # words with typos in the source, and their corrections
 
     @property
     def text(self) -> str:
@@ -96,6 +97,7 @@ class Pending:
     error: BaseException | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list)
     head: int = 0  # see Translation
+    corrections: dict[str, str] = field(default_factory=dict)  # see Translation
 
     @property
     def wanted(self) -> bool:
@@ -130,4 +132,4 @@ class Pending:
         if self.error:
             raise self.error
         hidden = int(bool(self.options.target))
-        return Translation(self.hypotheses, self.drafts, self.terms, self.copy, hidden, self.head)
+        return Translation(self.hypotheses, self.drafts, self.terms, self.copy, hidden, self.head, self.corrections)

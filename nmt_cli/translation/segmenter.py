@@ -13,6 +13,7 @@ from nmt_cli.translation.case import UPPER, WORDS, Caser, Part, unusual
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Copy, Pending
 from nmt_cli.translation.segments import Segment
+from nmt_cli.translation.spelling import Spelling
 
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]\u300d\u300f\uff09"
 # In German, \u201c and \u00ab close a quotation. In other languages they open one, but then no space follows.
@@ -53,6 +54,7 @@ class Segmenter:
         self.seen_tokens = seen_tokens
         self.counts = counts
         self.head = [*head]
+        self.spelling: Spelling | None = None
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
         """Cut a line into segments, add the segments to `pending`, and return them. A copied or empty line has none.
@@ -64,7 +66,7 @@ class Segmenter:
             if not isinstance(value, str):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
         options, text = pending.options, normalize(visible(pending.options.target + line))
-        parts = self._parts(text, normalize(prefix), options)
+        parts = [self._corrected(part, pending) for part in self._parts(text, normalize(prefix), options)]
         forced = self._forced(normalize(prefix), parts[0]) if prefix else []
         pending.terms = options.terms.find(" ".join(part.text for part in parts)) if options.terms else []
         pending.head = len(self.head)
@@ -94,6 +96,7 @@ class Segmenter:
         pending.open = len(segments)
         with pending.queue.changed:  # the lock for `counts`
             self.counts["lines"] += 1
+            self.counts["corrected"] += bool(pending.corrections)
             self.counts["copied"] += bool(pending.copy and pending.copy.text.strip())
         return segments
 
@@ -106,6 +109,14 @@ class Segmenter:
         if first.case:
             first = replace(first, case=replace(first.case, prefix=prefix))
         return [first, *others]
+
+    def _corrected(self, part: Part, pending: Pending) -> Part:
+        """Correct typos, unless `spelling` is off or the model has no counts of words."""
+        if self.spelling is None or pending.options.spelling == "off":
+            return part
+        part, corrections = self.spelling.part(part, pending.options.terms)
+        pending.corrections |= corrections
+        return part
 
     def _forced(self, prefix: str, part: Part) -> list[int]:
         """Return the ids of a forced prefix. If the source is in capitals, convert the prefix to sentence case."""

@@ -29,6 +29,7 @@ from nmt_cli.translation.queue import Backend, SegmentQueue
 from nmt_cli.translation.segmenter import Segmenter
 from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.shortlist import Shortlist, read_shortlist
+from nmt_cli.translation.spelling import read_spelling
 from nmt_cli.translation.stored_models import directions_of
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         # store it. For them, only lines that the corpus filter would have removed as too long are split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
+        self.segmenter.spelling = read_spelling(first.tokenizer_file, first.config.src)
         self._directory = first.directory if len(opened) == 1 else None
 
     def _set(
@@ -155,6 +157,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         terms: Terms | None = None,
         copy_wordless: bool | None = None,
         case: Literal["auto", "off"] | None = None,
+        spelling: Literal["auto", "off"] | None = None,
         target: str = "",
         shortlist: bool = False,
     ) -> Iterator[Translation]:
@@ -178,6 +181,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             terms=terms,
             copy_wordless=copy_wordless,
             case=case,
+            spelling=spelling,
             target=target,
             shortlist=shortlist,
         )
@@ -224,7 +228,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.queue.check_open()
         resolved = options.resolved(self.config.decoding)
         if self.config.output == "trees":  # lines without letters have trees, too, and labels are in capitals
-            resolved = replace(resolved, copy_wordless=False, case="off")
+            resolved = replace(resolved, copy_wordless=False, case="off", spelling="off")
         target = self._token_of(resolved.target) if resolved.target else ""
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 

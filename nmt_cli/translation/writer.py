@@ -42,6 +42,8 @@ def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None
         mark: dict[str, object] = {"copied": True} if translation.copy else {}
         if translation.case:
             mark["case"] = translation.case
+        if translation.corrections:
+            mark["spelling"] = translation.corrections
         if translation.untranslated:
             mark["untranslated"] = True
         yield json.dumps({"line": number, **mark, "hypotheses": records}, ensure_ascii=False)
@@ -95,6 +97,7 @@ def report(counts: Counter[str], max_length: int) -> None:
             "untranslated",
             "sentences or parts of them stay untranslated: the model repeated itself or did not end",
         ),
+        (say, "corrected", "lines had typos that were corrected (--spelling off keeps them)"),
         (say, "constrained", "segments lacked a term and were searched again, with constraints"),
         (say, "split", "lines longer than training lines were split at sentence ends and rejoined"),
         (say, "retried", "translations were empty or repeated themselves and were tried again in halves"),
