@@ -41,6 +41,8 @@ async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str],
         if last and options.terms:
             terms = await pool.workers.in_thread(_terms_of, options.terms, sentences, texts, step.prefix)
             step_options = replace(options, terms=terms)
+        if best:  # a translation has no typos
+            step_options = replace(step_options, spelling="off")
         results = await _step(pool, step, texts, step_options)
         if best and options.alignments:
             results = await pool.workers.map_in_thread(_compose, best, results, short=short)
@@ -66,21 +68,24 @@ async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], optio
 
 
 class SentenceTerms(Terms):
-    """The glossary terms of source sentences, keyed by the translations that are the last model's input."""
+    """The glossary terms of source sentences, keyed by the translations that are the last model's input.
+
+    Keys ignore case, because this model may search text in capitals in sentence case.
+    """
 
     def __init__(self, by_text: Mapping[str, list[Term]]) -> None:
         super().__init__(())
         self._by_text = by_text
 
     def find(self, text: str) -> list[Term]:
-        return self._by_text.get(text, [])
+        return self._by_text.get(text.casefold(), [])
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], prefix: str) -> SentenceTerms:
     """Find the terms in sentences. Key them by the last model's input: the prefix and the translation in `texts`."""
     by_text = dict[str, list[Term]]()
     for sentence, text in zip(sentences, texts, strict=True):
-        own = by_text.setdefault(normalize(visible(prefix + text)), [])
+        own = by_text.setdefault(normalize(visible(prefix + text)).casefold(), [])
         own += [term for term in terms.find(normalize(visible(sentence))) if term not in own]
     return SentenceTerms(by_text)
 

@@ -1,8 +1,8 @@
 """Correct typos in source text before it is translated, with the words of the training text.
 
 A word that the training text has is never changed. Any other word becomes the most frequent word of the training text
-that is one letter away: with a letter dropped, added or replaced, or with two neighboring letters swapped. Names,
-acronyms, code and the phrases of a glossary stay.
+that differs by a slip of the fingers, or if there is none, by any other letter. Names, acronyms, code and the phrases
+of a glossary stay.
 """
 
 import functools
@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nmt_cli.corpus import letter_case, words
+from nmt_cli.corpus.damage import NEIGHBORS
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.words import MAX_LETTERS, WORD
 from nmt_cli.translation.case import FIXED, Part
@@ -39,7 +40,7 @@ class Spelling:
         self.language = language
         self.frequent = {word for word, count in counts.items() if count >= FREQUENT}
         letters = Counter(itertools.chain.from_iterable(self.frequent))
-        self.alphabet = [letter for letter, _ in letters.most_common(MAX_ALPHABET)]
+        self.alphabet = sorted(letters, key=lambda letter: (-letters[letter], letter))[:MAX_ALPHABET]
         self.correction = functools.lru_cache(REMEMBERED)(self._correction)
 
     def part(self, part: Part, terms: Terms | None) -> tuple[Part, dict[str, str]]:
@@ -87,8 +88,9 @@ class Spelling:
                 yield word, letter_case.capitalized(correction, self.language)
 
     def _correction(self, word: str) -> str:
-        """Return the most frequent word that is one letter away, or "" if there is none."""
-        found = self.frequent.intersection(_one_letter_away(word, self.alphabet))
+        """Return the most frequent word that is one slip away, or if there is none, one letter, or if none, ""."""
+        slips = _one_slip_away(word, self.alphabet)
+        found = self.frequent.intersection(slips) or self.frequent.intersection(_one_letter_away(word, self.alphabet))
         return max(found, key=lambda each: (self.counts[each], each), default="")
 
 
@@ -98,16 +100,27 @@ def read_spelling(tokenizer_file: Path, language: str) -> Spelling | None:
     return Spelling(words.read(file), language) if file.is_file() else None
 
 
-def _one_letter_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
+def _one_slip_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
+    """Yield words that a typist may have meant: with letters swapped, left out or doubled, or a neighboring key hit."""
     for index in range(len(word) + 1):
         before, after = word[:index], word[index:]
-        if after:
-            yield before + after[1:]
-        if len(after) > 1:
-            yield before + after[1] + after[0] + after[2:]
         for letter in alphabet:
             yield before + letter + after
+        if before[-1:] == after[:1]:
+            yield before + after[1:]
+        for letter in NEIGHBORS.get(after[:1], ""):
             yield before + letter + after[1:]
+        if len(after) > 1:
+            yield before + after[1] + after[0] + after[2:]
+
+
+def _one_letter_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
+    """Yield the word with another letter in place of one, and without a letter."""
+    for index in range(len(word)):
+        before, after = word[:index], word[index + 1 :]
+        yield before + after
+        for letter in alphabet:
+            yield before + letter + after
 
 
 def _begins_sentence(text: str, offset: int) -> bool:

@@ -269,7 +269,8 @@ def test_models_are_compared_by_a_plain_search(
         adapter = Same(translator, beam)
         report, ours, theirs = verification.compare(translator, adapter, lines, exact=False)
         assert adapter.asked == [(beam or 2, longest + 6)]
-        assert searched[-1] == {"beam": beam or 2, "alpha": 0.0, "split": False, "copy_wordless": False, "case": "off"}
+        as_given = {"split": False, "copy_wordless": False, "case": "off", "spelling": "off"}
+        assert searched[-1] == {"beam": beam or 2, "alpha": 0.0, **as_given}
         assert f"On 3 sentences ({sum(map(len, ours))} tokens), beam {beam or 2}, without length penalty" in report
         assert theirs == [[EOS]] * 3
     assert "lines that differ" not in capsys.readouterr().err

@@ -58,7 +58,7 @@ Corpus: name=toy-en-de config=None format=text src=en tgt=de train_src=[] train_
 Cleaning: unescape=True max_tokens=250,ge1 max_ratio=9.0,ge1 drop_copies=True drop_duplicates=True
   drop_near_twins=False check_script=True
 Filters: language=False swapped=keep numbers=False repeats=False min_letters=0,ge0,le1 max_capitals=1,ge0,le1
-Tokenizer: vocabulary_size=8000,ge300,le1000000 file=None
+Tokenizer: vocabulary_size=8000,ge300,le1000000 file=None words=False
 Augment: no_stop=0,ge0,le1 typos=0,ge0,le1 upper=0,ge0,le1 title=0,ge0,le1 noise=0,ge0,le1 joined=0,ge0,le1
   bpe_dropout=0,ge0,le1
 Synthetic: side=src files=[] src=None tgt=None model=None tag=,pattern^[a-z0-9]*$ beam=4,ge1,le1000
@@ -80,7 +80,7 @@ Training: steps=100000,ge1 max_hours=None,ge0 weights=[] temperature=1,gt0,le100
   keep_checkpoints=5,ge2 patience=None,ge1 teacher=None init_from=None
 Averaging: last=5,ge1 best=False with_start=[]
 Decoding: beam=4,ge1,le1000 alpha=0.6,ge0,le10 extra_length=50,ge1,le100000 split=True copy_wordless=True case=auto
-  target_prefix=
+  spelling=auto target_prefix=
 Expect: pairs=[] parameters=None,ge1 dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu=[] paper_bleu=None,ge0,le100
   paper_f1=None,ge0,le100 paper_dev_bleu=None,ge0,le100 source=None"""
 

@@ -537,6 +537,7 @@ def test_the_description_has_its_version_and_parameters() -> None:
     assert {name: each["enum"] for name, each in properties.items() if "enum" in each} == {
         "format": ["text", "html"],
         "case": ["auto", "off"],
+        "spelling": ["auto", "off"],
     }
     for path, name in (("/translate", "error"), ("/v2/translate", "message"), ("/v3/glossaries", "message")):
         error = described["paths"][path]["post"]["responses"]["default"]["content"]["application/json"]["schema"]

@@ -92,7 +92,7 @@ def test_required_parts_of_uploads_are_those_that_the_server_needs(
 TEXT: dict[str, Any] = {"type": "string"}
 FILE: dict[str, Any] = {"type": "string", "format": "binary"}
 FIELDS = {  # * marks the fields that a request must have
-    "post /translate": "q* source* target* format alternatives case",
+    "post /translate": "q* source* target* format alternatives case spelling",
     "post /detect": "q*",
     "post /translate_file": "file* source* target*",
     "post /suggest": "q* s* source* target*",
@@ -115,6 +115,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "preserve_formatting": {"type": "boolean"},
     "format": TEXT | {"enum": ["text", "html"]},
     "case": TEXT | {"enum": ["auto", "off"]},
+    "spelling": TEXT | {"enum": ["auto", "off"]},
     "tag_handling": TEXT | {"enum": ["html", "xml"]},
     "entries_format": TEXT | {"enum": ["tsv", "csv"]},
     "type": TEXT | {"enum": ["source", "target"]},

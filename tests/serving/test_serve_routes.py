@@ -12,10 +12,12 @@ from serving import TEXTS, client_of, hypotheses, service_of
 from starlette.testclient import TestClient
 
 from nmt_cli import Translator
+from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import pivot
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.language_routes import ServedModel, routes_of
+from nmt_cli.translation.options import SearchOptions
 
 HTML = "<p>der <b>Hund</b> geht %s. Die <i>Katze</i> nicht.</p>"
 
@@ -153,3 +155,25 @@ def test_both_steps_are_counted_and_limited(models: list[Path]) -> None:
         )
         assert refused.status_code == 400
         assert service.pool.costs.used == 0
+
+
+def test_terms_of_capitals_are_found_in_sentence_case() -> None:
+    dog = Term("Hund", ("chien",), any_case=True)
+    found = pivot._terms_of(Terms([dog]), ["DER HUND", "die Katze"], ["THE DOG", "the cat"], ">>fr<< ")
+    assert [found.find(text) for text in (">>fr<< The dog", ">>fr<< the cat", "x")] == [[dog], [], []]
+
+
+def test_only_the_first_model_corrects_typos(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = list[str | None]()
+
+    async def step(_: object, model: ServedModel, units: list[str], options: SearchOptions) -> list[list[Aligned]]:
+        seen.append(options.spelling)
+        return [[Aligned(unit, [])] for unit in units]
+
+    monkeypatch.setattr(pivot, "_step", step)
+    for asked in (None, "auto", "off"):
+        more = {"spelling": asked} if asked else {}
+        client.post("/translate", json={"q": "der Hund", "source": "de", "target": "fr", **more}).raise_for_status()
+    assert seen == [None, "off", "auto", "off", "off", "off"]
+    answer = client.post("/translate", json={"q": "x", "source": "de", "target": "fr", "spelling": "x"})
+    assert answer.json() == {"error": "Invalid request: spelling must be auto or off"}

@@ -55,7 +55,7 @@ def test_options_reach_the_search_and_none_is_the_models(model: Path) -> None:
         seen.append(segment)
         return [Hypothesis([5], -1.0, -1.0, [-1.0])]
 
-    own, draw = SearchOptions(2, 0.6, 6, True, copy_wordless=True, case="auto"), Sampling(top_k=3)
+    own, draw = SearchOptions(2, 0.6, 6, True, copy_wordless=True, case="auto", spelling="auto"), Sampling(top_k=3)
     with translator_by(model, one_by_one(find)) as translator:
         for options, expected in (
             ({}, own),
