@@ -1,12 +1,16 @@
 """Helper threads that share the products of a search: the same bits, the number of threads, their end."""
 
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from searching import engine_model, model_of, options, sources_of
+from texts import ROOT
 
 from nmt_cli.engine.model import Model
 from nmt_cli.engine.team import Team
@@ -88,3 +92,55 @@ def test_helpers_end_with_their_team() -> None:
         for thread in mine:
             thread.join(30)
             assert not thread.is_alive()
+
+
+# Shares two jobs in turn until helpers have computed 500,000 parts. A helper that takes a part of the new job before it
+# sees the new job computes a part of the old one.
+JOBS = """
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+#define EXPORT(name) name
+typedef struct Team Team;
+static void *allocate(size_t size) { return calloc(1, size); }
+static void release(void *memory) { free(memory); }
+static void begin_tiles(void) {}
+static void end_tiles(void) {}
+#include "team.c"
+enum { PARTS = 16 };
+typedef struct { int64_t number, results[PARTS]; } Job;
+static void compute(const void *job, int64_t part) {
+    Job *one = (Job *)job;
+    one->results[part] += one->number * (part + 1);
+}
+static void *as_helper(void *team) { return help(team, 0), NULL; }
+int main(void) {
+    static Job jobs[2];
+    Team *team = team_new(2);
+    pthread_t thread;
+    pthread_create(&thread, 0, as_helper, team);
+    begin_work(team);
+    for (int64_t i = 1; helped(team) < 500000; i++) {
+        Job *job = &jobs[i % 2];
+        *job = (Job){i, {0}};
+        share(team, compute, job, PARTS);
+        for (int64_t part = 0; part < PARTS; part++)
+            if (job->results[part] != i * (part + 1)) return puts("a part was not computed, or twice"), 1;
+    }
+    end_work(team);
+    team_close(team);
+    return pthread_join(thread, 0);
+}
+"""
+
+
+def test_helpers_compute_the_parts_of_the_new_job(tmp_path: Path) -> None:
+    pytest.importorskip("ziglang")
+    (tmp_path / "jobs.c").write_text(JOBS)
+    zig = [sys.executable, "-m", "ziglang", "cc", "-O2", f"-I{ROOT / 'nmt_cli/engine'}"]
+    subprocess.run([*zig, tmp_path / "jobs.c", "-lpthread", "-o", tmp_path / "jobs"], check=True)
+    done = subprocess.run([tmp_path / "jobs"], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "")
