@@ -68,7 +68,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         if len({len(side) if isinstance(side, list) else 1 for side in sides}) > 1:
             yield f"corpus.{split}_src and corpus.{split}_tgt must name the same number of files"
     if any(entry.model is None for entry in corpus.synthetic):
-        yield "corpus.synthetic needs a model that translates: name it there, or as training.teacher"
+        yield "corpus.synthetic needs a model. Set corpus.synthetic.model or training.teacher"
     if not (corpus.real_pairs or corpus.synthetic):
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
@@ -82,7 +82,7 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "expect.pairs and expect.bleu must be two numbers, lowest and highest"
     curves = expect.dev_perplexity, expect.dev_bleu
     if steps != sorted(set(steps)) or any(len(curve) not in (0, len(steps)) for curve in curves):
-        yield "expect.dev_steps must ascend, and dev_perplexity and dev_bleu must have as many numbers"
+        yield "expect.dev_steps must ascend, and dev_perplexity and dev_bleu must have one number for each step"
 
 
 def _wrong_sources(recipe: Recipe) -> Iterator[str]:
@@ -90,9 +90,9 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
     if sources and (corpus.mix_src or corpus.moses or corpus.format == "trees"):
         yield "corpus.sources cannot be combined with corpus.mix_src, corpus.moses or corpus.format=trees"
     if sources and not any(entry.split == "train" for entry in sources) and not corpus.train_src:
-        yield "corpus.sources has no text to train on: name some, with split: train"
+        yield "corpus.sources has no entry with split=train. Add one"
     if any(not (entry.files or entry.corpus) for entry in sources):
-        yield "corpus.sources has an entry without files and without corpus. Name one of them"
+        yield "an entry of corpus.sources has neither files nor corpus. Set one of them"
     for entry in sources:
         yield from _wrong_source(entry)
     if any(entry.min_score is not None and entry.score is None for entry in sources):
@@ -110,9 +110,9 @@ def _wrong_source(entry: TextSource) -> Iterator[str]:
     if entry.files and corpus:
         yield f"{where} names both files and a corpus. Make it two entries"
     if corpus and (entry.format or entry.columns or entry.score or entry.finished):
-        yield f"{where} is no file. Remove format, columns, score and finished"
+        yield f"{where} is not a file. Remove format, columns, score and finished"
     if entry.config and not corpus.startswith(("hub:", "wmt14-")):
-        yield f"{where} is no hub data set. Remove config"
+        yield f"{where} is not a data set of the hub. Remove config"
     if entry.split != "train" and (entry.cleaning or entry.augment):
         yield f"{where} is a {entry.split} set, which is never changed. Remove cleaning and augment"
 
@@ -222,7 +222,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     path = files.find(path)
     values = yaml_file.read_mapping(path)
     if not values:
-        raise UsageError(f"{path} is empty. Start from another recipe, such as base: recipes/toy.yaml")
+        raise UsageError(f"{path} is empty. To start from another recipe, write its name after base, as in `base: recipes/toy.yaml`")
     if base := values.pop("base", None):
         lower = yaml_file.read_mapping(files.find(Path(str(base)), path.parent))
         if "base" in lower:
@@ -272,7 +272,7 @@ def load_stored(path: Path) -> Recipe:
         if any(name.startswith("model.") for name in unknown):
             raise UsageError(f"{path}: unknown settings of the model: {', '.join(unknown)}")
     except UsageError as error:
-        raise DataError(f"{error}. It was edited, or a newer nmt than {__version__} wrote it: then update") from None
+        raise DataError(f"{error}. Either it was edited, or nmt {__version__} is older than the nmt that wrote it and needs an update") from None
     if unknown:
         warn(f"{path}: settings unknown to nmt {__version__} are ignored: {', '.join(unknown)}")
     return recipe

@@ -76,7 +76,7 @@ class TermCounts:
     @property
     def sentence(self) -> str:
         share = f"{self.met / self.terms:.1%}" if self.terms else "none"
-        return f"terms met: {share} ({self.met:,} of {self.terms:,}, in {counted(self.with_terms, 'line')})"
+        return f"terms used: {share} ({self.met:,} of {self.terms:,}, in {counted(self.with_terms, 'line')})"
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Report:
         wins, losses = self.wins_and_losses()
         equal = len(self.segments) - wins - losses
         note = f"Segments by chrF2: {wins:,} better, {losses:,} worse, {equal:,} equal."
-        return rows, f"{note} ±: 95% interval, 1,000 bootstrap samples; randomization: 10,000 trials."
+        return rows, f"{note} ± gives the 95% interval of 1,000 bootstrap samples. The randomization test has 10,000 trials."
 
     def _by_pair(self) -> list[list[str]]:
         """Return the rows of the table of scores by language pair, header first."""
@@ -240,7 +240,7 @@ class Report:
             blocks.append(["By language pair", *_aligned(self._by_pair())])
         if self.robust:
             rows = robustness.table(self.robust)
-            blocks.append(["The source as people type it", *_aligned(rows), *textwrap.wrap(robustness.NOTE, 100)])
+            blocks.append(["Scores with damaged sources", *_aligned(rows), *textwrap.wrap(robustness.NOTE, 100)])
         if self.details:
             lines = (f"  {row['length']:<10}{row['bleu']:6.2f}  {row['segments']:,} segments" for row in self.lengths())
             blocks.append([f"BLEU by {self.unit} in the reference", *lines])
@@ -274,7 +274,7 @@ class Report:
         if self.robust:
             rows = robustness.table(self.robust)
             rule = "|:--" + "|--:" * (len(rows[0]) - 1) + "|"
-            blocks += ["**The source as people type it**", _table(rows, rule), robustness.NOTE]
+            blocks += ["**Scores with damaged sources**", _table(rows, rule), robustness.NOTE]
         if self.details:
             rows = [[row["length"], f"{row['bleu']:.2f}", f"{row['segments']:,}"] for row in self.lengths()]
             blocks.append(_table([[f"{self.unit} in the reference", "BLEU", "segments"], *rows], "|:--|--:|--:|"))

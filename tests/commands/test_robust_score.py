@@ -19,7 +19,7 @@ def test_the_argument_is_the_source(nmt: Nmt, tmp_path: Path) -> None:
     assert [row["source"] for row in rows] == names
     code, out, _ = nmt(*words)
     assert code == 0
-    assert "The source as people type it" in out
+    assert "Scores with damaged sources" in out
     code, _, err = nmt("score", "--robust", "test.en", "--reference", "test.de")
     assert code == 2
     assert "--robust translates the source itself. Add --model DIR" in err

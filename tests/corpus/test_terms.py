@@ -399,8 +399,8 @@ def test_the_share_of_terms_in_the_hypotheses_is_scored(tmp_path: Path) -> None:
     terms = texts.write(tmp_path / "terms", ["dog\tHund|Köter", "cat\tKatze"])
     options = ScoreOptions(references=(reference,), source=source, terms=terms, intervals=False)
     report = score.evaluate(options, ["ein Ko\u0308ter", "Hund", "ein Kater", "Hunde und Katze"])
-    assert "terms met: 50.0% (2 of 4, in 3 lines)" in report.text()
-    assert "terms met: 50.0% (2 of 4, in 3 lines)" in report.markdown()
+    assert "terms used: 50.0% (2 of 4, in 3 lines)" in report.text()
+    assert "terms used: 50.0% (2 of 4, in 3 lines)" in report.markdown()
     assert json.loads(report.json())["terms"] == {"terms": 4, "met": 2, "with_terms": 3}
     with pytest.raises(UsageError, match="--source FILE"):
         score.evaluate(ScoreOptions(references=(reference,), terms=terms), ["x"])

@@ -22,7 +22,7 @@ def refusal(**sections: Any) -> str:
 
 
 NUMBERS = "must be two numbers, lowest and highest"
-CURVES = "expect.dev_steps must ascend, and dev_perplexity and dev_bleu must have as many numbers"
+CURVES = "expect.dev_steps must ascend, and dev_perplexity and dev_bleu must have one number for each step"
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ ENTRY = {"files": ["a.tsv"]}
             ({"corpus": {"sources": [ENTRY], **other}}, "corpus.sources cannot be combined with")
             for other in ({"mix_src": ["a"], "mix_tgt": ["a"]}, {"moses": True}, {"format": "trees"})
         ),
-        ({"corpus": {"sources": [{**ENTRY, "split": "dev"}]}}, "corpus.sources has no text to train on"),
+        ({"corpus": {"sources": [{**ENTRY, "split": "dev"}]}}, "corpus.sources has no entry with split=train"),
         ({"corpus": {"sources": [{**ENTRY, "split": "dev"}, ENTRY]}}, ""),
         ({"corpus": {**FILES, "sources": [{**ENTRY, "split": "dev"}]}}, ""),
-        ({"corpus": {"sources": [ENTRY, {"format": "tmx"}]}}, "has an entry without files"),
+        ({"corpus": {"sources": [ENTRY, {"format": "tmx"}]}}, "an entry of corpus.sources has neither"),
         ({"corpus": {"sources": [{**ENTRY, "min_score": 0, "score": "3"}]}}, ""),
         ({"corpus": {"sources": [{**ENTRY, "min_score": 0}]}}, "min_score requires score"),
         *(
@@ -110,7 +110,7 @@ ENTRY = {"files": ["a.tsv"]}
         ({"corpus": {"sources": [ENTRY], "synthetic": [{"model": "m"}]}}, ""),
         (
             {"corpus": {**FILES, "synthetic": [{"model": "m"}, {"side": "tgt"}]}},
-            "needs a model that translates: name it",
+            "needs a model. Set corpus.synthetic.model",
         ),
         ({"corpus": {**FILES, "synthetic": [{"model": "m"}, {}]}, "training": {"teacher": "t"}}, ""),
         ({"corpus": {**FILES, "augment": {"typos": 0.1}}}, ""),

@@ -84,7 +84,7 @@ def test_the_options_are_those_of_every_damage(options: ScoreOptions, intervals:
 
 def test_rows_of_the_markdown_table_have_equally_many_cells(options: ScoreOptions) -> None:
     report = evaluate(ScoreOptions(**{**vars(options), "metrics": ("bleu", "chrf", "ter")}), lambda lines: lines)
-    table = report.markdown().partition("as people type it**\n\n")[2].partition("\n\n")[0].split("\n")
+    table = report.markdown().partition("Scores with damaged sources**\n\n")[2].partition("\n\n")[0].split("\n")
     assert {line.count("|") for line in table} == {8}
     assert (len(table), table[1]) == (8, "|:--|--:|--:|--:|--:|--:|--:|")
 

@@ -516,7 +516,7 @@ def test_a_report_without_details_a_baseline_or_a_gate() -> None:
     text = plain.text().split("\n")
     assert text[:4] == [
         "h*p against ref, ref2: 4 lines, 2 empty",
-        "terms met: none (0 of 0, in 0 lines)",
+        "terms used: none (0 of 0, in 0 lines)",
         "2 of 4 are near-duplicates",
         "",
     ]
