@@ -5,8 +5,8 @@ connections and the size of requests. `app.py` is the Starlette application, whi
 the deadline (`deadline.py`) and writes the log. A route (in `libretranslate.py`, `files.py`, `deepl.py`,
 `deepl_glossaries.py`, `deepl_documents.py`, `suggestions.py` or `sentences.py`) reads the request's fields
 (`fields.py`) and calls `Service.translate` (`service.py`). `texts.py` cuts texts into units, `pivot.py` passes the
-units through the models of a language route (`language_routes.py`), `pool.py` translates them, and `texts.py` joins the
-translations.
+units through the models of a language route (`language_routes.py`), and `texts.py` joins the translations. `pool.py`
+translates the units, and refuses them if too many texts are waiting.
 
 `on_demand.py` loads models when requests need them, and unloads idle models. `work.py` runs long tasks and all database
 calls outside the event loop. The database (`database.py`) is SQLite (`sqlite_connection.py`) or PostgreSQL
