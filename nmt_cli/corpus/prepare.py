@@ -23,6 +23,7 @@ from nmt_cli.corpus import (
     store,
     synthetic,
     tokenizer,
+    words,
 )
 from nmt_cli.corpus import held_out as held_out_sets
 from nmt_cli.corpus.held_out import HeldOut, HeldOutPair
@@ -105,7 +106,7 @@ def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     differences = loading.differences(stored, prepared_settings(corpus))
     prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}  # names, as two files may be exchanged
     reused = reused_tokenizer(corpus)
-    files = source.local_files() + reused + synthetic.files_of(corpus)
+    files = source.local_files() + reused + reused_words(corpus) + synthetic.files_of(corpus)
     changed = [file for file in files if (file.name, artefact.sha256(file)) not in prepared]
     differences += [f"{file.name} is a different file" for file in changed]
     if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
@@ -213,8 +214,9 @@ def open_text(source: Source, out: Path, work: Path) -> RawText:
     text = _converted(source.open(out.parent / "downloads", work / "input"), corpus)
     reused = reused_tokenizer(corpus)
     if reused:
-        tokenizer.Tokenizer(reused[0])  # fail early if this tokenizer cannot be used
-    text.files.extend([*reused, *synthetic.files_of(corpus)])
+        tokenizer.Tokenizer(reused[0])  # fail early if these files cannot be used
+        list(map(words.read, reused_words(corpus)))
+    text.files.extend([*reused, *reused_words(corpus), *synthetic.files_of(corpus)])
     return text
 
 
@@ -315,6 +317,12 @@ def _converted(text: RawText, corpus: schema.Corpus) -> RawText:
 def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
     """Return the files of the tokenizer that the recipe names, or []."""
     return tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
+
+
+def reused_words(corpus: schema.Corpus) -> list[Path]:
+    """Return the file with the words of the reused tokenizer, if there is one and its words are used, or []."""
+    file = words.beside(Path(corpus.tokenizer.file)) if corpus.tokenizer.file and corpus.tokenizer.words else None
+    return [file] if file and file.is_file() else []
 
 
 def hold_out_pairs(source: Source, text: RawText, out: Path, work: Path, options: PrepareOptions) -> HeldOut:

@@ -176,7 +176,8 @@ class _Shard:
     def _agree(self) -> None:
         """Store the settings, or raise OutputError if an earlier shard has stored different settings."""
         synthetic_files = synthetic.files_of(self.corpus)
-        models = [*self.reused, *(file for file in synthetic_files if file.name == artefact.MANIFEST)]
+        reused = [*self.reused, *prepare.reused_words(self.corpus)]
+        models = [*reused, *(file for file in synthetic_files if file.name == artefact.MANIFEST)]
         job = {
             "settings": prepare.prepared_settings(self.corpus),
             "inputs": {str(file): file.stat().st_size for file in [*self.source.local_files(), *synthetic_files]},

@@ -4,7 +4,7 @@ train.src.ids  train.tgt.ids          the token ids of all sentences with EOS af
 train.src.offsets  train.tgt.offsets  where each sentence starts, and where the last one ends, little-endian int64
 tokenizer.model                       the SentencePiece tokenizer
 tokenizer.target.model                a separate tokenizer for target text, in some corpora
-tokenizer.words                       the words of the source text, if the recipe has them counted
+tokenizer.words                       the words of the source text and their counts, if corpus.tokenizer.words is true
 dev.src dev.tgt test.src test.tgt     held-out text in UTF-8, one sentence per line
 general.src general.tgt               another held-out set, in some corpora
 cleaning.json                         the numbers of dropped pairs, and of near-duplicates of held-out lines
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from nmt_cli.corpus import words
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
@@ -89,9 +90,10 @@ class Corpus:
 
     @property
     def identity(self) -> str:
-        """SHA-256 over all files that training reads."""
+        """SHA-256 over all files that determine the trained weights."""
         files = self.manifest["files"]
-        return artefact.digest({name: files[name]["sha256"] for name in sorted(files) if name != "cleaning.json"})
+        others = "cleaning.json", words.FILE
+        return artefact.digest({name: files[name]["sha256"] for name in sorted(files) if name not in others})
 
     @property
     def seen_tokens(self) -> int:

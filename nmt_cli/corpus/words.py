@@ -15,22 +15,34 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
 FILE = "tokenizer.words"
-WORD = re.compile(r"[^\W\d_]+")
+APOSTROPHES = "'\u2019"
 MAX_LETTERS = 40  # longer strings are not words
 MOST_WORDS = 200_000  # words in a file, so that reading it takes less than 0.1 s
+_WORD = re.compile(rf"[^\W\d_]+(?:[{APOSTROPHES}][^\W\d_]+)*")
+_LINE = re.compile(r"([^\s\d_]+)\t([1-9][0-9]{0,17})")
 
 
 def count(lines: Iterable[str], language: str) -> Counter[str]:
-    """Count the words of normalized lines. Language and tag tokens at the beginning of a line are not counted."""
+    """Count the words of normalized lines. Words with apostrophes are counted as a whole, and in parts: don't, don, t.
+
+    Language and tag tokens at the beginning of a line are not counted.
+    """
     found = Counter[str]()
     for line in lines:
-        found.update(WORD.findall(without_first_tokens(line)))
+        found.update(_WORD.findall(without_first_tokens(line)))
     counts = Counter[str]()
     for word, number in found.items():
-        small = letter_case.lower(word, language)
-        if small.islower() and len(small) <= MAX_LETTERS:
-            counts[small] += number
+        small = letter_case.lower(word, language).replace("\u2019", "'")
+        parts = small.split("'")
+        for each in {small, *parts}:
+            if len(each) <= MAX_LETTERS and is_word(each.replace("'", "")):
+                counts[each] += number
     return counts
+
+
+def is_word(text: str) -> bool:
+    """Return whether a text consists of lowercase letters. Letters of scripts without case are no lowercase letters."""
+    return text.isalpha() and all(map(str.islower, text))
 
 
 def to_bytes(counts: Counter[str]) -> bytes:
@@ -44,7 +56,7 @@ def beside(tokenizer_file: Path) -> Path:
 
 
 def copy(tokenizer_file: Path, to: Path) -> None:
-    """Put the words for a tokenizer beside another file of this tokenizer, or remove them there if there are none."""
+    """Copy the words for `tokenizer_file`, if there are any, to the directory of another tokenizer file."""
     if beside(tokenizer_file).is_file():
         artefact.replace_file(beside(to), beside(tokenizer_file).read_bytes())
     else:
@@ -53,8 +65,15 @@ def copy(tokenizer_file: Path, to: Path) -> None:
 
 def read(file: Path) -> Counter[str]:
     """Read a file of words. Raises DataError if it is damaged."""
+    counts = Counter[str]()
     try:
-        rows = (line.split("\t") for line in file.read_text("utf-8").splitlines())
-        return Counter({word: int(number) for word, number in rows})
-    except ValueError as error:  # also wrong UTF-8
-        raise DataError(f"{file} is damaged: each line must have a word, a tab and a number ({error})") from None
+        lines = file.read_text("utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise DataError(f"{file} is damaged: it is not UTF-8") from None
+    for number, line in enumerate(lines[:-1], 1):
+        if not (found := _LINE.fullmatch(line)):
+            raise DataError(f"{file}, line {number:,} is damaged: it must have a word, a tab and a number")
+        counts[found[1]] = int(found[2])
+    if lines[-1]:
+        raise DataError(f"{file} is damaged: its last line is incomplete")
+    return counts

@@ -58,7 +58,8 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
         target += f"{target_text} "
     result = translation.hypotheses[rank].text
     folded = _folded if translation.case else str
-    in_source = offsets_in(folded(source), folded(text))
+    in_source = _by_words(source, text) if translation.corrections else None
+    in_source = in_source or offsets_in(folded(source), folded(text))
     in_target = offsets_in(folded(target), folded(result))
     return [(in_target[end], _word_start(text, in_source[start])) for end, start in pairs]
 
@@ -80,6 +81,21 @@ def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
     for index in range(len(ids) - 1, -1, -1):
         offsets[index] = min(offsets[index], offsets[index + 1])
     return text, offsets
+
+
+def _by_words(decoded: str, text: str) -> list[int] | None:
+    """Return the same as `offsets_in` for a text with corrected typos, which has the same number of words.
+
+    Return None if the numbers of words differ.
+    """
+    pairs = [list(re.finditer(r"\S+", each)) for each in (decoded, text)]
+    if len(pairs[0]) != len(pairs[1]):
+        return None
+    offsets = list[int]()
+    for word, own in zip(*pairs, strict=True):
+        offsets += [own.start()] * (word.start() - len(offsets))
+        offsets += [min(own.start() + index, own.end() - 1) for index in range(len(word[0]))]
+    return offsets + [len(text)] * (len(decoded) + 1 - len(offsets))
 
 
 def offsets_in(decoded: str, text: str) -> list[int]:

@@ -73,6 +73,8 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
         yield "corpus.limit would cut off corpus.mix_src. Leave one of them out"
+    if corpus.tokenizer.words and len({section.src for section in corpus.trained}) > 1:
+        yield "corpus.tokenizer.words requires a single source language"
     yield from _wrong_sources(recipe)
     if recipe.is_augmented and corpus.format == "trees":
         yield "corpus.augment changes text, not trees. Leave it out"
@@ -222,7 +224,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     path = files.find(path)
     values = yaml_file.read_mapping(path)
     if not values:
-        raise UsageError(f"{path} is empty. To start from another recipe, write its name after base, as in `base: recipes/toy.yaml`")
+        raise UsageError(f"{path} is empty. To start from another recipe, name it: `base: recipes/toy.yaml`")
     if base := values.pop("base", None):
         lower = yaml_file.read_mapping(files.find(Path(str(base)), path.parent))
         if "base" in lower:
@@ -272,7 +274,7 @@ def load_stored(path: Path) -> Recipe:
         if any(name.startswith("model.") for name in unknown):
             raise UsageError(f"{path}: unknown settings of the model: {', '.join(unknown)}")
     except UsageError as error:
-        raise DataError(f"{error}. Either it was edited, or nmt {__version__} is older than the nmt that wrote it and needs an update") from None
+        raise DataError(f"{error}. The file was edited, or a newer nmt than {__version__} wrote it") from None
     if unknown:
         warn(f"{path}: settings unknown to nmt {__version__} are ignored: {', '.join(unknown)}")
     return recipe

@@ -30,7 +30,9 @@ from nmt_cli.recipe.text_source import Augment, TextSource, Weight
 class Tokenizer(Section):  # the joint SentencePiece BPE model
     vocabulary_size: int = Field(8000, ge=300, le=1_000_000, description="tokens, both languages together")
     file: Annotated[str | None, MAY_CHANGE] = Field(None, description="existing model file to use instead of training")
-    words: bool = Field(False, description="count the source's words, with which decoding.spelling corrects typos")
+    words: Annotated[bool, MAY_CHANGE] = Field(
+        False, description="count the words of the source; decoding.spelling corrects typos with these counts"
+    )
 
 
 class Synthetic(Section):  # real text in one language, which a model translates into the other
@@ -294,7 +296,7 @@ class Decoding(Section):  # search (section 6.1)
         "auto", description="auto: translate capitals and title case as sentence case, then restore their case"
     )
     spelling: Literal["auto", "off"] = Field(
-        "auto", description="auto: correct typos in the source if the model has corpus.tokenizer.words"
+        "auto", description="auto: correct typos in the source if corpus.tokenizer.words counted its words"
     )
     target_prefix: str = Field("", description="hidden token at the start of translations, as in some Argos packages")
 

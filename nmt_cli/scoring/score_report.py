@@ -218,7 +218,8 @@ class Report:
         wins, losses = self.wins_and_losses()
         equal = len(self.segments) - wins - losses
         note = f"Segments by chrF2: {wins:,} better, {losses:,} worse, {equal:,} equal."
-        return rows, f"{note} ± gives the 95% interval of 1,000 bootstrap samples. The randomization test has 10,000 trials."
+        tests = "± gives the 95% interval of 1,000 bootstrap samples. The randomization test has 10,000 trials."
+        return rows, f"{note} {tests}"
 
     def _by_pair(self) -> list[list[str]]:
         """Return the rows of the table of scores by language pair, header first."""

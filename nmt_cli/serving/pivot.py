@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from nmt_cli.corpus import letter_case
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.corpus.tokenizer import WIDE, normalize, visible
 from nmt_cli.documents.placement import Aligned
@@ -39,9 +40,9 @@ async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str],
         last = step is route.steps[-1]
         step_options = options if last else replace(options, n_best=1, terms=None)
         if last and options.terms:
-            terms = await pool.workers.in_thread(_terms_of, options.terms, sentences, texts, step.prefix)
+            terms = await pool.workers.in_thread(_terms_of, options.terms, sentences, texts, step)
             step_options = replace(options, terms=terms)
-        if best:  # a translation has no typos
+        if best or options.terms:  # translations have no typos; a correction could change the phrase of a term
             step_options = replace(step_options, spelling="off")
         results = await _step(pool, step, texts, step_options)
         if best and options.alignments:
@@ -73,21 +74,24 @@ class SentenceTerms(Terms):
     Keys ignore case, because this model may search text in capitals in sentence case.
     """
 
-    def __init__(self, by_text: Mapping[str, list[Term]]) -> None:
+    def __init__(self, by_text: Mapping[str, list[Term]], language: str) -> None:
+        """`language` is the language of the translations."""
         super().__init__(())
         self._by_text = by_text
+        self._language = language
 
     def find(self, text: str) -> list[Term]:
-        return self._by_text.get(text.casefold(), [])
+        return self._by_text.get(letter_case.lower(text, self._language), [])
 
 
-def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], prefix: str) -> SentenceTerms:
-    """Find the terms in sentences. Key them by the last model's input: the prefix and the translation in `texts`."""
+def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], model: ServedModel) -> SentenceTerms:
+    """Find the terms in sentences. Key them by the input of the last model, which has the translation in `texts`."""
     by_text = dict[str, list[Term]]()
     for sentence, text in zip(sentences, texts, strict=True):
-        own = by_text.setdefault(normalize(visible(prefix + text)).casefold(), [])
+        key = letter_case.lower(normalize(visible(model.prefix + text)), model.source)
+        own = by_text.setdefault(key, [])
         own += [term for term in terms.find(normalize(visible(sentence))) if term not in own]
-    return SentenceTerms(by_text)
+    return SentenceTerms(by_text, model.source)
 
 
 def _compose(first: Aligned, ranks: Ranks) -> Ranks:

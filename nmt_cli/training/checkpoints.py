@@ -225,8 +225,8 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     else:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
-        words.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
+    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # also to a run that was started without them
     artefact.replace_file(stored, loading.to_yaml(settings))  # written last: this file makes the directory a run
     need = disk_megabytes(settings.training, parameter_count(settings.model, size), len(steps_in(run)))
     free = artefact.free_megabytes(run)

@@ -115,7 +115,7 @@ def to_json(config: ModelConfig) -> bytes:
 def read_model_json(path: Path) -> ModelConfig:
     """Read model.json. Raises DataError if a value is missing or wrong, or if a newer nmt wrote it."""
     values = artefact.read_json(path)
-    advice = f"Either it was edited, or nmt {__version__} is older than the nmt that wrote it and needs an update"
+    advice = f"The file was edited, or a newer nmt than {__version__} wrote it"
     if values.get("format") != FORMAT:
         raise DataError(f"{path} has format {str(values.get('format'))[:40]!r}, not {FORMAT}. {advice}")
     config = records.from_json(ModelConfig, values, path)

@@ -86,6 +86,7 @@ class Assembler:
 
     def _join(self, pending: Pending) -> None:
         whole, options = pending.translation(), pending.options
+        self.counts["corrected"] += bool(pending.corrections)
         if pending.copy:
             pending.hypotheses += [Hypothesis([], 0.0, 0.0, [], pending.copy.text)] * options.n_best
             return
@@ -177,6 +178,7 @@ class Assembler:
         given, sentence_case = (math.fsum(values) / len(values) for values in log_probabilities)
         lead = CLEARLY if rival.case and rival.case.style == UPPER else 0.0
         if not self._failed(segment) and (given > sentence_case + lead or self._failed(rival)):
+            pending.corrections = {}  # typos were corrected only in the rival
             return segment
         self._replace(segment, [rival], pending.drafts[0])
         return rival

@@ -38,9 +38,9 @@ _FIRST_TOKENS = re.compile(rf">>[^<>]+<<(?: ?>>[^<>]+<<){{0,{MOST_FIRST - 1}}}")
 _SPACED = re.compile(r"\S+")
 _LETTERS = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
-_EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00a1"
+EDGES = "\"'.,;:!?()[]\u2026\u201c\u201d\u201e\u2018\u2019\u00ab\u00bb\u00bf\u00a1"
 # Words that keep their case: addresses, placeholders, tags, paths, variables, and abbreviations such as U.S. and R&B.
-FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
+_FIXED = re.compile(r"[{}<>\\@_#]|://|^/|%[\w(]|\$[\w{]|\w\.\w|\w&\w|^[a-z]+:")
 _ORDINAL = re.compile(r"\d+(?:ST|ND|RD|TH|S)")
 _ROMAN = re.compile(r"(?=..)M{0,3}(?:C[MD]|D?C{0,3})(?:X[CL]|L?X{0,3})(?:I[XV]|V?I{0,3})")
 _VI_IS_A_WORD = "sv", "da", "nb", "nn", "no", "it", "es", "pt"
@@ -68,7 +68,7 @@ class Case:
         return "".join(part if i % 2 else _SPACED.sub(self._changed, part) for i, part in enumerate(parts))
 
     def _changed(self, match: re.Match[str]) -> str:
-        if match[0].strip(_EDGES) in self.kept:
+        if match[0].strip(EDGES) in self.kept:
             return match[0]
         if self.style == TITLE:
             return letter_case.title(match[0], self.language)
@@ -84,7 +84,7 @@ class Case:
         """
         loud = set[int]()
         for word in _by_word(source):
-            if "".join(source[i] for i in word).lstrip("\u2581").strip(_EDGES) in self.capitals:
+            if "".join(source[i] for i in word).lstrip("\u2581").strip(EDGES) in self.capitals:
                 loud.update(word)
         words, spans = text.split(" "), list(_by_word(target))
         if len(words) != len(spans):
@@ -178,7 +178,7 @@ class Caser:
     def _tokens(self, text: str, fixed: Sequence[tuple[int, int]]) -> Iterator[_Token]:
         starts = [start for start, _ in fixed]
         for match in _SPACED.finditer(text):
-            core = match[0].strip(_EDGES)
+            core = match[0].strip(EDGES)
             if core:
                 start = match.start() + match[0].index(core)
                 before = bisect_left(starts, start + len(core))  # number of phrases that begin before the core ends
@@ -265,7 +265,7 @@ class Caser:
 
 def _kind_of(core: str) -> str:
     """Return the `kind` of a _Token."""
-    if not any(map(str.isalpha, core)) or FIXED.search(core):
+    if not any(map(str.isalpha, core)) or _FIXED.search(core):
         return ""
     if not core.isascii() and any(c.isalpha() and not (c.isupper() or c.islower() or c.istitle()) for c in core):
         return "caseless"

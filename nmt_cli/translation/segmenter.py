@@ -96,7 +96,6 @@ class Segmenter:
         pending.open = len(segments)
         with pending.queue.changed:  # the lock for `counts`
             self.counts["lines"] += 1
-            self.counts["corrected"] += bool(pending.corrections)
             self.counts["copied"] += bool(pending.copy and pending.copy.text.strip())
         return segments
 

@@ -80,13 +80,14 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             raise DataError("the models have different tokenizers: they cannot form an ensemble")
         if len({one.config.architecture.source_eos for one in opened}) > 1:
             raise DataError("some of the models read </s> after sources, others do not: they cannot form an ensemble")
+        spelling = next(filter(None, (read_spelling(one.tokenizer_file) for one in opened)), None)
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
         # `seen_tokens` is the 99.9th percentile of the source lengths in training, including EOS. Older models do not
         # store it. For them, only lines that the corpus filter would have removed as too long are split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
-        self.segmenter.spelling = read_spelling(first.tokenizer_file, first.config.src)
+        self.segmenter.spelling = spelling
         self._directory = first.directory if len(opened) == 1 else None
 
     def _set(

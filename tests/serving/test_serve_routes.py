@@ -159,8 +159,11 @@ def test_both_steps_are_counted_and_limited(models: list[Path]) -> None:
 
 def test_terms_of_capitals_are_found_in_sentence_case() -> None:
     dog = Term("Hund", ("chien",), any_case=True)
-    found = pivot._terms_of(Terms([dog]), ["DER HUND", "die Katze"], ["THE DOG", "the cat"], ">>fr<< ")
+    model = ServedModel(Mock(), "en", "fr", ">>fr<< ")
+    found = pivot._terms_of(Terms([dog]), ["DER HUND", "die Katze"], ["THE DOG", "the cat"], model)
     assert [found.find(text) for text in (">>fr<< The dog", ">>fr<< the cat", "x")] == [[dog], [], []]
+    turkish = pivot._terms_of(Terms([dog]), ["DER HUND"], ["KÖPEK I\u015eIK"], ServedModel(Mock(), "tr", "fr"))
+    assert turkish.find("Köpek ışık") == [dog]
 
 
 def test_only_the_first_model_corrects_typos(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,5 +178,10 @@ def test_only_the_first_model_corrects_typos(client: TestClient, monkeypatch: py
         more = {"spelling": asked} if asked else {}
         client.post("/translate", json={"q": "der Hund", "source": "de", "target": "fr", **more}).raise_for_status()
     assert seen == [None, "off", "auto", "off", "off", "off"]
+    entries = {"name": "y", "source_lang": "de", "target_lang": "fr", "entries_format": "csv", "entries": "Hudn,Baum"}
+    key = client.post("/v2/glossaries", json=entries).json()["glossary_id"]
+    fields = {"text": ["der Hudn"], "source_lang": "DE", "target_lang": "FR", "glossary_id": key}
+    client.post("/v2/translate", json=fields).raise_for_status()
+    assert seen[6:] == ["off", "off"]  # a correction could change the phrase of a term
     answer = client.post("/translate", json={"q": "x", "source": "de", "target": "fr", "spelling": "x"})
     assert answer.json() == {"error": "Invalid request: spelling must be auto or off"}

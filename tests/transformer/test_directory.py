@@ -175,7 +175,7 @@ def test_ranges_of_model_json_are_those_of_a_recipe(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, r"model\.json has format '2', not 1\. It was edited, or a newer nmt .*: then update"),
+        ({"format": 2}, r"model\.json has format '2', not 1\. The file was edited, or a newer nmt than .* wrote it"),
         ({"src": 5}, r"model\.json is damaged: src must be a string, not '5'"),
         ({"src": "\ud800"}, r"src must be text"),
         ({"output": "pictures"}, "output must be 'text' or 'trees', not 'pictures'"),
@@ -197,7 +197,10 @@ def test_a_wrong_value_in_model_json_is_named(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"experts": 8}, "unknown settings of the model: 'experts'. It was edited, or a newer nmt .*: then update"),
+        (
+            {"experts": 8},
+            "unknown settings of the model: 'experts'. The file was edited, or a newer nmt than .* wrote it",
+        ),
         ({"activation": "geglu"}, "activation must be 'relu' or 'swish' or 'gelu', not 'geglu'"),
         ({"tied_output": 1}, "tied_output must be a boolean, not '1'"),
         ({"d_model": 63}, "d_model must be even"),
