@@ -44,7 +44,11 @@ def test_links_with_two_vocabularies_and_several_parts() -> None:
     parts = [([1, 2, 0], [3, 2], [1, 0]), ([3, 0], [1], [0])]
     hypotheses = [([ids, SimpleNamespace(ids=output, source_positions=looked)]) for ids, output, looked in parts]
     result: Any = SimpleNamespace(
-        copy=None, case=None, parts=lambda _: hypotheses, hypotheses=[SimpleNamespace(text="dog the red")]
+        copy=None,
+        case=None,
+        corrections={},
+        parts=lambda _: hypotheses,
+        hypotheses=[SimpleNamespace(text="dog the red")],
     )
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
     aligned = alignment.align(translator, result, "der Hund rot", 5)
@@ -61,7 +65,9 @@ def test_bytes_of_a_character_begin_where_it_begins() -> None:
     tokenizer.target = tokenizer
     ids = [0, 1, 1, 1, 1]
     parts = [([*ids, 2], SimpleNamespace(ids=ids, source_positions=[4, 3, 2, 1, 0]))]
-    result: Any = SimpleNamespace(parts=lambda _: parts, hypotheses=[SimpleNamespace(text="a😀")], copy=None, case=None)
+    result: Any = SimpleNamespace(
+        parts=lambda _: parts, hypotheses=[SimpleNamespace(text="a😀")], copy=None, case=None, corrections={}
+    )
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
     links = alignment.align(translator, result, "a😀", 0).links
     assert links == [(1, 1), (2, 1), (2, 1), (2, 1), (2, 0)]
