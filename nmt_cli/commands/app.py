@@ -102,9 +102,9 @@ def prepare(
     stats: Annotated[bool, option("Show what each filter would drop, and write nothing", "--stats")] = False,
     dry_run: DryRun = False,
     shard: Annotated[
-        str | None, shard_option("Be worker I of N: prepare a share of the corpus in the same DIR", kind="I/N|auto")
+        str | None, shard_option("Prepare a share as worker I of N, all with the same --out", kind="I/N|auto")
     ] = None,
-    wait: Annotated[bool, shard_option("Wait for the work of other shards", "--wait")] = False,
+    wait: Annotated[bool, shard_option("Wait for other shards instead of exiting", "--wait")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Prepare a corpus: download, clean, learn subwords, encode."""
@@ -335,9 +335,9 @@ def shortlist(
     model: Annotated[Path, typer.Argument(help="Model directory, or run such as runs/base")],
     src: Annotated[Path | None, file_option("Parallel text, source side")] = None,
     tgt: Annotated[Path | None, file_option("Parallel text, target side")] = None,
-    vmap: Annotated[Path | None, file_option("CTranslate2 vocabulary map to read instead")] = None,
-    best: Annotated[int, number_option("Translations listed for a source subword", min=1)] = 100,
-    frequent: Annotated[int, number_option("Frequent target subwords listed for every line", min=0)] = 500,
+    vmap: Annotated[Path | None, file_option("CTranslate2 vocabulary map, instead of parallel text")] = None,
+    best: Annotated[int, number_option("Number of target subwords per source subword", min=1)] = 100,
+    frequent: Annotated[int, number_option("Number of frequent target subwords allowed in every line", min=0)] = 500,
     quiet: Quiet = False,
 ) -> int:
     """Learn which target words a line may need, for faster search.
@@ -349,7 +349,7 @@ def shortlist(
 
         return import_vocabulary_map(model, vmap)
     if vmap or not (src and tgt):
-        raise UsageError("give either --src and --tgt, or --vmap")
+        raise UsageError("pass either --src and --tgt, or --vmap")
     from nmt_cli.training.shortlist import learn_shortlist
 
     return learn_shortlist(model, src, tgt, best, frequent)

@@ -32,7 +32,7 @@ model_option = partial(directory_option, default="$NMT_MODEL, else the newest un
 Precision = Literal["auto", "fp32", "bf16", "int8"]
 Quantization = Literal["float32", "bfloat16", "int8"]
 Tokenizer = Literal["13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores200", "flores101", "spBLEU-1K", "none"]
-DATABASE = "Store of glossaries, usage and API keys: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME"
+DATABASE = "Database of glossaries, usage and API keys: an SQLite file or postgresql://USER:PASSWORD@HOST/NAME"
 DATABASE_VARIABLE = "NMT_DATABASE"
 PRECISION = "Numeric precision; auto picks int8 on CPUs with instructions for it"
 
@@ -82,7 +82,7 @@ Models = Annotated[
     ),
 ]
 Threads = Annotated[
-    int | None, number_option("Number of threads; on GPUs, of processes", default="one per core or GPU", min=1)
+    int | None, number_option("Number of threads, or of processes on GPUs", default="one per core or GPU", min=1)
 ]
 CopyWordless = Annotated[
     bool | None,
@@ -90,11 +90,11 @@ CopyWordless = Annotated[
 ]
 Case = Annotated[
     Literal["auto", "off"] | None,
-    search_option("Translate capitals and title case as sentence case, then restore their case", kind="WHEN"),
+    search_option("Translate upper case and title case as sentence case, then restore the case", kind="WHEN"),
 ]
 Spelling = Annotated[
     Literal["auto", "off"] | None,
-    search_option("Correct typos, if the model has counts of words", kind="WHEN"),
+    search_option("Correct typos, if the model has word counts", kind="WHEN"),
 ]
 Prefix = Annotated[
     Path | None,
@@ -103,7 +103,7 @@ Prefix = Annotated[
 TERMS = "Glossary lines: phrase<TAB>form|form; add <TAB>any to ignore case"
 TranslateTerms = Annotated[Path | None, file_option(TERMS, "--terms", panel="Search")]
 ScoreTerms = Annotated[
-    Path | None, references_option("Glossary; report the share of its terms used", "--terms", kind="FILE")
+    Path | None, references_option("Glossary; reports the share of its terms that were used", "--terms", kind="FILE")
 ]
 if TYPE_CHECKING:
     _Kind = str
@@ -129,7 +129,7 @@ Keep = Annotated[
     Path | None, file_option("Words and phrases that stay untranslated, one per line", "--keep", panel="Output")
 ]
 ProtectPattern = Annotated[
-    str | None, output_option("Keep what this regular expression matches unchanged", "--protect-pattern", kind="REGEX")
+    str | None, output_option("Keep matches of this regular expression unchanged", "--protect-pattern", kind="REGEX")
 ]
 
 METRICS = (

@@ -25,7 +25,7 @@ def score(
     ] = None,
     model: Annotated[Path | None, directory_option("Score translations of the source by this model")] = None,
     robust: Annotated[
-        bool, option("Also score sources in other case, without final stops, and with typos", "--robust")
+        bool, option("Also score translations of sources in other case, without final stops or with typos", "--robust")
     ] = False,
     metrics: Annotated[list[str] | None, option(METRICS, "--metric", default="by language", kind="NAME")] = None,
     tokenize: Annotated[Tokenizer | None, option("sacreBLEU tokenizer", default="by language")] = None,
@@ -37,7 +37,7 @@ def score(
     ] = "Unbabel/wmt22-comet-da",
     intervals: Annotated[bool, option("95% confidence intervals", "--intervals/--no-intervals")] = True,
     details: Annotated[
-        bool, option("BLEU by length and near-duplicates; best and worst segments", "--details")
+        bool, option("Show BLEU by length and for near-duplicates, and the best and worst segments", "--details")
     ] = False,
     segments: Annotated[Path | None, file_option("Write the scores of every segment as JSON lines")] = None,
     format: Annotated[Literal["text", "json", "markdown"], option("Output format")] = "text",

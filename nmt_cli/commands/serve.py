@@ -65,7 +65,7 @@ def serve(
         int | None, number_option("Unload models of directories while the server takes more than N megabytes", min=1)
     ] = None,
     pivot: Annotated[
-        bool, option("Translate through a third language if no model has a pair", "--pivot/--no-pivot")
+        bool, option("Translate through a third language if no model has the language pair", "--pivot/--no-pivot")
     ] = True,
     protect: Protect = None,
     keep: Keep = None,
@@ -78,7 +78,7 @@ def serve(
     try:
         from nmt_cli.serving import server
     except ModuleNotFoundError as error:
-        raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[serve]"') from None
+        raise UsageError(f'the package {error.name} is missing. Install it: pip install "nmt-cli[serve]"') from None
     from nmt_cli.interop.model_kinds import named_and_found
     from nmt_cli.interop.named_models import model_directories
     from nmt_cli.translation.translate import choose_models

@@ -96,7 +96,7 @@ def translate(
     alignments: Annotated[bool, output_option("Add word alignments of the best translation", "--alignments")] = False,
     shard: Annotated[
         str | None,
-        shard_option("Be worker I of N: translate units of the files into the directory --output", kind="I/N|auto"),
+        shard_option("Run as worker I of N: translate units of the files into --output DIR", kind="I/N|auto"),
     ] = None,
     unit_lines: Annotated[int | None, shard_option("Lines per unit", kind="N", default="10,000", min=1)] = None,
     check: Annotated[str | None, shard_option("List lines that have no translation in DIR; exit with 1 if any")] = None,
@@ -183,9 +183,9 @@ def _finish(files: list[str], output: str | None, shard: str | None, check: str 
     from nmt_cli.translation import sharded
 
     if shard or (check and (join or output)):
-        raise UsageError("give one of --shard, --check and --join; --output goes with --shard or --join")
+        raise UsageError("pass only one of --shard, --check and --join, and --output only with --shard or --join")
     if not files:
-        raise UsageError("name the files that were translated")
+        raise UsageError("--check and --join need the files that were translated")
     return sharded.check(files, check) if check else sharded.join(files, str(join), output)
 
 

@@ -71,5 +71,5 @@ def _advice(path: str, context: Any, message: str) -> str:
         return "To translate text from the command line: echo TEXT | nmt translate"
     if path == "nmt score":
         hypothesis = shlex.join([str(context.params.get("hypothesis") or "FILE")])
-        return f"Name the reference with an option: nmt score {hypothesis} --reference {word}"
+        return f"Pass the reference with an option: nmt score {hypothesis} --reference {word}"
     return ""

@@ -94,7 +94,7 @@ def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Pa
     if kind in ("parquet", "opus"):  # files that need random access cannot be hashed while they are read
         if not path.is_file() or path.suffix in (".gz", ".bz2", ".xz", ".zst"):
             with opened(path, {}):
-                raise UsageError(f"{path}: unpack it first, {kind} is compressed already")
+                raise UsageError(f"{path} is a compressed {kind} file, which nmt cannot read. Decompress it first")
         columns = _columns(entry, languages, named=True)
         yield bitext_tables.read_opus(path, *languages) if kind == "opus" else bitext_tables.read_parquet(path, columns)
         hashes[path] = artefact.sha256(path)
@@ -117,10 +117,10 @@ def _columns(entry: TextSource, languages: tuple[str, str], *, named: bool) -> C
     """Return the columns of an entry. By default, `named` columns are the two languages, and others are 1 and 2."""
     names = entry.columns or (list(languages) if named else ["1", "2"])
     if len(names) != 2:
-        raise UsageError(f"corpus.sources: columns must name two, source and target, not {', '.join(names)}")
+        raise UsageError(f"corpus.sources: columns must be two columns, source and target, not {', '.join(names)}")
     if not named:
         wrong = next((name for name in [*names, entry.score or "1"] if re.fullmatch("0+", name)), None)
         numbers = {name.isdecimal() for name in [*names, *([entry.score] if entry.score else [])]}
         if wrong or len(numbers) > 1:
-            raise UsageError("corpus.sources: columns and score are all names, or all numbers from 1")
+            raise UsageError("corpus.sources: columns and score must be all names, or all numbers from 1 on")
     return Columns(names[0], names[1], entry.score)

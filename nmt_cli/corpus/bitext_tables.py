@@ -121,7 +121,7 @@ def _parse_json(path: Path, columns: Columns, number: int, line: bytes | None) -
         cells = [_member(value, name) for name in columns.names]
     except (ValueError, RecursionError, LookupError) as error:
         reason = f"no member {error}" if isinstance(error, LookupError) else "not JSON"
-        raise DataError(f"{path}, line {number:,}: {reason}. Correct the line, or name the columns") from None
+        raise DataError(f"{path}, line {number:,}: {reason}. Correct the line, or set columns") from None
     yield _row(path, columns, number, cells)
 
 
@@ -214,7 +214,7 @@ def _indices(columns: Columns, header: Callable[[], Sequence[str]], path: Path) 
     for name in columns.names:
         if name not in names:
             known = ", ".join(names)[:100]
-            raise DataError(f"{path} has no column {name!r}, only {known}. Name the columns by header or number")
+            raise DataError(f"{path} has no column {name!r}, only {known}. Set columns to header names or numbers")
     return [names.index(name) for name in columns.names]
 
 

@@ -69,7 +69,7 @@ def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator
         raise DataError(f"{path}, line {parser.CurrentLineNumber:,}: {error}") from None
     yield from handler.units
     if not handler.root:
-        raise DataError(f"{path} is no {handler.kind} file. Check its format")
+        raise DataError(f"{path} is not {handler.kind}. Check its format")
 
 
 class _Refused(Exception):
@@ -99,7 +99,7 @@ class _Handler(ABC):
             raise _Refused(f"elements are nested more than {MOST_DEPTH} deep")
         if self.depth == 1:
             if name not in self.roots:
-                raise _Refused(f"the first element is {name[:40]!r}: this is no {self.kind} file")
+                raise _Refused(f"the first element is {name[:40]!r}, so this is not {self.kind}")
             self.root = True
         if self.text is None:
             self.begin(name, attributes)
@@ -119,7 +119,7 @@ class _Handler(ABC):
                 self.text.append(text)
 
     def refuse_entity(self, name: str, *_: Any) -> None:
-        raise _Refused(f"it declares the entity {name[:40]!r}. Replace entities by characters")
+        raise _Refused(f"the file declares the entity {name[:40]!r}. Replace entities with characters")
 
     def segment_begins(self) -> None:
         self.text = []

@@ -50,9 +50,10 @@ def warn(stats: CleaningStats, text: RawText, parts: list[str], strict: bool) ->
     warnings = stats.warnings() + stats.swapped_sides(parts)
     if stats.dropped[NOT_UTF8] * 100 > stats.read:
         name = text.splits["train"].name[:150]
-        raise DataError(f"{name}: {warnings[0]} of {stats.read:,}. Is it Latin-1 or binary? Convert it to UTF-8")
+        found = f"{name} is {warnings[0]} ({stats.read:,} pairs in all)"
+        raise DataError(f"{found}. Is it Latin-1 or binary? Convert it to UTF-8")
     if strict and warnings:
-        raise DataError(f"{warnings[0]}. Without --strict this is a warning")
+        raise DataError(f"{warnings[0]}. Correct the files, or run without --strict")
     for warning in warnings:
         console.warn(warning)
     return warnings

@@ -22,7 +22,7 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
     """
     source = sources.source_of(corpus, options.mirror)
     if corpus.format == "trees":
-        raise UsageError("--stats is for text, not for trees. Leave it out")
+        raise UsageError("--stats supports text, not trees. Remove --stats")
     filters.check(corpus)
     parts = defaultdict[int, CleaningStats](CleaningStats)
     sections = dict[int, schema.Corpus]()
@@ -90,7 +90,7 @@ def _show_part(name: str, stats: CleaningStats, section: schema.Corpus) -> None:
             example = " | ".join(stats.examples[reason][0])[:70] if count else ""
             rows.append((label, state, f"{count:,}", share, example))
     title = f"{name[-60:]}: {console.counted(stats.read, 'pair')} read; a pair may have several faults"
-    console.table(title, ("reason or filter", "is", "pairs dropped", "share", "example"), rows)
+    console.table(title, ("reason or filter", "state", "pairs dropped", "share", "example"), rows)
 
 
 def _shown(value: object) -> str:

@@ -171,6 +171,6 @@ def held_out_pairs(
         listed = ", ".join([*itertools.chain(*texts[text]), *sources])
         if not held_out[split]:
             reason = "each shares its source or its target with too many other pairs, or with another text"
-            raise DataError(f"{listed}: no pair can be held out for {split}: {reason}. Name a {split} set")
-        say(f"no {split} set is named: held out {counted(len(held_out[split]), 'pair')} of {listed}")
+            raise DataError(f"no pair of {listed} can be held out for {split}, as {reason}. Add a {split} set")
+        say(f"no {split} set is given, so nmt holds out {counted(len(held_out[split]), 'pair')} of {listed}")
     return held_out

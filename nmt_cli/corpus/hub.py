@@ -114,7 +114,7 @@ class HubSource(Source):
         """Return the builder of the data set at its revision."""
         if os.path.lexists(self.repository):  # the package `datasets` would read it instead of the hub
             name = self.repository
-            raise UsageError(f"corpus hub:{name}: a directory here has this name. Rename it, or run in another one")
+            raise UsageError(f"the local path {name} hides corpus hub:{name}. Rename it, or run in another directory")
         builder = datasets.load_dataset_builder(self.repository, self.corpus.config, revision=self.revision)
         pinned = self.revision and re.fullmatch("[0-9a-f]{40}", self.revision)
         if pinned and builder.hash != self.revision:  # offline, `datasets` uses any commit in its cache

@@ -120,7 +120,7 @@ class MosesBpe:
         self._names: list[str] = values["tokens"]
         self._ids = {name: number for number, name in enumerate(self._names)}
         if (*self._names[:3],) != SPECIAL or len(self._ids) < len(self._names):
-            raise DataError(f"{file} is damaged: its tokens must be distinct, the first ones {' '.join(SPECIAL)}")
+            raise DataError(f"{file} is damaged: its tokens must be distinct and begin with {' '.join(SPECIAL)}")
         self._hidden = {self._ids[name] for name in (PAD, EOS, *values["hidden"]) if name in self._ids}
         try:
             from sacremoses import MosesDetokenizer, MosesPunctNormalizer, MosesTokenizer

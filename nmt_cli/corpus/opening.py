@@ -46,7 +46,7 @@ def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
     Raises MissingError if there is no such file, and DataError if it is truncated or corrupt.
     """
     if not path.is_file():
-        raise MissingError(f"{path} is {'not a file' if path.exists() else 'not there'}. Check the path")
+        raise MissingError(f"{path} {'is not a file' if path.exists() else 'does not exist'}. Check the path")
     with _HashedFile(path) as raw:
         packed = io.BufferedReader(raw)
         with decompressing(packed, str(path)) as file:

@@ -68,7 +68,7 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     try:
         artefact.restore(out)
         if work.exists() and not artefact.was_locked(work):
-            raise OutputError(f"{work} is in the way, and nmt did not make it. Move it away")
+            raise OutputError(f"{work} exists, but nmt did not create it. Move it elsewhere")
         # If nmt was killed just after the commit, `out` is complete but `work` still exists. Then do not return here,
         # so that `work` is removed below.
         if out.exists() and not work.exists() and finished(source, out, options):

@@ -47,9 +47,9 @@ def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows
     if expected not in (None, rows):
         message = f"{split} has {rows:,} pairs, but {expected:,} are expected ({text.origin})"
         if text.advice is not None:
-            accept = f", or accept it with {setting}={rows}" if split == "train" and setting else ""
+            accept = f", or accept this number with {setting}={rows}" if split == "train" and setting else ""
             raise DataError(f"{message}. {text.advice}{accept}")
-        warn(f"{message}: this is an excerpt or another edition, and results will differ")
+        warn(f"{message}. The text is an excerpt or another edition, so results will differ")
 
 
 class Source(ABC):
@@ -106,7 +106,7 @@ class Source(ABC):
         files = self.local_files()
         for file in files:
             if not file.is_file():
-                raise MissingError(f"{file} is not there. Check the path")
+                raise MissingError(f"{file} does not exist. Check the path")
         if not files or sum(file.stat().st_size for file in files) > MOST_COUNTED:
             return None
         return count_pairs(self.open(Path(), Path()).splits["train"].chunks)

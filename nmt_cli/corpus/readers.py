@@ -64,7 +64,7 @@ def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
     """
     if uncompressed_name(path).endswith((".tsv", ".csv", ".tmx", ".xlf", ".xliff", ".jsonl", ".parquet", ".mrg")):
         advice = "List it under corpus.sources, or convert it to plain text, one file per side"
-        raise DataError(f"{path} does not hold lines of one language. {advice} (trees: set corpus.format=trees)")
+        raise DataError(f"{path} is not plain text in one language. {advice} (for trees, set corpus.format=trees)")
     with opened(path, hashes) as file:
         check_plain(file.peek(4), str(path))
         yield from lines_of(file)

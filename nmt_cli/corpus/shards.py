@@ -62,7 +62,7 @@ class Share:
 def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, share: Share) -> Path:
     """Do the work of one shard, and return `out`. The last step of shard 1 writes the corpus to `out`."""
     if options.overwrite:
-        raise UsageError(f"--overwrite does not go with --shard. Remove {out} first")
+        raise UsageError(f"--overwrite cannot be combined with --shard. Remove {out} first")
     source = sources.source_of(corpus, options.mirror)
     filters.check(corpus)
     directory = artefact.beside(out, "", ".parts")
@@ -70,10 +70,10 @@ def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, sha
     try:
         artefact.restore(out)
         if directory.exists() and not artefact.was_locked(directory):
-            raise OutputError(f"{directory} is in the way, and nmt did not make it. Move it away")
+            raise OutputError(f"{directory} exists, but nmt did not create it. Move it elsewhere")
         artefact.make_directory(directory)
         (directory / artefact.LOCK).touch()  # marks the directory as made by nmt
-        with artefact.locked(work, "the work of this shard in"), stages.Pool(options.processes) as pool:
+        with artefact.locked(work, "this shard's work directory"), stages.Pool(options.processes) as pool:
             try:
                 if not out.exists() or not prepare.finished(source, out, options):
                     _Shard(source, out, options, share, work, pool).run()
@@ -151,11 +151,11 @@ class _Shard:
         shards = sorted({number % self.share.workers + 1 for number in missing})
         listed = ", ".join(map(self._name, shards[:MOST_NAMED]))
         listed += " and others" if len(shards) > MOST_NAMED else ""
-        return f"{len(missing)} of {total} {WORK[step]} yet: run --shard {listed}" if missing else ""
+        return f"{len(missing)} of {total} {WORK[step]} yet. Run --shard {listed}" if missing else ""
 
     def _waiting_for_tokenizer(self) -> str:
         present = artefact.present(self.directory / "tokenizer")
-        return "" if present else f"the tokenizer is not trained yet: run --shard {self._name(1)}"
+        return "" if present else f"the tokenizer is not trained yet. Run --shard {self._name(1)}"
 
     def _wait_for(self, waiting: Callable[[], str]) -> None:
         """Wait until other shards have finished a step, so that `waiting` returns "".
@@ -167,7 +167,7 @@ class _Shard:
             if artefact.present(self.out):
                 raise _CompletedError
             if not self.share.wait:
-                raise BusyError(f"{reason}, then this command again, or add --wait")
+                raise BusyError(f"{reason}, then repeat this command, or pass --wait")
             if reason != told:
                 console.say(f"waiting: {reason}")
                 told = reason
@@ -254,7 +254,7 @@ class _Shard:
 
         def waiting() -> str:
             missing = not all(file.is_file() for file in files)
-            return f"the synthetic text is not joined yet: run --shard {self._name(1)}" if missing else ""
+            return f"the synthetic text is not joined yet. Run --shard {self._name(1)}" if missing else ""
 
         if self.share.number > 1:
             self._wait_for(waiting)

@@ -32,17 +32,17 @@ def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
     named = name in NAMED_CORPORA or name.startswith("hub:")
     if corpus.train_src or corpus.sources:
         if named:
-            raise UsageError(f"corpus {name} has its own text: give your files another corpus.name")
+            raise UsageError(f"corpus {name} has its own text. Set another corpus.name for your files")
     elif name.startswith("hub:") and not re.fullmatch(r"hub:[\w.-]+/[\w.-]+(@[\w./-]+)?", name):
-        raise UsageError(f"corpus {name[:60]}: write it as hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
+        raise UsageError(f"corpus {name[:60]} is malformed. Write hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
     elif corpus.mix_src or corpus.general_src or corpus.hold_out:
         raise UsageError(f"corpus {name}: mix_src, general_src and hold_out require your own files")
     elif not named:
-        known = f"{', '.join(NAMED_CORPORA)}; also hub:OWNER/NAME, or give your own files"
+        known = f"{', '.join(NAMED_CORPORA)} and hub:OWNER/NAME. You can also pass your own files"
         question = f"{meant(name, NAMED_CORPORA)} ".lstrip()
-        raise UsageError(f"unknown corpus {name[:60]!r}. {question}Known: {known}")
+        raise UsageError(f"unknown corpus {name[:60]!r}. {question}Known corpora are {known}")
     if mirror is not None and not mirror.is_dir():
-        raise MissingError(f"no directory {mirror} (--mirror)")
+        raise MissingError(f"--mirror {mirror} is not a directory. Check the path")
     if corpus.train_src or corpus.sources:
         named_entries = [index for index, entry in enumerate(corpus.sources) if entry.corpus]
         return UserFilesSource(corpus, mirror, {i: _source_of_entry(corpus, i, mirror) for i in named_entries})
@@ -71,17 +71,17 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
         values["tokenizer"] = {"file": str(values["tokenizer"])}
     src, tgt = values.pop("src", None), values.pop("tgt", None)  # files, or languages of `name`
     if bool(src) != bool(tgt):
-        raise UsageError("give both sides: --src FILE --tgt FILE")
+        raise UsageError("one side is missing. Pass both --src FILE and --tgt FILE")
     if name and (name.startswith("hub:") or is_bitext(Path(name))):
         if not src:
             what = "a hub data set" if name.startswith("hub:") else name
-            raise UsageError(f"{what} needs its languages: --src en --tgt de")
+            raise UsageError(f"{what} requires language codes. Pass them as in --src en --tgt de")
         section = {"name": name, "src": src[0], "tgt": tgt[0]}
         if is_bitext(Path(name)):
             stem = Path(name).name.partition(".")[0]
             section |= {"name": out.name if out else stem, "sources": [{"files": [name]}]}
     elif name and src:
-        raise UsageError(f"{name} has its own text; leave it out to prepare the files of --src and --tgt")
+        raise UsageError(f"{name} cannot be combined with files of --src and --tgt. Remove {name} to prepare them")
     elif name and (_is_recipe(name) or Path(name).is_file()):
         section = _section_of_recipe(name, overrides)
         overrides = ()
@@ -104,7 +104,7 @@ def _section_of_recipe(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     except UsageError as error:
         if _is_recipe(name):
             raise
-        raise UsageError(f"{error}. To prepare your own text: nmt prepare --src {name} --tgt FILE") from None
+        raise UsageError(f"{error}. To prepare your own text, run nmt prepare --src {name} --tgt FILE") from None
 
 
 def _language_of(file: str) -> str | None:

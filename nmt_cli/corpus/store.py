@@ -155,7 +155,7 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     Raises MissingError if there is no corpus, and DataError if the corpus is damaged.
     """
     if not artefact.present(directory):
-        raise MissingError(f"no prepared corpus in {directory}. Make one with nmt prepare, or name another: --data DIR")
+        raise MissingError(f"no prepared corpus in {directory}. Create one with nmt prepare, or pass --data DIR")
     manifest = artefact.verify(directory, KIND, content=content)
     # Corpora of older versions always have one vocabulary for both sides.
     manifest.setdefault("source_vocabulary_size", manifest["vocabulary_size"])

@@ -120,7 +120,7 @@ def _model(entry: schema.Synthetic) -> Path:
     for directory in (named, named / "model"):
         if artefact.present(directory):
             return directory
-    raise MissingError(f"no model in {named}, named by corpus.synthetic. Train it first, or name another")
+    raise MissingError(f"no model in {named} for corpus.synthetic. Train it first, or set corpus.synthetic.model")
 
 
 def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
@@ -131,9 +131,7 @@ def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
     unknown = ("src", "tgt")  # an imported model without language codes
     if not {wanted, unknown} & {*pairs}:
         have, need = (", ".join(f"{src} to {tgt}" for src, tgt in some) for some in (dict.fromkeys(pairs), [wanted]))
-        raise DataError(
-            f"{entry.model} translates {have}; for corpus.synthetic with side {entry.side} it must be {need}"
-        )
+        raise DataError(f"{entry.model} translates {have}, but corpus.synthetic with side={entry.side} requires {need}")
 
 
 def _target_token(entry: schema.Synthetic, section: schema.Corpus) -> str:

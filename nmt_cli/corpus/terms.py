@@ -105,11 +105,11 @@ class Terms:
             flags = [flag for flag in rest[1:] if flag]
             sizes = [len(words(text)) for text in (source, *forms)]
             if not forms or min(sizes) == 0 or max(sizes) > MOST_WORDS or flags not in ([], [ANY]):
-                wanted = "phrase, tab, one or more forms separated by |, and optionally a tab and “any” (ignores case)"
-                raise DataError(f"{name}, line {number:,} is not a term. Write: {wanted}")
+                wanted = "a phrase, a tab, forms separated by |, and optionally a tab and “any” (ignores case)"
+                raise DataError(f"{name}, line {number:,} is not a term. Write {wanted}")
             terms.append(Term(source, tuple(dict.fromkeys(forms)), bool(flags), number))
         if not terms:
-            raise DataError(f"{name} has no terms. Write one per line: phrase, tab, translation")
+            raise DataError(f"{name} has no terms. Write one per line, with a tab between phrase and translation")
         return cls(terms, name)
 
     def find(self, text: str) -> list[Term]:

@@ -160,7 +160,7 @@ def _sentencepiece(file: Path, data: bytes) -> Any:
         raise DataError(f"{file} is not a SentencePiece model: {str(error)[:100]}") from None
     ids = (model.pad_id(), model.unk_id(), model.eos_id(), model.bos_id())
     if ids != (PAD, UNK, EOS, -1):
-        raise DataError(f"{file} has pad, unk, eos, bos = {ids}; nmt requires (0, 1, 2, -1)")
+        raise DataError(f"{file} has the ids {ids} for pad, unk, eos and bos, but nmt requires (0, 1, 2, -1)")
     return model
 
 
@@ -172,7 +172,7 @@ class Tokenizer:
 
     def __init__(self, file: Path) -> None:
         if not file.is_file():
-            raise MissingError(f"no tokenizer {file}")
+            raise MissingError(f"the tokenizer {file} does not exist. Check the path")
         data = file.read_bytes()
         self.moses = MosesBpe(file) if is_moses_file(data) else None
         self._model: Any = self.moses or _sentencepiece(file, data)
@@ -222,7 +222,7 @@ class Tokenizer:
         """Return [id] for a token, or [] for "". Raises DataError if the token is not in the vocabulary."""
         ids = [self._model.piece_to_id(token)] if token else []
         if ids == [UNK]:
-            raise DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
+            raise DataError(f"the vocabulary lacks the token {token[:40]!r} of decoding.target_prefix")
         return ids
 
     @functools.cached_property

@@ -46,7 +46,7 @@ def choose(
         kind = by_suffix
         if not kind and not _has_lines(file):
             known = ", ".join(SUFFIXES)
-            wrong = f"{file} is of a format that nmt cannot read: it reads {known}, and lines of text"
+            wrong = f"nmt cannot read the format of {file}. It reads {known}, and lines of text"
             if shared := SUFFIXES.get(file.suffix.lower()):
                 name, marker = FORMATS[shared].name, FORMATS[shared].marker.decode()
                 wrong = f"{file} has a suffix of the format {name}, but does not begin with {marker}"
@@ -63,7 +63,7 @@ def check_lines(files: Iterable[Path], kind: str | None) -> None:
     for file in files:
         found = kind or kind_of(file)
         if found in FORMATS or not (kind or _has_lines(file)):
-            other = f"a document ({found})" if found else "of no known format"
+            other = f"a document ({found})" if found else "of an unknown format"
             wrong = f"--shard translates lines, and {file} is {other}"
             raise UsageError(f"{wrong}. Leave out --shard, or use --format text")
 

@@ -70,7 +70,7 @@ def _decoded(data: bytes, encoding: Encoding) -> tuple[str, Encoding]:
     try:
         text = data.decode(encoding.name)
     except UnicodeDecodeError as error:
-        wrong = f"the input is not {encoding.name.upper()}, at byte {error.start + len(encoding.mark):,}"
+        wrong = f"the input is not {encoding.name.upper()}: byte {error.start + len(encoding.mark):,} is invalid"
         raise DataError(f"{wrong}. Convert it to UTF-8, for example with iconv") from None
     if "\0" in text:
         raise DataError("the input has NUL characters, so it is not a text file. Check its format")

@@ -41,7 +41,7 @@ class Format:
         try:
             return data.decode()
         except UnicodeDecodeError as error:
-            wrong = f"the input is not UTF-8, at byte {error.start:,}"
+            wrong = f"the input is not UTF-8: byte {error.start:,} is invalid"
             raise DataError(f"{wrong}. Convert it, for example with {self.to_utf8}") from None
 
 

@@ -26,7 +26,7 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise DataError(f"{name[:60]} is not {encoding.upper()}, at byte {error.start:,}") from None
+        raise DataError(f"{name[:60]} is not {encoding.upper()}: byte {error.start:,} is invalid") from None
     if "<!ENTITY" in text:
         raise DataError(f"{name[:60]} declares entities, which nmt does not read")
     if text.count("<") > _MOST_TAGS:

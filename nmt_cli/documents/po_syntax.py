@@ -156,7 +156,7 @@ def _fields(source: str) -> Iterator[Field]:
     while end < len(source):
         token = _PO_TOKEN.match(source, end)
         if not token:
-            raise _syntax_error(source, end, f"“{printable(source[end : end + 40])}”")
+            raise _syntax_error(source, end, f"the unexpected text “{printable(source[end : end + 40])}”")
         start, end = token.span()
         if token["string"] and last is None:
             raise _syntax_error(source, start, "a string without a keyword")

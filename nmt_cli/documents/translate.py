@@ -37,12 +37,12 @@ def runner(
     if kind == "jsonl":
         wrong.append("--format jsonl")
     if wrong:
-        raise UsageError(f"{wrong[0]} is for plain lines: leave it out, or the markup and --protect")
+        raise UsageError(f"{wrong[0]} works on plain lines only, not with a document, --markup or --protect")
     if kind == "text":
         protection = ReadOptions(protect=bool(protect), **reading).protection()
         return partial(translate_lines, is_html=bool(markup), protection=protection)
     if markup:
-        raise UsageError("--markup is for lines, --format html for a whole file. Leave one of them out")
+        raise UsageError("--markup is for lines, and --format html is for a whole file. Remove one of the two")
     return partial(translate_file, kind=kind, reading=ReadOptions(protect=protect is not False, **reading))
 
 

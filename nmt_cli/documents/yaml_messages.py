@@ -145,7 +145,7 @@ def _parsed(source: str) -> list[_Node]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = printable(getattr(error, "problem", None) or "a character that YAML does not allow", 100)
-        raise wrong(source, getattr(mark, "index", 0), _KIND, f"a syntax error: {problem}") from None
+        raise wrong(source, getattr(mark, "index", 0), _KIND, f"a syntax error ({problem})") from None
     if not any(not root.is_scalar for root in roots):
         raise DataError("this is not a YAML file of messages: it has neither a mapping nor a list")
     return roots

@@ -194,7 +194,7 @@ def get_build_hook() -> type[Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compile the engine. Other options go to the compiler.")
     parser.add_argument("--output", type=Path, default=LIBRARY, help="library file (default: where nmt loads it from)")
-    parser.add_argument("--target", help="zig's name of a system, such as aarch64-linux-gnu.2.17 (default: this)")
+    parser.add_argument("--target", help="zig target, such as aarch64-linux-gnu.2.17 (default: this system)")
     parser.add_argument("--levels", default="", help="levels, separated by commas (default: all levels of the target)")
     arguments, flags = parser.parse_known_args()
     try:

@@ -59,7 +59,7 @@ def fastest_level(compiled: Sequence[str], runnable: Sequence[str]) -> str | Non
     wanted = os.environ.get("NMT_ENGINE", "")
     levels = [level for level in runnable if level in compiled]
     if wanted and wanted not in levels:
-        raise UsageError(f"NMT_ENGINE={wanted} cannot run on this CPU. It runs {', '.join(levels)}")
+        raise UsageError(f"NMT_ENGINE={wanted} is not available. This engine and CPU support {', '.join(levels)}")
     return wanted or next(iter(levels), None)
 
 
@@ -67,7 +67,7 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
     """Return the library and its level, or None and the reason."""
     wanted = os.environ.get("NMT_ENGINE", "")
     if wanted not in ("", OFF, *LEVELS):
-        raise UsageError(f"NMT_ENGINE={printable(wanted, 40)} is unknown. It may be {', '.join(LEVELS)} or {OFF}")
+        raise UsageError(f"NMT_ENGINE must be {', '.join(LEVELS)} or {OFF}, not {printable(wanted, 40)}")
     if wanted == OFF:
         return None, f"NMT_ENGINE={OFF}"
     try:
@@ -75,7 +75,7 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
     except OSError as error:
         reason = f"it cannot be loaded: {error}" if path.exists() else "nmt was installed without it"
         if wanted:
-            raise UsageError(f"NMT_ENGINE={wanted}: there is no engine, {reason}. Unset it or reinstall nmt") from None
+            raise UsageError(f"NMT_ENGINE={wanted} needs the engine, but {reason}. Unset it or reinstall nmt") from None
         return None, reason
     level = fastest_level(_names(shared, "compiled"), _names(shared, "runnable"))
     return (shared, level) if level else (None, "it is compiled for other CPUs")

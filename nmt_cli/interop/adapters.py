@@ -28,7 +28,7 @@ OFFLINE = {"local_files_only": True, "trust_remote_code": False}
 MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # Marian's command line, for python -c
 MARIAN_OPTIONS = ("--cpu-threads", "1", "--quiet")
 PRE_NORM = (
-    "translations were not compared, because with pre-norm Marian's decoder does not normalize keys and values, but "
+    "translations were not compared: with pre-norm, Marian's decoder does not normalize keys and values, although "
     "its training and its scorer do."
 )
 TokenIds = list[int]

@@ -65,7 +65,7 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
         raise ValueError("it has too many files, or two of the same name")
     for name in names:
         if name.startswith("/") or "\\" in name or ".." in name.split("/") or not name.isprintable():
-            raise ValueError(f"it has a file with the name {name!r}")
+            raise ValueError(f"it has a file with the unsafe name {name!r}")
     folders = [name.removesuffix(f"/{METADATA}") for name in names if name.endswith(f"/{METADATA}")]
     roots = [folder for folder in folders if "/" not in folder]
     if len(roots) != 1:

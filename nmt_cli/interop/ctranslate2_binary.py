@@ -57,7 +57,7 @@ class Binary:
             file.seek(offset)
             data = file.read(count * WIDTHS[kind])
         if len(data) < count * WIDTHS[kind]:
-            raise DataError(f"{self.path} was cut while it was read")
+            raise DataError(f"{self.path} was truncated while it was read")
         if TYPES[kind] == "bfloat16":
             array = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
         else:
@@ -112,7 +112,7 @@ class _Reader:
         form = f"<{code}"
         data = self.file.read(struct.calcsize(form))
         if len(data) < struct.calcsize(form):
-            raise ValueError(f"it ends at byte {self.size:,}, in the middle")
+            raise ValueError(f"it ends too early, at byte {self.size:,}")
         return struct.unpack(form, data)
 
     def number(self, code: str) -> int:
@@ -125,7 +125,7 @@ class _Reader:
         *characters, end = self.numbers(f"{length}B")
         name = bytes(characters).decode()
         if end or not name.isprintable():
-            raise ValueError(f"a name is {name!r}")
+            raise ValueError(f"the name {name!r} is not valid")
         return name
 
     def count(self, what: str) -> int:
@@ -191,6 +191,6 @@ def _read_variable(reader: _Reader, name: str, version: int) -> Variable:
     offset = reader.file.tell()
     variable = Variable(shape, code, offset)
     if count != variable.elements * WIDTHS[code] or offset + count > reader.size:
-        raise ValueError(f"the bytes of {name} are not there")
+        raise ValueError(f"the bytes of {name} are missing or do not fit its shape")
     reader.file.seek(offset + count)
     return variable

@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError, MissingError, printable
 from nmt_cli.transformer.model import LAYER_NORM_EPSILON
 
 CONFIG = "config.json"
-NOTHING_LIKE = "the model of nmt has nothing like"
+UNSUPPORTED = "nmt does not support"
 SURROGATE = re.compile("[\ud800-\udfff]")
 SPECIALS = [*SPECIAL]  # <pad>, <unk>, </s>
 
@@ -71,13 +71,13 @@ def _check(config: dict[str, Any], path: Path) -> None:
     epsilon = config.get("layer_norm_epsilon", LAYER_NORM_EPSILON)
     wrong = {
         f"the layer norm epsilon {epsilon!r}": epsilon != LAYER_NORM_EPSILON,
-        "a start of the source (add_source_bos)": config["add_source_bos"] is not False,
-        "a decoder that its caller starts (decoder_start_token)": type(config.get("decoder_start_token")) is not str,
+        "a BOS token before the source (add_source_bos)": config["add_source_bos"] is not False,
+        "a decoder without a start token (decoder_start_token)": type(config.get("decoder_start_token")) is not str,
         "multi-query attention": bool(config.get("multi_query_attention")),
-        "another quantization (quantization_type)": config.get("quantization_type", 0) != 0,
+        "this kind of quantization (quantization_type)": config.get("quantization_type", 0) != 0,
     }
     if lacking := [feature for feature, present in wrong.items() if present]:
-        raise DataError(f"{path} cannot be imported: {NOTHING_LIKE} {printable(lacking[0], 100)}")
+        raise DataError(f"{path} cannot be imported: {UNSUPPORTED} {printable(lacking[0], 100)}")
     types = {"unk_token": str, "eos_token": str, "add_source_eos": bool}
     if wrong_type := [name for name, kind in types.items() if type(config[name]) is not kind]:
         raise DataError(f"{path} is damaged: {wrong_type[0]} must be a {types[wrong_type[0]].__name__}")
@@ -115,7 +115,7 @@ def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -
     if not tokens[0]:
         tokens = [_read_tokens(directory, side) for side in ("source", "target")]
     if not all(tokens):
-        raise MissingError(f"no shared_vocabulary.json in {directory}, nor source_ and target_vocabulary.json")
+        raise MissingError(f"{directory} needs shared_vocabulary.json, or source_ and target_vocabulary.json")
     pad = SPECIALS[PAD]
     has_pad = config["decoder_start_token"] == pad and all(pad in side for side in tokens)
     has_pad = has_pad and is_never_produced(binary, tokens[1].index(pad))

@@ -16,7 +16,7 @@ from nmt_cli.corpus.tokenizer import PAD
 from nmt_cli.interop.adapters import CTranslate2
 from nmt_cli.interop.ctranslate2_binary import Binary, read_binary
 from nmt_cli.interop.ctranslate2_config import (
-    NOTHING_LIKE,
+    UNSUPPORTED,
     Vocabularies,
     has_explicit_eos,
     read_config,
@@ -77,7 +77,7 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
         tensors = convert(binary, recipe.model, vocabularies, config["decoder_start_token"], layout)
     except (RuntimeError, IndexError, ValueError) as error:  # raised by torch and NumPy
         what = printable(error, 150)
-        raise DataError(f"{binary.path} cannot be imported: its variables do not fit together: {what}") from None
+        raise DataError(f"{binary.path} cannot be imported: its variables do not fit together ({what})") from None
     check_settings(tensors, recipe.model, binary.path)
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -103,7 +103,7 @@ def _same(binary: Binary, name: str, default: int) -> int:
     """Return an attribute of encoder and decoder. Raise DataError if its two values are different."""
     values = {binary.number(f"{side}/{name}", default) for side in ("encoder", "decoder")}
     if len(values) > 1 or not float(value := min(values)).is_integer():
-        raise DataError(f"{binary.path} cannot be imported: the model of nmt has one {name} for encoder and decoder")
+        raise DataError(f"{binary.path} cannot be imported: encoder and decoder must have the same integer {name}")
     return int(value)
 
 
@@ -115,7 +115,7 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
     code = _same(binary, "activation", 0)
     if code not in ACTIVATIONS:
         what = UNSUPPORTED_ACTIVATIONS.get(code, f"the activation {code}")
-        raise DataError(f"{binary.path} cannot be imported: {NOTHING_LIKE} {what}")
+        raise DataError(f"{binary.path} cannot be imported: {UNSUPPORTED} {what}")
     if heads < 1 or d_model % heads:
         raise DataError(f"{binary.path} is damaged: {heads} heads cannot share {d_model} channels")
     layers = [depth(binary, side) for side in ("encoder", "decoder")]
@@ -144,7 +144,7 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
         sizes |= {"encoder_layers": layers[0], "decoder_layers": layers[1]}
     parameters = parameter_count(foreign_recipe({"model": sizes}, binary.path).model, max(src_rows, tgt_rows))
     if parameters > MAX_EXPANSION * binary.path.stat().st_size:
-        raise DataError(f"{binary.path} cannot be imported: its layers share weights, which layers of nmt cannot do")
+        raise DataError(f"{binary.path} cannot be imported: its layers share weights, which nmt does not support")
     src, tgt, output = (_embedding(binary, side) for side in ("src", "tgt", "output"))
     shared = vocabularies.ids[0] == vocabularies.ids[1] and src.shape == tgt.shape and bool((src == tgt).all())
     tied = tgt.shape == output.shape and bool((tgt == output).all())
@@ -304,5 +304,5 @@ def rounding(binary: Binary) -> str:
     if not rows:
         return ""
     if not other:
-        return "In 8 bits the engine computes with the integers of the file."
-    return f"In 8 bits the engine rounds {other:,} of the {rows:,} rows of weights again."
+        return "In int8, the engine uses the integers of the file unchanged."
+    return f"In int8, the engine requantizes {other:,} of the {rows:,} rows of weights."

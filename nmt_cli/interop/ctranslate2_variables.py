@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from nmt_cli.interop.ctranslate2_binary import Binary
-from nmt_cli.interop.ctranslate2_config import NOTHING_LIKE
+from nmt_cli.interop.ctranslate2_config import UNSUPPORTED
 from nmt_cli.system.errors import DataError, printable
 
 SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # default number of heads
@@ -33,13 +33,13 @@ FEATURES = {
     "embeddings_1/": "source features",
     "num_heads_kv": "multi-query attention",
     "multi_query": "multi-query attention",
-    "layernorm_embedding": "a layer norm of embeddings",
-    "project_": "projections of embeddings",
-    "sliding_window": "a sliding window of attention",
-    "q_norm": "norms of queries",
-    "queries_scale": "a scale of queries",
-    "scale_outputs": "a scale of logits",
-    "softcapping": "a limit of logits",
+    "layernorm_embedding": "layer normalization of embeddings",
+    "project_": "embedding projections",
+    "sliding_window": "sliding-window attention",
+    "q_norm": "query normalization",
+    "queries_scale": "query scaling",
+    "scale_outputs": "logit scaling",
+    "softcapping": "logit soft-capping",
 }
 OFF = "alibi", "multi_query_attention"  # attributes that must be 0
 WITHOUT_EFFECT = (  # attributes that only matter with ALiBi, or that read_config checks
@@ -92,7 +92,7 @@ def check_features(binary: Binary) -> None:
                 continue
             raise DataError(f"{binary.path} is damaged: {name} must be a whole number from {low} to {high}")
         feature = next((text for part, text in FEATURES.items() if part in name), f"the variable {name}")
-        raise DataError(f"{binary.path} cannot be imported: {NOTHING_LIKE} {printable(feature, 100)}")
+        raise DataError(f"{binary.path} cannot be imported: {UNSUPPORTED} {printable(feature, 100)}")
 
 
 def depth(binary: Binary, side: str) -> int:

@@ -52,12 +52,12 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     recipe = loaded.recipe
     tokenizer = Tokenizer(loaded.tokenizer_file)
     if target == "hf" and tokenizer.moses:
-        raise DataError("cannot export: transformers has no tokenizer for bpe.model. --to argos and ctranslate2 work")
+        raise DataError("cannot export: transformers has no tokenizer for bpe.model. Use --to argos or ctranslate2")
     texts, references = comparison_lines(recipe, file, loaded.directory)
     longest = recipe.model.max_length - recipe.decoding.extra_length
     sizes = {i: len(ids) for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
     if not sizes:
-        raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to compare on")
+        raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to verify with")
     lines = {i: texts[i] for i in sizes}
     length = round(statistics.median(sizes.values()))
     # The libraries divide scores by length ** penalty. At the median length, this grows as fast as our length penalty.
@@ -108,12 +108,12 @@ def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> t
             raise MissingError(f"no file {file}")
         return [normalize(line) for line in read_lines(file)], []
     if recipe.corpus.name is None:  # an imported model
-        raise MissingError("the export is compared on real sentences. Give --lines FILE")
+        raise MissingError("the export is verified with real sentences. Pass --lines FILE")
     data = recipe.corpus.directory
     beside_runs = model.resolve().parent.parent.parent / data  # beside the runs/ of a model in runs/NAME/model
     found = [directory for directory in (data, beside_runs) if artefact.present(directory)]
     if not found:
-        raise MissingError(f"the export is compared on real sentences, and {data} is not here. Give --lines FILE")
+        raise MissingError(f"the export is verified with real sentences, and {data} is missing. Pass --lines FILE")
     src, tgt = open_corpus(found[0]).lines("dev")
     return [normalize(line) for line in src[:DEV_LINES]], tgt[:DEV_LINES]
 

@@ -52,7 +52,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
     name = directory.resolve().name
     if not directory.exists():
         if not hub.HUB_NAME.fullmatch(str(source)):
-            raise MissingError(f"no file or directory {source}. A model of the hub is named OWNER/NAME")
+            raise MissingError(f"no file or directory {source}. To import from the hub, pass OWNER/NAME")
         directory = hub.download(str(source))
         name = f"{str(source).partition('@')[0]}@{directory.name}"
     read = next((reader for matches, reader in FORMATS if matches(directory)), read_transformers)
@@ -79,7 +79,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
     if (corpus.src, corpus.tgt) == UNNAMED:
-        say("Its files do not name its languages. Name them: nmt import --src CODE --tgt CODE")
+        say("Its files do not name its languages. To set them: nmt import --src CODE --tgt CODE")
     return out
 
 
@@ -105,7 +105,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     Raises DataError if they differ.
     """
     if adapter is None:
-        return "It has not been compared: its toolkit, pymarian or ctranslate2, is not installed."
+        return "The import was not verified: its toolkit, pymarian or ctranslate2, is not installed."
     sources = _random_lines(tokenizer)
     targets = _random_lines(tokenizer.target)
     tags = [
@@ -122,7 +122,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
         translator = Translator.of(model, tokenizer, recipe, torch.float32)
         return compare(translator, adapter, dict(enumerate(lines)), exact=True)[0]
     except (DataError, DivergedError) as error:
-        raise DataError(f"{recipe.name} does not compute the same as our model with its weights: {error}") from None
+        raise DataError(f"{recipe.name} and its import give different results: {error}") from None
 
 
 def _random_lines(side: Tokenizer) -> list[str]:

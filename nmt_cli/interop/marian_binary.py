@@ -72,7 +72,7 @@ def _array(name: str, kind: int, shape: tuple[int, ...], data: bytes) -> Array:
     count = math.prod(shape)
     needed = count * (4 if kind == FLOAT32 else 1) + 4 * (kind in INT8)
     if min(shape, default=0) < 0 or needed > len(data):
-        raise ValueError(f"{name} claims {shape} in {len(data):,} bytes")
+        raise ValueError(f"{name} claims the shape {shape} in {len(data):,} bytes")
     if kind == TEXT and name.startswith(TEXT_PREFIX):
         return np.frombuffer(data, np.int8, count)
     if kind == FLOAT32:
@@ -82,7 +82,7 @@ def _array(name: str, kind: int, shape: tuple[int, ...], data: bytes) -> Array:
         raise ValueError(f"{name} has type {kind:#x} ({type_name}); float32 and intgemm8 can be read")
     (multiplier,) = struct.unpack_from("<f", data, count)
     if not (math.isfinite(multiplier) and multiplier > 0):
-        raise ValueError(f"{name} has the multiplier {multiplier}")
+        raise ValueError(f"{name} has the invalid multiplier {multiplier}")
     values = np.frombuffer(data, np.int8, count).astype(np.float32) / np.float32(multiplier)
     if name.endswith(EMBEDDING) or len(shape) != 2:
         return values.reshape(shape)

@@ -90,7 +90,7 @@ def read_marian(directory: Path) -> ForeignModel:
     ours = from_transformers(tensors, recipe.model, id_maps, id_maps[1][0], directory)
     shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
-        raise DataError(f"{file} cannot be imported: its options do not fit its tensors: {difference}")
+        raise DataError(f"{file} cannot be imported: its options do not fit its tensors ({difference})")
     # For the comparison with Marian, write a file with float32 weights. With 8-bit weights, Marian would round the
     # activations. It cannot read packed files.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
@@ -135,7 +135,7 @@ def find_files(directory: Path) -> tuple[Path, list[Path]]:
     if len(vocabularies) == 1:
         vocabularies *= 2
     if len(vocabularies) != 2:
-        raise DataError(f"{directory}: which vocabulary belongs to which side? Name two in decoder.yml, under vocabs")
+        raise DataError(f"{directory} needs a source and a target vocabulary. List both in decoder.yml, under vocabs")
     paths = [directory / name for name in (models[0], *vocabularies)]
     if missing := [path for path in paths if not path.is_file()]:
         raise MissingError(f"no file {missing[0]}")
@@ -176,7 +176,7 @@ def _norms(options: Options) -> tuple[str, str, str]:
 def check_options(options: Options, source: Path) -> None:
     """Raise DataError if a required option is not a valid number, or if there are options that we do not support."""
     for key, least in REQUIRED.items():
-        value = options.get(key, "not there")
+        value = options.get(key, "missing")
         if not (_is_number(value) and int(value) >= least):
             raise DataError(f"{source} is damaged: its option {key} is {str(value)[:40]}")
     supported = SUPPORTED | {"transformer-decoder-dim-ffn": ["0", options.get("transformer-dim-ffn")]}
@@ -187,7 +187,7 @@ def check_options(options: Options, source: Path) -> None:
     if _norms(options) not in NORMS:
         wrong.append(f"the operations {' / '.join(_norms(options))} before, after and above its layers")
     if wrong:
-        raise DataError(f"{source} cannot be imported: the model of nmt does not have {', '.join(wrong)}")
+        raise DataError(f"{source} cannot be imported: nmt does not support {', '.join(wrong)}")
 
 
 def is_recurrent(options: Options) -> bool:
@@ -244,7 +244,7 @@ def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -
     for ours, theirs, is_matrix in _layer_tensors(options):
         result[ours] = take(theirs).t() if is_matrix else take(theirs, False)
     if unused:
-        raise DataError(f"{source} cannot be imported: the model of nmt has nothing like its tensor {min(unused)}")
+        raise DataError(f"{source} cannot be imported: nmt has no equivalent of its tensor {min(unused)}")
     return result
 
 
@@ -264,7 +264,7 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
             entries = _read_yaml(file).items()
             ids = {name: int(number) if _is_number(number) else number for name, number in entries}
         else:
-            raise DataError(f"{file} is a vocabulary that cannot be imported; .spm and .yml can")
+            raise DataError(f"{file} cannot be imported: a vocabulary must be a .spm or .yml file")
         if "<pad>" in ids:
             ids["<pad> of Marian"] = ids.pop("<pad>")
         vocabularies.append(in_our_order({**ids, "<pad>": size}, size + 1, file))

@@ -30,7 +30,7 @@ def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
     header = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size else (0,) * 6
     magic, _, frequent, _, offset_count, entry_count = header
     if magic != MAGIC or HEADER.size + 8 * offset_count + 4 * entry_count != len(data) or offset_count < 1:
-        raise DataError(f"{file} is damaged or no shortlist of Marian")
+        raise DataError(f"{file} is damaged or not a Marian shortlist")
     offsets = np.frombuffer(data, "<u8", offset_count, HEADER.size)
     entries = np.frombuffer(data, "<u4", entry_count, HEADER.size + 8 * offset_count)
     our_ids = {theirs: ours for ours, theirs in enumerate(id_maps[1]) if ours}  # without PAD, which Marian lacks

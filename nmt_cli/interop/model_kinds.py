@@ -35,7 +35,7 @@ def _describe_or_warn(path: Path) -> StoredModel | None:
     try:
         kind = kind_of(path)
         if not kind and (has_ctranslate2_model(path) or has_marian_binary(path)):
-            warn(f"{path} is skipped: its files do not name its languages. Name them: nmt import --src CODE --tgt CODE")
+            warn(f"{path} is skipped: its files do not name its languages. Set them: nmt import --src CODE --tgt CODE")
         return kind.describe(path) if kind else None
     except (NmtError, OSError) as error:
         reason = str(from_os_error(error) if isinstance(error, OSError) else error)

@@ -57,7 +57,7 @@ def imported(model: Path) -> Path:
     lines = done.stderr.decode(errors="replace").strip().split("\n")
     if done.returncode and not artefact.present(directory):  # otherwise, another process has imported it
         kinds = {kind.exit_code: kind for kind in NmtError.__subclasses__()}
-        failure = lines[-1].partition(": error: ")[2] or f"the import of {model} ended with {done.returncode}"
+        failure = lines[-1].partition(": error: ")[2] or f"the import of {model} failed with code {done.returncode}"
         raise kinds.get(done.returncode, DataError)(failure)
     for line in lines:
         say(line)

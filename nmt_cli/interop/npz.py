@@ -32,7 +32,7 @@ def read_arrays(file: Path) -> dict[str, Array]:
             for member in archive.infolist():
                 bytes_left -= member.file_size
                 if bytes_left < 0 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise ValueError(f"{member.filename} would have more bytes than weights can have")
+                    raise ValueError(f"{member.filename} is too large or compressed in an unusual way")
                 with archive.open(member) as stream:
                     arrays[member.filename.removesuffix(".npy")] = _read_array(stream, member)
     except UNREADABLE as error:
@@ -47,10 +47,10 @@ def _read_array(stream: Any, member: zipfile.ZipInfo) -> Array:
     try:
         shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
     except (MemoryError, RecursionError, TokenError):  # raised by Python's parser
-        raise ValueError(f"{member.filename} has no header of .npy") from None
+        raise ValueError(f"{member.filename} has no valid .npy header") from None
     size = math.prod(shape) * dtype.itemsize
     if dtype.kind not in "iuf" or min(shape, default=0) < 0 or stream.tell() + size != member.file_size:
-        raise ValueError(f"{member.filename} claims {shape} of {dtype} in {member.file_size:,} bytes")
+        raise ValueError(f"{member.filename} claims the shape {shape} of {dtype} in {member.file_size:,} bytes")
     data = stream.read(size + 1)  # reading past the end makes zipfile verify the checksum
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if fortran_order else "C")
     return array if TEXT_PREFIX in member.filename else array.astype(np.float32)

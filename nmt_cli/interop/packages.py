@@ -15,7 +15,7 @@ def import_package(name: str) -> Any:
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise UsageError(f'this needs the package {error.name}. Install it: pip install "nmt-cli[export]"') from None
+        raise UsageError(f'the package {error.name} is missing. Install it: pip install "nmt-cli[export]"') from None
     if name == "transformers":
         module.logging.set_verbosity_error()
         module.logging.disable_progress_bar()

@@ -94,15 +94,17 @@ def _read_config(directory: Path, weight_bytes: int) -> Any:
     except Exception as error:  # transformers raises many kinds
         raise DataError(f"{directory / 'config.json'} is damaged: {str(error)[:150]}") from None
     if config.model_type not in ("marian", "pegasus"):
-        raise DataError(f"{directory} is a {config.model_type} model; only Marian can be imported")
+        raise DataError(f"{directory} is a {config.model_type} model; only marian and pegasus models can be imported")
     activation = config.activation_function
     features = {
         "embeddings scaled by sqrt(d_model)": config.scale_embedding,
-        f"no activation {activation}": activation in ACTIVATIONS,
-        **{f"one {name}": len({getattr(config, key) for key in keys}) == 1 for name, keys in marian.CONFIG.items()},
+        f"an activation other than {activation}": activation in ACTIVATIONS,
+        **{
+            f"a single {name}": len({getattr(config, key) for key in keys}) == 1 for name, keys in marian.CONFIG.items()
+        },
     }
     if lacking := [feature for feature, present in features.items() if not present]:
-        raise DataError(f"{directory} cannot be imported: unlike it, the model of nmt has {' and '.join(lacking)}")
+        raise DataError(f"{directory} cannot be imported: nmt requires {' and '.join(lacking)}")
     _check_sizes(directory, config, weight_bytes)
     return config
 

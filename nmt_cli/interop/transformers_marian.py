@@ -133,7 +133,7 @@ def from_transformers(
         return _from_transformers(tensors, settings, id_maps, start)
     except (RuntimeError, IndexError, KeyError) as error:  # raised by torch
         what = str(error).partition("\n")[0][:150]
-        raise DataError(f"{source} cannot be imported: its tensors do not fit together: {what}") from None
+        raise DataError(f"{source} cannot be imported: its tensors do not fit together ({what})") from None
 
 
 def _from_transformers(
@@ -169,7 +169,7 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions == "learned" or widths != {settings.d_model}:
         raise DataError(
-            "cannot export: Marian needs sinusoidal positions, and num_heads x d_k and x d_v equal to d_model"
+            "cannot export: Marian needs sinusoidal positions, and num_heads x d_k and num_heads x d_v must be d_model"
         )
     if settings.norm == "pre" and len(_embedding_names(settings)) > 1:
         raise DataError("cannot export: with pre-norm (Pegasus) source, target and output must share one embedding")

@@ -60,6 +60,9 @@ def compare(
         rows = [[str(numbers[i]), *decode([ours[i][:-1], theirs[i][:-1]])] for i in differing[:MAX_LISTED]]
         table("lines that differ", ["line", "ours", "theirs"], rows)
     if exact and not (len(differing) <= 1 + MAX_DIFFERING * len(ended) and largest <= TOLERANCE):
-        must = f"log-probabilities must agree within {TOLERANCE:g}, and all but {MAX_DIFFERING:.0%} of translations"
-        raise DataError(f"the copy is not kept: {must}. {report}")
+        must = (
+            f"log-probabilities must agree within {TOLERANCE:g}, and at most {MAX_DIFFERING:.0%} of translations "
+            "may differ"
+        )
+        raise DataError(f"the copy was discarded because {must}. {report}")
     return report, ours, theirs

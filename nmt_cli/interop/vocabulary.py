@@ -27,7 +27,7 @@ def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
     if missing := [name for name in SPECIAL if name not in ids]:
         raise DataError(f"{source} has no token {missing[0]}")
     if len(numbers) < len(ids) or len({*numbers}) < len(numbers):
-        raise DataError(f"{source} does not give its tokens distinct numbers below {size}")
+        raise DataError(f"the token numbers in {source} must be distinct and below {size}")
     ids = ids | {f"{UNNAMED_PREFIX}{number}>": number for number in {*range(size)} - {*numbers}}
     return {name: ids[name] for name in [*SPECIAL, *sorted(ids.keys() - SPECIAL.keys(), key=ids.__getitem__)]}
 
@@ -45,7 +45,7 @@ def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separa
         files = files[:1]
     models = [_renumber(file, [*side]) for file, side in zip(files, vocabularies, strict=False)]
     if not separate and len(models) == 2 and any(model.trainer_spec.model_type != UNIGRAM for model in models):
-        raise DataError(f"{files[0].parent} has two BPE models over one vocabulary. Two unigram models are supported")
+        raise DataError(f"{files[0].parent} has two BPE models for one vocabulary. Only unigram models may share one")
     return [model.SerializeToString() for model in models]
 
 

@@ -23,8 +23,8 @@ class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur i
 
 class Filters(Section):  # more filters, all off by default; recipes/README.md has their measurements
     language: bool = Field(False, description="drop pairs with a side that is surely in another language")
-    swapped: Literal["keep", "drop", "turn"] = Field("keep", description="pairs whose sides are swapped")
+    swapped: Literal["keep", "drop", "turn"] = Field("keep", description="treatment of pairs whose sides are swapped")
     numbers: bool = Field(False, description="drop pairs whose sides each have a digit that the other lacks")
     repeats: bool = Field(False, description="drop pairs with a side that repeats up to six words four times in a row")
-    min_letters: Share = Field(0, description="lowest share of letters among a side's characters other than spaces")
-    max_capitals: Share = Field(1, description="highest share of capitals in a side of at least ten letters")
+    min_letters: Share = Field(0, description="minimum share of letters in a side, spaces not counted")
+    max_capitals: Share = Field(1, description="maximum share of capitals in a side of at least ten letters")

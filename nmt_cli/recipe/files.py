@@ -18,7 +18,7 @@ def find(path: Path, beside: Path = Path()) -> Path:
             return candidate
     name = str(path).removeprefix("recipes/").removesuffix(".yaml")
     question = meant(name, [known for known, _ in listed()])
-    advice = "Give the path of a recipe file, or one that `nmt recipes` lists"
+    advice = "Pass the path of a recipe file, or a name that `nmt recipes` lists"
     raise MissingError(f"no recipe {path}. {question} {advice}".replace("  ", " "))
 
 

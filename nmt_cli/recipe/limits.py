@@ -38,4 +38,4 @@ def contradictions(model: Any) -> Iterator[str]:
     if model.positions != "learned" and model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
     if model.max_length * model.d_model > MAX_POSITION_NUMBERS:
-        yield f"model.max_length x d_model may be at most {MAX_POSITION_NUMBERS:,}: positions fill the memory"
+        yield f"model.max_length x model.d_model must be at most {MAX_POSITION_NUMBERS:,} to limit memory for positions"

@@ -29,7 +29,9 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
         old = merged.get(key)
         if isinstance(value, dict) and isinstance(old, list) and old and isinstance(old[0], dict):
             if len(old) > 1:
-                raise UsageError(f"{key} has {len(old)} entries: write the whole list in the recipe")
+                raise UsageError(
+                    f"{key} has {len(old)} entries, so it cannot be set in part. Write the whole list in the recipe"
+                )
             merged[key] = [merge(old[0], value)]  # for example, --set corpus.synthetic.beam=9 changes the only entry
         else:
             merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
@@ -72,12 +74,12 @@ def _contradictions(recipe: Recipe) -> Iterator[str]:
     if not (corpus.real_pairs or corpus.synthetic):
         yield "corpus.real_pairs=no requires corpus.synthetic"
     if corpus.limit and corpus.mix_src:
-        yield "corpus.limit would cut off corpus.mix_src. Leave one of them out"
+        yield "corpus.limit would cut off corpus.mix_src. Remove one of the two settings"
     if corpus.tokenizer.words and len({section.src for section in corpus.trained}) > 1:
         yield "corpus.tokenizer.words requires a single source language"
     yield from _wrong_sources(recipe)
     if recipe.is_augmented and corpus.format == "trees":
-        yield "corpus.augment changes text, not trees. Leave it out"
+        yield "corpus.augment supports text, not trees. Remove it"
     if recipe.averaging.with_start and not recipe.training.init_from:
         yield "averaging.with_start requires training.init_from"
     if any(len(span) not in (0, 2) or span != sorted(span) for span in (expect.pairs, expect.bleu)):
@@ -103,20 +105,20 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
         yield "corpus.synthetic needs the languages src and tgt, because corpus.sources has several targets"
     first_steps = [stage.from_step for stage in recipe.training.stages]
     if first_steps != sorted(set(first_steps)):
-        yield "training.stages must ascend in from_step"
+        yield "training.stages must be in ascending order of from_step"
 
 
 def _wrong_source(entry: TextSource) -> Iterator[str]:
     """Yield an error message for each contradiction between the settings of an entry."""
     where, corpus = f"corpus.sources: the entry of {entry.name}", entry.corpus or ""
     if entry.files and corpus:
-        yield f"{where} names both files and a corpus. Make it two entries"
+        yield f"{where} has both files and a corpus. Split it into two entries"
     if corpus and (entry.format or entry.columns or entry.score or entry.finished):
         yield f"{where} is not a file. Remove format, columns, score and finished"
     if entry.config and not corpus.startswith(("hub:", "wmt14-")):
         yield f"{where} is not a data set of the hub. Remove config"
     if entry.split != "train" and (entry.cleaning or entry.augment):
-        yield f"{where} is a {entry.split} set, which is never changed. Remove cleaning and augment"
+        yield f"{where} is a {entry.split} set, which is never cleaned or augmented. Remove cleaning and augment"
 
 
 def _corpus_name(values: dict[str, Any]) -> Any:
@@ -207,7 +209,7 @@ def override(text: str) -> dict[str, Any]:
     """Parse `key.key=value` into nested dicts. A value in brackets is a list."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise UsageError(f"--set {text[:60]}: write it as section.key=value")
+        raise UsageError(f"--set {text[:60]} is malformed. Write section.key=value")
     parts = map(str.strip, value[1:-1].split(","))
     change: Any = list(filter(None, parts)) if value.startswith("[") else value
     for part in reversed(key.strip().split(".")):
@@ -257,7 +259,7 @@ def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
 def _settings_of(model: Path) -> dict[str, Any]:
     """Return the settings that a recipe takes from the model in training.init_from: sizes, languages and tokenizer."""
     if not (model / "recipe.yaml").is_file():
-        raise MissingError(f"no model in {model} to start from. Name one: --set training.init_from=DIR")
+        raise MissingError(f"no model in {model} to start from. Pass --set training.init_from=DIR")
     stored = load_stored(model / "recipe.yaml").model_dump()
     languages = {side: stored["corpus"][side] for side in ("src", "tgt")}
     return {"model": stored["model"], "corpus": {**languages, "tokenizer": {"file": str(model / "tokenizer.model")}}}

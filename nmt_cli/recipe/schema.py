@@ -28,7 +28,7 @@ from nmt_cli.recipe.text_source import Augment, TextSource, Weight
 
 
 class Tokenizer(Section):  # the joint SentencePiece BPE model
-    vocabulary_size: int = Field(8000, ge=300, le=1_000_000, description="tokens, both languages together")
+    vocabulary_size: int = Field(8000, ge=300, le=1_000_000, description="number of tokens for both languages together")
     file: Annotated[str | None, MAY_CHANGE] = Field(None, description="existing model file to use instead of training")
     words: Annotated[bool, MAY_CHANGE] = Field(
         False, description="count the words of the source; decoding.spelling corrects typos with these counts"
@@ -44,7 +44,7 @@ class Synthetic(Section):  # real text in one language, which a model translates
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
     beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size of the model's search")
     sampling: bool = Field(False, description="sample from the model's probabilities instead of searching")
-    weight: Weight | None = Field(None, description="share of the tokens drawn, as in training.weights; null: 1")
+    weight: Weight | None = Field(None, description="weight of this text, as in training.weights; null: 1")
 
 
 SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side of the real text
@@ -74,7 +74,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     hold_out: int = Field(
         0,
         ge=0,
-        description="pairs to hold out for dev and test if they have no files; training has neither side of them",
+        description="pairs to hold out for each of dev and test without files; training uses neither of their sides",
     )
     mix_src: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, source side")
     mix_tgt: Annotated[list[str], MAY_CHANGE] = Field([], description="files of general text to mix in, target side")
@@ -221,18 +221,18 @@ class Training(Section):  # section 5 of the paper
     )
     weights: list[Weight] = Field(
         [],
-        description="shares of the tokens of train_src, of each source, of each synthetic entry; none: by size",
+        description="token shares of train_src, each source and each synthetic entry; none: by size",
     )
     temperature: float = Field(
         1, gt=0, le=100, description="without weights: shares are proportional to sizes ^ (1 / temperature)"
     )
-    stages: list[Stage] = Field([], description="other weights from later steps on")
+    stages: list[Stage] = Field([], description="different weights for later steps")
     augment: list[Augment] = Field(
-        [], description="augmentation of train_src, of each source, of each synthetic entry; none: corpus.augment"
+        [], description="augmentation of train_src, each source and each synthetic entry; none: corpus.augment"
     )
     tokens_per_step: int = Field(25_000, ge=1, description="average tokens per step, on each side")
     micro_batches: Annotated[int, OPERATION] = Field(
-        8, ge=1, le=4096, description="parts of a step; if there are more processes, one part for each"
+        8, ge=1, le=4096, description="parts of a step; one per process if there are more processes"
     )
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up")
     rate_factor: float = Field(1.0, ge=0, description="factor on the paper's learning rate")
@@ -311,7 +311,7 @@ class Expect(Section):  # expected results and their source; `train` and `reprod
     paper_bleu: float | None = Field(None, ge=0, le=100, description="the paper's figure (tokenized, compound-split)")
     paper_f1: float | None = Field(None, ge=0, le=100, description="the paper's F1 of labeled brackets")
     paper_dev_bleu: float | None = Field(None, ge=0, le=100, description="the paper's figure on its development set")
-    source: str | None = Field(None, description="where these numbers are from")
+    source: str | None = Field(None, description="source of these numbers")
 
 
 class Recipe(Section):  # all settings of one run

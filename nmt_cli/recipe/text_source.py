@@ -12,10 +12,10 @@ BitextFormat = Literal["text", "tsv", "csv", "tmx", "xliff", "jsonl", "parquet",
 
 
 class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
-    no_stop: Share = Field(0, description="share of pairs that lose their final stops, on both sides")
+    no_stop: Share = Field(0, description="share of pairs that lose the final period on both sides")
     typos: Share = Field(0, description="share of pairs with typos in a tenth of the source words, at least one")
     upper: Share = Field(0, description="share of pairs in upper case, on both sides")
-    title: Share = Field(0, description="share of pairs with a capital at each word, on both sides")
+    title: Share = Field(0, description="share of pairs with each word capitalized, on both sides")
     noise: Share = Field(0, description="share of pairs with the same emoji, number or URL added to both sides")
     joined: Share = Field(0, description="share of lines that join two or three successive pairs")
     bpe_dropout: Share = Field(
@@ -42,7 +42,7 @@ class TextSource(Section):  # parallel text: files, which may be compressed, or 
     min_score: float | None = Field(None, description="lowest score of pairs that are kept")
     finished: bool = Field(False, description="XLIFF: only segments that are approved or final")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as tm; empty: none")
-    weight: Weight | None = Field(None, description="share of the tokens drawn, as in training.weights; null: 1")
+    weight: Weight | None = Field(None, description="weight of this text, as in training.weights; null: 1")
     cleaning: Cleaning | None = Field(None, description="cleaning of this text alone; null: corpus.cleaning")
     filters: Filters | None = Field(None, description="filters of this text alone; null: corpus.filters")
     augment: Augment | None = Field(None, description="augmentation of this text alone; null: corpus.augment")

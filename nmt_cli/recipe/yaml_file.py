@@ -65,7 +65,7 @@ def _parse(data: bytes, max_values: int) -> Any:
         if not isinstance(event, yaml.ScalarEvent):
             levels.append(_Level(isinstance(event, yaml.MappingStartEvent)))
         elif _NO_TEXT.search(event.value):
-            raise _refusal("it has a character that is not text", event)
+            raise _refusal("it has a NUL or surrogate character", event)
         else:
             level.values.append(event.value)
         if len(levels) > MAX_DEPTH:

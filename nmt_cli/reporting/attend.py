@@ -52,7 +52,7 @@ def attend(
     layer = layer or layers[role]
     if layer > layers[role] or (head or 1) > settings.num_heads:
         size = f"{counted(layers[role], 'layer')}, with {counted(settings.num_heads, 'head')} per layer"
-        raise UsageError(f"--layer, --head: {ROLES[role]} has {size}")
+        raise UsageError(f"--layer or --head is too large: {ROLES[role]} has {size}")
     sentences, weights = _sentences(loaded, texts, translation)
     head = head or 1 + int(weights[0][role][layer - 1].amax(-1).mean(-1).argmax())
     data = {

@@ -75,8 +75,8 @@ def _data(r: Evidence) -> Iterator[Finding]:
     if not corpus:
         return
     if artefact.read_json(r.run.directory / "corpus.json").get("corpus") != corpus.identity:
-        what = "the run was trained on another corpus; with another tokenizer, ids stand for other tokens"
-        yield Finding(WRONG, what, corpus.directory, "name the run's own corpus: --data DIR")
+        what = "the run was trained on another corpus, so its token ids may stand for other tokens"
+        yield Finding(WRONG, what, corpus.directory, "pass the run's own corpus: --data DIR")
     report = corpus.directory / "cleaning.json"
     expected = settings.expect.pairs[:1]
     cleaning = artefact.read_json(report)
@@ -115,7 +115,7 @@ def _training(r: Evidence) -> Iterator[Finding]:
     enough = max(MIN_TOKENS_PER_STEP, 0.7 * training.tokens_per_step)
     if token_counts and (tokens := statistics.fmean(token_counts)) < enough:
         what = f"a step has {tokens:,.0f} target tokens; training.tokens_per_step is {training.tokens_per_step:,}"
-        do = f"start a new run with training.tokens_per_step of at least {MIN_TOKENS_PER_STEP:,}, better far more"
+        do = f"start a new run with training.tokens_per_step of at least {MIN_TOKENS_PER_STEP:,}, preferably far more"
         yield Finding(COSTLY, what, log, do)
 
 
@@ -223,6 +223,6 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
         lines += [f"Not checked, because the run does not have them yet: {', '.join(unchecked)}."] if unchecked else []
         text = "\n".join(lines)
     if sys.stdout is None:
-        raise OutputError("stdout is closed, so the findings cannot be printed. Open it")
+        raise OutputError("stdout is closed, so the findings cannot be printed. Redirect it to a file")
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))

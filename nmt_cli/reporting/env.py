@@ -30,7 +30,7 @@ def env(as_json: bool) -> str:
     rows = {
         **{"nmt": __version__, "python": platform.python_version(), "system": platform.platform()},
         **{name: installed.get(name, "not installed") for name in PACKAGES.split()},
-        "cpu": f"{cpu_model()}, {cores} cores to use",
+        "cpu": f"{cpu_model()}, {cores} usable cores",
         "cpu features": " ".join(flag for flag in FLAGS.split() if flag in features),
         "engine": library.describe(),
         "cuda": str(torch.version.cuda),

@@ -37,7 +37,7 @@ def reproduce(
         baseline = without_synthetic(settings, data)
         baseline_data = data.with_name(data.name + BASELINE_SUFFIX)
         baseline_run = run.with_name(run.name + BASELINE_SUFFIX)
-        say(f"the same without synthetic text: {baseline_run}")
+        say(f"repeating all stages without synthetic text in {baseline_run}")
         code = run_stages(baseline, baseline.corpus, baseline_data, baseline_run, options, score)
         if not code and first_process:
             compare_models(read_run(run, data), read_run(baseline_run, baseline_data), score)

@@ -54,8 +54,8 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
         rows.append(["correct pronouns (pairs of nouns unseen in training)", "", f"{right} of {total}"])
     say("5/5 score", *(f"{name}: {text}" for name, text in signatures.items()))
     if not sources:
-        say("There is no test set, so no test score. Name it: corpus.test_src and test_tgt, or set corpus.hold_out")
-    note = " (generated text: not comparable with anything)" if generated else ""
+        say("There is no test set, so no test score. Set corpus.test_src and corpus.test_tgt, or corpus.hold_out")
+    note = " (generated text, not comparable with other corpora)" if generated else ""
     table(f"{run.settings.name}: {run.corpus.manifest['name']}{note}", ["", "expected", *systems], rows)
     samples = list(zip(sources, references, translations, strict=True))
     for source, reference, translation in samples[:: max(1, math.ceil(len(samples) / SAMPLES))]:
@@ -82,12 +82,12 @@ def _warn_of_low_scores(run: RunFiles, split: str, scores: Sequence[Sequence[Sco
     before, after = scores[0][0], scores[-1][0]
     if after.score < before.score:
         fell = f"{split} {after.name} fell from {before.score:.2f} to {after.score:.2f}"
-        advice = "Lower training.rate_factor, or give more text"
+        advice = "Lower training.rate_factor, or train on more text"
         warn(f"{fell}: the model that training started from is better here. {advice}")
     expected = run.settings.expect.bleu if split == "test" else []
     if expected and after.score < expected[0]:
         low = f"test BLEU {after.score:.2f} is below the expected {expected[0]:g}"
-        warn(f"{low}. Find out why: nmt doctor {run.directory}")
+        warn(f"{low}. Find the cause with nmt doctor {run.directory}")
 
 
 def _expected(run: RunFiles, split: str, metric: str) -> str:

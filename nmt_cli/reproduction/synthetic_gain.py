@@ -37,7 +37,7 @@ def compare_models(run: RunFiles, baseline: RunFiles, score: Scorer) -> None:
     sources = run.corpus.lines("test")[0]
     beam = run.settings.decoding.beam
     if not sources:
-        return say("There is no test set, so nothing is compared")
+        return say("There is no test set, so the models are not compared")
     columns = []
     for candidate in candidates:
         lines = translate_held_out(candidate.run, candidate.model)["test"]
@@ -47,7 +47,7 @@ def compare_models(run: RunFiles, baseline: RunFiles, score: Scorer) -> None:
         words, milliseconds = measure_speed(candidate.model, sources[:TIMED_LINES], run.settings.decoding)
         columns.append([*scores, f"{megabytes:.2f}", f"{megabytes / 4:.2f}", f"{words:,.0f}", f"{milliseconds:.1f}"])
     labels = ["test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits"]
-    labels += [f"source words per second, one core, beam {beam}", f"a line alone, beam {beam}, ms"]
+    labels += [f"source words per second, one core, beam {beam}", f"milliseconds for a single line, beam {beam}"]
     rows = [list(row) for row in zip(labels, *columns, strict=True)]
     title = f"{run.settings.name}: with and without synthetic text"
     table(title, ["", *(candidate.name for candidate in candidates)], rows)
@@ -60,7 +60,7 @@ def _teacher(run: RunFiles, model: Path) -> _Candidate:
     decoding = loading.load_stored(model / "recipe.yaml").decoding
     settings = run.settings.model_copy(update={"decoding": decoding})
     files = replace(run, directory=run.directory / "teacher", settings=settings, model=manifest)
-    return _Candidate(f"teacher (scores by beam {decoding.beam})", files, model)
+    return _Candidate(f"teacher (scored with beam {decoding.beam})", files, model)
 
 
 def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:

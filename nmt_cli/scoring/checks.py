@@ -21,8 +21,8 @@ def hypothesis_warnings(report: Report) -> Iterator[str]:
         yield f"{found}. Detokenize them first; their scores cannot be compared with others"
     unspaced = sum(bool(CHINESE_OR_JAPANESE.search(line)) for line in lines)
     if unspaced * 2 > len(lines) and report.tokenize == "13a":
-        found = "the hypotheses look Chinese or Japanese, and tokenizer 13a takes a line without spaces for one word"
-        yield f"{found}. Give --language zh or ja"
+        found = "the hypotheses look Chinese or Japanese, and tokenizer 13a treats a line without spaces as one word"
+        yield f"{found}. Pass --language zh or ja"
 
 
 def reference_warnings(report: Report) -> Iterator[str]:
@@ -35,13 +35,13 @@ def reference_warnings(report: Report) -> Iterator[str]:
     for text in (*report.references, report.hypotheses):
         if other := sum(not unicodedata.is_normalized("NFC", line) for line in text.lines):
             found = f"{other:,} of {len(text.lines):,} lines of {text.name} are not in Unicode form NFC"
-            yield f"{found}: their é is an e and an accent, and does not match é in NFC. Convert them: uconv -x nfc"
+            yield f"{found}: a decomposed é does not match the é of NFC. Convert the lines: uconv -x nfc"
 
 
 def test_set_warnings(report: Report) -> Iterator[str]:
     """Yield a warning about the filtered newstest2014, recognized by its number of lines."""
     if len(report.hypotheses.lines) == FILTERED_NEWSTEST2014:
         yield (
-            "2,737 lines are the filtered newstest2014. The paper and most others score all 3,003: "
+            "2,737 lines is the size of the filtered newstest2014. The paper and most others score all 3,003 lines: "
             "--test-set wmt14/full"
         )

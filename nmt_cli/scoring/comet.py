@@ -14,7 +14,7 @@ from sacrebleu.metrics.base import Metric, Score, Signature
 from nmt_cli.system.errors import DataError, MissingError, UsageError
 
 DEFAULT_MODEL = "Unbabel/wmt22-comet-da"
-INSTALL = "Create one with python -m venv comet && comet/bin/pip install unbabel-comet, and give comet/bin/python"
+INSTALL = "Run python -m venv comet && comet/bin/pip install unbabel-comet, and pass --comet-python comet/bin/python"
 
 
 class Comet(Metric):
@@ -95,7 +95,7 @@ def _read(output: Path, systems: list[str], count: int) -> list[list[float]]:
         data = json.loads(output.read_bytes())
         scores = [[float(row["COMET"]) for row in data[name]] for name in systems]
     except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"COMET wrote unreadable scores ({error!r:.80}). Is it unbabel-comet 2.2?") from None
+        raise DataError(f"COMET wrote unreadable scores ({error!r:.80}). Install unbabel-comet 2.2") from None
     if any(len(each) != count or not all(map(math.isfinite, each)) for each in scores):
         raise DataError(f"COMET did not score all {count:,} lines. Run it by hand for details")
     return scores

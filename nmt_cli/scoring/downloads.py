@@ -33,7 +33,9 @@ def fetch_tokenizer(tokenize: str) -> None:
     url = tokenizer_spm.SPM_MODELS[tokenize]["url"]
     file = Path(module.SACREBLEU_DIR, "models", url.rpartition("/")[2])
     if not file.exists():
-        fetch(lambda: module.download_file(url, str(file)), f"tokenizer {tokenize} from {url}", "choose another")
+        fetch(
+            lambda: module.download_file(url, str(file)), f"tokenizer {tokenize} from {url}", "choose another tokenizer"
+        )
     try:
         module.TokenizerSPM(tokenize)
     except (OSError, RuntimeError):

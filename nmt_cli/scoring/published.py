@@ -3,14 +3,14 @@
 # The metric and the number of reference tokens identify newstest2014 (3,003 lines) under any file name.
 # Sources: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's fit between the two scales.
 _NEWSTEST2014 = {
-    ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU of newstest2014 en-de. "
-    "The paper's 27.3 and 28.4 are from another metric, about 26.6 and 27.7 on this scale",
-    ("bleu", 77_306): "41.4 (Ott et al. 2018, big) and other sacreBLEU, not with the paper's 38.1 and 41.8",
+    ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU scores of newstest2014 "
+    "en-de. The paper's 27.3 and 28.4 are from another metric, about 26.6 and 27.7 on this scale",
+    ("bleu", 77_306): "41.4 (Ott et al. 2018, big) and other sacreBLEU scores, not with the paper's 38.1 and 41.8",
     ("paper-bleu", 64_496): "figures against the official reference. The paper's reference had ASCII quotation marks: "
     "compare paper-BLEU-quotes with its 27.3 and 28.4",
-    ("paper-bleu-quotes", 64_496): "the paper's 27.3 (base) and 28.4 (big), and 29.3 (Ott et al. 2018). "
-    "Not with sacreBLEU",
-    ("paper-bleu", 81_149): "the paper's 38.1 (base) and 41.8 (big), whose scorer was never published, not sacreBLEU",
+    ("paper-bleu-quotes", 64_496): "the paper's 27.3 (base) and 28.4 (big), and 29.3 (Ott et al. 2018), "
+    "not with sacreBLEU",
+    ("paper-bleu", 81_149): "the paper's 38.1 (base) and 41.8 (big), whose scorer is unpublished, not with sacreBLEU",
 }
 
 
@@ -20,10 +20,10 @@ def comparable(metric: str, signature: str, reference_length: int, language: str
         return _NEWSTEST2014[metric, reference_length]
     if "tok:char" in signature and language.lower().startswith("ja"):
         return (
-            "figures with this signature on the same test set. Most published ones for Japanese use ja-mecab: "
+            "figures with this signature on the same test set. Most published scores for Japanese use ja-mecab: "
             "--tokenize ja-mecab"
         )
     if metric.startswith("paper"):
         kind = "tokenized, compound-split" if language == "de" else "Moses-tokenized"
-        return f"{kind} BLEU on the same test set. Not with sacreBLEU"
+        return f"{kind} BLEU on the same test set, not with sacreBLEU"
     return "figures with this signature on the same test set"

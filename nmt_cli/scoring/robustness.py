@@ -12,7 +12,7 @@ from nmt_cli.scoring.metrics import METRICS, Score
 SEED = 1  # random seed for the typos
 AS_IT_IS = "as it is"
 NOTE = (
-    "Loss: points lost against the translation of the unchanged source, after the same change to that translation. "
+    "Loss: points lost compared with the translation of the unchanged source, to which the same change is made. "
     "A translation should keep upper and title case, and leave out the final stop if the source does. Case is ignored "
     f"for the lower-cased source. Typos: in one of ten words, seed {SEED}."
 )

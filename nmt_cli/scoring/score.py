@@ -76,10 +76,10 @@ def _read(path: Path | None, lines: list[str] | None = None) -> InputText:
     elif path is not None and str(path) != "-":
         name, data = str(path), path.read_bytes()
     elif sys.stdin is None:
-        raise MissingError("standard input is closed. Name a file of hypotheses")
+        raise MissingError("standard input is closed. Pass a file of hypotheses")
     else:
         if sys.stdin.isatty():
-            console.say("reading hypotheses from the terminal, one per line; Ctrl-D ends")
+            console.say("reading hypotheses from the terminal, one per line. Press Ctrl-D to end")
         name, data = "standard input", sys.stdin.buffer.read()
     return InputText(name, split_lines(data, name), sha256(data).hexdigest())
 
@@ -89,7 +89,7 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
     from sacrebleu.dataset import DATASETS
 
     if name not in DATASETS:
-        advice = meant(name, DATASETS) or "List them: sacrebleu --list"
+        advice = meant(name, DATASETS) or "To list test sets: sacrebleu --list"
         raise UsageError(f"no test set {name[:40]!r}, such as wmt14/full. {advice}")
     dataset: Any = DATASETS[name]
     if pair not in dataset.langpairs:
@@ -105,14 +105,14 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
 def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | None, str | None]:
     """Return the references, the source if there is one, and the language of the references if it is known."""
     if bool(options.references) + (options.test_set is not None) + (options.corpus is not None) != 1:
-        raise UsageError("give the references in one way: --reference FILE, --test-set NAME or --corpus DIRECTORY")
+        raise UsageError("pass exactly one of --reference FILE, --test-set NAME and --corpus DIRECTORY")
     if unknown := next((name for name in options.metrics if name not in {*METRICS, "brackets"}), None):
         known = [*METRICS, "brackets"]
         raise UsageError(
             f"--metric must be one of {', '.join(known)}, not {unknown[:40]!r}. {meant(unknown, known)}".strip()
         )
     if options.fail_under is not None and (options.metrics[:1] == ("ter",) or not 0 <= options.fail_under <= 100):
-        raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric for which higher is better")
+        raise UsageError("--fail-under needs a number from 0 to 100, and a first --metric other than ter")
     if options.language is not None and not is_language(options.language):
         raise UsageError(f"--language {options.language[:40]!r} is not a language code, such as de, zh or pt-BR")
     if options.terms and not (options.source or options.test_set or options.corpus):
@@ -125,11 +125,11 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
     language = (options.language_pair or "").partition("-")[2]
     if options.corpus is not None:
         if not artefact.present(options.corpus):
-            raise MissingError(f"{options.corpus} is not a prepared corpus. Name a directory that nmt prepare wrote")
+            raise MissingError(f"{options.corpus} is not a prepared corpus. Pass a directory that nmt prepare wrote")
         language = str(artefact.verify(options.corpus, "corpus")["tgt"])
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
         if not source.is_file():
-            advice = f"Name one in corpus.{options.split}_src and _tgt when you prepare it, or use --reference FILE"
+            advice = f"Set corpus.{options.split}_src and _tgt and prepare it again, or pass --reference FILE"
             raise MissingError(f"{options.corpus} has no {options.split} set. {advice}")
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)
@@ -159,7 +159,7 @@ def read_inputs(
     references, source, language = _references(options)
     if callable(hypotheses):
         if source is None or options.hypothesis:
-            raise UsageError("--model translates the source: give --corpus, --test-set or --source, and no hypotheses")
+            raise UsageError("--model translates the source. Pass --corpus, --test-set or --source, and no hypotheses")
         hypotheses = hypotheses(source.lines)
     scored = _read(options.hypothesis, hypotheses)
     tokenized = options.corpus is not None and _tokenized(options.corpus)
@@ -179,7 +179,7 @@ def read_inputs(
         raise DataError(f"nothing to score: {scored.name} and {references[0].name} are empty")
     for text in report.references:
         if not any(line.strip() for line in text.lines):
-            raise DataError(f"{text.name} has no text to compare with. Name another reference")
+            raise DataError(f"{text.name} has no text to compare with. Pass another reference")
     if any(len(text.lines) != len(scored.lines) for text in texts):
         counts = ", ".join(f"{text.name}: {len(text.lines):,}" for text in texts)
         raise DataError(f"line counts differ ({counts}). Line n of every file must be the same sentence")
@@ -189,7 +189,7 @@ def read_inputs(
 def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     """Score the hypotheses, by default from the file that the options name, and return the report."""
     if options.robust and (not callable(hypotheses) or options.hypothesis):
-        raise UsageError("--robust translates the source itself. Add --model DIR, and no hypotheses")
+        raise UsageError("--robust translates the source itself. Pass --model DIR, and no hypotheses")
     report = read_inputs(options, hypotheses)
     language = report.language or ""
     baseline = report.baseline.lines if report.baseline else None
@@ -317,7 +317,7 @@ def _scored_segments(report: Report, details: Callable[[int], dict[str, Any]]) -
 def print_report(report: Report, format: str) -> int:
     """Print the report to stdout, warnings and failures to stderr. Return 1 if the gate fails, else 0."""
     if sys.stdout is None:
-        raise OutputError("standard output is closed, so the score cannot be printed. Open it")
+        raise OutputError("standard output is closed, so the score cannot be printed. Redirect it to a file")
     output = {"json": report.json, "markdown": report.markdown}.get(format, report.text)()
     sys.stdout.buffer.write(f"{output}\n".encode(errors="backslashreplace"))
     sys.stdout.flush()

@@ -19,7 +19,7 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
     """
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
     if seed != "none" and not seed.isdecimal():
-        raise UsageError(f"SACREBLEU_SEED={seed[:20]!r} is not a seed. Give a whole number of 0 or more, or none")
+        raise UsageError(f"SACREBLEU_SEED={seed[:20]!r} is not a seed. Use a whole number of 0 or more, or none")
     rng = np.random.default_rng(None if seed == "none" else int(seed))
     counts = np.array(stats, np.float64)
     lines = len(stats)

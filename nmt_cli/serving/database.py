@@ -124,7 +124,7 @@ class Database:
         with self.transaction() as connection:
             version = connection.version()
             if version is None:
-                raise DataError(f"{name} is the database of another program. Choose another one")
+                raise DataError(f"{name} belongs to another program. Choose another database")
             if version > len(MIGRATIONS):
                 raise DataError(f"a newer nmt wrote {name}: its schema has version {version}. Update nmt")
             for statements in MIGRATIONS[version:]:

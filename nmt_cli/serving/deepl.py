@@ -65,7 +65,7 @@ async def translate(request: Request) -> JSONResponse:
 async def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
     """Return the terms of the glossary that a request names, if any."""
     if fields.has("glossary_ids"):
-        raise Refusal(400, "Invalid request: glossary_ids is not supported. Name one glossary in glossary_id")
+        raise Refusal(400, "Invalid request: glossary_ids is not supported. Pass one glossary as glossary_id")
     key = fields.text("glossary_id", default="")
     if not key:
         return None

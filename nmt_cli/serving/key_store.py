@@ -65,7 +65,7 @@ class KeyStore:
         key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
         with self._database.transaction() as connection:
             if connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)):
-                raise OutputError(f"there is a key {name} already. Choose another name")
+                raise OutputError(f"a key named {name} exists already. Choose another name")
             connection.execute(
                 "INSERT INTO keys (name, hash, created, per_minute, per_day) VALUES (?, ?, ?, ?, ?)",
                 (name, _hash(key), _now(), per_minute, per_day),

@@ -32,7 +32,7 @@ def read_keys(path: Path) -> list[bytes]:
     if short := sum(len(key) < SHORT_KEY for key in keys):
         warn(f"{path}: {short} of {len(keys)} keys have fewer than {SHORT_KEY} characters and can be guessed")
     if path.stat().st_mode & stat.S_IROTH:
-        warn(f"{path} can be read by every user of this machine. Change that: chmod o-r {path}")
+        warn(f"{path} can be read by every user of this machine. To prevent this: chmod o-r {path}")
     return keys
 
 

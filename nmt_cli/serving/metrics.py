@@ -18,11 +18,11 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self.requests = Counter("nmt_requests", "Requests", ["route", "code"], registry=registry)
         self.texts = Counter("nmt_texts", "Texts in requests", registry=registry)
-        self.characters = Counter("nmt_characters", "Characters in these texts", registry=registry)
-        self._queued = Histogram("nmt_queue_seconds", "Wait for a slot, per line", buckets=SECONDS, registry=registry)
-        self._searched = Histogram("nmt_search_seconds", "Search, per request", buckets=SECONDS, registry=registry)
+        self.characters = Counter("nmt_characters", "Characters in requests", registry=registry)
+        self._queued = Histogram("nmt_queue_seconds", "Waiting time per line", buckets=SECONDS, registry=registry)
+        self._searched = Histogram("nmt_search_seconds", "Search time per request", buckets=SECONDS, registry=registry)
         self._waiting = Gauge("nmt_segments_waiting", "Segments waiting for a slot", registry=registry)
-        self._slots = Gauge("nmt_slots_in_use", "Segments in search", registry=registry)
+        self._slots = Gauge("nmt_slots_in_use", "Segments being translated", registry=registry)
         ProcessCollector(registry=registry)  # memory, processor time, open files
 
     def watch(self, load: Callable[[], tuple[int, int]]) -> None:

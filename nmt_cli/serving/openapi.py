@@ -39,7 +39,7 @@ ROUTES: tuple[tuple[str, str, str, Schema, tuple[str, ...]], ...] = (
     ("post", "/suggest", "Suggest a better translation", {"q": TEXT, "s": TEXT, **PAIR}, ("q", "s", *PAIR)),
     ("get", "/languages", "List languages and their targets", {}, ()),
     ("get", "/frontend/settings", "Show settings", {}, ()),
-    ("get", "/health", "Show that the server runs", {}, ()),
+    ("get", "/health", "Check that the server is running", {}, ()),
     ("get", "/spec", "Show this description", {}, ()),
     ("get", "/metrics", "Show Prometheus metrics", {}, ()),
     (
@@ -57,7 +57,7 @@ ROUTES: tuple[tuple[str, str, str, Schema, tuple[str, ...]], ...] = (
         ("text", "target_lang"),
     ),
     ("get", "/v2/languages", "List languages", {"type": {"type": "string", "enum": ["source", "target"]}}, ()),
-    ("get", "/v2/usage", "Show translated characters", {}, ()),
+    ("get", "/v2/usage", "Show the number of translated characters", {}, ()),
     ("get", "/v2/glossary-language-pairs", "List language pairs", {}, ()),
     ("get", "/v2/glossaries", "List glossaries", {}, ()),
     (
@@ -136,5 +136,5 @@ def _operation(method: str, path: str, summary: str, fields: Schema, required: t
 def _responses(path: str) -> Schema:
     name = "message" if path.startswith(("/v2/", "/v3/")) else "error"
     schema = {"type": "object", "properties": {name: TEXT}, "required": [name]}
-    error = {"description": "Refused or failed", "content": {"application/json": {"schema": schema}}}
+    error = {"description": "Refusal or failure", "content": {"application/json": {"schema": schema}}}
     return {"2XX": {"description": "Success"}, "default": error}

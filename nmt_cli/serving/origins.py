@@ -33,7 +33,7 @@ class Access:
         for host in hosts:
             if not self.has_host(host):
                 shown = printable(host, 100)
-                advice = f"If it should be, start nmt serve with --allow-host {shown}"
+                advice = f"To allow it, start nmt serve with --allow-host {shown}"
                 return 421, f"{shown} is not a name of this server. {advice}"
         origin = headers.get("Origin")
         if has_keys or origin is None or method in _SAFE_METHODS or ANY in self.origins or origin in self.origins:
@@ -75,13 +75,13 @@ def access_for(host: str, names: Sequence[str], origins: Sequence[str]) -> Acces
         found = _AUTHORITY.fullmatch(name)
         if name != ANY and (not found or found[2]):
             raise UsageError(
-                f"--allow-host {printable(name, 100)} is not a host name. Give one such as example.org, without a port"
+                f"--allow-host {printable(name, 100)} is not a host name. Use a name such as example.org without a port"
             )
     for origin in origins:
         if origin != ANY and not _ORIGIN.fullmatch(origin):
             raise UsageError(
                 f"--cors {printable(origin, 100)} is not an origin. "
-                "Give one such as https://example.org or http://localhost:3000"
+                "Use an origin such as https://example.org or http://localhost:3000"
             )
     own = {"localhost", host.lower(), f"[{host.lower()}]"}
     if not is_loopback(host):

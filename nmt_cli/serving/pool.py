@@ -82,7 +82,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         self.workers = Workers()
         pairs = [(model.source, model.target) for model in models]
         if repeated := next((pair for pair in pairs if pairs.count(pair) > 1), None):
-            raise UsageError(f"two models translate {repeated[0]} to {repeated[1]}. Leave one of them out")
+            raise UsageError(f"two models translate {repeated[0]} to {repeated[1]}. Remove one of the two")
         self.sources = list(dict.fromkeys(model.source for model in models))
         self.languages = list(dict.fromkeys([*self.sources, *(model.target for model in models)]))
         self.routes = routes_of(models, pivot=pivot)

@@ -11,7 +11,7 @@ from nmt_cli.system.errors import BusyError, OutputError, StorageError, UsageErr
 try:
     from pg8000 import native
 except ModuleNotFoundError as error:
-    text = f'this needs the package {error.name}. Install it: pip install "nmt-cli[postgres]"'
+    text = f'the package {error.name} is missing. Install it: pip install "nmt-cli[postgres]"'
     raise UsageError(text) from None
 
 LOCKS = 0x6E6D7431  # "nmt1": the class of our advisory locks
@@ -147,13 +147,13 @@ def parse(url: str) -> tuple[str, dict[str, Any]]:
         options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError:
         raise UsageError(
-            f"--database has a malformed URL. Give one such as {FORM}, with special characters as %XX"
+            f"--database has a malformed URL. Use a URL such as {FORM}, with special characters as %XX"
         ) from None
     name = unquote(parts.path.removeprefix("/"))
     if not (parts.hostname and parts.username and name) or parts.fragment:
-        raise UsageError(f"--database has a URL without a user, host or database name. Give one such as {FORM}")
+        raise UsageError(f"--database has a URL without a user, host or database name. The form is {FORM}")
     if unknown := options.keys() - {"sslmode", "sslrootcert"}:
-        raise UsageError(f"--database has the unknown option {min(unknown)!r}. Only sslmode and sslrootcert may follow")
+        raise UsageError(f"--database has the unknown option {min(unknown)!r}. Use only sslmode and sslrootcert")
     arguments = {
         "user": unquote(parts.username),
         "password": unquote(parts.password) if parts.password is not None else None,
@@ -175,7 +175,7 @@ def _context(mode: str, certificate: str | None) -> ssl.SSLContext | bool | None
         context = ssl.create_default_context(cafile=certificate)
     except OSError as error:  # SSLError is a subclass
         raise UsageError(
-            f"sslrootcert of --database: cannot read a certificate from {certificate}: {error.strerror}"
+            f"cannot read the certificate {certificate} (sslrootcert of --database): {error.strerror}"
         ) from None
     context.check_hostname = mode == "verify-full"
     if mode == "require" and not certificate:

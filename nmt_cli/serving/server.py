@@ -203,7 +203,7 @@ def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
     if not options.api_key_file:
         if not is_loopback(options.host) and not stored:
             raise UsageError(
-                f"other machines can reach {options.host}. Give --api-key-file FILE, with one key per line, or "
+                f"other machines can reach {options.host}. Pass --api-key-file FILE, with one key per line, or "
                 "--database FILE with keys from nmt keys add"
             )
         return []

@@ -293,7 +293,7 @@ class Service:
         first, _ = detected[0]
         if first not in self.pool.languages:
             text = f"The text was detected as {name_of(first)} ({first}), which is not supported"
-            raise Refusal(400, f"{text}: name its language if that is wrong")
+            raise Refusal(400, f"{text}. If that is wrong, set the source language")
         translatable = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
         for code, confidence in detected:
             if code in translatable or (base_of(code) == base_of(target) and confidence >= SURE):

@@ -46,7 +46,7 @@ def _answer(call: dict[str, Any]) -> dict[str, Any]:
     except DataError as error:
         return {"refusal": str(error)}
     except MemoryError:
-        return {"refusal": "it takes too much memory. Divide the text"}
+        return {"refusal": "the text takes too much memory. Divide it"}
 
 
 def _of_file(text_format: TextFormat, data: bytes, results: Any) -> Any:

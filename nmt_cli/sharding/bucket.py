@@ -44,7 +44,7 @@ class Bucket:
             try:
                 stream: IO[bytes] = self._files.open(self._path(name), "rb")
             except FileNotFoundError:
-                raise FileNotFoundError(errno.ENOENT, "not there", f"{self.place}/{name}") from None
+                raise FileNotFoundError(errno.ENOENT, "it does not exist", f"{self.place}/{name}") from None
             return stream
 
     def claim(self, name: str, data: bytes) -> bool:
@@ -100,7 +100,7 @@ def file_system(url: str) -> tuple[Any, str]:
         try:
             files, path = fsspec.core.url_to_fs(url)
         except ImportError as error:
-            raise UsageError(f"{url}: {error}. Or: pip install 'nmt-cli[cloud]'") from None
+            raise UsageError(f"{url}: {error}. Or run pip install 'nmt-cli[cloud]'") from None
         except ValueError as error:
             raise MissingError(f"{url}: {error}") from None
         return files, path
@@ -117,4 +117,5 @@ def remote(place: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             error.filename = error.filename or place
             raise
-        raise StorageError(f"{place}: {type(error).__name__}: {error}. Check the address and the network") from error
+        problem = f"cannot access {place} ({type(error).__name__}: {error})"
+        raise StorageError(f"{problem}. Check the address and the network") from error

@@ -43,7 +43,7 @@ def find(words: Sequence[str]) -> list[Input]:
     for one, other in pairwise(found):
         if one.name == other.name:
             both = f"{one.place} and {other.place}"
-            raise UsageError(f"{both} would have the same output. Give the directory that holds both, or two jobs")
+            raise UsageError(f"{both} would have the same output. Pass the directory that holds both, or run two jobs")
     return found
 
 
@@ -59,7 +59,7 @@ def _local(word: str) -> Iterator[Input]:
         root = Path(_fixed(word))
     kept = [each for file in files if (each := Path(file)).is_file() and not _hidden(each.relative_to(root))]
     if not kept:
-        raise MissingError(f"{word} names no file. Check the path")
+        raise MissingError(f"{word} matches no file. Check the path")
     for file in kept:
         yield Input(file.relative_to(root).as_posix(), str(file), file.stat().st_size)
 
@@ -83,7 +83,7 @@ def _remote(word: str) -> Iterator[Input]:
     kept = {file: info for file, info in entries.items() if info["type"] == "file"}
     kept = {file: info for file, info in kept.items() if not _hidden(Path(file.removeprefix(root)))}
     if not kept:
-        raise MissingError(f"{word} names no file. Check the address and the access rights")
+        raise MissingError(f"{word} matches no file. Check the address and the access rights")
     for file, info in kept.items():
         yield Input(file.removeprefix(root).lstrip("/"), f"{scheme}://{file}", int(info["size"]))
 

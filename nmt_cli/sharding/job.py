@@ -226,7 +226,7 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
     """
     store = store_of(output, PARTS)
     if reserved := next((file.name for file in files if file.name.split("/")[0] == FOLDER), None):
-        raise UsageError(f"{reserved}: the name {FOLDER} is reserved for the directory of the units")
+        raise UsageError(f"{reserved} must be renamed, because {FOLDER} is the directory of the units")
     if isinstance(store, Directory):
         _check_apart(store.path, files)
         store.remove_leftovers()
@@ -241,7 +241,7 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
         own = dataclasses.replace(own, unit_lines=stored.unit_lines)
     if differences := [*_differences(dataclasses.asdict(stored), dataclasses.asdict(own))]:
         found = f"{output} holds units of another job ({'; '.join(differences)})"
-        raise OutputError(f"{printable(found, 400)}. Choose another --output, or give the same options")
+        raise OutputError(f"{printable(found, 400)}. Choose another --output, or pass the same options")
     return Job(store, files, own)
 
 
@@ -253,7 +253,7 @@ def resume(output: str, files: Sequence[Input]) -> Job:
     job = Job(store_of(output, PARTS), files, Description(FORMAT, {}, 1, []))
     stored = job._read(JOB, Description)
     if not stored:
-        raise MissingError(f"{output} has no units. Make them first: nmt translate ... --shard I/N --output {output}")
+        raise MissingError(f"{output} has no units. Create them with nmt translate ... --shard I/N --output {output}")
     own = dataclasses.replace(stored, format=FORMAT, files=_stored(files))
     if differences := [*_differences(dataclasses.asdict(stored), dataclasses.asdict(own))]:
         raise DataError(f"{output} has units of other input files ({printable('; '.join(differences), 400)})")
@@ -280,7 +280,7 @@ def _stored(files: Sequence[Input]) -> list[StoredFile]:
 def _check_apart(output: Path, files: Sequence[Input]) -> None:
     """Raise OutputError if input files are in the output directory, because the joined output would replace them."""
     if output.exists() and not output.is_dir():
-        raise OutputError(f"{output} is a file. Units need a directory: choose another --output")
+        raise OutputError(f"{output} is a file, but units need a directory. Choose another --output")
     inside = os.path.realpath(output) + os.sep
     for file in files:
         if os.path.realpath(file.place).startswith(inside):
@@ -296,7 +296,7 @@ def _differences(stored: Mapping[str, Any], own: Mapping[str, Any], before: str 
         elif key == "files" and old != new:
             both = [{(file["name"], file["bytes"]) for file in files} for files in (old or [], new or [])]
             changed = sorted({name for name, _ in both[0] ^ both[1]})
-            yield f"{counted(len(changed), 'input file')} new, gone or of another size: {', '.join(changed)[:SHOWN]}"
+            yield f"{counted(len(changed), 'input file')} added, removed or resized: {', '.join(changed)[:SHOWN]}"
         elif old != new:
             yield f"{before}{key} was {str(old)[:SHOWN]}, now {str(new)[:SHOWN]}"
 

@@ -62,7 +62,7 @@ def _outputs(job: Job, output: str | None) -> tuple[Store, list[str]]:
         return job.store, names
     is_directory = output.endswith("/") or (not is_url(output) and Path(output).is_dir())
     if len(names) > 1 and not is_url(output) and Path(output).is_file():
-        raise UsageError(f"{output} is a file, and there are {len(names):,} outputs. Name a directory")
+        raise UsageError(f"{output} is a file, but there are {len(names):,} outputs. Pass a directory")
     if len(names) > 1 or is_directory:
         return store_of(output.rstrip("/") or "/"), names
     parent, _, name = output.rpartition("/")
@@ -72,7 +72,7 @@ def _outputs(job: Job, output: str | None) -> tuple[Store, list[str]]:
 def _copy(job: Job, unit: Unit, reader: Reader, target: IO[bytes]) -> None:
     sidecar, reason = _problem(job, unit, reader)
     if not sidecar or reason:
-        advice = "nmt translate ... --check names all missing lines"
+        advice = "Run nmt translate ... --check to list all missing lines"
         raise DataError(f"{job.lines_of(unit)}: {reason}. {advice}")
     hashed = hashlib.sha256()
     with job.open_output(unit, sidecar) as lines:
@@ -90,7 +90,7 @@ def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]
         sidecar = job.sidecar(unit)
         if not sidecar:
             failure = job.failure(unit)
-            return None, f"failed: {failure.reason}" if failure else MISSING
+            return None, f"translation failed ({failure.reason})" if failure else MISSING
         if sidecar.input_sha256 != content.sha256:
             return sidecar, "the input has changed since these lines were translated"
         return sidecar, damage_of(job, unit, sidecar)

@@ -26,7 +26,7 @@ RANKS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("RANK", "WORLD_SIZE"),
 )
-ADVICE = "Give the worker's number and the number of workers, such as --shard 1/8"
+ADVICE = "Pass the worker's number and the number of workers, such as --shard 1/8"
 
 
 class Shard(NamedTuple):
@@ -70,7 +70,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
     if array:
         tasks = count or numbers.get(array[2], 0)
         if not tasks:
-            raise UsageError(f"{array[0]} is set, but not the number of tasks. Give it: --shard auto/N")
+            raise UsageError(f"{array[0]} is set, but the number of tasks N is not. Pass --shard auto/N")
         # The remainder is different for any N consecutive tasks, whatever their first number.
         task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
     elif ranks > 1 or count:

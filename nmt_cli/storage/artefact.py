@@ -125,7 +125,7 @@ def temporary(path: Path) -> Path:
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file in one step, so that readers see either the old or the new content. Create missing directories."""
     if path.is_dir():
-        raise OutputError(f"{path} is a directory. Name a file in it")
+        raise OutputError(f"{path} is a directory. Choose a file in it")
     make_directory(path.parent)
     part = temporary(path)
     try:
@@ -183,7 +183,7 @@ def _old_artefact(target: Path) -> Path | None:
 def _check_aside(target: Path) -> None:
     aside = beside(target, ".old-")
     if target.exists() and aside.exists() and not _old_artefact(target):
-        raise OutputError(f"{aside} is in the way, and nmt did not make it. Move it away")
+        raise OutputError(f"{aside} exists, but nmt did not create it. Move it elsewhere")
 
 
 def restore(target: Path) -> None:
@@ -233,7 +233,7 @@ def staged(
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists already. Choose another --out or pass --overwrite")
     if target.exists() and not own_name and not (target / MANIFEST).is_file():
-        raise OutputError(f"{target} is in the way: nmt did not make it, so it is not replaced. Move it away")
+        raise OutputError(f"{target} exists, but nmt did not create it and does not replace it. Move it elsewhere")
     _check_aside(target)
     make_directory(target.parent)
     remove_leftovers(target.parent)
@@ -272,7 +272,7 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
         path = directory / name
         same = path.is_file() and path.stat().st_size == expected["bytes"]
         if not same or (content and sha256(path) != expected["sha256"]):
-            raise DataError(f"{path} is damaged: it is missing or not the file that was written")
+            raise DataError(f"{path} is damaged: it is missing, or its content has changed")
     return manifest
 
 

@@ -19,8 +19,8 @@ INIT_METHOD = "NMT_INIT_METHOD"
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 # Settings of Accelerate's configuration that nmt ignores -> the value that means "off", and advice to users.
 IGNORED_SETTINGS = {
-    "DYNAMO_BACKEND": ("no", "nothing is compiled"),
-    "MIXED_PRECISION": ("no", "set training.precision in the recipe (there is no fp16 or fp8)"),
+    "DYNAMO_BACKEND": ("no", "nmt decides itself what torch.compile compiles"),
+    "MIXED_PRECISION": ("no", "set training.precision in the recipe (fp16 and fp8 are not supported)"),
     "GRADIENT_ACCUMULATION_STEPS": ("1", "set training.tokens_per_step, and training.memory_tokens for less memory"),
     "GRADIENT_CLIPPING": ("none", "if training diverges, lower training.rate_factor or raise training.warmup_steps"),
 }
@@ -32,10 +32,10 @@ def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = N
     Raise UsageError if the tracker is not installed, or if the launcher's configuration would shard the model.
     """
     if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
-        advice = f"pip install {tracker}, or leave it out"
+        advice = f"Run pip install {tracker}, or remove --tracker"
         raise UsageError(f"tracker {tracker!r} is not installed (available: {installed}). {advice}")
     if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
-        advice = "Models of this size fit on every device: accelerate launch --multi_gpu -m nmt_cli train RECIPE"
+        advice = "Models of this size fit on every device, so run accelerate launch --multi_gpu -m nmt_cli train RECIPE"
         raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
     # How long a process waits for another one, which may be validating or saving. The default is ten minutes.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))

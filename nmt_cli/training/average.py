@@ -69,7 +69,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
         present = (files and files.model) or {}
         same = all(present.get(key) == manifest[key] for key in ("checkpoints", "start", "tried"))
         if out is None and same:
-            say(f"{run / 'model'} is already made of these checkpoints")
+            say(f"{run / 'model'} was already made from these checkpoints")
             return run / "model", steps
         start = started_from.model.state_dict()
         manifest["with_start"] = best_share(tensors, start, settings, corpus)
@@ -90,8 +90,8 @@ def steps_to_average(run: Path, settings: schema.Recipe, last: int | None) -> li
         if best:
             warn(f"{run}: the best checkpoint, step {best}, is missing; using the last one")
         elif settings.training.init_from:
-            advice = "Lower training.rate_factor, or add text"
-            warn(f"{run}: no checkpoint is better on dev than the start; using the last one. {advice}")
+            advice = "Lower training.rate_factor, or train on more text"
+            warn(f"{run}: no checkpoint is better on dev than the initial model; using the last one. {advice}")
         else:
             warn(f"{run}: without validations there is no best checkpoint; using the last one")
         return steps[-1:]
@@ -115,7 +115,7 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
     """Translate dev and general text with each mixture; return the start's share that `choose_share` picks by BLEU."""
     splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
     if not corpus or "dev" not in splits:
-        warn("there is no dev set to choose averaging.with_start on, so the start is not mixed in")
+        warn("without a dev set, no share of averaging.with_start can be chosen, so the initial model is not mixed in")
         return 0.0
     model = Transformer(settings.model, len(start["embedding.weight"]))
     device = choose_device()
@@ -132,7 +132,7 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
         scores[share] = [validate(model, dtype, each, with_bleu)["dev_bleu"] for each in sets]
     chosen = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
     rows = [[f"{share:g}", *(f"{bleu:.2f}" for bleu in bleus)] for share, bleus in scores.items()]
-    title = f"BLEU of the first {LINES} lines in {dtype} by the share of the start's weights".replace("torch.", "")
+    title = f"BLEU of the first {LINES} lines in {dtype} by the share of the initial weights".replace("torch.", "")
     table(f"{title}; chosen: {chosen:g}", ["share", *splits], rows)
     return chosen
 

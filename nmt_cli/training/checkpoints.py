@@ -123,7 +123,7 @@ class Writer:
             self.failed += 1
             if is_last or self.failed >= MAX_FAILED_SAVES:
                 raise
-            warn(f"NO CHECKPOINT of step {state.step:,}: {error}. Training continues")
+            warn(f"cannot write the checkpoint of step {state.step:,}: {error}. Training continues")
         else:
             self.failed = 0
             prune(self.run, state, self.training.checkpoint_every, self.training.keep_checkpoints)
@@ -207,7 +207,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     """
     stored = run / "recipe.yaml"
     if artefact.present(run):
-        raise DataError(f"{run} is a model or a corpus, not a run. Name another --run")
+        raise DataError(f"{run} is a model or a corpus, not a run. Pass another --run")
     settings = loading.with_languages(settings, corpus.manifest)
     source, size = (int(corpus.manifest[f"{side}vocabulary_size"]) for side in ("source_", ""))
     if (settings.model.source_vocabulary or size) != source:
@@ -215,13 +215,17 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
         raise DataError(f"{found}: set model.source_vocabulary={source}")
     if steps_in(run) or (run / "model").exists():  # otherwise, nothing is trained yet, and every setting may change
         if not stored.exists():
-            raise DataError(f"{stored} is missing beside a model or checkpoints. Put it back, or use another --run")
+            raise DataError(
+                f"{stored} is missing, but its run has a model or checkpoints. Restore it, or pass another --run"
+            )
         changes = loading.differences(loading.load_stored(stored).model_dump(), settings.model_dump())
         fixed = [line for line in changes if not loading.has_policy(line, MAY_CHANGE)]
         if artefact.read_json(run / "corpus.json").get("corpus") != corpus.identity:
             fixed.append(f"{corpus.directory} has other data or another tokenizer")
         if fixed:
-            raise DataError(f"{run} was started differently: {'; '.join(fixed)}. Change it back, or use another --run")
+            raise DataError(
+                f"{run} was started with other settings: {'; '.join(fixed)}. Restore them, or pass another --run"
+            )
     else:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)

@@ -63,8 +63,8 @@ def augmented(
     if not settings.is_augmented:
         return corpus
     if training.augment and len(training.augment) != len(corpus.parts):
-        known = f"the corpus has {len(corpus.parts)} parts, in the order of its manifest"
-        raise UsageError(f"training.augment has {len(training.augment)} entries, but {known}. Give one for each")
+        known = f"the corpus has {len(corpus.parts)} parts. Set one for each, in the order of the manifest"
+        raise UsageError(f"training.augment has {len(training.augment)} entries, but {known}")
     languages = settings.corpus.src, settings.corpus.tgt
     # The text must not depend on changes to the recipe since the corpus was prepared, so take the target languages
     # from the recipe stored in the corpus.
@@ -82,9 +82,9 @@ def augmented(
         texts.last = mixing.locate(training.steps - 1)[0]
     if accelerator.is_main_process:
         for name, each in zip(_part_names(corpus), training.augment, strict=False):
-            say(f"changing the text of {name} in each epoch: {_shares(each)}")
+            say(f"augmenting {name} in each epoch: {_shares(each)}")
         if not training.augment:
-            say(f"changing the text in each epoch: {_shares(augment)}")
+            say(f"augmenting the text in each epoch: {_shares(augment)}")
     on_all(accelerator, lambda: stack.enter_context(texts))
     return result
 
@@ -121,7 +121,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
     def __enter__(self) -> "EpochTexts":
         if self.is_writer:
             if self.directory.exists() and not artefact.was_locked(self.directory):
-                raise OutputError(f"{self.directory} is in the way, and nmt did not make it. Move it away")
+                raise OutputError(f"{self.directory} exists, but nmt did not create it. Move it elsewhere")
             artefact.remove_tree(self.directory)  # left behind by a killed run
             self._stack.enter_context(artefact.locked(self.directory, LOCK_NAME))
             self._stack.enter_context(self._pool)

@@ -72,7 +72,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     training, prepared = settings.training, artefact.present(data)
     accelerator = make_accelerator(settings, directory)
     if accelerator.is_main_process:
-        say(f"measuring on {accelerator.device.type}: about 15 s, and on CUDA a minute to compile")
+        say(f"measuring on {accelerator.device.type} takes about 15 s, plus a minute on CUDA to compile")
     corpus = open_corpus(data) if prepared else random_corpus(settings, directory)
     changes: dict[str, object] = {} if prepared else {"init_from": None}
     if accelerator.device.type == "cpu":
@@ -105,7 +105,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
         ("target tokens/s", f"{tokens_per_second:,.0f}", "62,500", "25,000"),
         ("time to the end", duration(min(training.steps * seconds, most)), "12 h", "3.5 d"),
         ("not included", f"validation, checkpoints{augmentation}", "-", "-"),
-        ("memory of a process, peak", f"{memory:,} MB", "-", "-"),
+        ("peak memory per process", f"{memory:,} MB", "-", "-"),
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
     ]
     if accelerator.is_main_process:

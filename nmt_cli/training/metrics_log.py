@@ -60,7 +60,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     try:
         return [dict(json.loads(line)) for line in lines]
     except (ValueError, TypeError):
-        raise DataError(f"{path} is damaged: a line of it is not a JSON object") from None
+        raise DataError(f"{path} is damaged: one of its lines is not a JSON object") from None
 
 
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:

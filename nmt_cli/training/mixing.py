@@ -59,12 +59,12 @@ class Mixing:
         if not weights and temperature == 1:
             return ()
         if weights and len(weights) != len(self.pairs):
-            known = f"the corpus has {len(self.pairs)} parts, in the order of its manifest"
-            raise UsageError(f"training.weights has {len(weights)} numbers, but {known}. Give one for each")
+            known = f"the corpus has {len(self.pairs)} parts. Set one for each, in the order of the manifest"
+            raise UsageError(f"training.weights has {len(weights)} numbers, but {known}")
         amounts = np.array(weights) if weights else self.tokens ** (1 / temperature)
         amounts = np.where(self.tokens > 0, amounts, 0)
         if not amounts.sum():
-            raise UsageError("training.weights leaves no text. Give a part of the corpus a weight above 0")
+            raise UsageError("training.weights selects no text. Set a weight above 0 for a part of the corpus")
         return tuple(float(amount) for amount in amounts / amounts.sum())
 
     def locate(self, step: int) -> tuple[int, int]:

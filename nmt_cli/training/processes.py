@@ -60,7 +60,7 @@ def _refuse_unconnected_machines() -> None:
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHED
     if launched and address and address != "localhost" and not address.startswith("127."):
         guide = "“Several processes and machines” in recipes/README.md"
-        advice = f"Run torchrun --nnodes on each of them (see {guide}), or leave --main_process_ip out"
+        advice = f"Run torchrun --nnodes on each machine (see {guide}), or remove --main_process_ip"
         problem = "accelerate launch does not connect CPUs of several machines: each would train alone"
         raise UsageError(f"{problem}. {advice}")
 
@@ -128,7 +128,7 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
     if isinstance(result, Exception):
         raise result
     if code < 0 and -code not in SIGNALS:
-        problem = f"another process of this run does not respond: signal {-code} ended it"
+        problem = f"another process of this run does not respond because signal {-code} ended it"
         raise StorageError(f"{problem}. Run the same command again to resume")
     return SIGNALS.get(-code, code) if code else int(result)
 

@@ -54,7 +54,7 @@ def translations_id(model: dict[str, Any], decoding: schema.Decoding) -> str:
 def stored_recipe(directory: Path) -> schema.Recipe:
     """Return the recipe that a run was trained with."""
     if not (directory / "recipe.yaml").is_file():
-        raise MissingError(f"no run in {directory}. Train one: nmt train RECIPE")
+        raise MissingError(f"no run in {directory}. Train one with nmt train RECIPE")
     return loading.load_stored(directory / "recipe.yaml")
 
 
@@ -70,10 +70,12 @@ def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = Fa
     candidates = [data] if data else [path for path in (default, *beside) if artefact.present(path)]
     corpus = open_corpus(candidates[0]) if candidates else None
     if not corpus:
-        warn(f"no prepared corpus in {default}, so texts and scores are missing. Name it: --data DIR")
+        warn(f"no prepared corpus in {default}, so texts and scores are missing. Pass --data DIR")
     trained_on = artefact.read_json(directory / "corpus.json").get("corpus")
     if corpus and corpus.identity != trained_on and not any_corpus:
-        raise DataError(f"{directory} was trained on another corpus than {corpus.directory}. Name its own: --data DIR")
+        raise DataError(
+            f"{directory} was trained on another corpus than {corpus.directory}. Pass the right one with --data DIR"
+        )
     records = read_records(directory / "metrics.jsonl")
     steps, validations = ([record for record in records if key in record] for key in ("rate", "dev_nll"))
     manifest = artefact.verify(model, "model", content=False) if artefact.present(model) else None

@@ -24,8 +24,8 @@ def open_same_corpus(
     """
     corpus = open_corpus(data, content=content)
     if corpus.identity != identity:
-        raise DataError(f"{data} on {artefact.HOST} differs from the first machine's corpus. Copy the first machine's")
+        raise DataError(f"{data} on {artefact.HOST} differs from the first machine's corpus. Copy it from there")
     if changes := loading.differences(recipe, decisive(settings)):
         problem = f"the recipe on {artefact.HOST} differs from the first machine's: {'; '.join(changes)}"
-        raise DataError(f"{problem}. Give all machines the same recipe and --set")
+        raise DataError(f"{problem}. Use the same recipe and --set on all machines")
     return corpus

@@ -32,7 +32,7 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
     opened = open_model(model)
     for file in (src, tgt):
         if not file.is_file():
-            raise MissingError(f"no file {file}")
+            raise MissingError(f"{file} is not a file. Check the path")
     pairs, count = encoded_pairs(src, tgt, opened.tokenizer)
     used = within_links(pairs)
     if not used:
@@ -42,7 +42,7 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
     some = f", of {count:,}" if len(used) < count else ""
     say(
         f"{opened.directory / FILE}: {counted(len(used), 'pair')}{some}; {len(shortlist.frequent):,} frequent tokens, "
-        f"{len(shortlist.targets):,} listed ones. Use it: nmt translate --shortlist auto"
+        f"{len(shortlist.targets):,} listed ones. Use it with nmt translate --shortlist auto"
     )
     return 0
 

@@ -156,7 +156,7 @@ def reason_to_stop(trainer: Trainer, stop: Stop) -> StopReason | None:
 
 def _describe(reason: StopReason, trainer: Trainer) -> str:
     if reason is StopReason.SIGNAL:
-        return "a signal asked for it; run the same command again to resume"
+        return "a signal was received; run the same command again to resume"
     if reason is StopReason.MAX_HOURS:
         return f"the limit of {trainer.settings.training.max_hours} hours is reached"
     state = trainer.state
@@ -216,8 +216,8 @@ def give_up(trainer: Trainer, step: int) -> None:
     skipped = f"{trainer.state.skipped} steps had no finite gradient; the last was step {step}"
     has_checkpoint = checkpoints.steps_in(trainer.directory)
     kept = " in another --run; the last good checkpoint is kept" if has_checkpoint else ""
-    advice = f"Lower training.rate_factor or use training.precision=fp32{kept}"
-    raise DivergedError(f"{skipped} (its sentences: {crash}). {advice}")
+    advice = f"Lower training.rate_factor or set training.precision=fp32{kept}"
+    raise DivergedError(f"{skipped} (its sentences are in {crash}). {advice}")
 
 
 def log_steps(trainer: Trainer, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar: Progress) -> str:
@@ -295,4 +295,4 @@ def _save_model(trainer: Trainer) -> None:
     manifest = {"steps": [step], **trainer.manifest}
     weights = trainer.transformer.state_dict()
     save_model(directory, weights, trainer.settings, trainer.corpus.tokenizer_file, manifest)
-    say(f"{directory} holds the last weights. Next: nmt average-checkpoints {trainer.directory}")
+    say(f"{directory} holds the last weights. Next, run nmt average-checkpoints {trainer.directory}")

@@ -120,7 +120,7 @@ def read_model_json(path: Path) -> ModelConfig:
         raise DataError(f"{path} has format {str(values.get('format'))[:40]!r}, not {FORMAT}. {advice}")
     config = records.from_json(ModelConfig, values, path)
     if unknown := sorted(values["architecture"].keys() - vars(config.architecture).keys()):
-        raise DataError(f"{path}: unknown settings of the model: {', '.join(unknown)[:200]!r}. {advice}")
+        raise DataError(f"{path} has unknown model settings: {', '.join(unknown)[:200]!r}. {advice}")
     for contradiction in limits.contradictions(config.architecture):
         raise DataError(f"{path} is damaged: {contradiction}")
     return config

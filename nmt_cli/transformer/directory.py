@@ -77,14 +77,14 @@ def models_here() -> str:
     directories = [*sorted(Path("runs").glob("*/model")), *sorted(Path("models").glob("*"))]
     here = [str(directory).removesuffix("/model") for directory in directories if artefact.present(directory)]
     more = f", and {len(here) - MAX_NAMED} more" if len(here) > MAX_NAMED else ""
-    return f"Here: {', '.join(here[:MAX_NAMED])}{more}. " if here else ""
+    return f"Models here: {', '.join(here[:MAX_NAMED])}{more}. " if here else ""
 
 
 def other_models() -> str:
     """Return advice for an error message: which models exist here, and how to get another one."""
     here = models_here()
     train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
-    return f"{here}From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de{train}"
+    return f"{here}Use a model of the hub, such as Helsinki-NLP/opus-mt-en-de{train}"
 
 
 def _rows(shapes: dict[str, layout.Shape]) -> int:
@@ -99,7 +99,7 @@ def _check_shapes(shapes: dict[str, layout.Shape], opened: ModelDirectory) -> No
     source = architecture.source_vocabulary or rows
     if (source, rows) != (vocabulary := (tokenizer.vocabulary_size, tokenizer.target.vocabulary_size)):
         sizes = " and ".join(f"{size:,}" for size in dict.fromkeys(vocabulary))
-        raise DataError(f"{file} has embeddings of {rows:,} tokens, but its tokenizer has {sizes}: the models differ")
+        raise DataError(f"{file} has embeddings of {rows:,} tokens, but its tokenizer has {sizes}: they do not match")
     for difference in layout.differences(shapes, layout.tensor_shapes(architecture, opened.config.vocabulary_size)):
         settings = MODEL_JSON if MODEL_JSON in opened.manifest["files"] else RECIPE
         raise DataError(f"{file} does not fit {settings}: {difference}")

@@ -38,7 +38,7 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     else:
         has_bf16 = "AVX512" in torch.backends.cpu.get_cpu_capability() and cpu_features() & {"avx512_bf16", "amx_bf16"}
     if precision == "bf16" and not has_bf16:
-        raise UsageError("precision is bf16, which this hardware does not support. Set it to auto or fp32")
+        raise UsageError("this hardware does not support precision bf16. Use auto or fp32")
     return torch.bfloat16 if has_bf16 and precision != "fp32" else torch.float32
 
 

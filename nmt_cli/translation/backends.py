@@ -34,15 +34,15 @@ def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None
             return torch_backend.on_gpus(models, precision, workers)
     threads = workers or min(cores, MAX_THREADS)
     if precision == "bf16":
-        raise UsageError("--precision bf16 needs a GPU. Leave it out: a CPU computes in int8 or fp32")
+        raise UsageError("--precision bf16 needs a GPU. On a CPU, use int8 or fp32")
     if engine := library.load(SIGNATURES):
         weights = [
             (each.config.architecture, *safetensors_file.read_tensors(each.directory / WEIGHTS)) for each in models
         ]
         return engine_backend.on_engine(engine, weights, precision, threads, cores)
     if precision == "int8":
-        raise UsageError("--precision int8 needs the engine, which is not installed (see nmt env). Leave it out")
-    warn("the engine is not installed (see nmt env), so torch translates, several times more slowly")
+        raise UsageError("--precision int8 needs the engine, which is not available (see nmt env). Use auto")
+    warn("the engine is not available (see nmt env), so PyTorch translates, several times more slowly")
     from nmt_cli.translation import torch_backend
 
     return torch_backend.on_cpu(models, threads)

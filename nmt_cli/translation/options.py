@@ -58,7 +58,7 @@ class SearchOptions:
         if self.beam is not None and self.n_best > self.beam and not self.sampling:
             raise UsageError(f"{self.n_best} hypotheses need a beam of {self.n_best} or more, not {self.beam}")
         if self.terms and self.sampling:
-            raise UsageError("terms cannot be used with sampling. Leave out one of them")
+            raise UsageError("terms cannot be used with sampling. Remove one of the two")
         if not 1 <= self.n_best <= MAX_N_BEST:
             raise UsageError(f"n_best must be from 1 to {MAX_N_BEST:,}, not {self.n_best:,}")
         names = "beam", "alpha", "extra_length", "split", "copy_wordless", "case", "spelling"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.segments import Segment
 
-CLOSED = "this Translator is closed. Make another"
+CLOSED = "this Translator is closed. Create a new one"
 BACKGROUND_INTERVAL = 64  # number of segments of all texts that are taken before the next segment of a text is due
 BUSY_SECONDS = 1.0  # if a text arrives while a long text is being translated, more texts are expected for this long
 IDLE_FACTOR = 8  # the background limit is multiplied by this factor while no more texts are expected

@@ -132,9 +132,9 @@ def _model_digest(model: Path) -> str:
 
 def _check(options: TranslateOptions, run: Run | None) -> None:
     if options.prefix or options.score_pairs:
-        raise UsageError(f"--shard does not take {'--prefix' if options.prefix else '--score-pairs'}. Leave one out")
+        raise UsageError(f"--shard does not support {'--prefix' if options.prefix else '--score-pairs'}. Remove one")
     if run and options.search.sampling:
-        raise UsageError("--shard does not take --sample with markup or --protect. Leave one of them out")
+        raise UsageError("--shard does not support --sample with markup or --protect. Remove one of them")
 
 
 def check(files: Sequence[str], output: str) -> int:

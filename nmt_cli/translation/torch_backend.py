@@ -46,7 +46,7 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
     if a launcher started it, or if it has already used CUDA, since forked processes cannot use CUDA then.
     """
     if precision == "int8":
-        raise UsageError("--precision int8 is for CPUs. Leave it out, or set CUDA_VISIBLE_DEVICES= to use the CPU")
+        raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES= to use the CPU")
     devices = [torch.device("cuda", i) for i in range(torch.cuda.device_count())][:workers]
     own = choose_device() if "LOCAL_RANK" in os.environ else devices[0]
     weights = [load_transformer(each) for each in models]

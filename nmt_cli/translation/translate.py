@@ -50,7 +50,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
     while models and output_of(models[-1]) == "trees":
         models.pop()  # a parser, not a translation model
     if not models:
-        raise MissingError(f"no model under runs/, and none is named. {other_models()}")
+        raise MissingError(f"no model was given, and there is none under runs/. {other_models()}")
     say(f"model: {models[-1]}")
     return (models[-1],)
 
@@ -66,7 +66,7 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     translator = Translator(models, precision=options.precision, workers=options.workers)
     typed = source == 0 and os.isatty(source)
     if typed:
-        say("reading lines from the terminal, one translation per line; Ctrl-D ends")
+        say("reading lines from the terminal, one translation per line. Press Ctrl-D to end")
     target, part = 1, None
     if output and output.exists() and not output.is_file():  # a pipe or a device: nothing to replace
         target = os.open(output, os.O_WRONLY)
@@ -105,8 +105,8 @@ def _check(options: TranslateOptions) -> None:
     search = options.search
     other = options.prefix or search.alignments or search.sampling or search.terms or search.n_best > 1
     if options.score_pairs and (other or search.target or search.shortlist):
-        others = "--sample, --prefix, --terms, --n-best, --alignments, --to and --shortlist"
-        raise UsageError(f"--score-pairs does not search: leave out {others}")
+        others = "--sample, --prefix, --terms, --n-best, --alignments, --to or --shortlist"
+        raise UsageError(f"--score-pairs cannot be used with {others}")
     if options.input and not options.input.exists():
         text = str(options.input)
         advice = "Check the path"
@@ -114,9 +114,9 @@ def _check(options: TranslateOptions) -> None:
             advice = f"To translate text from the command line: echo {shlex.quote(text[:60])} | nmt translate"
         raise MissingError(f"no file {text[:60]!r}. {advice}")
     if options.input is None and sys.stdin is None:
-        raise MissingError("stdin is closed. Give a file: --input FILE")
+        raise MissingError("stdin is closed. Pass --input FILE")
     if options.output is None and sys.stdout is None:
-        raise StorageError("stdout is closed. Give a file: --output FILE")
+        raise StorageError("stdout is closed. Pass --output FILE")
 
 
 def _output_file(options: TranslateOptions) -> Path | None:
@@ -125,11 +125,11 @@ def _output_file(options: TranslateOptions) -> Path | None:
     if output is None or output == Path("/dev/stdout"):
         return None
     if output.is_dir():
-        raise OutputError(f"{output} is a directory. Name a file in it")
+        raise OutputError(f"{output} is a directory. Add a file name")
     if output.exists() and not output.is_file():
         return output
     if options.input and output.exists() and output.samefile(options.input):
-        raise OutputError(f"{output} is the input. Name another file")
+        raise OutputError(f"{output} is also the input. Choose another --output")
     return Path(os.path.realpath(output))  # a link stays: its target is replaced
 
 
@@ -170,7 +170,7 @@ def score_lines(
     def pairs() -> Iterator[tuple[str, str]]:
         for done, (line, given) in enumerate(itertools.zip_longest(*sides)):
             if line is None or given is None:
-                raise DataError(f"the input or the file of --score-pairs ends after line {done:,}, before the other")
+                raise DataError(f"the input and --score-pairs differ in length: one of them ends after line {done:,}")
             yield line, given
 
     for number, scored in enumerate(translator.score(pairs(), alpha=options.search.alpha), 1):

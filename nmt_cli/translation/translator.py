@@ -79,12 +79,11 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         if any(other != tokenizers[0] for other in tokenizers):
             raise DataError("the models have different tokenizers: they cannot form an ensemble")
         if len({one.config.architecture.source_eos for one in opened}) > 1:
-            raise DataError("some of the models read </s> after sources, others do not: they cannot form an ensemble")
+            raise DataError("only some of the models expect </s> after a source: they cannot form an ensemble")
         spelling = next(filter(None, (read_spelling(one.tokenizer_file) for one in opened)), None)
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
-        # `seen_tokens` is the 99.9th percentile of the source lengths in training, including EOS. Older models do not
-        # store it. For them, only lines that the corpus filter would have removed as too long are split.
+        # For older models, which do not store it, only lines that the corpus filter would have removed are split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
         self.segmenter.spelling = spelling
@@ -109,8 +108,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.head = tokenizer.target.prefix(config.decoding.target_prefix)
         caser = Caser(tokenizer, config.src, config.tgt, config.tags)
         self.segmenter = Segmenter(tokenizer, caser, **sizes, counts=self.counts, head=self.head)
-        # The running threads refer to the assembler and the queue. If these referred to this Translator, Python could
-        # not garbage-collect it.
+        # Threads refer to the assembler and the queue, so references to this Translator would keep it in memory.
         self.assembler = Assembler(tokenizer, self.counts, self.head)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
         self._finalize = weakref.finalize(self, _close, self.queue, backend)
@@ -168,7 +166,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         translation must begin. The other keyword arguments are described in SearchOptions.
         """
         if isinstance(lines, str):
-            raise TypeError("translate takes an iterable of lines, not one text: [text]")
+            raise TypeError("translate takes an iterable of lines, not a string. Pass [text]")
         if isinstance(prefixes, str):
             raise TypeError("prefixes must be an iterable of texts, one for each line")
         options = SearchOptions(
@@ -259,7 +257,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 src, tgt = self.tokenizer.encode_pair(*pair)
                 ids.append([src, [*self.head, *tgt]])
                 if max(map(len, ids[-1])) > self.max_length:
-                    raise DataError(f"line {number:,} has more than the model's {self.max_length} tokens: no score")
+                    raise DataError(f"line {number:,} has more tokens than the model's limit of {self.max_length}")
             for (_, tgt), values in zip(ids, self.score_ids(ids), strict=True):
                 values = values[len(self.head) :]
                 scored = Hypothesis(tgt[len(self.head) : -1], math.fsum(values), 0.0, values)
@@ -361,7 +359,7 @@ class Stream:
             try:
                 prefix = next(self._prefixes)
             except StopIteration:
-                raise DataError(f"there are fewer prefixes than lines: none for line {number:,}") from None
+                raise DataError(f"there are fewer prefixes than lines: line {number:,} has none") from None
             pending = Pending(self._queue, self._options, self._translator)
             with self._in_segmenter:
                 if self._ended:

@@ -42,7 +42,7 @@ class _Worker:
         try:
             results = self.connection.recv()
         except (EOFError, OSError):
-            raise StorageError("a worker ended, probably because memory ran out. Use fewer: --workers 1") from None
+            raise StorageError("a worker ended, probably because memory ran out. Pass --workers 1") from None
         if error := next((result for result in results if isinstance(result, NmtError)), None):
             raise error
         self.open -= len(results)

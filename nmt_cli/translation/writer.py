@@ -91,7 +91,7 @@ def report(counts: Counter[str], max_length: int) -> None:
         (warn, "invalid", f"lines are not UTF-8 (first: line {first:,}): their invalid bytes were replaced"),
         (warn, "huge", f"lines were over {MAX_LINE_BYTES:,} bytes and were cut while they were read"),
         (warn, "cut", f"lines or prefixes were longer than the model's {max_length:,} tokens and were cut"),
-        (warn, "unsaid", "terms are missing from their line's translation: no hypothesis with them was found"),
+        (warn, "unsaid", "terms are missing from translations: the search found no hypothesis with them"),
         (
             warn,
             "untranslated",

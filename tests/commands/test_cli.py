@@ -84,12 +84,12 @@ def test_quiet_hides_messages(nmt: Nmt) -> None:
         ("translate --beam", 2, "Option '--beam' requires an argument. See: nmt translate --help"),
         ("export m --out x", 2, "Missing option --to: hf, ctranslate2 or argos. See: nmt export --help"),
         ("serve --port 99999", 2, "--port must be a whole number from 0 to 65535, not 99999"),
-        ("serve nomodel", 66, "no model in nomodel. From the hub: OWNER/NAME"),
+        ("serve nomodel", 66, "no model in nomodel. Use a model of the hub"),
         ("translte", 2, "No such command 'translte'"),
         ("train", 2, "Missing argument RECIPE"),
         ("train mine\x1b[2J.yaml", 66, "no recipe mine\\x1b[2J.yaml"),
         ("train recipes/mutli30k.yaml", 66, "Did you mean multi30k?"),
-        ("score - --corpus .", 66, ". is not a prepared corpus. Name a directory that nmt prepare wrote"),
+        ("score - --corpus .", 66, ". is not a prepared corpus. Pass a directory that nmt prepare wrote"),
         ("train recipes/base.yaml", 66, "nmt prepare recipes/base.yaml --out data/wmt14-en-de"),  # the package's
         ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'model.num_layers'?; unknown"),
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),
@@ -264,7 +264,7 @@ def test_env_prints_the_defaults_chosen_for_the_hardware(nmt: Nmt, monkeypatch: 
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
         monkeypatch.setattr(env, "choose_device", lambda chosen=chosen: torch.device(chosen["device"]))
         code, out, _ = nmt("env", "--json")
-        expected = {"cpu": "Some CPU, 5 cores to use", "cpu features": "avx2 avx512f amx_int8", "engine": "base"}
+        expected = {"cpu": "Some CPU, 5 usable cores", "cpu features": "avx2 avx512f amx_int8", "engine": "base"}
         expected |= {**chosen, "translation workers": workers, "nmt": __version__, "torch": torch.__version__}
         values = json.loads(out)
         assert (code, {name: values[name] for name in expected}) == (0, expected)

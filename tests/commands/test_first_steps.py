@@ -49,7 +49,7 @@ def error_of(nmt: Nmt, *words: str) -> tuple[int, str]:
         (["translate", "Why", "was", "she"], 2, "To translate text from the command line: echo TEXT | nmt translate"),
         (["prepare", "a.en", "a.de"], 2, "nmt prepare --src a.en --tgt a.de. See"),
         (["prepare", "my file.en", "a.de"], 2, "nmt prepare --src 'my file.en' --tgt a.de. See"),
-        (["prepare", "a.en"], 2, "To prepare your own text: nmt prepare --src a.en --tgt FILE"),
+        (["prepare", "a.en"], 2, "To prepare your own text, run nmt prepare --src a.en --tgt FILE"),
         (["prepare", "a.en", "a.de", "b.de"], 2, "nmt prepare --src a.en --tgt FILE. See"),
         (["score", "a.en", "a.de", "b.de"], 2, "nmt score a.en --reference FILE. See"),
         (["train", "mine.yaml"], 66, "no prepared corpus in data/own. Run: nmt prepare --src FILE --tgt FILE --out"),
@@ -93,7 +93,7 @@ def test_the_nearest_known_name_is_suggested() -> None:
 
 
 def test_a_missing_model_is_answered_with_the_models_here(nmt: Nmt, here: Path, model: Path) -> None:
-    none = "From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
+    none = "Use a model of the hub, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
     for name in ("runs/nope", "models/nope"):  # neither is a name on the hub
         assert none in error_of(nmt, "translate", "--model", name)[1]
     for path in ("runs/a/model", "models/b"):
@@ -101,10 +101,10 @@ def test_a_missing_model_is_answered_with_the_models_here(nmt: Nmt, here: Path, 
     Path("runs/torn").mkdir()
     for command in (["translate"], ["attend", "x"]):
         code, line = error_of(nmt, *command, "--model", "runs/nope")
-        assert (code, "no model in runs/nope. Here: runs/a, models/b. From the hub: " in line) == (66, True), line
+        assert (code, "no model in runs/nope. Models here: runs/a, models/b. Use a model " in line) == (66, True), line
     for number in range(9):
         Path(f"models/c{number}").symlink_to(model)
-    assert "models/c5, and 3 more. From" in error_of(nmt, "translate", "--model", "runs/nope")[1]
+    assert "models/c5, and 3 more. Use" in error_of(nmt, "translate", "--model", "runs/nope")[1]
 
 
 @pytest.mark.parametrize("name", ["a.pdf", "a.tmx", "a.doc", "a.TMX", "train.en.csv", "tmp.pdf", "a.tsv"])
@@ -112,7 +112,7 @@ def test_an_unknown_file_format_is_refused(nmt: Nmt, here: Path, model: Path, na
     (here / name).write_text("der Hund\n5\n")
     code, line = error_of(nmt, "translate", name, "--model", str(model))
     assert code == 2
-    assert f"{name} is of a format that nmt cannot read: it reads .html, .htm, .md, " in line
+    assert f"nmt cannot read the format of {name}. It reads .html, .htm, .md, " in line
     assert "--format text" in line
     code, out, _ = nmt("translate", name, "--model", str(model), "--format", "text", "--output", "out")
     assert (code, out, Path("out").read_text().split("\n")[1]) == (0, "", "5")
@@ -149,7 +149,7 @@ def in_terminal(*words: str, typed: bytes) -> tuple[int, str, str]:
 def test_a_terminal_is_asked_for_input(model: Path, tmp_path: Path) -> None:
     code, out, err = in_terminal("translate", "--model", str(model), typed=b"3.14\n")
     assert (code, out) == (0, "3.14\n")
-    assert err.startswith("reading lines from the terminal, one translation per line; Ctrl-D ends\n")
+    assert err.startswith("reading lines from the terminal, one translation per line. Press Ctrl-D to end\n")
     command = [sys.executable, "-m", "nmt_cli", "translate", "--model", str(model)]
     done = subprocess.run(command, input="3.14\n", capture_output=True, text=True, cwd=ROOT, check=True)
     assert "Ctrl-D" not in done.stderr
@@ -159,7 +159,7 @@ def test_a_terminal_is_asked_for_input(model: Path, tmp_path: Path) -> None:
     )
     assert code == 0
     assert "BLEU   100.00" in out
-    assert err.startswith("reading hypotheses from the terminal, one per line; Ctrl-D ends\n")
+    assert err.startswith("reading hypotheses from the terminal, one per line. Press Ctrl-D to end\n")
 
 
 def test_help_and_version_have_several_forms(nmt: Nmt) -> None:

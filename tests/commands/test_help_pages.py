@@ -40,7 +40,7 @@ Usage: nmt serve [OPTIONS] [MODELS...]
       --timeout N          Maximum seconds per request [0.1 or more; default: 60]
 """,
     "attend": "Usage: nmt attend [OPTIONS] TEXT...",
-    "shortlist": "      --frequent N  Frequent target subwords listed for every line [default: 500]",
+    "shortlist": "      --frequent N  Number of frequent target subwords allowed in every line [default: 500]",
 }
 
 

@@ -108,7 +108,7 @@ def test_the_argument_is_the_source_if_that_is_damaged(
 )
 def test_a_shortlist_has_one_origin(nmt: Nmt, words: str) -> None:
     code, _, err = nmt("shortlist", "m", *words.split())
-    assert (code, "give either --src and --tgt, or --vmap" in err) == (2, True)
+    assert (code, "pass either --src and --tgt, or --vmap" in err) == (2, True)
 
 
 def test_a_directory_of_models_is_served_when_needed(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

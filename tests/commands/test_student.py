@@ -22,7 +22,7 @@ from nmt_cli.training.run import translations_id
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.options import Sampling
 
-ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "source words per second", "a line alone")
+ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "source words per second", "milliseconds")
 
 
 def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -> dict[str, list[float]]:
@@ -34,7 +34,7 @@ def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -
     table = captured.readouterr().err.partition("with and without synthetic text")[2]
     rows = {name: re.search(rf"^{name}[^\n]*?  +([\d., ±]+)$", table, re.MULTILINE) for name in ROWS}
     assert all(rows.values()), table
-    assert ("teacher (scores by beam 1)" in table) == bool(values["training"]["teacher"])
+    assert ("teacher (scored with beam 1)" in table) == bool(values["training"]["teacher"])
     found = {name: row[1] for name, row in rows.items() if row}
     plain = {name: re.sub(r" ± \d+\.\d+", "", row).replace(",", "").split() for name, row in found.items()}
     assert all(found[name].count("±") == len(plain[name]) for name in ROWS[:2]), "scores have an interval"
@@ -78,7 +78,7 @@ def test_a_student_is_compared_with_its_teacher_and_with_training_on_real_pairs(
     assert rows["megabytes, float32"] == pytest.approx([size / 1e6 for size in sizes], abs=0.006)
     assert rows["megabytes, 8 bits"] == pytest.approx([size / 4e6 for size in sizes], abs=0.006)
     assert all(len(figures) == 3 and min(figures) >= 0 for figures in rows.values())
-    assert (rows["source words per second"], rows["a line alone"]) == ([1001, 1002, 1003], [10.2, 20.5, 30.8])
+    assert (rows["source words per second"], rows["milliseconds"]) == ([1001, 1002, 1003], [10.2, 20.5, 30.8])
     models_timed = [reference_run / "model", *(place / "model" for place in places[1:])]
     sources = corpora[0].lines("test")[0]
     assert timed == [(model, sources[:9], tiny_recipe(*small).decoding) for model in models_timed]
@@ -174,7 +174,7 @@ def test_there_is_no_comparison_without_a_test_set(
     files: Any = SimpleNamespace(settings=settings, directory=tmp_path, corpus=corpus)
     monkeypatch.setattr(synthetic_gain, "translate_held_out", lambda *_: pytest.fail("it translates"))
     synthetic_gain.compare_models(files, files, evaluate)
-    assert capsys.readouterr().err == "There is no test set, so nothing is compared\n"
+    assert capsys.readouterr().err == "There is no test set, so the models are not compared\n"
 
 
 def test_a_teacher_translates_with_its_beam_or_by_sampling(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,10 +194,10 @@ def test_only_finished_segments_of_xliff_on_request(tmp_path: Path) -> None:
     ("name", "data", "message"),
     [
         ("a.tmx", b"<tmx>\n<!-- -->\n<tu></tmx>", r"line 3: not well-formed XML: mismatched tag"),
-        ("a.tmx", b"<html></html>", r"line 1: the first element is 'html': this is no TMX file"),
+        ("a.tmx", b"<html></html>", r"line 1: the first element is 'html', so this is not TMX"),
         ("a.tmx", b"", r"line 1: not well-formed XML: no element found"),
-        ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a "b">]><tmx>&a;</tmx>', r"it declares the entity 'a'"),
-        ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/hosts">]><tmx/>', r"it declares the entity 'a'"),
+        ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a "b">]><tmx>&a;</tmx>', r"file declares the entity 'a'"),
+        ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/hosts">]><tmx/>', r"file declares the entity 'a'"),
         ("a.xlf", b"<xliff>" + b"<g>" * 101, r"elements are nested more than 100 deep"),
         ("a.xlf", b'<?xml version="1.0" encoding="none"?><xliff/>', r"not well-formed XML: unknown encoding"),
         ("a.jsonl", b'{"en": "a", "de": "b"}\n{"en": "a"}\n', r"line 2: no member 'de'\. Correct the line"),
@@ -239,12 +239,12 @@ def test_columns_are_named_or_numbered(tmp_path: Path) -> None:
     rows = b"de\tscore\ten\nA\t0.5\ta\nB\t0.7\tb\n"
     assert read(tmp_path / "a.tsv", rows, columns=["en", "de"]) == [(b"a", b"A"), (b"b", b"B")]
     assert read(tmp_path / "a.tsv", rows, columns=["3", "1"])[1:] == [(b"a", b"A"), (b"b", b"B")]
-    with pytest.raises(DataError, match=r"a\.tsv has no column 'fr', only de, score, en\. Name the columns by"):
+    with pytest.raises(DataError, match=r"a\.tsv has no column 'fr', only de, score, en\. Set columns to"):
         read(tmp_path / "a.tsv", rows, columns=["en", "fr"])
-    with pytest.raises(UsageError, match=r"columns must name two, source and target, not en$"):
+    with pytest.raises(UsageError, match=r"columns must be two columns, source and target, not en$"):
         read(tmp_path / "a.tsv", rows, columns=["en"])
     for columns in (["en", "2"], ["0", "1"]):
-        with pytest.raises(UsageError, match=r"columns and score are all names, or all numbers from 1$"):
+        with pytest.raises(UsageError, match=r"columns and score must be all names, or all numbers from 1 on$"):
             read(tmp_path / "a.tsv", rows, columns=columns)
     with pytest.raises(DataError, match=r"a\.tsv, line 2: the score is 'A', not a number"):
         read(tmp_path / "a.tsv", rows, columns=["en", "de"], score="de")

@@ -245,7 +245,7 @@ def test_all_warnings_are_printed_and_the_first_is_an_error_if_strict(capsys: py
         one = CleaningStats(
             200, Counter(dict.fromkeys(more, 2)), {}, more, sides=Counter({(0, True): 50 - 50 * len(more)})
         )
-        with pytest.raises(DataError, match=r"\. Without --strict this is a warning$"):
+        with pytest.raises(DataError, match=r"\. Correct the files, or run without --strict$"):
             cleaning_report.warn(one, text, ["a"], strict=True)
     assert cleaning_report.warn(CleaningStats(200), text, ["a"], strict=True) == []
 

@@ -291,5 +291,5 @@ def test_statistics_are_those_of_the_pairs_up_to_the_limit(tmp_path: Path, capsy
 
 def test_there_are_no_statistics_of_trees(tmp_path: Path) -> None:
     corpus = texts.own(tmp_path / "own", texts.pairs(3), format="trees", tgt="labels")
-    with pytest.raises(UsageError, match=r"^--stats is for text, not for trees\. Leave it out$"):
+    with pytest.raises(UsageError, match=r"^--stats supports text, not trees\. Remove --stats$"):
         filter_stats.show(corpus, tmp_path / "data", PrepareOptions(workers=1))

@@ -102,7 +102,7 @@ def test_pairs_that_share_a_side_with_other_text_are_not_held_out(tmp_path: Path
     assert len(sets["general"]) == 9
     assert set(sets["general"]) <= {*general[:3], *general[4:340]}
     shared = [("a", PAIRS[i][1]) for i in range(20)]  # all in one group
-    with pytest.raises(DataError, match=r"no pair can be held out for test: each shares .* Name a test set"):
+    with pytest.raises(DataError, match=r"no pair of .* can be held out for test, as each shares .* Add a test set"):
         texts.run(texts.own(tmp_path / "one", shared, hold_out=9, **lists), tmp_path / "none")
 
 
@@ -126,7 +126,7 @@ def test_repeated_files_and_lines_are_held_out_once(tmp_path: Path, capsys: pyte
     assert len(held_out) == len(set(held_out)) == 20
     report = artefact.read_json(tmp_path / "out" / "cleaning.json")
     assert report["twins"]["dev"]["equal"] == {"source": 0, "target": 0, "both": 0}
-    assert capsys.readouterr().err.count("no dev set is named: held out 10 pairs of ") == 1
+    assert capsys.readouterr().err.count("no dev set is given, so nmt holds out 10 pairs of ") == 1
 
 
 def test_pairs_that_cleaning_drops_are_neither_counted_nor_held_out(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_group_is_at_most_a_twentieth_of_a_large_set(tmp_path: Path, size: int
         held_out = hold_out.held_out_pairs(section, map)
         assert {split: len(pairs) for split, pairs in held_out.items()} == {"dev": count, "test": count}
     else:
-        with pytest.raises(DataError, match="no pair can be held out for dev"):
+        with pytest.raises(DataError, match=r"no pair of .* can be held out for dev"):
             hold_out.held_out_pairs(section, map)
 
 

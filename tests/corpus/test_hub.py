@@ -48,7 +48,7 @@ def test_a_directory_never_replaces_a_hub_data_set(tmp_path: Path, monkeypatch: 
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     data_set(Path(name))
-    with pytest.raises(UsageError, match=f"hub:{name}: a directory here has this name"):
+    with pytest.raises(UsageError, match=f"the local path {name} hides corpus hub:{name}"):
         texts.run(texts.corpus({**SECTION, "name": f"hub:{name}"}), tmp_path / "out")
 
 

@@ -159,7 +159,7 @@ def test_scores_are_refused(tokenizer: Tokenizer) -> None:
         ({"hidden": [["x"]]}, "its values must be text"),
         ({"tokens": [*SPECIAL, "\ud800"]}, "its values must be text"),
         ({"tokens": [*SPECIAL, "a", "a"]}, "its tokens must be distinct"),
-        ({"tokens": SPECIAL[:2]}, "the first ones <pad> <unk> </s>"),
+        ({"tokens": SPECIAL[:2]}, "begin with <pad> <unk> </s>"),
         ({"codes": "a"}, "does not have two symbols"),
     ],
 )

@@ -78,7 +78,7 @@ def test_a_file_missing_from_the_mirror_is_named_with_its_address(mirror: Path, 
     (mirror / "val.fr.gz").unlink()
     for name, directory, message in (
         ("multi30k-en-fr", mirror, r"has no val\.fr\.gz\. Download https://"),
-        ("multi30k-en-fr", tmp_path / "none", "no directory"),
+        ("multi30k-en-fr", tmp_path / "none", "is not a directory"),
         ("wmt14-en-de", mirror, r"has no de-en/train-\*\.parquet"),
     ):
         for dry_run in (False, True):

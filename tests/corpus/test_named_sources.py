@@ -218,7 +218,7 @@ def test_a_dry_run_needs_no_network(tmp_path: Path, mirror: Path) -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"corpus": "toy-en-de", "files": ["a.tsv"]}, "entry of a.tsv names both files and a corpus"),
+        ({"corpus": "toy-en-de", "files": ["a.tsv"]}, "entry of a.tsv has both files and a corpus"),
         ({"corpus": "toy-en-de", "columns": ["1", "2"]}, "entry of toy-en-de is not a file. Remove format, columns,"),
         ({"corpus": "toy-en-de", "score": "1"}, "entry of toy-en-de is not a file"),
         ({"corpus": "toy-en-de", "format": "tsv"}, "entry of toy-en-de is not a file"),
@@ -226,8 +226,8 @@ def test_a_dry_run_needs_no_network(tmp_path: Path, mirror: Path) -> None:
         ({"corpus": "toy-en-de", "config": "x"}, "entry of toy-en-de is not a data set of the hub. Remove config"),
         ({"files": ["a.tsv"], "config": "x"}, "entry of a.tsv is not a data set of the hub. Remove config"),
         ({}, "has neither files nor corpus. Set one of them"),
-        ({"files": ["a.tsv"], "split": "dev", "cleaning": {}}, "entry of a.tsv is a dev set, which is never changed"),
-        ({"files": ["a.tsv"], "split": "test", "augment": {}}, "entry of a.tsv is a test set, which is never changed"),
+        ({"files": ["a.tsv"], "split": "dev", "cleaning": {}}, "a.tsv is a dev set, which is never cleaned"),
+        ({"files": ["a.tsv"], "split": "test", "augment": {}}, "a.tsv is a test set, which is never cleaned"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(entry: dict[str, Any], message: str) -> None:
@@ -240,7 +240,7 @@ def test_wrong_names_are_refused(tmp_path: Path) -> None:
     own = own_file(tmp_path)
     for name, message in (
         ("multi30k-en-d", r"unknown corpus 'multi30k-en-d'\. Did you mean multi30k-en-de\?"),
-        ("hub:texts", r"corpus hub:texts: write it as hub:OWNER/NAME"),
+        ("hub:texts", r"corpus hub:texts is malformed. Write hub:OWNER/NAME"),
     ):
         with pytest.raises(UsageError, match=message):
             source_of(bitext_section(own, {"corpus": name}))

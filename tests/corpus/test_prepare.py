@@ -324,12 +324,12 @@ def test_training_pairs_are_limited_or_counted(capsys: pytest.CaptureFixture[str
     assert read(1, 9) == [readers.Chunk([b"a"], [b"A"], 1)]
     for rows in (3, 5):
         with pytest.raises(
-            DataError, match=rf"^train has 4 pairs, but {rows} are .* Do it, or accept it with corpus\.rows=4$"
+            DataError, match=rf"^train has 4 pairs, but {rows} are .* Do it, or accept this number with corpus\.rows=4$"
         ):
             read(5, rows)
     assert capsys.readouterr().err == ""
     assert read(None, 1234, None) == chunks
-    assert "train has 4 pairs, but 1,234 are expected (here): this is an excerpt" in capsys.readouterr().err
+    assert "train has 4 pairs, but 1,234 are expected (here). The text is an excerpt" in capsys.readouterr().err
 
 
 def test_settings_unknown_to_an_older_version_change_nothing(
@@ -410,10 +410,10 @@ def test_a_dry_run_notices_missing_files(tmp_path: Path, capsys: pytest.CaptureF
         texts.run(section.model_copy(update={"limit": limit}), tmp_path / "out", dry_run=True)
         assert f"training pairs {count:,}" in " ".join(capsys.readouterr().err.split())
     dev = texts.corpus({**section.model_dump(), "dev_src": str(tmp_path / "dev.en"), "dev_tgt": section.train_tgt[0]})
-    with pytest.raises(MissingError, match=r"dev\.en is not there"):
+    with pytest.raises(MissingError, match=r"dev\.en does not exist"):
         texts.run(dev, tmp_path / "out", dry_run=True)
     Path(section.train_tgt[0]).unlink()
-    with pytest.raises(MissingError, match=r"train\.de is not there"):
+    with pytest.raises(MissingError, match=r"train\.de does not exist"):
         texts.run(section, tmp_path / "out", dry_run=True)
 
 
@@ -584,7 +584,7 @@ def test_more_than_one_percent_of_lines_that_are_not_utf8_is_an_error(
     assert stored(out) == PAIRS[:1188]
     with pytest.raises(DataError, match="line 701"):
         texts.run(texts.own(tmp_path / "in", text), tmp_path / "strict", strict=True)
-    with pytest.raises(DataError, match=r"not UTF-8: 12 lines, the first is line 701 of 1,199.*Latin-1"):
+    with pytest.raises(DataError, match=r"not UTF-8: 12 lines, the first is line 701 \(1,199 pairs in all\).*Latin-1"):
         texts.run(texts.own(tmp_path / "in", text[:-1]), tmp_path / "more")
 
 

@@ -71,7 +71,7 @@ def test_other_files_are_recognized_by_their_first_bytes(tmp_path: Path, data: b
 )
 def test_other_files_are_recognized_by_their_names(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"text\n")
-    with pytest.raises(DataError, match=rf"{name} does not hold lines of one language\. List it under corpus\.sources"):
+    with pytest.raises(DataError, match=rf"{name} is not plain text in one language\. List it under corpus\.sources"):
         next(readers.raw_lines(tmp_path / name, {}))
 
 

@@ -112,15 +112,15 @@ def test_one_file_of_both_languages_is_prepared() -> None:
         assert (section.name, section.src, section.tgt, section.limit, section.seed) == (stem, "en", "cs", 9, 4)
         assert ([entry.files for entry in section.sources], section.train_src) == ([[name]], [])
         assert choose(name, typed, Path("data/mine.v2"), []).name == "mine.v2"
-        with pytest.raises(UsageError, match=rf"^{name} needs its languages: --src en --tgt de$"):
+        with pytest.raises(UsageError, match=rf"^{name} requires language codes. Pass them as in --src en --tgt de$"):
             choose(name, {}, None, [])
 
 
 def test_sources_conflict_with_named_corpora() -> None:
     for name in ("toy-en-de", "hub:a/b"):
-        with pytest.raises(UsageError, match=rf"corpus {name} has its own text: give your files another corpus\.name"):
+        with pytest.raises(UsageError, match=rf"corpus {name} has its own text\. Set another corpus\.name"):
             source_of(bitext_section({"files": ["a.tsv"]}, name=name))
-    with pytest.raises(UsageError, match=r"Did you mean multi30k-en-de\? Known: "):
+    with pytest.raises(UsageError, match=r"Did you mean multi30k-en-de\? Known corpora are "):
         source_of(choose("multi30k-en-d", {}, None, []))
 
 
@@ -135,7 +135,7 @@ def test_sizes_and_pairs_of_all_entries_are_added(tmp_path: Path) -> None:
     entries = [{"files": [files["a.tsv"], files["b.tsv"]]}, {"files": [files["c.en"], files["c.de"]]}]
     assert source_of(bitext_section(*entries)).count_pairs() == 3
     Path(files["c.de"]).unlink()
-    with pytest.raises(MissingError, match=r"c\.de is not there\. Check the path"):
+    with pytest.raises(MissingError, match=r"c\.de does not exist\. Check the path"):
         source_of(bitext_section(*entries)).count_pairs()
 
 

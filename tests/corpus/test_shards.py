@@ -124,7 +124,7 @@ def test_a_foreign_directory_with_the_name_of_the_parts_is_kept(tmp_path: Path) 
     corpus, theirs = section(tmp_path), tmp_path / "out.parts"
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("two years of work")
-    with pytest.raises(OutputError, match=r"out\.parts is in the way, and nmt did not make it"):
+    with pytest.raises(OutputError, match=r"out\.parts exists, but nmt did not create it"):
         run(corpus, tmp_path / "out", 1, 2)
     assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
 
@@ -203,18 +203,18 @@ def test_a_finished_corpus_stays(tmp_path: Path, capsys: pytest.CaptureFixture[s
     run(corpus, tmp_path / "out", 2, 3)
     assert (tmp_path / "out").stat().st_ino == before
     assert "out is prepared and complete" in capsys.readouterr().err
-    with pytest.raises(UsageError, match="--overwrite does not go with --shard"):
+    with pytest.raises(UsageError, match="--overwrite cannot be combined with --shard"):
         prepare_shard(corpus, tmp_path / "out", PrepareOptions(overwrite=True), Share(1, 2))
 
 
 def test_the_shards_to_run_are_named(tmp_path: Path) -> None:
     corpus, out = section(tmp_path), tmp_path / "out"
-    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet: run --shard 1/4, 3/4, 4/4, then this"):
+    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet. Run --shard 1/4, 3/4, 4/4, then repeat"):
         run(corpus, out, 2, 4)
-    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet: run --shard 1/16, .*, 11/16 and others"):
+    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet. Run --shard 1/16, .*, 11/16 and others"):
         run(corpus, out, 2, 16)
     for count, listed in ((9, "1/9, 3/9, .*, 9/9, then"), (10, "1/10, 3/10, .*, 9/10 and others, then")):
-        with pytest.raises(BusyError, match=f"run --shard {listed} this command again, or add --wait"):
+        with pytest.raises(BusyError, match=f"Run --shard {listed} repeat this command, or pass --wait"):
             run(corpus, tmp_path / f"of-{count}", 2, count)
     for index in (1, 3):
         with pytest.raises(BusyError, match="not cleaned yet"):
@@ -332,7 +332,7 @@ def test_a_waiting_shard_tells_each_reason_once_and_ends_when_the_corpus_is_ther
     monkeypatch.setattr(shards.time, "sleep", sleep)
     prepare_shard(corpus, out, PrepareOptions(workers=1), Share(2, 3, wait=True))
     told = [line for line in capsys.readouterr().err.split("\n") if line.startswith("waiting: ")]
-    assert [line.partition(": run --shard ")[2] for line in told] == ["1/3, 3/3", "3/3", "1/3"]
+    assert [line.partition(". Run --shard ")[2] for line in told] == ["1/3, 3/3", "3/3", "1/3"]
     assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))
     assert not (tmp_path / "out.parts").exists()
 

@@ -64,13 +64,13 @@ USER_FILES_ONLY: list[dict[str, object]] = [
 @pytest.mark.parametrize(
     ("name", "typed", "message"),
     [
-        ("hub:a/b", {}, "needs its languages"),
+        ("hub:a/b", {}, "requires language codes"),
         ("hub:../../etc", {"src": ["en"], "tgt": ["de"]}, "hub:OWNER/NAME"),
-        ("multi30k-en-da", {}, "Known: .*multi30k-en-de"),
-        ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "has its own text"),
-        (None, {"src": ["a"]}, "both sides"),
-        (None, {"tgt": ["a"]}, "both sides"),
-        ("hub:a/b", {"src": ["en"]}, "both sides"),
+        ("multi30k-en-da", {}, "Known corpora are .*multi30k-en-de"),
+        ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "cannot be combined with files"),
+        (None, {"src": ["a"]}, "Pass both --src FILE and --tgt FILE"),
+        (None, {"tgt": ["a"]}, "Pass both --src FILE and --tgt FILE"),
+        ("hub:a/b", {"src": ["en"]}, "Pass both --src FILE and --tgt FILE"),
         ("hub:a", {"src": ["en"], "tgt": ["de"]}, "hub:OWNER/NAME"),
         ("hub:a/b@", {"src": ["en"], "tgt": ["de"]}, "hub:OWNER/NAME"),
         *((None, settings, "mix_src, general_src and hold_out require") for settings in USER_FILES_ONLY),
@@ -103,7 +103,7 @@ def test_each_corpus_has_its_source_and_origin(tmp_path: Path, monkeypatch: pyte
         source = source_of(section)
         assert (type(source), source.origin, source.local_files()) == (kind, origin, [])
         assert source_of(section, tmp_path).origin == ("generated" if kind is ToySource else str(tmp_path))
-        with pytest.raises(MissingError, match=r"no directory none \(--mirror\)"):
+        with pytest.raises(MissingError, match=r"--mirror none is not a directory"):
             source_of(section, Path("none"))
     with pytest.raises(UsageError, match="unknown corpus ''"):
         source_of(schema.Corpus(name=None))  # as in imported models
@@ -158,5 +158,5 @@ def test_advice_for_text_is_given_only_for_files_that_are_no_recipe(tmp_path: Pa
         (tmp_path / name).write_text("corpus: {limit: 0}")
         with pytest.raises(UsageError, match=r"corpus\.limit must be") as caught:
             choose(str(tmp_path / name), {}, None, [])
-        advice = f". To prepare your own text: nmt prepare --src {tmp_path / name} --tgt FILE"
+        advice = f". To prepare your own text, run nmt prepare --src {tmp_path / name} --tgt FILE"
         assert str(caught.value).endswith(advice) == advised

@@ -169,7 +169,7 @@ def test_each_entry_has_its_languages_if_the_corpus_has_several_targets(tmp_path
     assert pairs[100] == (f">>fr<< >>bt<< {text[0]}", to("fr", text[0]))
     for change, message in (
         ({"tgt": None}, "corpus.synthetic needs the languages src and tgt"),
-        ({"tgt": "es"}, "translates en to de, en to fr; for corpus.synthetic with side src it must be en to es"),
+        ({"tgt": "es"}, "en to fr, but corpus.synthetic with side=src requires en to es"),
     ):
         wrong = {**values, "synthetic": [{**entries[0], **change}]}
         with pytest.raises((UsageError, DataError), match=message):
@@ -278,11 +278,9 @@ def test_another_model_or_text_is_noticed(corpus_of: Any, tmp_path: Path, models
 def test_wrong_or_missing_models_are_refused(
     corpus_of: Any, tiny_recipe: Make, tmp_path: Path, models: dict[str, Path]
 ) -> None:
-    with pytest.raises(
-        DataError, match=r"translates de to en; for corpus\.synthetic with side src it must be en to de"
-    ):
+    with pytest.raises(DataError, match=r"translates de to en, but corpus\.synthetic with side=src requires en to de"):
         prepare(corpus_of(model=str(models["deen"])), tmp_path / "data", OPTIONS)
-    with pytest.raises(MissingError, match=r"no model in nowhere, named by corpus\.synthetic"):
+    with pytest.raises(MissingError, match=r"no model in nowhere for corpus\.synthetic"):
         prepare(corpus_of(model="nowhere"), tmp_path / "data", OPTIONS)
     with pytest.raises(ValueError, match=r"requires PrepareOptions\.translate"):
         prepare(corpus_of(), tmp_path / "data", PrepareOptions(workers=1))
@@ -436,7 +434,7 @@ def test_a_model_without_languages_is_accepted(corpus_of: Any, tmp_path: Path) -
         synthetic.check_languages(settings.synthetic[0], settings)
     turned = make_model(tmp_path / "turned", "corpus.src=tgt", "corpus.tgt=src")
     settings = corpus_of(side="tgt", model=str(turned))
-    with pytest.raises(DataError, match=r"translates tgt to src; .* with side tgt it must be de to en$"):
+    with pytest.raises(DataError, match=r"translates tgt to src, but .* with side=tgt requires de to en$"):
         synthetic.check_languages(settings.synthetic[0], settings)
 
 
@@ -472,7 +470,7 @@ def test_many_machines_translate_for_one_corpus(corpus_of: Any, tmp_path: Path, 
     settings.tokenizer.file = str(models["ende"] / "tokenizer.model")
     options = PrepareOptions(workers=1, translate=teacher.translate, translate_units=teacher.translate_units)
     one = prepare(settings, tmp_path / "one/data", options)
-    with pytest.raises(BusyError, match="the synthetic text is not joined yet: run --shard 1/2, then"):
+    with pytest.raises(BusyError, match=r"the synthetic text is not joined yet\. Run --shard 1/2, then"):
         prepare_shard(settings, tmp_path / "many/data", options, Share(2, 2))
     (cache,) = (tmp_path / "many/synthetic").iterdir()
     sidecar, *others = sorted(cache.rglob("units/000/*.json"))

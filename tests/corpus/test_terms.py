@@ -111,7 +111,7 @@ def test_glossaries_may_have_a_bom_comments_spaces_and_fifty_words(tmp_path: Pat
     with pytest.raises(DataError, match=r"terms, line 2 is not UTF-8"):
         Terms.read(tmp_path / "terms")
     (tmp_path / "terms").write_text("# x\na\n")
-    with pytest.raises(DataError, match=r"terms, line 2 is not a term\. Write: phrase, tab, one or more forms"):
+    with pytest.raises(DataError, match=r"terms, line 2 is not a term\. Write a phrase, a tab, forms"):
         Terms.read(tmp_path / "terms")
 
 
@@ -309,14 +309,14 @@ def test_a_term_that_does_not_fit_leaves_the_plain_translation_and_is_counted(
     results = list(translator.translate(lines, terms=long))
     assert [result.hypotheses for result in results] == plain
     assert (translator.counts["unsaid"], translator.counts["constrained"]) == (1, 1)
-    with pytest.raises(UsageError, match="Leave out one"):
+    with pytest.raises(UsageError, match="Remove one of the two"):
         translator.submit("der Hund", SearchOptions(terms=long, sampling=Sampling()))
     output = command(translator, "der Hund\ndie Katze\n", terms=long)
     assert [json.loads(line)["hypotheses"][0].get("terms") for line in output.split("\n")[:-1]] == [
         {"Hund": None},
         None,
     ]
-    assert "1 terms are missing from their line's translation" in capsys.readouterr().err
+    assert "1 terms are missing from translations" in capsys.readouterr().err
 
 
 def test_cancelling_a_text_ends_its_second_search(model: Path) -> None:
@@ -385,7 +385,7 @@ def test_the_command_reads_a_glossary_file(model: Path, tmp_path: Path) -> None:
         (["--terms", tmp_path / "bad.tsv"], 65, "line 2: “Hund” repeats line 1"),
         (["--terms", tmp_path / "absent"], 66, "absent"),
         (["--terms", tmp_path / "terms.tsv", "--sample"], 2, "Leave out --terms"),
-        (["--terms", tmp_path / "terms.tsv", "--score-pairs", tmp_path / "in"], 2, "leave out --sample"),
+        (["--terms", tmp_path / "terms.tsv", "--score-pairs", tmp_path / "in"], 2, "cannot be used with --sample"),
     ):
         done = texts.python(*start, *more)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr

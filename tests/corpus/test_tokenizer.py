@@ -126,5 +126,5 @@ def test_the_prefix_of_translations_is_a_token_of_the_vocabulary(file: Path) -> 
     tokenizer = Tokenizer(file)
     assert tokenizer.prefix("") == []
     assert tokenizer.prefix("</s>") == [EOS]
-    with pytest.raises(DataError, match=r"vocabulary does not have the token '>>deu<<', with which translations begin"):
+    with pytest.raises(DataError, match=r"vocabulary lacks the token '>>deu<<' of decoding\.target_prefix"):
         tokenizer.prefix(">>deu<<")

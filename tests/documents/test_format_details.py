@@ -57,7 +57,7 @@ def test_text_formats_keep_a_byte_order_mark_and_name_the_bad_byte(kind: str) ->
     assert FORMATS[kind].read(data, ReadOptions()).to_bytes()[:3] == data[:3]
     assert not FORMATS[kind].read(data[3:], ReadOptions()).to_bytes().startswith(data[:3])
     advice = "msgconv -t UTF-8" if kind == "po" else "iconv"
-    with pytest.raises(DataError, match=rf"^the input is not UTF-8, at byte 1,001\. Convert it, .* with {advice}$"):
+    with pytest.raises(DataError, match=rf"^the input is not UTF-8: byte 1,001 is invalid\. .* with {advice}$"):
         FORMATS[kind].read(b" " * 1001 + b"\xff", ReadOptions())
     with pytest.raises(DataError, match="the input is not plain text, it looks like zip"):
         FORMATS[kind].read(b"PK\3\4" + bytes(99), ReadOptions())
@@ -69,10 +69,10 @@ def test_text_formats_keep_a_byte_order_mark_and_name_the_bad_byte(kind: str) ->
         (None, "html", "a.po", r"^--markup is for lines of text, and a\.po is a document \(po\)\. Leave out --markup,"),
         ("jsonl", None, "a.po", r"^--format jsonl is for lines of text, and a\.po is a document \(po\)"),
         ("jsonl", "html", "a.docx", r"^--markup is for lines of text, and a\.docx is a document \(docx\)"),
-        ("po", "html", "a.po", "^--markup is for lines, --format html for a whole file"),
-        ("html", "html", "a.txt", "^--markup is for lines, --format html for a whole file"),
-        ("jsonl", "html", None, "^--format jsonl is for plain lines"),
-        ("jsonl", "html", "a.txt", "^--format jsonl is for plain lines"),
+        ("po", "html", "a.po", "^--markup is for lines, and --format html is for a whole file"),
+        ("html", "html", "a.txt", "^--markup is for lines, and --format html is for a whole file"),
+        ("jsonl", "html", None, "^--format jsonl works on plain lines only"),
+        ("jsonl", "html", "a.txt", "^--format jsonl works on plain lines only"),
     ],
 )
 def test_options_that_exclude_each_other(kind: str | None, markup: str | None, file: str | None, words: str) -> None:
@@ -101,7 +101,7 @@ def test_names_of_files_with_lines(tmp_path: Path, name: str, fits: bool) -> Non
     assert "Use --format text to translate it line by line" in str(error.value)
     if name == "a.XML":
         assert "has a suffix of the format android, but does not begin with <resources" in str(error.value)
-    with pytest.raises(UsageError, match=r"is of no known format\. Leave out --shard, or use --format text"):
+    with pytest.raises(UsageError, match=r"is of an unknown format\. Leave out --shard, or use --format text"):
         documents.check_lines([tmp_path / "none.txt", tmp_path / name], None)
     documents.check_lines([tmp_path / name], "text")
     assert documents.choose("text", tmp_path / name, None, None, []) is None
@@ -133,7 +133,7 @@ def test_kept_words_need_no_other_option() -> None:
 
 def test_options_for_plain_lines_are_named_as_on_the_command_line() -> None:
     for plain, option in ((["n_best"], "--n-best"), (["prefix", "n_best"], "--prefix"), (["a_b_c"], "--a-b-c")):
-        with pytest.raises(UsageError, match=f"^{option} is for plain lines: leave it out"):
+        with pytest.raises(UsageError, match=f"^{option} works on plain lines only"):
             documents.choose("html", None, None, None, plain)
 
 

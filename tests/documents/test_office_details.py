@@ -314,7 +314,7 @@ def test_encodings_and_depth_of_members() -> None:
         types = f'<Types><Override PartName="/a" ContentType="{_TYPE}wordprocessingml.header+xml"/></Types>'
         data = zipped({"[Content_Types].xml": types, "a": text})
         assert ">A DOG<" in member(translated_file("docx", data, capitals), "a", encoding)
-        with pytest.raises(DataError, match=f"^a is not {encoding.upper()}, at byte {len(text)}"):
+        with pytest.raises(DataError, match=f"^a is not {encoding.upper()}: byte {len(text)} is invalid"):
             texts_of_file("docx", zipped({"[Content_Types].xml": types, "a": text + b"\0"}))
     deep = "<x>" * 98 + "a" + "</x>" * 98
     assert texts_of_file("docx", docx(deep)) == []

@@ -102,9 +102,9 @@ def test_characters_that_an_encoding_lacks_make_it_utf8() -> None:
     assert encoding.encode("犬") == "犬".encode()
     _, encoding = decoded(b"\xff\xfea\0", "")
     assert encoding.encode("犬") == b"\xff\xfe" + "犬".encode("utf-16-le")
-    with pytest.raises(DataError, match=r"the input is not UTF-16-LE, at byte 4"):
+    with pytest.raises(DataError, match=r"the input is not UTF-16-LE: byte 4"):
         decoded(b"\xff\xfea\0\0", "")
-    with pytest.raises(DataError, match=r"the input is not UTF-8, at byte 5"):
+    with pytest.raises(DataError, match=r"the input is not UTF-8: byte 5"):
         decoded(b"\xef\xbb\xbfab\xff", "")
 
 

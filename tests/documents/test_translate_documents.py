@@ -125,7 +125,7 @@ def test_a_catalog_gets_the_target_language(monkeypatch: pytest.MonkeyPatch) -> 
         module.runner("po", None, None, [], {})(translator, TranslateOptions(), source, target, progress)
         assert b'"Language: ru\\n"' in content(target)
         latin = TEMPLATE.replace("a 1", "ä 1").encode("iso-8859-1")
-        with pytest.raises(DataError, match=r"not UTF-8, at byte 62.*msgconv -t UTF-8"):
+        with pytest.raises(DataError, match=r"not UTF-8: byte 62.*msgconv -t UTF-8"):
             module.runner("po", None, None, [], {})(
                 translator, TranslateOptions(), memory_file(latin), target, progress
             )

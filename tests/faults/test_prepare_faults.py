@@ -75,7 +75,7 @@ def test_missing_files_directories_and_pipes_are_refused(tmp_path: Path) -> None
     tgt = texts.write(tmp_path / "a.de", ["b"])
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
-    for name, message in (("none", "not there"), ("folder", "not a file"), ("pipe", "not a file")):
+    for name, message in (("none", "does not exist"), ("folder", "not a file"), ("pipe", "not a file")):
         error = refused(tmp_path, tmp_path / name, tgt)
         assert (error.exit_code, message in str(error)) == (66, True)
 
@@ -238,7 +238,7 @@ def test_a_foreign_directory_with_the_name_of_the_work_directory_is_kept(tmp_pat
     section, theirs = texts.own(tmp_path / "in", PAIRS), tmp_path / ".out.preparing"
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("two years of work")
-    with pytest.raises(OutputError, match=r"\.out\.preparing is in the way, and nmt did not make it"):
+    with pytest.raises(OutputError, match=r"\.out\.preparing exists, but nmt did not create it"):
         texts.run(section, tmp_path / "out")
     assert [path.name for path in theirs.iterdir()] == ["thesis.txt"]
     (theirs / "thesis.txt").unlink()

@@ -132,7 +132,7 @@ def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int)
 def test_a_failed_save_warns_and_training_continues(lab: Lab, error: int) -> None:
     failing_saves(lab.patch, [10, 15], error)
     assert lab.train() == 0
-    assert "NO CHECKPOINT of step 10" in lab.stderr()
+    assert "cannot write the checkpoint of step 10" in lab.stderr()
     assert checkpoints.steps_in(lab.run) == [20, 30]
     assert lab.same()
 
@@ -148,7 +148,7 @@ def test_a_limit_on_file_size_is_a_storage_error(lab: Lab) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert "NO CHECKPOINT of step 10" in lab.stderr()
+    assert "cannot write the checkpoint of step 10" in lab.stderr()
     assert list((lab.run / "checkpoints").iterdir()) == []
 
 
@@ -220,10 +220,10 @@ def test_a_changed_recipe_is_refused_by_key(started_run: Lab, change: str) -> No
 def test_a_run_with_only_a_model_and_one_without_its_corpus_are_not_changed(started_run: Lab) -> None:
     shutil.rmtree(started_run.run / "checkpoints")
     shutil.copytree(started_run.reference / "model", started_run.run / "model")
-    with pytest.raises(DataError, match=r"started differently: training\.seed: 1 -> 2\. Change it back"):
+    with pytest.raises(DataError, match=r"started with other settings: training\.seed: 1 -> 2\. Restore them"):
         started_run.train("training.seed=2")
     (started_run.run / "corpus.json").write_text("{}")
-    with pytest.raises(DataError, match=r"started differently: .* has other data or another tokenizer"):
+    with pytest.raises(DataError, match=r"started with other settings: .* has other data or another tokenizer"):
         started_run.train()
 
 
@@ -240,11 +240,11 @@ def test_settings_that_do_not_change_the_model_may_change(started_run: Lab) -> N
 
 def test_a_run_without_its_recipe_is_not_started_again(started_run: Lab) -> None:
     (started_run.run / "recipe.yaml").unlink()
-    with pytest.raises(DataError, match=r"recipe.yaml is missing beside a model or checkpoints\. Put it back"):
+    with pytest.raises(DataError, match=r"recipe.yaml is missing, but its run has a model or checkpoints\. Restore it"):
         started_run.train()
     shutil.rmtree(started_run.run / "checkpoints")
     shutil.copytree(started_run.reference / "model", started_run.run / "model")
-    with pytest.raises(DataError, match=r"recipe.yaml is missing beside a model or checkpoints\. Put it back"):
+    with pytest.raises(DataError, match=r"recipe.yaml is missing, but its run has a model or checkpoints\. Restore it"):
         started_run.train()
 
 

@@ -63,7 +63,7 @@ def test_a_validation_interrupted_by_a_signal_is_repeated_on_resume(lab: Lab, st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Translator, "translate", search)
         assert lab.train() == 130
-    assert f"stopped after step {step}: a signal asked for it" in lab.stderr()
+    assert f"stopped after step {step}: a signal was received" in lab.stderr()
     assert checkpoints.steps_in(lab.run)[-1] == step
     assert checkpoints.read_state(lab.run, step).unvalidated
     assert not (lab.run / "model").exists()

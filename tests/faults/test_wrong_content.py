@@ -68,7 +68,7 @@ def another_tokenizer(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (another_tokenizer, "embeddings of 340 tokens, but its tokenizer has 300: the models differ"),
+        (another_tokenizer, "embeddings of 340 tokens, but its tokenizer has 300: they do not match"),
         (lambda directory: (directory / "tokenizer.model").write_bytes(b""), "is not a SentencePiece model"),
         (weights(lambda t: t.update({n: x.int() for n, x in t.items()})), "weights that are not F32: .* is I32"),
         (weights(lambda t: t.update({"encoder_norm.x": torch.zeros(2)})), "encoder_norm.x has shape .2,., not none"),

@@ -223,7 +223,7 @@ def test_missing_packages_are_named_with_the_command(tmp_path: Path, monkeypatch
     (tmp_path / "half_a_package.py").write_text("import nowhere_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("half_a_package", "nowhere_at_all"):
-        with pytest.raises(UsageError, match=r'needs the package nowhere_at_all\. .* pip install "nmt-cli\[export\]"'):
+        with pytest.raises(UsageError, match=r'package nowhere_at_all is missing\. .* pip install "nmt-cli\[export\]"'):
             packages.import_package(name)
     logging = pytest.importorskip("transformers").logging
     logging.set_verbosity_info()
@@ -322,5 +322,5 @@ def test_imports_are_compared_with_every_language_token(tmp_path: Path, monkeypa
     assert compared.call_args.kwargs == {"exact": True}
     for error in (DivergedError("nan"), DataError("other")):
         compared.side_effect = error
-        with pytest.raises(DataError, match=f"m does not compute the same as our model with its weights: {error}"):
+        with pytest.raises(DataError, match=f"m and its import give different results: {error}"):
             verify_import(Mock(), tokenizer, SimpleNamespace(name="m"), adapter)

@@ -68,7 +68,7 @@ def test_a_target_prefix_begins_every_translation_unseen(tmp_path, folder):
         [scored] = translator.score([("the cat", "der")])
         assert scored.ids == translator.tokenizer.encode(["der"])[0]
     file.write_text(json.dumps(json.loads(file.read_text()) | {"target_prefix": "nowhere"}))
-    with pytest.raises(DataError, match="does not have the token 'nowhere'"):
+    with pytest.raises(DataError, match="lacks the token 'nowhere'"):
         import_model(folder, tmp_path / "other")
 
 
@@ -154,7 +154,7 @@ def test_packages_in_a_directory_are_described_and_imported_when_opened(tmp_path
     assert not (tmp_path / "cache").exists()
     assert package.open() == model_directories([file])[0]
     assert "is en_de.argosmodel. On 12 sentences" in capsys.readouterr().err
-    with pytest.raises(DataError, match=r"enfr: which vocabulary belongs to which side"):
+    with pytest.raises(DataError, match=r"enfr needs a source and a target vocabulary"):
         marian.open()
 
 

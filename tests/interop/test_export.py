@@ -159,7 +159,7 @@ def test_transformers_searches_with_the_recipe_by_default(exported):
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
 def test_an_export_with_different_results_is_not_kept(models, lines, tmp_path, target, monkeypatch):
     monkeypatch.setattr(transformers_marian, "sines_first", torch.arange)
-    with pytest.raises(DataError, match="is not kept: log-probabilities must agree within") as caught:
+    with pytest.raises(DataError, match="was discarded because log-probabilities must agree within") as caught:
         export(models(), target, tmp_path / "out", None, lines)
     assert caught.value.exit_code == 65
     assert list(tmp_path.iterdir()) == []
@@ -231,7 +231,7 @@ def test_differing_lines_are_listed_and_limited(models, capsys):
     assert "lines that differ" not in capsys.readouterr().err
     assert "48 of 49 translations" in proof(1)
     assert re.search(r"lines that differ(?s:.*)\n6 ", capsys.readouterr().err)
-    with pytest.raises(DataError, match=r"all but 2% of translations.*; 47 of 49 translations"):
+    with pytest.raises(DataError, match=r"at most 2% of translations.*; 47 of 49 translations"):
         proof(2)
     segments = [t.segments[0] for t in translator.translate(lines.values(), alpha=0)]
     # The other lines reach the limit exactly when ten tokens are added.
@@ -328,7 +328,7 @@ def test_lines_for_the_comparison(tmp_path, monkeypatch):
     monkeypatch.setattr("nmt_cli.interop.export.open_corpus", opened)
     monkeypatch.chdir(tmp_path)
     model = tmp_path / "work" / "runs" / "mine" / "model"
-    with pytest.raises(MissingError, match=r"and data/own is not here\. Give --lines FILE"):
+    with pytest.raises(MissingError, match=r"and data/own is missing\. Pass --lines FILE"):
         comparison_lines(settings, None, model)
     for data in (tmp_path / "work" / "data" / "own", tmp_path / "data" / "own"):  # the second is preferred
         data.mkdir(parents=True)

@@ -108,7 +108,7 @@ def test_references_of_compared_lines_are_scored_and_split(
     assert manifest["proof"] == "proof BLEU changes from 90.00 to 80.00 (-10.00)."
     assert (tmp_path / "ct2" / "tokenizer.model").read_bytes() == (model / "tokenizer.model").read_bytes()
     monkeypatch.setattr(export_module, "comparison_lines", lambda *_: ([""], []))
-    with pytest.raises(DataError, match=r"^the dev text has no line of 1 to 121 tokens to compare on$"):
+    with pytest.raises(DataError, match=r"^the dev text has no line of 1 to 121 tokens to verify with$"):
         export(model, "hf", tmp_path / "new", None, None)
 
 
@@ -142,7 +142,7 @@ def test_the_dev_text_lies_beside_the_runs(tmp_path: Path, monkeypatch: pytest.M
     assert comparison_lines(settings, None, tmp_path / "link") == (["a"], ["b"])
     assert opened.return_value.lines.call_args_list == [call("dev")] * 2
     imported = loading.from_plain({"corpus": {"name": None, "src": "a", "tgt": "b"}}, "test")
-    with pytest.raises(MissingError, match=r"^the export is compared on real sentences\. Give --lines FILE$"):
+    with pytest.raises(MissingError, match=r"^the export is verified with real sentences\. Pass --lines FILE$"):
         comparison_lines(imported, None, model)
 
 
@@ -256,16 +256,16 @@ def test_languages_and_special_tokens_of_models_of_transformers(saved: Path, tmp
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"encoder_ffn_dim": 96}, "unlike it, the model of nmt has one d_ff$"),
-        ({"decoder_attention_heads": 2}, "unlike it, the model of nmt has one num_heads$"),
+        ({"encoder_ffn_dim": 96}, "nmt requires a single d_ff$"),
+        ({"decoder_attention_heads": 2}, "nmt requires a single num_heads$"),
         (
             {"scale_embedding": False, "activation_function": "gelu_new", "decoder_ffn_dim": 96},
-            r"it, the model of nmt has embeddings scaled by sqrt\(d_model\) and no activation gelu_new and one d_ff$",
+            r"embeddings scaled by sqrt\(d_model\) and an activation other than gelu_new and a single d_ff$",
         ),
         ({"d_model": 32.0}, "its sizes must be whole numbers, from 1|is damaged"),
         ({"vocab_size": True}, "its sizes must be whole numbers, from 1|is damaged"),
-        ({"model_type": "bart"}, "is a bart model; only Marian can be imported"),
-        ({"model_type": "mbart"}, "is a mbart model; only Marian can be imported"),
+        ({"model_type": "bart"}, "is a bart model; only marian and pegasus models can be imported"),
+        ({"model_type": "mbart"}, "is a mbart model; only marian and pegasus models can be imported"),
     ],
 )
 def test_configurations_that_do_not_fit_are_named(

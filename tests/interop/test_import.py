@@ -145,7 +145,7 @@ def test_a_language_tag_is_one_token_at_the_beginning(tmp_path):
         ({"scale_embedding": False}, "scaled by sqrt"),
         ({"activation_function": "tanh"}, "activation tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "has no tensor lm_head"),
-        ({"decoder_vocab_size": 5}, r"vocab\.json does not give its tokens distinct numbers below 5"),
+        ({"decoder_vocab_size": 5}, r"vocab\.json must be distinct and below 5"),
         ({"encoder_layers": 3}, r"no tensor model\.encoder\.layers\.2"),
         ({"decoder_layers": 3}, r"no tensor model\.decoder\.layers\.2"),
         ({"model_type": "t5"}, "t5 model"),
@@ -163,10 +163,10 @@ def test_unsupported_models_are_refused(tmp_path, saved, changes, reason):
 
 def test_different_results_and_two_bpe_models_are_refused(tmp_path, saved, monkeypatch):
     random_marian(tmp_path / "hf", bpe := subwords.train(TEXT, 320), bpe.replace(b"fox", b"fex"))
-    with pytest.raises(DataError, match="two BPE models over one vocabulary"):
+    with pytest.raises(DataError, match="two BPE models for one vocabulary"):
         import_model(tmp_path / "hf", tmp_path / "model")
     monkeypatch.setattr(transformers_marian, "sines_first", torch.arange)
-    with pytest.raises(DataError, match="does not compute the same as our model"):
+    with pytest.raises(DataError, match="and its import give different results"):
         import_model(saved, tmp_path / "model")
     assert not (tmp_path / "model").exists()
 
@@ -202,7 +202,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, saved):
     refused("vocab.json", None, MissingError, r"hf has no vocab\.json")
     (directory / "model.bin").touch()
     refused("model.safetensors", None, DataError, r"model\.bin is damaged or not a model of CTranslate2")
-    with pytest.raises(MissingError, match=r"no file or directory \./nothing\. A model of the hub is named OWNER/NAME"):
+    with pytest.raises(MissingError, match=r"no file or directory \./nothing\. To import from the hub, pass OWNER"):
         import_model("./nothing", tmp_path / "model")
     (tmp_path / "model").mkdir()
     refused("vocab.json", b"", OutputError, "exists")
@@ -285,4 +285,4 @@ def test_imports_are_compared_on_random_known_tokens(tmp_path):
     assert (call.args[0], call.kwargs, len(lines), lines) == (tokenizer, {"allowed": 6}, 12, targets)
     assert not any(UNK in ids for ids in tokenizer.encode(lines))
     assert len({*lines}) == 12
-    assert verify_import(None, tokenizer, None, None).startswith("It has not been compared: its toolkit, pymarian or")
+    assert verify_import(None, tokenizer, None, None).startswith("The import was not verified: its toolkit, pymarian")

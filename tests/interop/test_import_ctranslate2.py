@@ -77,12 +77,12 @@ def test_eight_bit_weights_keep_their_integers(tmp_path):
         weight = ours[f"encoder.1.{name}.weight"]
         integers = (weight / (weight.abs().amax(1, keepdim=True) / 127)).round().to(torch.int8)
         assert np.array_equal(integers.numpy(), binary.values(f"encoder/layer_1/{variable}/weight"))
-    assert load_model(imported).manifest["proof"].endswith("the engine computes with the integers of the file.")
+    assert load_model(imported).manifest["proof"].endswith("the engine uses the integers of the file unchanged.")
 
 
 def test_what_our_model_lacks_is_refused_by_name(tmp_path):
     theirs = opennmt_model(tmp_path / "tanh", activation="GELUTanh")
-    with pytest.raises(DataError, match=r"model\.bin cannot be imported: .* nothing like approximate gelu \(tanh\)$"):
+    with pytest.raises(DataError, match=r"model\.bin cannot be imported: .* not support approximate gelu \(tanh\)$"):
         import_model(theirs, tmp_path / "ours")
     with pytest.raises(DataError, match="has no variable encoder/layer_norm/gamma"):
         import_model(opennmt_model(tmp_path / "bare", no_final_norm=True), tmp_path / "ours")
@@ -90,7 +90,7 @@ def test_what_our_model_lacks_is_refused_by_name(tmp_path):
     data, config = (theirs / "model.bin").read_bytes(), json.loads((theirs / "config.json").read_text())
     for old, new, reason in [
         (b"encoder/scale_embeddings", b"encoder/rotary_dimension", "rotary positions"),
-        (b"encoder/scale_embeddings", b"encoder/sliding_window_x", "a sliding window of attention"),
+        (b"encoder/scale_embeddings", b"encoder/sliding_window_x", "sliding-window attention"),
         (b"TransformerSpec", b"TransformerDecS", "TransformerDecS of revision 7"),
     ]:
         (theirs / "model.bin").write_bytes(data.replace(old, new))
@@ -114,7 +114,7 @@ def test_missing_files_are_named(tmp_path):
     theirs = opennmt_model(tmp_path / "theirs")
     for name, reason in [
         ("sentencepiece.model", "no SentencePiece model. Copy it there as sentencepiece.model"),
-        ("shared_vocabulary.json", r"no shared_vocabulary\.json"),
+        ("shared_vocabulary.json", r"needs shared_vocabulary\.json"),
         ("config.json", r"config\.json is missing"),
     ]:
         copy = shutil.copytree(theirs, tmp_path / f"without {name}")

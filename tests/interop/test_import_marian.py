@@ -104,7 +104,7 @@ def changed(to, options=None, tensors=None, name="post"):
     [
         ({"type": "s2s"}, "type s2s"),
         ({"dec-depth": "2"}, "no tensor decoder_l2_self_Wq"),
-        ({"dec-depth": "0"}, "nothing like its tensor decoder_l1_context_Wk"),
+        ({"dec-depth": "0"}, "no equivalent of its tensor decoder_l1_context_Wk"),
     ],
 )
 def test_unsupported_models_are_refused_by_name(tmp_path, options, reason):
@@ -117,7 +117,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     directory = changed(tmp_path / "marian", tensors={"decoder_l1_rnn_W": np.zeros((2, 2), np.float32)})
     shutil.copy(directory / "model.npz", directory / "model.npz.optimizer.npz")  # written by training; not a model
     (directory / "decoder.yml").unlink()
-    with pytest.raises(DataError, match="nothing like its tensor decoder_l1_rnn_W"):
+    with pytest.raises(DataError, match="no equivalent of its tensor decoder_l1_rnn_W"):
         import_model(directory, tmp_path / "model")
     shutil.copy(DATA / "post" / "decoder.yml", directory)
     (directory / "vocab.spm").unlink()
@@ -129,7 +129,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     (directory / "decoder.yml").write_text("models: [model.npz]\nvocabs: [a.fsv, a.fsv]\n")
     (directory / "a.fsv").touch()
     shutil.copy(DATA / "post" / "model.npz", directory)
-    with pytest.raises(DataError, match=r"a\.fsv is a vocabulary that cannot be imported"):
+    with pytest.raises(DataError, match=r"a\.fsv cannot be imported: a vocabulary must be"):
         import_model(directory, tmp_path / "model")
     (directory / "model.npz").write_bytes(b"PK\x03\x04 and nothing more")
     with pytest.raises(DataError, match=r"model\.npz is damaged"):
@@ -142,7 +142,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
 def test_objects_in_an_archive_are_not_unpickled(tmp_path):
     directory = shutil.copytree(DATA / "post", tmp_path / "marian")
     np.savez(directory / "model.npz", a=np.array([io.StringIO], object), allow_pickle=True)
-    with pytest.raises(DataError, match=r"model\.npz is damaged: a\.npy claims \(1,\) of object"):
+    with pytest.raises(DataError, match=r"model\.npz is damaged: a\.npy claims the shape \(1,\) of object"):
         import_model(directory, tmp_path / "model")
 
 
@@ -159,7 +159,7 @@ def test_yml_vocabularies_with_sentencepiece_models(tmp_path):
     with pytest.raises(MissingError, match=r"source\.spm\. A \.yml vocabulary needs it to split text"):
         import_model(directory, tmp_path / "model")
     (directory / "opus.vocab.yml").write_text(text.replace(": 5\n", ": five\n"), "utf-8")
-    with pytest.raises(DataError, match=r"opus\.vocab\.yml does not give its tokens distinct numbers below"):
+    with pytest.raises(DataError, match=r"opus\.vocab\.yml must be distinct and below"):
         import_model(directory, tmp_path / "model")
     (directory / "opus.vocab.yml").write_text(text, "utf-8")
     for side in ("source", "target"):
@@ -210,8 +210,8 @@ def test_finding_the_model_and_its_vocabularies(tmp_path):
     for names, message in (
         (["v.spm"], r"has 0 models \(\)"),
         (["m.npz", "n.npz"], r"has 2 models \(m.npz, n.npz\)"),
-        (["m.npz"], "which vocabulary belongs"),
-        (["m.npz", "a.spm", "b.spm", "c.spm"], "which vocabulary belongs"),
+        (["m.npz"], "needs a source and a target vocabulary"),
+        (["m.npz", "a.spm", "b.spm", "c.spm"], "needs a source and a target vocabulary"),
     ):
         with pytest.raises(DataError, match=message):
             chosen(*names)

@@ -129,7 +129,7 @@ def test_models_that_are_read_directly_are_imported_from_their_place(
 def test_names_on_the_hub(name: str, valid: bool, tmp_path: Path) -> None:
     assert bool(hub.HUB_NAME.fullmatch(name)) == valid
     if not valid and name != "../a":
-        with pytest.raises(MissingError, match="A model of the hub is named OWNER/NAME"):
+        with pytest.raises(MissingError, match="To import from the hub, pass OWNER/NAME"):
             import_model(name, tmp_path / "out")
 
 
@@ -145,7 +145,7 @@ KINDS = [
     (69, b"nmt: error: no network\n", DownloadError, "no network"),
     (75, b"nmt: error: in use\n", BusyError, "in use"),
     (99, b"nmt: error: strange \xff\n", DataError, "strange \ufffd"),
-    (-9, b"", DataError, "the import of m ended with -9"),
+    (-9, b"", DataError, "the import of m failed with code -9"),
 ]
 
 
@@ -218,7 +218,7 @@ def test_a_failed_download_names_the_models_here(tmp_path: Path, monkeypatch: py
     with pytest.raises(DownloadError) as caught:
         hub.download("owner/name")
     assert str(caught.value).startswith(
-        "no directory owner/name here, and it cannot be downloaded from the hub: no name . Here: runs/mine"
+        "no directory owner/name here, and it cannot be downloaded from the hub: no name . Models here: runs/mine"
     )
     assert "\n" not in str(caught.value)
 

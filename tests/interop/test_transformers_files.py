@@ -140,7 +140,7 @@ def test_ids_without_a_token_are_kept(tmp_path, saved, imported):
     assert scores[0] == scores[1]
     tokens["one"] = tokens["two"] = tokens["</s>"] + 3
     (directory / "vocab.json").write_text(json.dumps(tokens))
-    with pytest.raises(DataError, match="distinct numbers below"):
+    with pytest.raises(DataError, match="must be distinct and below"):
         import_model(directory, tmp_path / "other")
 
 

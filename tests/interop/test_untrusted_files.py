@@ -117,18 +117,18 @@ def test_an_archive_of_gigabytes_is_refused(tmp_path: Path) -> None:
         archive(tmp_path, {"x.npy": array_file("(1073741800,)")}, {"x.npy": 0xFFFFFFF0}),
         archive(tmp_path, {"x.npy": whole}, {"x.npy": 0xFFFFFFF0}),
     ):
-        with pytest.raises(DataError, match="more bytes than weights can have"):
+        with pytest.raises(DataError, match="is too large or compressed in an unusual way"):
             read_arrays(file)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     bomb = archive(tmp_path, {"x.npy": array_file("(50000000,)", data=bytes(200_000_000))}, compress=True)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DataError, match="more bytes than weights can have"):
+    with pytest.raises(DataError, match="is too large or compressed in an unusual way"):
         read_arrays(bomb)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= max(peak, before) + 50_000
     zeros = {f"{i}.npy": array_file("(250000,)", data=bytes(1_000_000)) for i in range(4)}
     weights = np.random.default_rng(1).bytes(1_000_000)
     several = archive(tmp_path, {"w.npy": array_file("(250000,)", data=weights), **zeros}, compress=True)
-    with pytest.raises(DataError, match="more bytes than weights can have"):  # together
+    with pytest.raises(DataError, match="is too large or compressed in an unusual way"):  # together
         read_arrays(several)
     assert [*read_arrays(archive(tmp_path, {"../x.npy": whole, "/y.npy": whole}))] == [
         "../x",

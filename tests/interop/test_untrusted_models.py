@@ -274,7 +274,7 @@ def test_the_sizes_of_a_model_together_have_one_check(model: Path, tmp_path: Pat
     values["architecture"] |= {"max_length": 1 << 20, "d_model": 256}
     (tmp_path / "model.json").write_text(json.dumps(values))
     for read, name in ((read_model_json, "model.json"), (loading.load_stored, "long.yaml")):
-        with pytest.raises(DataError, match=r"max_length x d_model may be at most 67,108,864"):
+        with pytest.raises(DataError, match=r"max_length x model.d_model must be at most 67,108,864"):
             read(tmp_path / name)
     (tmp_path / "five.yaml").write_text((model / "recipe.yaml").read_text().replace("  src: en\n", "  src: 5\n"))
     assert loading.load_stored(tmp_path / "five.yaml").corpus.src == "5"

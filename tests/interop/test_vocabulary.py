@@ -19,7 +19,7 @@ def test_tokens_in_our_order():
     expected = {"<pad>": 6, "<unk>": 1, "</s>": 0, "<unused 2>": 2, "b": 3, "z": 4, "<unused 5>": 5, "<unused 7>": 7}
     assert list(ours.items()) == list(expected.items())
     for wrong in ({"b": 4}, {"b": 8}, {"b": -1}, {"b": "3"}, {"b": True}, {"b": 3.0}):
-        with pytest.raises(DataError, match="v does not give its tokens distinct numbers below 8"):
+        with pytest.raises(DataError, match="the token numbers in v must be distinct and below 8"):
             in_our_order(theirs | wrong, 8, Path("v"))
     for name in ("<pad>", "</s>", "<unk>"):
         with pytest.raises(DataError, match=f"v has no token {name}"):

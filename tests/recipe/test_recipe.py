@@ -159,7 +159,7 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ("qqq: 1", "mine.yaml: unknown key 'qqq'; the keys are name, corpus, model,"),
         # valid alone but not together
         ("training: {keep_checkpoints: 4}\naveraging: {last: 5}", "averaging.last is larger"),
-        ("model: {d_model: 65536, max_length: 1048576}", "max_length x d_model may be at most 67,108,864"),
+        ("model: {d_model: 65536, max_length: 1048576}", "max_length x model.d_model must be at most 67,108,864"),
         ("model: {d_model: 63}", "model.d_model must be even"),
         *(
             (f"corpus: {{name: mine, {kind}_src: [a, b], {kind}_tgt: [a]}}", f"{kind}_tgt must name the same number")
@@ -177,7 +177,7 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ("corpus: {real_pairs: no}", "mine.yaml: corpus.real_pairs=no requires corpus.synthetic"),
         ("corpus: {synthetic: [{side: tgt}]}", "corpus.synthetic needs a model. Set"),
         ("corpus: {synthetic: {tag: b-t}}", "corpus.synthetic.0.tag must be String should match pattern"),
-        (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut off corpus.mix_src. Leave one"),
+        (f"corpus: {{name: mine, limit: 5, {MIX}}}", "corpus.limit would cut off corpus.mix_src. Remove one"),
         ("averaging: {with_start: 0.5}", "averaging.with_start requires training.init_from"),
         ("averaging: {with_start: 1.5}", "averaging.with_start.0 must be less than or equal to 1"),
         (f"training: {{steps: {'x' * 50}}}", f"a valid integer, not '{'x' * 40}'"),
@@ -188,7 +188,7 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ),
         ("name: !!python/object/apply:os.system ['touch pwned']", "tags (!) are not supported"),
         ("name: &a [*a]", "not valid YAML: aliases (*) are not supported"),
-        ('name: "a\\0b"', "not valid YAML: it has a character that is not text"),
+        ('name: "a\\0b"', "not valid YAML: it has a NUL or surrogate character"),
         ('name: "\\ud800"', "not valid YAML: "),
         *((empty, "is empty") for empty in ("", "# a comment\n", "{}", "---\n...\n")),
         # names of directories under runs/ and data/
@@ -256,7 +256,7 @@ def test_set_changes_one_setting(read: Read) -> None:
     named = read("name: mine", "corpus.name=m", "corpus.train_src=[ a b , c,]", "corpus.train_tgt=[d,e]").corpus
     assert (named.train_src, named.train_tgt) == (["a b", "c"], ["d", "e"])
     for override, message in (
-        *((wrong, "write it as section.key=value") for wrong in ("training.steps", "=5", " =5")),
+        *((wrong, "is malformed. Write section.key=value") for wrong in ("training.steps", "=5", " =5")),
         ("training.stepz=5", "did you mean 'training.steps'?"),
         ("training.steps.more=5", "training.steps must be a valid integer"),
     ):
@@ -371,7 +371,7 @@ def test_a_synthetic_entrys_own_model_overrides_the_teacher(read: Read) -> None:
     text = "corpus: {synthetic: [{side: tgt, model: own}, {tag: x}]}\ntraining: {teacher: other}"
     assert [entry.model for entry in read(text).corpus.synthetic] == ["own", "other"]
     one = "corpus: {synthetic: [{side: tgt, model: own, tag: bt}]}"
-    with pytest.raises(UsageError, match="synthetic has 2 entries: write the whole list"):
+    with pytest.raises(UsageError, match=r"synthetic has 2 entries, so it cannot be set in part\. Write"):
         read(text, "corpus.synthetic.beam=9")
     (entry,) = read(one, "corpus.synthetic.files=[a,b]", "corpus.synthetic.beam=9").corpus.synthetic
     assert (entry.side, entry.model, entry.tag, entry.files, entry.beam) == ("tgt", "own", "bt", ["a", "b"], 9)

@@ -115,9 +115,9 @@ ENTRY = {"files": ["a.tsv"]}
         ({"corpus": {**FILES, "synthetic": [{"model": "m"}, {}]}, "training": {"teacher": "t"}}, ""),
         ({"corpus": {**FILES, "augment": {"typos": 0.1}}}, ""),
         ({"corpus": {**FILES, "format": "trees"}}, ""),
-        ({"corpus": {**FILES, "format": "trees", "augment": {"typos": 0.1}}}, "corpus.augment changes text, not trees"),
+        ({"corpus": {**FILES, "format": "trees", "augment": {"typos": 0.1}}}, "corpus.augment supports text, not"),
         ({"training": {"stages": [{"from_step": 3}, {"from_step": 9}]}}, ""),
-        ({"training": {"stages": [{"from_step": 9}, {"from_step": 9}]}}, "training.stages must ascend in from_step"),
+        ({"training": {"stages": [{"from_step": 9}, {"from_step": 9}]}}, "training.stages must be in ascending order"),
         ({"model": {"d_model": 63, "positions": "marian"}}, "model.d_model must be even for sinusoidal positions"),
     ],
 )

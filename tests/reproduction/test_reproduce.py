@@ -115,7 +115,7 @@ def test_expected_scores_are_shown_beside_obtained_ones(
         assert re.search(r"dev perplexity after step 30 +123 +\d", said)
         assert re.search(r"dev paper-BLEU-quotes +32\.5 \(the paper\) +\d", said)
         assert re.search(rf"test BLEU +{least:g} to 99 +{bleu:.2f}", said)
-        assert (f"is below the expected {least:g}. Find out why: nmt doctor {finished.run}" in said) == warned
+        assert (f"is below the expected {least:g}. Find the cause with nmt doctor {finished.run}" in said) == warned
 
 
 @pytest.mark.parametrize(("best", "row"), [("true", "100 +3 +2.00"), ("false", "200 +4 +9.00")])
@@ -153,7 +153,7 @@ def test_pronouns_of_generated_text_are_counted(
     assert given == [(sources, references[::-1], references)]
     said = capsys.readouterr().err
     assert re.search(r"correct pronouns \(pairs of nouns unseen in training\) +3 of 7", said)
-    assert "(generated text: not comparable with anything)" in said
+    assert "(generated text, not comparable with other corpora)" in said
 
 
 def test_without_a_test_set_a_message_tells_how_to_name_one(
@@ -162,7 +162,7 @@ def test_without_a_test_set_a_message_tells_how_to_name_one(
     changes = ["corpus.test_src=null", "corpus.test_tgt=null", "training.steps=10", "averaging.last=1"]
     assert Paths(tmp_path / "data", tmp_path / "run").reproduce(loading.load(tiny_recipe_file, changes)) == 0
     said = capsys.readouterr().err
-    assert "no test score. Name it: corpus.test_src and test_tgt, or set corpus.hold_out" in said
+    assert "no test score. Set corpus.test_src and corpus.test_tgt, or corpus.hold_out" in said
     assert "is the mean of 1 checkpoint (step 10)\n" in said
     assert "test BLEU" not in said
     assert not (tmp_path / "run" / "test.hyp").exists()
@@ -401,13 +401,13 @@ def test_each_set_is_compared_with_its_own_expectation(tmp_path: Path, capsys: C
     files.corpus.__dict__["lines"] = lambda split: (lines, lines)
     figures["test"] = 9.99
     show_scores(files, {"test": lines}, score)
-    assert "test BLEU 9.99 is below the expected 10. Find out why" in capsys.readouterr().err
+    assert "test BLEU 9.99 is below the expected 10. Find the cause" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("side", "several", "names"),
     [
-        ("src", False, ["teacher (scores by beam 4)", "with", "without"]),
+        ("src", False, ["teacher (scored with beam 4)", "with", "without"]),
         ("tgt", False, ["with", "without"]),  # its model translates in the other direction
         ("src", True, ["with", "without"]),  # its model may have other languages
     ],

@@ -84,7 +84,7 @@ def test_comet_is_scored_compared_and_gated_like_bleu(files: dict[str, Path], tm
 
 def test_a_python_runs_unbabel_comets_module(files: dict[str, Path], tmp_path: Path) -> None:
     """This Python has no such module, and the error tells how to install one."""
-    said = r"failed with code 1: .*No module named 'comet'\)\. Create one .*bin/pip install unbabel-comet"
+    said = r"failed with code 1: .*No module named 'comet'\)\. Run python .*bin/pip install unbabel-comet"
     for name in ("python", "python3", "python3.11"):
         (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         (tmp_path / name).chmod(0o755)
@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_run_is_refused(files: dict[str, Path], tmp_path: 
     file = program(tmp_path)
     file.chmod(0o644)
     with pytest.raises(
-        MissingError, match=r"cannot run .*comet-score \(--comet-python\): Permission denied\. Create one"
+        MissingError, match=r"cannot run .*comet-score \(--comet-python\): Permission denied\. Run python"
     ):
         evaluate(files, file)
     with pytest.raises(MissingError, match="no Python or program"):

@@ -97,7 +97,7 @@ def test_published_scores_need_the_same_metric_case_and_test_set() -> None:
     same = "on the same test set"
     for metric in ("paper-bleu", "paper-bleu-quotes"):
         for language, kind in (("de", "tokenized, compound-split"), ("fr", "Moses-tokenized")):
-            said = f"{kind} BLEU {same}. Not with sacreBLEU"
+            said = f"{kind} BLEU {same}, not with sacreBLEU"
             assert comparable(metric, "case:mixed", 1, language) == said
     for metric, signature, language in (
         ("chrf", "case:mixed", "de"),

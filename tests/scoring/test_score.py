@@ -139,7 +139,7 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
 def test_a_wrong_seed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", seed)
     path = write(tmp_path / "ref", ["der Hund", "das Haus"])
-    with pytest.raises(UsageError, match=f"SACREBLEU_SEED='{seed}' is not a seed. Give a whole number of 0 or more"):
+    with pytest.raises(UsageError, match=f"SACREBLEU_SEED='{seed}' is not a seed. Use a whole number of 0 or more"):
         evaluate(hypothesis=path, references=[path], metrics=("bleu",))
 
 
@@ -204,8 +204,8 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "one way"),
-        ({"references": ["r"], "corpus": Path("c")}, "one way"),
+        ({}, "pass exactly one"),
+        ({"references": ["r"], "corpus": Path("c")}, "pass exactly one"),
         *(({"references": ["r"], "fail_under": n}, "number from 0 to 100") for n in (float("nan"), -0.1, 100.1)),
         *(({"references": ["r"], "fail_under": n, "metrics": ("ter",)}, "number from 0 to 100") for n in (0.0, 5.0)),
         ({"references": ["r"], "terms": Path("t")}, "--terms needs the source. Add --source FILE"),
@@ -236,11 +236,11 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     translated = score.evaluate(ScoreOptions(corpus=corpus), lambda sources: [line.upper() for line in sources])
     assert translated.hypotheses.lines[1] == "THIS IS SENTENCE 1."
     for options in ({"references": (files["ref"],)}, {"corpus": corpus, "hypothesis": files["good"]}):
-        with pytest.raises(UsageError, match="--model translates the source: give --corpus"):
+        with pytest.raises(UsageError, match=r"--model translates the source\. Pass --corpus"):
             score.evaluate(ScoreOptions(**options), lambda sources: sources)
-    with pytest.raises(MissingError, match=r"corpus has no dev set\. Name one in corpus\.dev_src"):
+    with pytest.raises(MissingError, match=r"corpus has no dev set\. Set corpus\.dev_src"):
         evaluate(hypothesis=files["good"], corpus=corpus, split="dev")
-    with pytest.raises(MissingError, match=r"other is not a prepared corpus\. Name a directory that nmt prepare wrote"):
+    with pytest.raises(MissingError, match=r"other is not a prepared corpus\. Pass a directory that nmt prepare wrote"):
         evaluate(hypothesis=files["good"], corpus=tmp_path / "other")
 
 
@@ -390,7 +390,7 @@ def test_every_score_uses_the_same_tokenizer_and_case(tmp_path: Path) -> None:
         assert metrics.corpus_bleu(ours, lines, language=language)[0] == report.scores[0].score
         assert report.lengths()[0]["bleu"] == report.scores[0].score
         assert report.segments[0].bleu == sentence_bleu(ours[0], lines[:1], tokenize=tokenizer).score
-    assert ["Give --language zh or ja" in warning for warning in evaluate(**paths).warnings] == [True]
+    assert ["Pass --language zh or ja" in warning for warning in evaluate(**paths).warnings] == [True]
     paths = {"references": [write(tmp_path / "ref", ["Ein Haus"])], "hypothesis": write(tmp_path / "hyp", ["ein haus"])}
     assert evaluate(**paths, details=True, lowercase=True).segments[0].chrf == 100
 

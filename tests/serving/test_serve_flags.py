@@ -174,7 +174,7 @@ FOREIGN = {
 def test_a_certain_foreign_language_is_refused_by_name(client: TestClient, name: str) -> None:
     pytest.importorskip("py3langid")
     text, code = FOREIGN[name], name[-3:-1]
-    message = f"The text was detected as {name}, which is not supported: name its language if that is wrong"
+    message = f"The text was detected as {name}, which is not supported. If that is wrong, set the source language"
     answer = client.post("/translate", json={"q": text, "source": "auto", "target": "de"})
     assert (answer.status_code, answer.json()) == (400, {"error": message})
     answer = client.post("/v2/translate", json={"text": [text], "target_lang": "DE"})

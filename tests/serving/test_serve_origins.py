@@ -109,7 +109,7 @@ def test_host_names_follow_options_and_address(
 @pytest.mark.parametrize("name", ["https://example.org", "example.org:443", "a b", "", "*.example.org", "a/b", "a\nb"])
 def test_a_malformed_host_name_is_refused(name: str) -> None:
     with pytest.raises(
-        UsageError, match=r"^--allow-host .* is not a host name\. Give one such as example\.org, without a port$"
+        UsageError, match=r"^--allow-host .* is not a host name\. Use a name such as example\.org without a port$"
     ):
         access_for("127.0.0.1", [name], [])
 
@@ -140,7 +140,7 @@ def test_origins_are_validated() -> None:
     assert access_for("127.0.0.1", [], ORIGINS).origins == tuple(ORIGINS)
     assert access_for("127.0.0.1", [], ["HTTPS://Example.Org"]).origins == ("https://example.org",)
     for text in NO_ORIGINS:
-        with pytest.raises(UsageError, match=r"^--cors .*is not an origin\. Give one such as https://example\.org"):
+        with pytest.raises(UsageError, match=r"^--cors .*is not an origin\. Use an origin such as https://"):
             access_for("127.0.0.1", [], [text])
 
 

@@ -171,7 +171,7 @@ def test_ids_that_no_glossary_can_have(model: Path, url: str) -> None:
         ("postgresql://u:secret@h/n#1", "without a user, host or database name"),
         ("postgresql://u:secret@h/n?connect_timeout=3", "unknown option 'connect_timeout'"),
         ("postgresql://u:secret@h/n?sslmode=allow", "must be one of disable, prefer"),
-        ("postgresql://u:secret@h/n?sslmode=require&sslrootcert=/nowhere", "cannot read a certificate from /nowhere: "),
+        ("postgresql://u:secret@h/n?sslmode=require&sslrootcert=/nowhere", "cannot read the certificate /nowhere "),
     ],
 )
 def test_wrong_urls_are_refused_without_their_password(wrong: str, message: str) -> None:
@@ -232,7 +232,7 @@ def test_tls(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         with pytest.raises(OutputError, match="certificate verify failed"):
             Database(address)
     assert Database(f"{local}?sslmode=verify-ca&sslrootcert={certificate}").read(used) == [(True,)]
-    with pytest.raises(UsageError, match="cannot read a certificate"):
+    with pytest.raises(UsageError, match="cannot read the certificate"):
         Database(f"{url}?sslmode=verify-ca&sslrootcert={other}")
 
 

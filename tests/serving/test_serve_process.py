@@ -202,7 +202,7 @@ def test_only_loopback_addresses_need_no_key(host: str, own: bool) -> None:
     if own:
         assert server_module.api_keys(options) == []
     else:
-        with pytest.raises(UsageError, match="Give --api-key-file"):
+        with pytest.raises(UsageError, match="Pass --api-key-file"):
             server_module.api_keys(options)
 
 
@@ -243,7 +243,7 @@ def test_without_the_extra_one_line_names_it(model: Path, tmp_path: Path) -> Non
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert done.stderr.strip() == (
-        'nmt serve: error: this needs the package starlette. Install it: pip install "nmt-cli[serve]"'
+        'nmt serve: error: the package starlette is missing. Install it: pip install "nmt-cli[serve]"'
     )
 
 

@@ -33,7 +33,7 @@ def added(keys: KeyStore, name: str, **limits: int) -> ApiKey:
 def test_an_empty_data_base_of_another_program_is_refused(tmp_path: Path, pragma: str) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         connection.execute(f"PRAGMA {pragma}")
-    with pytest.raises(DataError, match=r"other\.db is the database of another program"):
+    with pytest.raises(DataError, match=r"other\.db belongs to another program"):
         Database(tmp_path / "other.db")
     (tmp_path / "empty.db").touch()
     assert Database(tmp_path / "empty.db").read("PRAGMA application_id") == [(APPLICATION,)]
@@ -69,7 +69,7 @@ def test_names_of_keys() -> None:
         with pytest.raises(UsageError, match="must have 1 to 100 printable characters"):
             keys.add(name)
     keys.revoke("a b")
-    with pytest.raises(OutputError, match="there is a key a b already"):
+    with pytest.raises(OutputError, match="a key named a b exists already"):
         keys.add("a b")
 
 

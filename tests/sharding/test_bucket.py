@@ -55,7 +55,7 @@ def test_a_file_is_created_once(files: Any) -> None:
 
 @pytest.mark.parametrize("word", ["memory://corpus/none", "memory://corpus/*.none", "memory://other"])
 def test_a_missing_file_is_named(files: Any, word: str) -> None:
-    with pytest.raises(MissingError, match="names no file"):
+    with pytest.raises(MissingError, match="matches no file"):
         inputs.find([word])
 
 

@@ -44,7 +44,7 @@ def test_files_directories_and_patterns(place: Path, scheme: str, words: list[st
 @pytest.mark.parametrize("word", ["none", "*.none", "none/x", "file:///none/x", "a/.git"])
 def test_a_word_that_names_no_file_is_refused(place: Path, word: str) -> None:
     (place / "a/.git/x").unlink()
-    with pytest.raises(MissingError, match="names no file"):
+    with pytest.raises(MissingError, match="matches no file"):
         inputs.find([word if "://" in word else str(place / word)])
 
 

@@ -214,8 +214,8 @@ def test_input_files_that_differ_are_named(tmp_path: Path, file: Path) -> None:
     (tmp_path / "b.en").write_bytes(TEXT)
     begin(tmp_path / "out", file)
     for files, text in (
-        ([file, tmp_path / "b.en"], r"1 input file new, gone or of another size: b\.en"),
-        ([tmp_path / "b.en"], r"2 input files new, gone or of another size: b\.en, text\.en"),
+        ([file, tmp_path / "b.en"], r"1 input file added, removed or resized: b\.en"),
+        ([tmp_path / "b.en"], r"2 input files added, removed or resized: b\.en, text\.en"),
     ):
         with pytest.raises(OutputError, match=text):
             begin(tmp_path / "out", *files)
@@ -254,12 +254,12 @@ def test_outputs_are_apart_from_inputs(tmp_path: Path, file: Path) -> None:
     ):
         with pytest.raises(OutputError, match=f"the input {inside} is in the output directory {output}"):
             begin(output, file, inside)
-    with pytest.raises(OutputError, match=r"text\.en is a file\. Units need a directory: choose another --output"):
+    with pytest.raises(OutputError, match=r"text\.en is a file, but units need a directory\. Choose another --output"):
         begin(file, tmp_path / "out.d" / "x")
     (tmp_path / "in" / "units").mkdir(parents=True)
     for name in ("a", "units/b"):
         (tmp_path / "in" / name).touch()
-    with pytest.raises(UsageError, match=r"^units/b: the name units is reserved for the directory of the units"):
+    with pytest.raises(UsageError, match=r"^units/b must be renamed, because units is the directory of the units"):
         begin(tmp_path / "new", tmp_path / "in")
     assert not (tmp_path / "new").exists()
 
@@ -319,7 +319,7 @@ def test_nothing_is_joined_if_a_later_file_lacks_a_line(
     work(some_job := begin(tmp_path / "out", file, tmp_path / "z.en"))
     (tmp_path / "out/units/000/0000004.json").unlink()
     assert [problem.reason for problem in proof.problems(some_job)] == ["not translated"]
-    advice = r"z\.en, lines 11 to 20: not translated\. nmt translate \.\.\. --check names all missing lines"
+    advice = r"z\.en, lines 11 to 20: not translated\. Run nmt translate \.\.\. --check to list all missing"
     for output, place in ((None, tmp_path / "out"), (str(tmp_path / "new"), tmp_path / "new")):
         with pytest.raises(DataError, match=advice):
             proof.join(some_job, output)

@@ -46,7 +46,7 @@ def test_the_indices_of_an_array_are_all_different() -> None:
         ("auto/0", {}, "must be I/N"),
         ("auto", {}, "needs the variables of a scheduler"),
         ("auto", {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, "needs the variables of a scheduler"),
-        ("auto", {"JOB_COMPLETION_INDEX": "3"}, "not the number of tasks. Give it: --shard auto/N"),
+        ("auto", {"JOB_COMPLETION_INDEX": "3"}, "the number of tasks N is not. Pass --shard auto/N"),
     ],
 )
 def test_a_wrong_number_is_refused(text: str, variables: dict[str, str], message: str) -> None:

@@ -337,7 +337,7 @@ def test_patterns_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.M
     assert [each.name for each in inputs.find(["*.en", "z/a.e?"])] == ["a.en", "b.en"]
     assert [each.place for each in inputs.find(["[bc].en", "./b.en"][:1])] == ["b.en"]
     assert [each.compressed for each in inputs.find(["c.en.gz", "gz", "b.en"])] == [False, True, False]
-    with pytest.raises(UsageError, match=r"^b\.en and z/b\.en would have the same output\. Give the directory"):
+    with pytest.raises(UsageError, match=r"^b\.en and z/b\.en would have the same output\. Pass the directory"):
         inputs.find(["b.en", "z/b.en"])
 
 

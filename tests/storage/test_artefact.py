@@ -206,7 +206,7 @@ def test_directories_that_nmt_did_not_make_are_never_replaced_or_removed(made: P
             (aside / MANIFEST).write_text(manifest)
         assert artefact.present(made)
         verify(made, "thing")
-        with pytest.raises(OutputError, match=r"\.old-thing is in the way, and nmt did not make it"):
+        with pytest.raises(OutputError, match=r"\.old-thing exists, but nmt did not create it"):
             make(made, 4, overwrite=True)
         assert not artefact.present(made.parent / "none")
         assert (verify(made, "thing")["steps"], names(made.parent)) == (3, [".old-thing", "thing"])
@@ -215,11 +215,11 @@ def test_directories_that_nmt_did_not_make_are_never_replaced_or_removed(made: P
     remove_tree(aside)
     aside.symlink_to("another")
     assert artefact.present(made)
-    with pytest.raises(OutputError, match=r"\.old-thing is in the way, and nmt did not make it"):
+    with pytest.raises(OutputError, match=r"\.old-thing exists, but nmt did not create it"):
         make(made, 4, overwrite=True)
     assert verify(aside, "thing")["steps"] == 7, "the user's link stays"
     (made / MANIFEST).unlink()
-    with pytest.raises(OutputError, match="is in the way: nmt did not make it"):
+    with pytest.raises(OutputError, match="exists, but nmt did not create it and does not replace it"):
         make(made, 4, overwrite=True)
     assert (made / "a.bin").exists()
     remove_tree(aside)

@@ -114,7 +114,7 @@ def test_a_directory_that_appears_beside_a_new_artefact_is_kept(tmp_path: Path) 
                 (tmp_path / ".old-thing" / "thesis").touch()
 
     make(1, False)
-    with pytest.raises(OutputError, match=r"\.old-thing is in the way, and nmt did not make it"):
+    with pytest.raises(OutputError, match=r"\.old-thing exists, but nmt did not create it"):
         make(2, True)
     assert (tmp_path / ".old-thing" / "thesis").exists()
     assert verify(tmp_path / "thing", "thing")["steps"] == 1
@@ -208,5 +208,5 @@ def test_files_in_deep_directories_are_synced_and_listed(tmp_path: Path, monkeyp
     assert synced[4:] == ["new"]
     (tmp_path / "new" / "x" / "a").unlink()
     (tmp_path / "new" / "x" / "a").mkdir()
-    with pytest.raises(DataError, match="a is damaged: it is missing or not the file that was written"):
+    with pytest.raises(DataError, match="a is damaged: it is missing, or its content has changed"):
         verify(tmp_path / "new" / "x", "thing", content=False)

@@ -127,7 +127,7 @@ def test_without_a_dev_set_the_start_is_not_mixed_in(
     general = SimpleNamespace(lines=lambda split: corpus.lines("dev") if split == "general" else ([], []))
     for each in (None, general):
         assert module.best_share(start, start, settings, each) == 0.0  # type: ignore[arg-type]
-        assert "there is no dev set to choose averaging.with_start on" in capsys.readouterr().err
+        assert "without a dev set, no share of averaging.with_start can be chosen" in capsys.readouterr().err
 
 
 def test_a_mixture_is_made_again_if_any_of_its_parts_changes(
@@ -150,7 +150,7 @@ def test_a_mixture_is_made_again_if_any_of_its_parts_changes(
         end = mean_of([checkpoints.directory_of(directory, step) / MODEL for step in model.manifest["steps"]])
         mixed = mixture(end, load_model(start).model.state_dict(), shares[-1])
         assert all(torch.equal(mixed[name], tensor) for name, tensor in model.model.state_dict().items())
-        return "already made of these checkpoints" not in capsys.readouterr().err
+        return "already made from these checkpoints" not in capsys.readouterr().err
 
     assert [mix(0, 0.5), mix(0, 0.5), mix(0.5), mix(0, 0.25)] == [True, False, True, True]
     assert [mix(0, 0.25, last=2), mix(0, 0.25, last=2)] == [True, False]
@@ -206,7 +206,7 @@ def test_each_share_of_the_start_is_measured_and_shown(
         (20, None, [20], ""),
         (15, None, [40], "the best checkpoint, step 15, is missing; using the last one"),
         (0, None, [40], "without validations there is no best checkpoint; using the last one"),
-        (0, "elsewhere", [40], "no checkpoint is better on dev than the start; using the last one"),
+        (0, "elsewhere", [40], "no checkpoint is better on dev than the initial model; using the last one"),
     ],
 )
 def test_the_best_checkpoint_or_the_last_with_a_warning(

@@ -85,7 +85,7 @@ def test_shares_need_no_new_corpus_but_a_new_run(augmented_lab: Lab, tmp_path: P
     other = prepare(augmented, tmp_path / "other", PrepareOptions(workers=1))
     assert (other / "manifest.json").read_bytes() == (augmented_lab.corpus / "manifest.json").read_bytes()
     shutil.copytree(augmented_lab.reference, augmented_lab.run)
-    with pytest.raises(DataError, match=r"started differently: corpus\.augment\.typos: 0\.3 -> 0\.1"):
+    with pytest.raises(DataError, match=r"started with other settings: corpus\.augment\.typos: 0\.3 -> 0\.1"):
         train_augmented(augmented_lab, "corpus.augment.typos=0.1")
 
 
@@ -201,7 +201,7 @@ def test_leftovers_of_a_killed_run_are_removed_and_never_used(augmented_lab: Lab
     for directory in (ours, other_machine, not_ours):
         for name in ("epoch-0", "epoch-1"):
             shutil.copytree(augmented_lab.corpus, directory / name)
-    with pytest.raises(OutputError, match="is in the way, and nmt did not make it"):
+    with pytest.raises(OutputError, match="exists, but nmt did not create it"):
         train_augmented(augmented_lab)
     for directory in (ours, other_machine):
         (directory / artefact.LOCK).touch()
@@ -232,7 +232,7 @@ def test_a_finished_run_writes_no_text(augmented_lab: Lab) -> None:
     output = augmented_lab.stderr()
     assert "finished with step 45 of 45" in output
     kinds = "typos 0.3, upper 0.3, title 0.3, noise 0.3, joined 0.3, bpe_dropout 0.3"
-    assert f"changing the text in each epoch: {kinds}\n" in output
+    assert f"augmenting the text in each epoch: {kinds}\n" in output
 
 
 def test_a_lost_writer_ends_the_others(tmp_path: Path, augmented_lab: Lab) -> None:

@@ -250,7 +250,7 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     operations = flops(model, 320, corpus.src.lengths(), corpus.tgt.lengths()) / sides[1]
     assert shown(err, "steps") == 1e8
     assert shown(err, "FLOPs in all") == pytest.approx(operations * tokens * 1e8, rel=0.05)
-    assert re.search("memory of a process, peak +1,234 MB", err)
+    assert re.search("peak memory per process +1,234 MB", err)
     assert re.search("not included +validation, checkpoints  ", err)
     assert done == ["memory", "bounds"], "the memory of the steps, without that of the measurements"
     parameters = shown(err, "parameters")

@@ -77,7 +77,7 @@ def test_fine_tuning_from_a_model_and_two_files(
 
 
 def test_a_missing_start_and_mixed_text_without_own_text_are_refused() -> None:
-    with pytest.raises(MissingError, match=r"no model in models/opus-en-de to start from\. Name one: --set training"):
+    with pytest.raises(MissingError, match=r"no model in models/opus-en-de to start from\. Pass --set training"):
         loading.load(Path("finetune"))
     corpus = loading.from_plain({"corpus": {"name": "toy-en-de", "mix_src": ["a"], "mix_tgt": ["b"]}}, "test").corpus
     with pytest.raises(UsageError, match="require your own files"):

@@ -47,7 +47,7 @@ def test_an_incomplete_last_line_is_ignored_and_other_lines_must_be_objects(tmp_
     assert read_records(tmp_path / "m") == [{"a": 1}]
     for wrong in ("5", "{", "[1]", ""):
         (tmp_path / "m").write_text(f'{{"a": 1}}\n{wrong}\n')
-        with pytest.raises(DataError, match="m is damaged: a line of it is not a JSON object"):
+        with pytest.raises(DataError, match="m is damaged: one of its lines is not a JSON object"):
             read_records(tmp_path / "m")
 
 

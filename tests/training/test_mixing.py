@@ -138,7 +138,7 @@ def test_steps_follow_the_stages() -> None:
     [
         ({"weights": [1]}, r"training\.weights has 1 numbers, but the corpus has 2 parts"),
         ({"weights": [1, 1, 1]}, r"training\.weights has 3 numbers, but the corpus has 2 parts"),
-        ({"weights": [0, 0]}, r"training\.weights leaves no text"),
+        ({"weights": [0, 0]}, r"training\.weights selects no text"),
     ],
 )
 def test_wrong_weights_are_refused(settings: dict[str, object], message: str) -> None:
@@ -156,5 +156,5 @@ def test_weights_beside_the_sources_are_those_of_the_training() -> None:
     sources = [{"files": ["a.tsv"], "weight": 2}, {"files": ["dev.tsv"], "split": "dev"}, {"files": ["b.tsv"]}]
     recipe = loading.from_plain({"corpus": {"name": "own", "sources": sources}}, "test")
     assert recipe.training.weights == [2, 1]
-    with pytest.raises(UsageError, match=r"training\.stages must ascend"):
+    with pytest.raises(UsageError, match=r"training\.stages must be in ascending order"):
         loading.from_plain({"training": {"stages": [{"from_step": 9}, {"from_step": 3}]}}, "test")

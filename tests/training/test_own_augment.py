@@ -103,7 +103,7 @@ def test_settings_need_no_new_corpus_but_a_new_run(
     other = loading.load(recipe_file(tmp_path / "tiny.yaml", tiny_recipe_file, changed))
     prepare(other.corpus, own_lab.corpus, PrepareOptions(workers=1))
     assert "is already prepared and complete" in own_lab.stderr()
-    with pytest.raises(DataError, match=r"started differently: training\.augment\.0\.typos: 0\.3 -> 0\.1\. Change"):
+    with pytest.raises(DataError, match=r"with other settings: training\.augment\.0\.typos: 0\.3 -> 0\.1\."):
         train(other, own_lab.corpus, own_lab.run)
     assert loading.differences(decisive(own_lab.recipe()), decisive(other)), "machines may not differ, either"
     moved = [{**entry, "files": [f"elsewhere/{i}.tsv"]} for i, entry in enumerate(entries)]

@@ -119,7 +119,7 @@ def deep(depth: int) -> float:
         (
             signal.pause,
             lambda: os.kill(os.getpid(), signal.SIGKILL),
-            r"another process of this run does not respond: signal 9",
+            r"another process of this run does not respond because signal 9",
         ),
         (signal.pause, lambda: os.kill(os.getpid(), signal.SIGTERM), 143),
         (signal.pause, lambda: os.kill(os.getppid(), signal.SIGINT), 130),

@@ -31,7 +31,7 @@ def test_a_part_without_text_has_no_share() -> None:
     assert mixed.stages[0].shares == (0.5, 0, 0.5)
     assert sorted(mixed.order(0)) == [*range(200)]
     assert mixing([(0, 4), (50, 4)], temperature=5).stages[0].shares == (0, 1)
-    with pytest.raises(UsageError, match=r"training\.weights leaves no text"):
+    with pytest.raises(UsageError, match=r"training\.weights selects no text"):
         mixing([(0, 4), (50, 4)], weights=[1, 0])
 
 

@@ -129,7 +129,7 @@ def test_texts_of_different_lengths_and_missing_ones_are_refused(
     (tmp_path / "short").write_text("der Hund\n")
     with pytest.raises(DataError, match="has 600 lines"):
         learn_shortlist(model, text[0], tmp_path / "short", 1, 1)
-    with pytest.raises(MissingError, match="no file"):
+    with pytest.raises(MissingError, match="is not a file"):
         learn_shortlist(model, text[0], tmp_path / "none", 1, 1)
     for name in ("a", "b"):
         (tmp_path / name).write_text("\n\n")

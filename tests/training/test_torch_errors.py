@@ -13,13 +13,13 @@ LOST = RuntimeError("unknown")
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (MemoryError(), StorageError, "memory_tokens=N, lower than 700, or with more training.micro_batches"),
+        (MemoryError(), StorageError, "memory_tokens=N, where N is below 700, or with more training.micro"),
         (RuntimeError("CUDA out of memory. Tried"), StorageError, "out of memory. Resume with --set training.memory"),
         (RuntimeError("CUDA error: when stream is capturing"), UsageError, "capturing. Set training.cuda_graphs=no"),
         (RuntimeError("what was captured"), RuntimeError, "what was captured"),
         (RuntimeError("CUDA error: device-side assert"), RuntimeError, "CUDA error: device-side assert"),
         (RuntimeError("The server socket: EADDRINUSE"), BusyError, "port 29501 is in use, perhaps by another"),
-        (RuntimeError("gloo: Unable to find address for: lo"), StorageError, "the network interface lo is down: set"),
+        (RuntimeError("gloo: Unable to find address for: lo"), StorageError, "the network interface lo is down. Bring"),
         (
             RuntimeError("[gloo/pair.cc:5] " + "x" * 200),
             StorageError,
@@ -44,4 +44,4 @@ def test_errors_of_torch_become_errors_with_advice(
     assert len(str(converted)) < 260
     assert (converted is error) == (kind is RuntimeError)
     if kind is StorageError and "memory" in message:
-        assert "lower than the tokens that fit now, or" in str(to_user_error(error, schema.Recipe()))
+        assert "where N is below the automatic value, or" in str(to_user_error(error, schema.Recipe()))

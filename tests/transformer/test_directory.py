@@ -199,7 +199,7 @@ def test_a_wrong_value_in_model_json_is_named(
     [
         (
             {"experts": 8},
-            "unknown settings of the model: 'experts'. The file was edited, or a newer nmt than .* wrote it",
+            "unknown model settings: 'experts'. The file was edited, or a newer nmt than .* wrote it",
         ),
         ({"activation": "geglu"}, "activation must be 'relu' or 'swish' or 'gelu', not 'geglu'"),
         ({"tied_output": 1}, "tied_output must be a boolean, not '1'"),
@@ -218,7 +218,7 @@ def test_a_wrong_architecture_in_model_json_is_named(
 @pytest.mark.parametrize("file", ["model.json", "recipe.yaml"])
 def test_settings_that_are_edited_by_hand_are_damage(model: Path, tmp_path: Path, file: str) -> None:
     directory = edited(model, tmp_path / "model", file, lambda text: text.replace("beam", "Beam"), sign=False)
-    with pytest.raises(DataError, match=rf"{file} is damaged: it is missing or not the file that was written"):
+    with pytest.raises(DataError, match=rf"{file} is damaged: it is missing, or its content has changed"):
         open_model(directory)
 
 
@@ -304,8 +304,8 @@ def test_at_most_eight_models_are_named(tmp_path: Path, monkeypatch: pytest.Monk
         Path(name, "manifest.json").write_text("{}")
         shown = [each.removesuffix("/model") for each in names[: min(number, 8)]]
         more = f", and {number - 8} more" if number > 8 else ""
-        assert models_here() == f"Here: {', '.join(shown)}{more}. "
-    assert other_models() == models_here() + "From the hub: OWNER/NAME, such as Helsinki-NLP/opus-mt-en-de"
+        assert models_here() == f"Models here: {', '.join(shown)}{more}. "
+    assert other_models() == models_here() + "Use a model of the hub, such as Helsinki-NLP/opus-mt-en-de"
 
 
 def test_a_saved_model_has_its_seen_tokens_and_a_loaded_one_its_dropout(tmp_path: Path) -> None:

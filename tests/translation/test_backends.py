@@ -144,7 +144,7 @@ def test_without_the_engine_torch_translates_with_one_warning(
     assert "torch" not in capsys.readouterr().err
     monkeypatch.setenv("NMT_ENGINE", "off")
     found = translations(model)
-    assert capsys.readouterr().err.count("so torch translates, several times more slowly") == 1
+    assert capsys.readouterr().err.count("so PyTorch translates, several times more slowly") == 1
     assert [each.text for each in found] == [each.text for each in expected]
     with Translator(model, precision="auto") as translator:
         assert translator.backend.about == "float32, torch on cpu"

@@ -74,7 +74,7 @@ def test_pairs_are_scored_without_search(
     with pytest.raises(DataError, match="translation 2 is not UTF-8"):
         translate(replace(options, strict=True))
     for pair in (("rot", "rot " * 128), ("rot " * 128, "rot")):
-        with pytest.raises(DataError, match="line 2 has more than the model's 128 tokens"):
+        with pytest.raises(DataError, match="line 2 has more tokens than the model's limit of 128"):
             list(translator.score([("rot " * 127, "rot " * 127), pair]))
 
 
@@ -88,7 +88,7 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
     assert out[2].startswith("rot und")
     assert re.fullmatch("rot( rot){50,}( .*)?", out[3])
     assert "1 lines or prefixes were longer than the model's 128 tokens" in capsys.readouterr().err
-    with pytest.raises(DataError, match=r"fewer prefixes than lines: none for line 5$"):
+    with pytest.raises(DataError, match=r"fewer prefixes than lines: line 5 has none$"):
         run(translator, data + b"a\n", prefix=prefixes)
     with pytest.raises(DataError, match=r"more prefixes than lines \(2\)"):
         run(translator, b"rot\nrot\n", prefix=prefixes)
@@ -154,7 +154,7 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     (tmp_path / "same").hardlink_to(tmp_path / "in")
     (tmp_path / "points").symlink_to("in")
     for name in ("in", "same", "points"):
-        with pytest.raises(OutputError, match=f"{name} is the input"):
+        with pytest.raises(OutputError, match=f"{name} is also the input"):
             translate(replace(options, output=tmp_path / name))
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"der Hund\n"))
     with pytest.raises(DataError, match="the input is not plain text, it looks like gzip"):

@@ -176,7 +176,7 @@ def test_a_model_directory_is_complete(model: Path, tmp_path: Path) -> None:
 
 def test_an_ensemble_reads_the_ends_of_sources_or_does_not(model: Path, tmp_path: Path) -> None:
     other = make_model(tmp_path, "model.source_eos=false")
-    with pytest.raises(DataError, match="some of the models read </s> after sources, others do not"):
+    with pytest.raises(DataError, match="only some of the models expect </s> after a source"):
         Translator([model, other])
 
 
@@ -208,7 +208,7 @@ def test_all_pairs_are_scored_or_their_error_is_raised(
     with translator_by(model, forced) as translator:
         assert [scored.log_probability for scored in translator.score(pairs)] == [-size for size in sizes]
 
-        with pytest.raises(DataError, match=r"^line 5 has more than the model's 128 tokens"):
+        with pytest.raises(DataError, match=r"^line 5 has more tokens than the model's limit of 128"):
             list(translator.score([*pairs[:4], ("rot", "rot " * 128)]))
 
     def failing(segment: Segment) -> list[int]:

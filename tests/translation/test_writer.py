@@ -83,7 +83,7 @@ def test_messages_count_losses_and_repetitions(capsys: pytest.CaptureFixture[str
         ("nmt: warning: 1,001 lines are not UTF-8 (first: line 2,007)", "invalid"),
         (f"nmt: warning: 1,002 lines were over {MAX_LINE_BYTES:,} bytes and were cut", "huge"),
         ("nmt: warning: 1,003 lines or prefixes were longer than the model's 4,096 tokens", "cut"),
-        ("nmt: warning: 1,004 terms are missing from their line's translation", "unsaid"),
+        ("nmt: warning: 1,004 terms are missing from translations", "unsaid"),
         ("1,005 segments lacked a term", "constrained"),
         ("1,006 lines longer than training lines were split", "split"),
         ("1,007 translations were empty or repeated themselves", "retried"),
