@@ -90,7 +90,7 @@ def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]
         sidecar = job.sidecar(unit)
         if not sidecar:
             failure = job.failure(unit)
-            return None, f"translation failed ({failure.reason})" if failure else MISSING
+            return None, f"failed: {failure.reason}" if failure else MISSING
         if sidecar.input_sha256 != content.sha256:
             return sidecar, "the input has changed since these lines were translated"
         return sidecar, damage_of(job, unit, sidecar)

@@ -400,11 +400,11 @@ def test_a_tag_does_not_hide_a_pair_of_dev(tmp_path: Path) -> None:
 
 def test_settings_that_contradict_sources_are_refused() -> None:
     entry = {"files": ["a.tsv"]}
-    with pytest.raises(UsageError, match=r"has an entry without files"):
+    with pytest.raises(UsageError, match=r"has neither files nor corpus"):
         section(None, sources=[entry, {"format": "tmx"}])
     with pytest.raises(UsageError, match=r"min_score requires score"):
         section(None, sources=[{**entry, "min_score": 0.5}])
     with pytest.raises(UsageError, match=r"cannot be combined with corpus\.mix_src, corpus\.moses"):
         section(None, sources=[entry], moses=True)
-    with pytest.raises(UsageError, match=r"no text to train on"):
+    with pytest.raises(UsageError, match=r"no entry with split=train"):
         section(None, sources=[{**entry, "split": "dev"}])

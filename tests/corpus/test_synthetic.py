@@ -286,7 +286,7 @@ def test_wrong_or_missing_models_are_refused(
         prepare(corpus_of(), tmp_path / "data", PrepareOptions(workers=1))
     values = tiny_recipe().model_dump()
     values["corpus"]["synthetic"] = [{"side": "src"}]
-    with pytest.raises(UsageError, match=r"corpus\.synthetic needs a model that translates"):
+    with pytest.raises(UsageError, match=r"corpus\.synthetic needs a model\. Set"):
         loading.from_plain(values, "test")
     values["training"]["teacher"] = "runs/teacher/model"
     assert loading.from_plain(values, "test").corpus.synthetic[0].model == "runs/teacher/model"

@@ -115,7 +115,7 @@ def test_an_unknown_suffix_is_answered_with_those_that_are_known(tmp_path: Path)
         (tmp_path / name).write_text("a\n")
         with pytest.raises(UsageError) as error:
             documents.choose(None, tmp_path / name, None, None, [])
-        assert f"it reads {', '.join(SUFFIXES)}, and lines of text." in str(error.value)
+        assert f"It reads {', '.join(SUFFIXES)}, and lines of text." in str(error.value)
     (tmp_path / "tmp.AbCdEfGhIj").write_text("a\n")
     assert documents.choose(None, tmp_path / "tmp.AbCdEfGhIj", None, None, []) is None
 

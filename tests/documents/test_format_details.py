@@ -196,9 +196,8 @@ def test_the_hypothesis_of_a_rank_is_linked_to_its_own_tokens() -> None:
         ids, positions = outputs[rank]
         return [([1, 2, 0], SimpleNamespace(ids=ids, source_positions=positions))]
 
-    result: Any = SimpleNamespace(
-        copy=None, case=True, parts=parts, hypotheses=[SimpleNamespace(text="C A"), SimpleNamespace(text="B")]
-    )
+    texts = [SimpleNamespace(text="C A"), SimpleNamespace(text="B")]
+    result: Any = SimpleNamespace(copy=None, case=True, corrections={}, parts=parts, hypotheses=texts)
     translator: Any = SimpleNamespace(tokenizer=tokenizer)
     for rank, expected in (
         (0, Aligned("C A", [(1, 2), (3, 0)])),

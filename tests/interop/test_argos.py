@@ -68,7 +68,7 @@ def test_a_target_prefix_begins_every_translation_unseen(tmp_path, folder):
         [scored] = translator.score([("the cat", "der")])
         assert scored.ids == translator.tokenizer.encode(["der"])[0]
     file.write_text(json.dumps(json.loads(file.read_text()) | {"target_prefix": "nowhere"}))
-    with pytest.raises(DataError, match="lacks the token 'nowhere'"):
+    with pytest.raises(DataError, match="does not have the token 'nowhere'"):
         import_model(folder, tmp_path / "other")
 
 

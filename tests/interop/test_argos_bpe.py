@@ -101,7 +101,7 @@ def test_a_target_prefix_is_unseen(tmp_path: Path, folder: Path) -> None:
         assert found.hypotheses[0].ids[:1] == translator.tokenizer.target.prefix("<blank>")
         assert "<blank>" not in found.text
     file.write_text(json.dumps(json.loads(file.read_text()) | {"target_prefix": "nowhere"}))
-    with pytest.raises(DataError, match="lacks the token 'nowhere'"):
+    with pytest.raises(DataError, match="does not have the token 'nowhere'"):
         import_model(folder, tmp_path / "other")
 
 

@@ -143,7 +143,7 @@ def test_a_language_tag_is_one_token_at_the_beginning(tmp_path):
     ("changes", "reason"),
     [
         ({"scale_embedding": False}, "scaled by sqrt"),
-        ({"activation_function": "tanh"}, "activation tanh"),
+        ({"activation_function": "tanh"}, "an activation other than tanh"),
         ({"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False}, "has no tensor lm_head"),
         ({"decoder_vocab_size": 5}, r"vocab\.json must be distinct and below 5"),
         ({"encoder_layers": 3}, r"no tensor model\.encoder\.layers\.2"),

@@ -145,7 +145,8 @@ def test_recipes_are_listed_shown_and_copied(
 OWN_SETTINGS = """
 # backtranslate corpus: name=multi30k-en-de
   synthetic=[{'side':'tgt','files':['mono.de'],'src':None,'tgt':None,'model':'runs/reverse/model','tag':'bt','beam':4,'sampling':False,'weight':None}]
-  rows=29000 limit=14500 tokenizer.words=True model: num_layers=3 d_model=256 d_ff=1024 num_heads=4 dropout=0.3 max_length=512 training:
+  rows=29000 limit=14500 tokenizer.words=True
+  model: num_layers=3 d_model=256 d_ff=1024 num_heads=4 dropout=0.3 max_length=512 training:
   steps=3000 tokens_per_step=4096 micro_batches=2 warmup_steps=800 cooldown_steps=1500 validate_every=300
   validate_bleu=1014 checkpoint_every=60 teacher=runs/reverse/model expect: parameters=7568384
 # base-en-fr corpus: name=wmt14-en-fr config=fr-en tgt=fr rows=40836715 tokenizer.vocabulary_size=32000 training:
@@ -182,7 +183,8 @@ OWN_SETTINGS = """
   tokens_per_step=8192 micro_batches=2 warmup_steps=2000 rate_factor=2.53 validate_every=50 validate_bleu=100
   checkpoint_every=50 keep_checkpoints=10 patience=10 averaging: last=10 decoding: beam=5 expect:
   pairs=[28900,29000] parameters=2560512 bleu=[40.5,41.7]
-# multi30k corpus: name=multi30k-en-de rows=29000 tokenizer.words=True augment.no_stop=0.1 model: num_layers=3 d_model=256 d_ff=1024 num_heads=4 dropout=0.3
+# multi30k corpus: name=multi30k-en-de rows=29000 tokenizer.words=True augment.no_stop=0.1
+  model: num_layers=3 d_model=256 d_ff=1024 num_heads=4 dropout=0.3
   max_length=512 training: steps=3000 tokens_per_step=4096 micro_batches=2 warmup_steps=800 cooldown_steps=1500
   validate_every=300 validate_bleu=1014 checkpoint_every=60 expect: pairs=[28900,29000] parameters=7568384
   dev_steps=[300,600,1200,1800,3000] dev_perplexity=[67.6,18.9,7.84,5.94,5.08] dev_bleu=[6.2,22.6,34.1,38.0,40.3]

@@ -108,7 +108,7 @@ def test_one_model_translates_whole_units() -> None:
 def test_sentences_with_the_same_translation_share_their_terms() -> None:
     terms = Terms.parse(["Hund\tdog", "Katze\tcat"])
     sentences = ["der Hund", "Hund Katze", "die Katze", "das Haus"]
-    found = pivot._terms_of(terms, sentences, ["it", "it", "it ", "house"], ">>en<< ")
+    found = pivot._terms_of(terms, sentences, ["it", "it", "it ", "house"], ServedModel(Mock(), "de", "en", ">>en<< "))
     assert [term.source for term in found.find(">>en<< it")] == ["Hund", "Katze"]
     assert found.find(">>en<< house") == found.find("it") == []
 

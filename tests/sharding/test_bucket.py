@@ -62,7 +62,7 @@ def test_a_missing_file_is_named(files: Any, word: str) -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (LookupError("no credentials"), StorageError, r"memory://corpus/out: LookupError: no credentials\. Check"),
+        (LookupError("no credentials"), StorageError, r"memory://corpus/out \(LookupError: no credentials\)\. Check"),
         (FileNotFoundError("no such bucket"), StorageError, "FileNotFoundError: no such bucket"),
         (OSError(errno.EACCES, "Forbidden"), OSError, "Forbidden.*memory://corpus/out"),
     ],

@@ -47,7 +47,7 @@ def test_every_unit_without_a_result_is_listed_in_order(tmp_path: Path) -> None:
         (8, f"{lines.name} is damaged"),
     ]
     assert [unit.number for unit, _ in proof.problems(some_job)] == [1, 4, 6, 8, 9]
-    with pytest.raises(DataError, match=r"^a\.en, lines 11 to 20: not translated\. nmt translate"):
+    with pytest.raises(DataError, match=r"^a\.en, lines 11 to 20: not translated\. Run nmt translate"):
         proof.join(some_job, None)
 
 

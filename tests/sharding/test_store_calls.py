@@ -148,9 +148,9 @@ def test_errors_while_an_input_is_read_name_it(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("error", "kind", "message"),
     [
-        (ImportError("Install s3fs"), UsageError, r"^s3://a: Install s3fs\. Or: pip install 'nmt-cli\[cloud\]'$"),
+        (ImportError("Install s3fs"), UsageError, r"^s3://a: Install s3fs\. Or run pip install 'nmt-cli\[cloud\]'$"),
         (ValueError("unknown"), MissingError, "^s3://a: unknown$"),
-        (RuntimeError("odd"), StorageError, "^s3://a: RuntimeError: odd"),
+        (RuntimeError("odd"), StorageError, r"^cannot access s3://a \(RuntimeError: odd\)"),
     ],
 )
 def test_errors_of_addresses(

@@ -92,7 +92,7 @@ def test_an_error_of_one_process_ends_both_with_its_code(lab: Lab) -> None:
             {"world": 2, "started": 1, "port": port},
         )
     assert [result["codes"] for result in (first, changed, same_port)] == [[0], [65, 65], [75]]
-    assert f"port {port} is in use, perhaps by another training job. Choose another:" in first["stderr"]
+    assert f"port {port} is in use, perhaps by another training job. Choose another with torchrun" in first["stderr"]
     assert "training.seed: 1 -> 9" in first["stderr"]
     assert first["stderr"].count(": error:") == 1 + 1
 
