@@ -14,20 +14,20 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # the source, its halves and its quarters may be cut into halves
-# A translation from capitals wins against one from sentence case only if its score, in nats per token, is higher by
-# this much. The tokenizer splits words in capitals into letters, so the translation is often nonsense whose letters are
-# likely. With a small model trained on Multi30k, 31 of 146 short phrases scored higher in capitals than in sentence
-# case, but only one phrase by more than 0.6.
+MAX_HALVINGS = 3  # how often a source may be halved: into up to eight parts
+# A short source in capitals is translated both in capitals and in sentence case. The translation from capitals wins
+# only if its score, in nats per token, is higher by this much. The tokenizer splits words in capitals into letters, so
+# this translation is often nonsense, but its letters are likely. With a small model trained on Multi30k, 31 of 146
+# short phrases scored higher in capitals than in sentence case, but only one phrase by more than 0.6.
 CLEARLY = 0.5
 EXCESS, MARGIN = 4, 10  # a translation of at least EXCESS * (source tokens) + MARGIN tokens may have failed
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
-    """Join one hypothesis of each segment of a line into one. Without segments, the result is empty.
+    """Join the hypotheses of a line's segments, one from each. Without segments, the result is empty.
 
-    Texts are joined by a space, but between Chinese or Japanese characters without a space.
+    A space separates the texts, except between Chinese or Japanese characters.
     """
     texts = tokenizer.target.decode([part.ids for part in parts])
     texts = [part.text or text for part, text in zip(parts, texts, strict=True)]
@@ -43,9 +43,9 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
 class Assembler:
     """Receives segments from the queue when their search is done.
 
-    If a translation is empty, loops or is far too long, the segment is cut into halves, and these are searched. If the
-    halves fail, too, their source text is used. If a glossary term is missing from a translation, the segment is
-    searched again with constraints. An error affects only the text in which it occurs.
+    If a translation is empty, loops or is far too long, the segment is cut into halves, which are searched instead. The
+    source text replaces parts that fail and cannot be halved again. If a glossary term is missing from a translation,
+    the segment is searched again with constraints. An error affects only the text in which it occurs.
     """
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
@@ -57,7 +57,7 @@ class Assembler:
     def __call__(self, segment: Segment) -> None:
         """Receive a segment that is done. The caller holds the queue's lock."""
         pending: Pending | None = segment.owner
-        segment.owner = None  # a search thread refers to its last segment, and must not keep the text in memory, too
+        segment.owner = None  # a search thread keeps its last segment in memory, which must not keep the whole text
         if pending is None:
             return
         pending.open -= 1
@@ -72,7 +72,7 @@ class Assembler:
             self.finish(pending)
 
     def finish(self, pending: Pending) -> None:
-        """Join the segments of a text when all of them are done, and call `pending.done`."""
+        """Join the segments of a text, which are all done, and call `pending.done`."""
         try:
             if pending.wanted:
                 self._join(pending)
@@ -112,7 +112,7 @@ class Assembler:
         return replace(hypothesis, text=written)
 
     def _inspect(self, segment: Segment, pending: Pending) -> None:
-        """Count the tokens of a segment. Search the segment again if its translation has failed or lacks a term."""
+        """Count the translated tokens. Search a segment again if its translation has failed or lacks a term."""
         self.counts["tokens"] += sum(len(h.ids) for h in segment.hypotheses)
         if segment.unconstrained:
             if not segment.hypotheses or not self._has_terms(segment):
@@ -136,7 +136,7 @@ class Assembler:
             self._leave_untranslated(segment)
 
     def _gives_up(self, segment: Segment, pending: Pending) -> bool:
-        """Return whether a translation has failed, so that the source should be used instead."""
+        """Return whether a translation has failed and the source should replace it."""
         may_repeat = pending.options.split and not pending.options.sampling
         return bool(may_repeat and self._failed(segment) and self._best(segment) and segment.prefix == self.head)
 
@@ -155,7 +155,7 @@ class Assembler:
         return segment.hypotheses[0].ids[len(self.head) :]
 
     def _leave_untranslated(self, segment: Segment) -> None:
-        """Make the source the only hypothesis, with each token aligned with itself."""
+        """Make the source the only hypothesis, and align its tokens in order."""
         first = len(self.tokenizer.language(segment.ids))
         source = segment.ids[first:-1]
         [text] = self.tokenizer.decode([source])
@@ -192,8 +192,8 @@ class Assembler:
         self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
         _, offset, _ = segment.random_key
         for other in others:
-            # Count only the segments before it in this text, because it has already waited for other parts of a larger
-            # text.
+            # Count only the segments before this one in `pending`. If `pending` is part of a larger text, it has
+            # already waited for the other parts.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)

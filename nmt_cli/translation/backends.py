@@ -13,7 +13,7 @@ from nmt_cli.translation import engine_backend
 from nmt_cli.translation.queue import Backend
 
 MAX_THREADS = 16
-GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # of NVIDIA, WSL and AMD drivers
+GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # device files of the NVIDIA, WSL and AMD drivers
 
 
 def may_have_gpu() -> bool:

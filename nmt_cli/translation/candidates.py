@@ -10,7 +10,7 @@ from torch import Tensor
 from nmt_cli.transformer.cache import BLOCK
 from nmt_cli.translation.options import Sampling
 
-CACHED_ROWS = 32  # rows normalized together on a CPU; intermediate results of so few rows stay in the CPU's cache
+CACHED_ROWS = 32  # rows normalized together on a CPU; few enough for its cache to hold the intermediate results
 
 
 def widened(scores: Tensor) -> Tensor:
@@ -31,10 +31,10 @@ def best_continuations(
 ) -> Tensor:
     """Return the 2W best continuations of each slot, best first, 3 x S x C.
 
-    A continuation is a sum of log-probabilities, the index of a hypothesis, and the id of a token. `forced_S` has the
-    forced next token of each slot, or PAD if any token may follow. It is empty if no slot has a forced token. If scores
-    are not finite, sums are NaN. With `sampling`, W is 1, and each row draws a token with the help of a random number
-    between 0 and 1 from `uniform_R1`.
+    A continuation is a sum of log-probabilities, the index of a hypothesis, and the id of a token. `forced_S` holds the
+    forced next token of each slot, or PAD if any token may follow. It may be empty if no slot has a forced token. If
+    scores are not finite, sums are NaN. With `sampling`, W is 1, C is 1, and the random numbers from 0 to 1 in
+    `uniform_R1` select the tokens.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     if sampling:
@@ -55,7 +55,7 @@ def best_continuations(
 def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Tensor) -> Tensor:
     """Return the W best tokens and the M wanted tokens of each hypothesis, 2 x S x W x (W + M).
 
-    The result has sums of log-probabilities and ids. The sum is -inf for PAD and for missing tokens.
+    The result holds sums of log-probabilities, and ids. The sum is -inf for PAD and for missing tokens.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     best_RC, _, ids_RC = _top(scores_RV, largest_RB, base_R1, 1, min(alive_SW.shape[1], scores_RV.shape[1]))
@@ -66,9 +66,9 @@ def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Te
 
 
 def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return scores, R x V, the largest score of each block, R x B, and a number for each row, R x 1.
+    """Return scores, R x V, the largest score of each block, R x B, and the base of each row, R x 1.
 
-    This number plus a score of the row is a sum of log-probabilities.
+    The base plus a score of the row is a sum of log-probabilities.
     """
     scores_RV = logits[0]
     if len(logits) > 1:  # average the probabilities of the models
@@ -104,7 +104,7 @@ def _draw(scores_RV: Tensor, sampling: Sampling, uniform_R1: Tensor) -> tuple[Te
     """Return the score and the id of one sampled token for each row, R x 1."""
     best_RC, ids_RC = scores_RV.topk(min(sampling.top_k or scores_RV.shape[1], scores_RV.shape[1]), -1)
     cumulative_RC = torch.softmax(best_RC.double() / sampling.temperature, -1).cumsum(-1)
-    # Keep the fewest best tokens whose probabilities reach top_p together.
+    # Keep the fewest tokens, from the most likely one, whose total probability reaches top_p.
     last_R1 = (cumulative_RC < sampling.top_p).sum(-1, keepdim=True).clamp_max(cumulative_RC.shape[1] - 1)
     point_R1 = uniform_R1 * cumulative_RC.gather(1, last_R1)
     drawn_R1 = torch.minimum((cumulative_RC <= point_R1).sum(-1, keepdim=True), last_R1)

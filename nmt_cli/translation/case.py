@@ -2,8 +2,8 @@
 
 Models have mostly seen sentence case, and their tokenizers often split a word in capitals into single letters. There
 are three styles. A sentence without lowercase letters is "upper". A line whose words all begin with capitals is
-"title". A sentence in which only some words are in capitals is "words". To convert a word, this module takes the form
-that the tokenizer encodes with the fewest tokens, because that form is usually the most frequent one.
+"title". A sentence in which only some words are in capitals is "words". A word is converted to the form that the
+tokenizer encodes with the fewest tokens, because that form is usually the most frequent one.
 """
 
 import itertools
@@ -18,14 +18,14 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import MOST_FIRST, Tokenizer
 
 UPPER, TITLE, WORDS = "upper", "title", "words"
-# Fewer words in capitals may be an acronym or a name, and fewer words in title case may be names. The model then
-# translates both forms, and the better translation wins.
+# Minimum words that make a style certain. Fewer words in capitals may be an acronym or a name, and fewer words in title
+# case may be names. The model then translates both forms, and the better translation wins.
 SURE_UPPER = 3
 SURE_TITLE = 5
 FEWEST_TITLED = 3  # minimum capitalized words of a line in title case; two are usually a name
-MOST_PHRASES = 64  # maximum phrases of several words that keep their case in one line, to limit the time
+MOST_PHRASES = 64  # maximum phrases of several words that keep their case in a translation, to limit the time
 SHORT_WORD = 3  # maximum letters of a word that may be lowercase in title case
-SHORTEST_STEM = 3  # minimum letters of a word without its ending, and of a word in capitals among other words
+SHORTEST_STEM = 3  # minimum letters of a stem (see `_stem`), and of a single word in capitals to convert
 # Acronyms that many languages share. The two-letter acronyms are ordinary words in some languages. An acronym that is
 # not listed stays in capitals if it is a single token or has no vowels.
 _ACRONYMS = """
@@ -77,7 +77,7 @@ class Case:
         )
 
     def emphasized(self, text: str, source: Sequence[str], target: Sequence[str], positions: Sequence[int]) -> str:
-        """Return a translation in which the translations of the words in `capitals` are in capitals.
+        """Return a translation with capitals for the words that are aligned with words in `capitals`.
 
         `source` and `target` are the tokens of the two sides. `positions[i]` is the index of the source token that is
         aligned with target token i.
@@ -228,9 +228,9 @@ class Caser:
     def _best(self, forms: Sequence[str], spelled: dict[str, list[int]]) -> str:
         """Return the form with the fewest tokens.
 
-        If two forms have equally many, take the lowercase form, except for German words of several tokens. In languages
-        other than German and Luxembourgish, the capitalized form must be a single token to win, because differences
-        between larger numbers of tokens tell little.
+        On a tie, return the lowercase form, except for words of several tokens in German and Luxembourgish. In other
+        languages, the capitalized form wins only if it is a single token, because differences between larger numbers of
+        tokens mean little.
         """
         fewest = min(len(spelled[form]) for form in forms)
         equal = [form for form in forms if len(spelled[form]) == fewest]
@@ -240,7 +240,7 @@ class Caser:
         return equal[0] if fewest == 1 else forms[0]
 
     def _is_acronym(self, word: str, spelled: dict[str, list[int]]) -> bool:
-        """Return whether a word is an acronym or a Roman numeral in capitals. `spelled` has the tokens of each form."""
+        """Return whether a word is an acronym or a Roman numeral in capitals. `spelled` holds each form's tokens."""
         if not word.isupper() or not word.isalpha():
             return False
         if word in ACRONYMS and (len(word) > 2 or self.source in _NO_SHORT_WORDS):
@@ -309,7 +309,7 @@ def _title_of(tokens: Sequence[_Token], source: str) -> str:
     """Return "sure" or "unsure" for a line in title case, and "" for any other line.
 
     Short words may be lowercase, as in "The Lord of the Rings". In languages that capitalize nouns, they may not,
-    because there an ordinary sentence could look the same.
+    because an ordinary sentence in such a language could look the same.
     """
     kinds = [token.kind for token in tokens if token.kind]
     titled = kinds.count("title")
@@ -346,7 +346,7 @@ def _by_word(tokens: Sequence[str]) -> Iterator[list[int]]:
 
 
 def _whole(phrase: str) -> str:
-    """Return a regular expression for a phrase that does not match inside longer words."""
+    """Return a regular expression that matches a phrase, but not inside longer words."""
     before = r"(?<!\w)" if phrase[0].isalnum() else ""
     after = r"(?!\w)" if phrase[-1].isalnum() else ""
     return before + re.escape(phrase) + after

@@ -45,7 +45,7 @@ class Candidate(NamedTuple):
 class Constraints:
     """The automaton of terms. A term is a list of forms, and a form is a list of token ids.
 
-    `begins` is `Tokenizer.begins`. `sizes` has the number of tokens in the longest form of each term. The other lists
+    `begins` is `Tokenizer.begins`. `sizes` holds the number of tokens in each term's longest form. The other lists
     have one item per node. `gains[node][term]` is the progress towards a term at a node: the size of the term minus the
     number of tokens that are still missing from the form, or 0 if no form of the term contains the node.
     """
@@ -95,7 +95,7 @@ class Constraints:
     @property
     def width(self) -> int:
         """The smallest beam with room for one hypothesis of each bank, between MIN_BEAM and MAX_BEAM."""
-        # Round up, so that more segments have the same beam: torch searches only such segments together.
+        # Round up, so that more segments have equal beams: torch searches segments together only if their beams agree.
         banks = -(-(1 + sum(self.sizes)) // 4) * 4
         return min(max(MIN_BEAM, banks), MAX_BEAM)
 
@@ -126,7 +126,7 @@ class Constraints:
         return list(dict.fromkeys(found))
 
     def choose(self, candidates: Sequence[Candidate], states: Sequence[State], width: int) -> list[Candidate]:
-        """Return the finished candidates and then the survivors, each best first."""
+        """Return the finished candidates, best first, and then the survivors, best first."""
         banks, ranked = Counter[int](), []
         for candidate in sorted(candidates, key=lambda each: (-each.total, each.row, each.id)):
             state = self.after(states[candidate.row], candidate.id)
@@ -157,6 +157,6 @@ def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints |
 
 def _spelled(form: str, tokenizer: Tokenizer) -> list[int]:
     (ids,) = tokenizer.encode([form])
-    # Only at the beginning of a line does a Chinese or Japanese word have a space token before it.
+    # A Chinese or Japanese word has a space token before it only at the beginning of a line.
     spaced = tokenizer.tokens(ids[:1]) == ["\u2581"] and re.match(f"[{WIDE}]", form)
     return ids[1:] if spaced else ids

@@ -16,7 +16,7 @@ from nmt_cli.translation.translate import TranslateOptions
 
 
 class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not be installed
-    """Translate files in units of lines. Task R of W is the same as worker R + 1 of W of `nmt translate --shard`.
+    """Translate files in units. Task R of W does the work of worker R + 1 of W of `nmt translate --shard`.
 
     `files` are files, directories, patterns or URLs. `output` is a directory or a URL for the units. If a unit fails,
     its task fails after translating the other units. When all tasks have ended, call `check` and `join` of

@@ -23,7 +23,7 @@ ENCODE_TOKENS = 2048  # maximum source tokens encoded together, between two step
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens of all segments in a search, to limit the memory
 MAX_TEAM = 8  # maximum threads that share a matrix product; with more threads, each has too little to compute
 STEPS = 8  # number of search steps before the queue is checked again
-# Levels of the engine in which 8-bit products are faster than float32 products. For the base level, only on x86.
+# Levels of the engine at which 8-bit products are faster than float32 products. The base level is one only on x86.
 FAST_INT8 = (
     "amx",
     "avx512",
@@ -49,8 +49,8 @@ def on_engine(
 ) -> Backend:
     """Return a backend for an ensemble.
 
-    `weights` has for each model the section `architecture` of its recipe, its tensors, and the owner of their memory.
-    While some threads have nothing to search, helpers use their cores to compute parts of the others' large products.
+    `weights` holds, for each model, its architecture, its tensors, and an object that keeps their memory alive. While
+    some threads are idle, helper threads use their cores to compute parts of the other threads' large products.
     """
     chosen = best_precision(engine.level) if precision == "auto" else precision
     models = [Model(engine, *each, int8=chosen == "int8") for each in weights]
@@ -83,10 +83,10 @@ def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int, tea
 
 
 class EngineSearch:
-    """Up to `slots` segments that the engine searches at once with an ensemble of models, for one thread.
+    """The engine's search in one thread, with an ensemble of models and up to `slots` segments at once.
 
-    Idle helpers of `team` share its large products. Raises DivergedError if scores are not finite, and MemoryError
-    if there is too little memory. After either, the search cannot be used again.
+    Idle helpers of `team` compute parts of its large products. Raises DivergedError if scores are not finite, and
+    MemoryError if there is too little memory. After either error, the search cannot be used again.
     """
 
     def __init__(self, models: Sequence[Model], slots: int, team: Team | None = None) -> None:
@@ -129,7 +129,7 @@ class EngineSearch:
         self.segments.update(zip(slots, segments, strict=True))
 
     def run(self, steps: int) -> list[Segment]:
-        """Search until some segments are done, for at most `steps` steps. Return these segments with hypotheses."""
+        """Run until a segment is done, but at most `steps` steps. Return the finished segments with hypotheses."""
         count = _check(self.library.run(self.handle, steps, self._done))
         done = []
         for slot in self._done[:count]:

@@ -17,7 +17,7 @@ CHUNK_CHARACTERS = 1 << 16  # approximate size of the lines that are segmented, 
 
 
 def count_lines(descriptor: int) -> int | None:
-    """Return the number of lines left to read, or None if counting is impossible or takes long."""
+    """Return the number of lines left to read, or None if counting is impossible or would take long."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 30:
         return None
@@ -45,11 +45,11 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
 def read_chunks(
     descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False, first: int = 1
 ) -> Iterator[list[str]]:
-    """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter ones if the next read would wait for input.
+    """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter chunks if the next read would wait for input.
 
-    Lines over MAX_LINE_BYTES are cut while they are read. In lines that are not UTF-8, U+FFFD replaces each run of
-    invalid bytes, or if `strict` is true, such a line raises a DataError. Both kinds of lines are counted in `counts`.
-    The message of the DataError calls a line `name`, and `first` is the number of the first line.
+    Lines over MAX_LINE_BYTES are cut while they are read. If a line is not UTF-8, U+FFFD replaces each run of invalid
+    bytes. `counts` counts the lines that were cut or were not UTF-8. If `strict` is true, a line that is not UTF-8
+    raises a DataError instead. The error message calls a line `name`, and `first` is the number of the first line.
     """
     chunk, size = list[str](), 0
     for line in _read(descriptor, counts, name, strict, first):

@@ -26,7 +26,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """Options for translating a line. `resolved` replaces None by the default of the model.
+    """Options for translating a line. `resolved` replaces None with the model's default.
 
     Options with a default in the model are typed Any, so that code need not check for None. The comment of each option
     names its type in resolved options.
@@ -35,7 +35,7 @@ class SearchOptions:
     beam: Any = None  # int: number of hypotheses kept per segment; 1 is greedy search
     alpha: Any = None  # float: exponent of the length penalty
     extra_length: Any = None  # int: a translation may be longer than its source by this many tokens
-    split: Any = None  # bool: split long lines, and split failed segments in halves and translate these
+    split: Any = None  # bool: split long lines, and retry failed segments in two halves
     n_best: int = 1  # number of translations (samples, if `sampling` is set) per line
     sampling: Sampling | None = None
     alignments: bool = False  # find the source token that each target token translates
@@ -43,14 +43,14 @@ class SearchOptions:
     copy_wordless: Any = None  # bool: copy lines without letters
     case: Any = None  # "auto": convert upper case and title case to sentence case before translation; or "off"
     spelling: Any = None  # "auto": correct typos in the source if the model has counts of words; or "off"
-    # The language code of the target, if the model has several. Translator.resolved replaces the code by the text that
-    # selects the target language when it precedes the source.
+    # The target language code, if the model has several target languages. Translator.resolved replaces the code with
+    # the text, such as ">>deu<< ", that selects this language at the beginning of the source.
     target: str = ""
-    # Whether to use the model's shortlist. Translator.resolved replaces True by the Shortlist, and False by None.
+    # Whether to use the model's shortlist. Translator.resolved replaces True with the Shortlist, and False with None.
     shortlist: Any = None
 
     def resolved(self, decoding: Any) -> "SearchOptions":
-        """Replace None in options with the defaults in `decoding`, a section of the settings of a model.
+        """Replace options that are None with the defaults in `decoding`, the section of a model's settings.
 
         Set the beam to 1 for sampling. For search, raise the beam to `n_best` if it is smaller. Raises UsageError if
         values are out of range or contradict each other.

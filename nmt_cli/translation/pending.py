@@ -65,7 +65,7 @@ class Translation:
         return [term for term in self.terms if self.form_of(term, self.text) is None]
 
     def found(self, rank: int) -> list[tuple[Segment, Hypothesis]]:
-        """Return the segments, and for each the hypothesis that is part of the hypothesis with this rank."""
+        """Return each segment with its part of the hypothesis with this rank."""
         draft = self.drafts[rank] if len(self.drafts) > 1 else self.drafts[0]
         index = 0 if len(self.drafts) > 1 else rank
         return [(segment, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
@@ -75,7 +75,7 @@ class Translation:
         return [(segment.ids[self.hidden :], self._shown(hypothesis)) for segment, hypothesis in self.found(rank)]
 
     def _shown(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Remove the first `head` tokens of a hypothesis. Renumber its source positions without hidden tokens."""
+        """Remove the first `head` tokens of a hypothesis. Count its source positions from after the hidden tokens."""
         positions = [max(position - self.hidden, 0) for position in hypothesis.source_positions[self.head :]]
         return replace(hypothesis, ids=hypothesis.ids[self.head :], source_positions=positions)
 

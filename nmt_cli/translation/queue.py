@@ -190,9 +190,9 @@ class WorkerQueue:
     def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
         """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens; stop at `batch` tokens.
 
-        A search without segments waits for one, and takes it even if it does not fit. If it gets an empty list instead,
-        it must end. With `alike`, all segments inside the search have the same options. Raises Closed after the queue's
-        `close`.
+        If the search has no segments, wait for one, and return it even if it does not fit. An empty list then means
+        that the search must end. With `alike`, return only segments with the same options as those in the search.
+        Raises Closed after the queue's `close`.
         """
         taken = list[Segment]()
         with self._queue.changed:

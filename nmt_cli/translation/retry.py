@@ -7,7 +7,7 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import StorageError, is_out_of_memory
 from nmt_cli.translation.queue import WorkerQueue
 
-REDUCED_SEGMENTS = 1000  # segments searched with fewer hypotheses at once before twice as many are tried
+REDUCED_SEGMENTS = 1000  # number of segments to search with reduced rows before the rows are doubled again
 
 
 def search_within_memory(search: Callable[[WorkerQueue, int], None], queue: WorkerQueue, rows: int) -> None:

@@ -7,8 +7,8 @@ vocabulary. A slot holds one segment while the segment is searched. When a segme
 takes its slot and starts at position 0, while the other slots continue. Except for rounding, the other slots do not
 affect a segment's translation.
 
-Each step finds the 2W best continuations in each slot. Those among the best W that end with EOS are finished. The best
-W without EOS continue. With W = 1 this is greedy search, and the first EOS ends it.
+Each step finds the 2W best continuations in each slot. Any of the best W that end with EOS are finished. The best W
+without EOS continue. With W = 1 this is greedy search, and the first EOS ends it.
 
 The score of a finished hypothesis is log-probability / ((5 + length) / 6) ^ alpha (Wu et al. 2016, without coverage).
 The log-probability and the length include EOS. A slot is done when no unfinished hypothesis can beat the n-th best
@@ -45,7 +45,7 @@ from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded together; their segments may wait for slots
 LOOKAHEAD = 10  # an unfinished hypothesis may need up to 1 + LOOKAHEAD * alpha more tokens to win
-BATCH_TOKENS = 4096  # for the pairs scored together: maximum number of pairs times length of the longest side
+BATCH_TOKENS = 4096  # for pairs scored together: maximum of their number times the length of the longest side
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens in all slots together, to limit the memory
 
 Float64s = npt.NDArray[np.float64]
@@ -295,14 +295,14 @@ class Slots:
 
 
 def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
-    """Return the next segments to encode. Their options are the same as those of the segments being searched."""
+    """Return the next segments to encode. Their options equal the options of the segments being searched."""
     return queue.take(math.inf, math.inf, ENCODE_TOKENS[device.type], alike=True)
 
 
 def search(models: Models, dtype: torch.dtype, queue: WorkerQueue) -> None:
     """Search the segments of a queue with an ensemble.
 
-    A segment whose options differ from the options of the segments before it waits until all of these are done.
+    A segment whose options differ waits until all segments before it are done.
     """
     rows = rows_at_once(models[0].embedding.weight.device)
     search_within_memory(lambda queue, rows: search_with_rows(models, dtype, queue, rows), queue, rows)
@@ -350,7 +350,7 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
 def pair_batches(
     pairs: Sequence[Sequence[Ids]], device: torch.device, source_eos: bool = True
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Yield batches of pairs, short targets first. Before each batch, yield the indices of its pairs.
+    """Yield batches of pairs, short targets first, each as the indices of the pairs and a Batch.
 
     Both sides of a pair end with EOS. If `source_eos` is false, the batch omits the EOS of sources.
     """
@@ -380,7 +380,7 @@ def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[I
         for model in models:
             scores_NV = torch.log_softmax(model.logits(widened(model(batch, dtype=dtype))), -1)
             gold.append(scores_NV.gather(1, batch.tgt_out_N[:, None].long()).double())
-        mean_N1 = (torch.stack(gold).logsumexp(0) - math.log(len(models))).cpu()  # one copy for all tokens
+        mean_N1 = (torch.stack(gold).logsumexp(0) - math.log(len(models))).cpu()  # one copy to the host for all tokens
         if not mean_N1.isfinite().all():
             raise DivergedError(NOT_FINITE)
         _, lengths_B, *_ = batch.tgt.integers

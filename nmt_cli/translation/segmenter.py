@@ -57,7 +57,7 @@ class Segmenter:
         self.spelling: Spelling | None = None
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
-        """Cut a line into segments, add the segments to `pending`, and return them. A copied or empty line has none.
+        """Cut a line into segments, and add them to `pending`. A line that is copied or empty has no segments.
 
         Random samples depend on the `number` of the line. If the line is part of a larger text, `position` is the
         number of segments before the line. Raises TypeError if the line or the prefix is not text.
@@ -149,8 +149,8 @@ class Segmenter:
     def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
         """Return a copy of a line if it has no letters, or else None. Language and tag tokens do not count as letters.
 
-        `text` is the normalized line. If `skipped` is true, the language and tag tokens at its beginning are in the
-        caller's line, so the copy begins after these source words.
+        `text` is the normalized line. If `skipped` is true, the caller's own line begins with the language and tag
+        tokens, and the copy skips these source words.
         """
         head = ""
         if text.startswith(">>"):
@@ -161,7 +161,7 @@ class Segmenter:
 
 
 def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:
-    """Return the glossary entries whose phrase occurs in a source. `source` has the ids of the source."""
+    """Return the glossary entries whose phrase occurs in a source, given its ids, including EOS."""
     return terms.find(normalize(tokenizer.decode([source[:-1]])[0])) if terms else []
 
 
@@ -222,13 +222,13 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, term
 
 def looping(ids: Sequence[int]) -> bool:
     """Return whether a sequence of up to 8 tokens repeats at least four times in a row, over at least 12 tokens."""
-    if len(ids) - len(set(ids)) < 9:  # a quick test for most lines: in a loop, at least 9 tokens occur again
+    if len(ids) - len(set(ids)) < 9:  # a quick test for most lines: in a loop, at least 9 tokens are repeats
         return False
     return _LOOP.search("".join(map(chr, ids))) is not None
 
 
 def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
-    """Cut a source into two halves, each including EOS. Return [] if the source is too short.
+    """Cut a source into two halves, each ending with EOS. Return [] if the source is too short.
 
     The cut is at the end of a clause near the middle, if there is one, or else between words.
     """

@@ -41,7 +41,7 @@ class Segment:
     terms: Sequence[Term] = ()  # glossary entries whose phrase is in the source
     constraints: Constraints | None = None  # terms that every hypothesis must contain
     unconstrained: "Segment | None" = None  # the segment that this one repeats with constraints
-    case: Case | None = None  # the letter case of the translation, or None if the model's output is not changed
+    case: Case | None = None  # the letter case of the translation, or None to keep the case that the model gives it
     given: list[int] = field(default_factory=list)  # the source in its given case, to be searched as a rival
     rival: "Segment | None" = None  # the same segment in sentence case; the better translation wins
     untranslated: bool = False  # whether the search failed, so that the hypothesis is the source

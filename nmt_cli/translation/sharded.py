@@ -88,7 +88,7 @@ class ShardedTranslation:
 
     @property
     def units(self) -> int:
-        """The number of units. If no worker has counted the lines of the files yet, this counts them."""
+        """The number of units. If no worker has counted the lines of the files yet, count them now."""
         return len(self._job.units)
 
     def run(self, shard: Shard) -> int:
@@ -125,7 +125,7 @@ class ShardedTranslation:
 
 
 def _model_digest(model: Path) -> str:
-    """Return a digest of the files that determine a translation. The recipe counts only if there is no model.json."""
+    """Return a digest of the files that determine a translation. Include the recipe only if there is no model.json."""
     files = open_model(model).manifest["files"]
     return artefact.digest({name: file for name, file in files.items() if name != RECIPE or MODEL_JSON not in files})
 
@@ -138,7 +138,7 @@ def _check(options: TranslateOptions, run: Run | None) -> None:
 
 
 def check(files: Sequence[str], output: str) -> int:
-    """Print file, first line, last line and reason of each unit without a valid result. Return 1 if there is one."""
+    """Print file, first line, last line and reason of each unit without a valid result. Return 1 if there are any."""
     checked = job.resume(output, inputs.find(files))
     number = 0
     for unit, reason in proof.problems(checked):

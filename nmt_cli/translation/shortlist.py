@@ -24,7 +24,7 @@ FORMAT = b"nmt shortlist 1\n"
 
 
 class Shortlist:
-    """`targets` holds the lists of all source tokens, one after another. The list of token i ends at `ends[i]`."""
+    """A model's shortlist. `targets` holds the lists of all source tokens. The list of token i ends at `ends[i]`."""
 
     def __init__(self, frequent: Sequence[int], ends: Sequence[int], targets: Sequence[int]) -> None:
         self.frequent = array("i", frequent)
@@ -54,7 +54,7 @@ class Shortlist:
 
 
 def read_shortlist(directory: Path, tokenizer: Tokenizer, tokenizer_file: Path) -> Shortlist | None:
-    """Return the shortlist in a model directory, if any. Raises DataError if it is damaged or of another model."""
+    """Return the shortlist in a model directory, if any. Raises DataError if it is damaged or does not fit."""
     file = directory / FILE
     if not file.is_file():
         return None

@@ -1,9 +1,10 @@
 """Correct typos in source text before it is translated, with the words of the training text.
 
-A word that the training text has is never changed. Any other word becomes the most frequent word of the training text
-that differs by a slip of the fingers, or if there is none, by any other letter. Only words in lowercase are corrected,
-so names and acronyms stay, and only those that stand alone between spaces and punctuation, so code, addresses and
-placeholders stay, too. The phrases of a glossary also stay.
+A word that occurs in the training text is never changed. Any other word is replaced by the most frequent training word
+that differs by one slip of the fingers. If there is none, it is replaced by the most frequent training word that
+differs by any one letter. Names and acronyms stay unchanged, because only lowercase words are corrected. Code,
+addresses and placeholders stay unchanged, because a word must stand alone between spaces and punctuation. The phrases
+of a glossary also stay unchanged.
 """
 
 import functools
@@ -19,12 +20,13 @@ from nmt_cli.corpus.damage import NEIGHBORS
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.translation.case import EDGES, Part
 
-# How often a word must occur in the training text to be a correction: FREQUENT times, and in one of RARE words. On
-# Multi30k, every word would correct 84 % of the typos, not 79 %, but would replace 68 other words of 11,877, not 30.
+# Only a word that occurs at least FREQUENT times in the training text, and at least once in RARE words, can be a
+# correction. Without this limit, on Multi30k, 84 % instead of 79 % of the typos would be corrected, but of 11,877
+# words, 68 instead of 30 that are not typos would be replaced, too.
 FREQUENT = 10
 RARE = 500_000
-SHORTEST = 3  # letters; most shorter strings are close to many words
-MAX_ALPHABET = 64  # letters
+SHORTEST = 3  # minimum letters of a word to correct; most shorter strings are close to many words
+MAX_ALPHABET = 64  # maximum number of different letters in corrections
 REMEMBERED = 10_000  # number of unknown words whose corrections are cached
 _SPACED = re.compile(r"\S+")
 
@@ -33,7 +35,7 @@ class Spelling:
     """Corrects the source text of one model."""
 
     def __init__(self, counts: Mapping[str, int]) -> None:
-        """`counts` has the words of the training text, in lowercase, and how often each occurs."""
+        """`counts` holds the count of each word of the training text, in lowercase."""
         self.counts = counts
         least = max(FREQUENT, sum(counts.values()) // RARE)
         self.frequent = {word for word, count in counts.items() if count >= least}
@@ -74,20 +76,20 @@ class Spelling:
                 yield token.start() + token[0].index(word), word, correction
 
     def _correction(self, word: str) -> str:
-        """Return the most frequent word that is one slip away, or if there is none, one letter, or if none, ""."""
+        """Return the most frequent word one slip away, or else one letter away. Return "" if there is none."""
         slips = _one_slip_away(word, self.alphabet)
         found = self.frequent.intersection(slips) or self.frequent.intersection(_one_letter_away(word, self.alphabet))
         return max(found, key=lambda each: (self.counts[each], each), default="")
 
 
 def read_spelling(tokenizer_file: Path) -> Spelling | None:
-    """Return the Spelling of the model with this tokenizer, or None if it has no counts of words."""
+    """Return the Spelling of the model with this tokenizer, or None if the model has no word counts."""
     file = words.beside(tokenizer_file)
     return Spelling(words.read(file)) if file.is_file() else None
 
 
 def _one_slip_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
-    """Yield words that a typist may have meant: with letters swapped, left out or doubled, or a neighboring key hit."""
+    """Yield words with one slip undone: two letters swapped, one left out or doubled, or a neighboring key hit."""
     for index in range(len(word) + 1):
         before, after = word[:index], word[index:]
         for letter in alphabet:
@@ -101,7 +103,7 @@ def _one_slip_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
 
 
 def _one_letter_away(word: str, alphabet: Sequence[str]) -> Iterator[str]:
-    """Yield the word with another letter in place of one, and without a letter."""
+    """Yield the words that result from removing or replacing one letter."""
     for index in range(len(word)):
         before, after = word[:index], word[index + 1 :]
         yield before + after

@@ -1,4 +1,4 @@
-"""Search with torch: in this process on one GPU, in one process per GPU on several, or on a CPU without the engine."""
+"""Search with torch: on one GPU in this process, on several with a process for each, or on a CPU without the engine."""
 
 import contextlib
 import functools
@@ -42,8 +42,8 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or on the first `workers` of them.
 
-    On several GPUs, a forked process searches on each. This process searches itself, on one GPU, if there is only one,
-    if a launcher started it, or if it has already used CUDA, since forked processes cannot use CUDA then.
+    With several GPUs, a forked process searches on each. Instead, this process searches on one GPU if there is only one
+    GPU, if a launcher started this process, or if it has already used CUDA: forked processes could then not use CUDA.
     """
     if precision == "int8":
         raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES= to use the CPU")

@@ -25,7 +25,7 @@ Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]  # fr
 
 @dataclass(frozen=True)
 class TranslateOptions:
-    """Files and models; None stands for stdin and stdout. `search` says how lines are translated."""
+    """Options of the translate command. Without `input`, it reads stdin, and without `output`, it writes stdout."""
 
     input: Path | None = None
     output: Path | None = None
@@ -42,7 +42,7 @@ class TranslateOptions:
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the named models, or else the newest translation model under runs/. Raises MissingError without any."""
+    """Return the named models, or else the newest translation model under runs/. Raises MissingError if none."""
     if named:
         return tuple(named)
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]

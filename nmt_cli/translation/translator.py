@@ -55,7 +55,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     CPU threads (by default one per core, at most 16), which share the weights. The models of an ensemble must have the
     same tokenizer. Any number of threads may call a Translator at the same time. The same text, model and options
     always give the same translation, whatever other texts are in the batch. The search threads end when the Translator
-    is closed or garbage-collected. `counts` has the numbers of lines that were split, cut, copied and so on. With
+    is closed or garbage-collected. `counts` holds the numbers of lines that were split, cut, copied and so on. With
     `background_limit` (see SegmentQueue), short texts are translated sooner, and long texts later.
 
     Raises TypeError for lines that are not text, UsageError for wrong options and after `close`, and DataError or
@@ -83,7 +83,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         spelling = next(filter(None, (read_spelling(one.tokenizer_file) for one in opened)), None)
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
-        # For older models, which do not store it, only lines that the corpus filter would have removed are split.
+        # Older models do not store `seen_tokens`. Only lines that the corpus filter would have removed are then split.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
         self.segmenter.spelling = spelling
@@ -162,8 +162,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while reading more lines.
 
-        The translation of a line without text is empty. `prefixes` has, for each line, the text with which its
-        translation must begin. The other keyword arguments are described in SearchOptions.
+        The translation of a line without text is empty. `prefixes` gives the forced beginning of each line's
+        translation. SearchOptions describes the other keyword arguments.
         """
         if isinstance(lines, str):
             raise TypeError("translate takes an iterable of lines, not a string. Pass [text]")
@@ -209,7 +209,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         done: Callable[[Pending], None] = lambda _: None,
         position: int = 0,
     ) -> Pending:
-        """Begin to translate a text whose translation starts with `prefix`.
+        """Begin to translate a text. Its translation will start with `prefix`.
 
         `done` is called once, in this or another thread, when the text is translated, has failed or was cancelled. If
         the text is part of a larger text, `position` is the number of parts before this one. Later parts then wait
@@ -223,7 +223,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return pending
 
     def resolved(self, options: SearchOptions) -> SearchOptions:
-        """Replace each option that is None by the default of the model. Raises UsageError for wrong options."""
+        """Replace each option that is None with the model's default. Raises UsageError for wrong options."""
         self.queue.check_open()
         resolved = options.resolved(self.config.decoding)
         if self.config.output == "trees":  # lines without letters have trees, too, and labels are in capitals
@@ -297,7 +297,7 @@ class Stream:
         self._in_segmenter = threading.Lock()
 
     def translate(self, lines: Iterable[str]) -> Iterator[Translation]:
-        """Yield the translations of lines. The calling thread reads them."""
+        """Yield the translations of lines. The calling thread reads the lines."""
         try:
             for chunk in chunks_of(lines):
                 self._add(chunk)

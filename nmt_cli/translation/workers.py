@@ -91,7 +91,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
 
 
 def _close(workers: list[_Worker], owner: int) -> None:
-    """End workers, which have nothing to save. In a fork of the owner, only close its copies of the connections."""
+    """End workers, which have nothing to save. A fork of the owner only closes its own copies of the connections."""
     for worker in workers:
         worker.connection.close()
         if os.getpid() == owner:
@@ -137,7 +137,7 @@ class Workers:
             pid = os.fork()
             if not pid:
                 ours.close()
-                for worker in self._workers:  # with an open copy, a sibling would not notice the end of the parent
+                for worker in self._workers:  # while a sibling has a copy, a worker does not notice the parent's end
                     worker.connection.close()
                 _serve(theirs, self._prepare, device, parent)
             theirs.close()

@@ -63,7 +63,7 @@ def _copied(copy: Copy | None) -> str:
 
 
 def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
-    """Return the word alignment of a line, such as "0-1 1-0". A pair has the number of the source word first.
+    """Return the word alignment of a line, such as "0-1 1-0": pairs of a source word's and a target word's number.
 
     Each target token links its word to the word of the source token that it translates. `parts` are the source ids and
     the hypothesis of each segment.
@@ -74,7 +74,7 @@ def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]
         sides = (tokenizer, source[:-1]), (tokenizer.target, hypothesis.ids)
         numbers: list[list[int]] = []  # for each side, the word number of each token
         for side, (own, ids) in enumerate(sides):
-            # Each later segment repeats the language token and tag of the line, which are counted already.
+            # Later segments repeat the language and tag tokens of the line, which are already counted.
             skip = 0 if side or not words[0] else len(own.language(ids))
             starts = [token.startswith("\u2581") for token in own.tokens(ids[skip:])]
             numbered = [words[side] + n for n in itertools.accumulate([0, *starts[1:]])] if starts else []
@@ -85,7 +85,7 @@ def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]
 
 
 def report(counts: Counter[str], max_length: int) -> None:
-    """Print how many lines were cut, split etc. Losses are warnings."""
+    """Print how many lines were cut, split etc. Print losses as warnings."""
     first = counts["first invalid"]
     for show, name, text in (
         (warn, "invalid", f"lines are not UTF-8 (first: line {first:,}): their invalid bytes were replaced"),
