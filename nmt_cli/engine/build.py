@@ -1,4 +1,4 @@
-"""Compile engine.c into libengine.so. This file is hatchling's build hook, and also a program to call by hand.
+"""Compile engine.c into libengine.so. This file is hatchling's build hook, and can also be run by hand.
 
 The compiler is zig, which pip installs only for the build (93 MB). It includes the headers and libraries of every
 target, so the build needs no compiler or headers from the system. The library runs on Linux with glibc 2.17 or newer,

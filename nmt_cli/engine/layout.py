@@ -95,7 +95,7 @@ def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
 
 
 def differences(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> Iterator[str]:
-    """Yield a description of each tensor that is missing, superfluous or of the wrong shape."""
+    """Yield a description of each tensor that is missing, unexpected or of the wrong shape."""
     for name in {**expected, **found}:
         shape, wanted = found.get(name), expected.get(name)
         if shape != wanted:

@@ -10,8 +10,8 @@ from nmt_cli.engine.layout import Settings, depths, differences, matrices, norms
 from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
-ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # their numbers in engine.c
-EMBEDDINGS = 4  # how many of the first tensors engine.c reads in place; it copies the others
+ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers of the activation functions in engine.c
+EMBEDDINGS = 4  # number of leading tensors that engine.c reads in place; it copies the others
 
 
 class Request(ctypes.Structure):
@@ -53,9 +53,8 @@ SIGNATURES: library.Signatures = {
 class Model:
     """A model's weights, packed for matrix products in float32 or 8 bits. Threads may share it.
 
-    `owner` keeps the memory of `tensors` alive, since the engine reads the embeddings there as long as the model lives.
-    Raises DataError if a tensor is missing or if its shape contradicts the settings, so that the engine never
-    reads past the end of a tensor.
+    `owner` keeps the memory of `tensors` alive, because the engine reads the embeddings from it. Raises DataError if a
+    tensor is missing or if its shape contradicts the settings, so that the engine never reads past the end of a tensor.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Model:
 
 
 def _in_order(settings: Settings, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
-    """Return the tensors in the order in which engine.c reads them; None for one that the model does not have."""
+    """Return the tensors in the order in which engine.c reads them, with None for tensors that the model lacks."""
     target = tensors["embedding.weight"]
     ordered = [
         tensors.get("own_embeddings.src.weight", target),

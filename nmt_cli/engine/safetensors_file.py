@@ -1,4 +1,4 @@
-"""Read safetensors files without NumPy, because importing it takes longer than a translation.
+"""Read safetensors files without NumPy, because importing NumPy takes longer than a translation.
 
 Weights are read into memory, not mapped: if a mapped file is truncated or overwritten later, the process dies of SIGBUS
 or its translations change.
@@ -64,7 +64,7 @@ def release(memory: mmap.mmap, kept: Iterable[Tensor]) -> None:
 
 
 def _header(file: BinaryIO, path: Path) -> tuple[int, Entries]:
-    """Read a header. Return the number of bytes after it, and the offset and shape of each tensor in them."""
+    """Read a header. Return the number of bytes after it, and each tensor's offset in these bytes and its shape."""
     try:
         size = int.from_bytes(file.read(8), "little")
         if size > MAX_HEADER_BYTES:

@@ -8,8 +8,8 @@ from nmt_cli.engine.library import Library
 class Team:
     """Helpers for searches in up to `threads` threads. Searches and helpers together use at most `threads` cores.
 
-    While fewer threads search, helpers compute parts of their products. This does not change the results. The helpers
-    end when the Team is garbage-collected.
+    While some of these threads do not search, helpers compute parts of the other threads' products. This does not
+    change the results. The helpers end when the Team is garbage-collected.
     """
 
     def __init__(self, library: Library, threads: int) -> None:
@@ -17,7 +17,7 @@ class Team:
         self.handle = library.team_new(threads)
         if not self.handle:
             raise MemoryError
-        for number in range(threads - 1):  # no reference to the Team, or it would never be garbage-collected
+        for number in range(threads - 1):  # pass no reference to the Team, or it would never be garbage-collected
             arguments = self.handle, number
             threading.Thread(target=library.help, args=arguments, name=f"helper {number}", daemon=True).start()
 

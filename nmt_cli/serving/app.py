@@ -37,7 +37,7 @@ ANY_HOST = Access()
 
 
 class PageFiles(StaticFiles):
-    """Serves the files in `page/` with headers that forbid inline scripts and resources of other hosts."""
+    """Serves the files in `page/` with headers that forbid inline scripts and resources from other hosts."""
 
     def file_response(self, *arguments: object, **options: object) -> Response:
         response = super().file_response(*arguments, **options)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from nmt_cli.system.errors import UsageError
 HEADER_SECONDS = 30  # time for a request's headers to arrive
 WRITE_SECONDS = 30  # a client must read WRITE_BYTES of a response in this time
 WRITE_BYTES = 1 << 16
-MAX_HEAD_BYTES = 1 << 16  # of a request without its body: URL, headers, chunk sizes, trailers
+MAX_HEAD_BYTES = 1 << 16  # maximum bytes of a request without its body: URL, headers, chunk sizes, trailers
 MAX_HEADERS = 100
 MAX_PIPELINED = 32  # requests that a client may send before it reads the responses
 PIECE = 1 << 13  # bytes to parse between checks of the limits
@@ -65,7 +65,7 @@ class Protocol(HttpToolsProtocol):
 
     _discarding = False  # ignore further data
     _refused = False
-    _head_bytes = 0  # received for this request, without its body; after a refusal, all further bytes are added
+    _head_bytes = 0  # bytes received for this request, without its body; after a refusal, all further bytes count
     _in_head = False
     _refusal: tuple[int, str] | None = None
     waiting_since = 0.0  # when the connection last began to wait for its client
@@ -236,7 +236,7 @@ class Listener:
             self._loop.add_reader(self.server_socket, self._accept)
 
     def _stop(self, seconds: float | None = None) -> None:
-        """Accept no connections until an open one ends, or, if given, until `seconds` have passed."""
+        """Accept no connections until an open connection ends, or until `seconds` have passed, if given."""
         self._loop.remove_reader(self.server_socket)
         self._timer.stop()
         if seconds is not None:

@@ -1,8 +1,8 @@
 """The database of the server. It stores glossaries, hashes of API keys, and usage by key and day, but no texts.
 
-It is in memory, in an SQLite file that several servers of one machine may share, or in PostgreSQL for servers on
-several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
-`nmt keys` works without it.
+The database is in memory, in an SQLite file that several servers on one machine may share, or in PostgreSQL for servers
+on several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
+`nmt keys` works without this extra.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ class Connection(Protocol):
     def set_version(self, version: int) -> None: ...
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Convert the database's errors to BusyError if others keep it locked, else to StorageError."""
+        """Convert the database's errors: to BusyError if another process keeps it locked, otherwise to StorageError."""
         ...
 
     def close(self) -> None: ...
@@ -135,7 +135,7 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self, *, durable: bool = True, part: int = 0) -> Iterator[Connection]:
-        """Run the block as a transaction: an exception undoes all of its writes. Other writers wait until it ends.
+        """Run the block as a transaction, which an exception undoes. Other writers wait for the end of the block.
 
         A committed transaction survives a crash of the process; a `durable` one also survives a crash of the machine.
         In PostgreSQL, transactions with different values of `part` do not wait for each other. For the counts of an API

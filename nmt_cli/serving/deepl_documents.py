@@ -19,7 +19,7 @@ from nmt_cli.serving.service import Service
 MAX_WAITING = 20  # documents whose translation is not finished
 MAX_RUNNING = 2  # documents translated at once
 MAX_KEPT = 100  # documents, including translated ones
-MAX_BYTES = 1 << 26  # of all uploaded files and translations
+MAX_BYTES = 1 << 26  # maximum bytes of all uploaded files and translations
 RUN_SECONDS = 600  # time to translate a document
 BUSY_SECONDS = 5  # pause between attempts to translate a document while other requests leave no room for it
 KEEP_SECONDS = 1800  # how long a translation is kept

@@ -1,4 +1,4 @@
-"""DeepL's routes for glossaries. They have a single dictionary in version 2, and one per language pair in version 3."""
+"""DeepL's routes for glossaries. In version 2, a glossary has one dictionary; in version 3, one per language pair."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -11,7 +11,7 @@ from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.glossaries import Dictionary, Glossary
 from nmt_cli.serving.service import Service
 
-MAX_DICTIONARIES = 50  # in a request
+MAX_DICTIONARIES = 50  # maximum in a request
 
 
 async def _open(request: Request) -> tuple[Service, Fields]:
@@ -71,7 +71,7 @@ def _with_dictionaries(glossary: Glossary) -> dict[str, object]:
 
 
 async def _single(service: Service, key: str) -> Glossary:
-    """Return a glossary. Refuse with 404 unless it has exactly one dictionary, as all glossaries in version 2 have."""
+    """Return a glossary for version 2. Refuse with 404 unless it has exactly one dictionary."""
     glossary = await service.stored(service.glossaries.get, key)
     if len(glossary.dictionaries) != 1:
         raise Refusal(404, "This glossary does not have exactly one dictionary: use version 3 of the API")

@@ -1,4 +1,4 @@
-"""Detect languages with the model of py3langid, but in a third of the memory that py3langid needs."""
+"""Detect languages with the model of py3langid, using a third of the memory that py3langid itself needs."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ class Detector:
     """Detects the language of texts, among all known languages."""
 
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
-        """`sources` has the source languages of the models, and `languages` their source and target languages."""
+        """`sources` are the source languages of all models, and `languages` all of their languages."""
         self._default = sources[0]
         self._sources = {base_of(code) for code in sources}
         self._codes = {base_of(code): code for code in reversed(languages)}
@@ -50,7 +50,7 @@ class Detector:
         """Return the languages of the models with their probabilities in percent, most probable first.
 
         A language without a model is listed first if its probability is at least SURE. Without py3langid, or without
-        letters in the text, the only result is the first source language with 0.
+        letters in the text, the only result is the first source language, with probability 0.
         """
         with self._lock:
             identifiers = self._identifiers

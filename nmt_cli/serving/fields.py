@@ -24,7 +24,7 @@ LARGE_FIELDS = {"q", "text", "entries"}  # fields that have other limits
 MAX_FIELD_CHARACTERS = 10_000  # maximum characters of all other fields
 MAX_JSON_VALUES = 20_000
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a JSON string, or the start of one
-MultiPartParser.spool_max_size = 1 << 24  # keep uploads in memory; the size of a body is limited
+MultiPartParser.spool_max_size = 1 << 24  # keep uploads in memory, because the size of a body is limited anyway
 
 
 class Refusal(Exception):
@@ -50,7 +50,7 @@ class BodyMemory:
     bytes: int = 0
 
     def add(self, count: int) -> None:
-        """Count more bytes. Refuse with 503 if there are too many."""
+        """Count more bytes. Refuse with 503 if the sum would be too large."""
         if self.bytes + count > MAX_BODY_MEMORY:
             text = "Too many large requests at once: try again later"
             raise Refusal(503, text, retry_after=RETRY_SECONDS, close=True)
@@ -119,7 +119,7 @@ class Fields:
         return value
 
     def objects(self, name: str, limit: int) -> list["Fields"]:
-        """Return the JSON objects in a list. Refuse with 400 if there is no such list or it has more than `limit`."""
+        """Return the JSON objects in a list. Refuse with 400 if the field is not such a list, or exceeds `limit`."""
         value = self._values.get(name)
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             raise Refusal(400, f"Invalid request: {name} must be a list of objects")

@@ -1,4 +1,4 @@
-"""LibreTranslate's routes for files: clients upload one and can download its translation for half an hour."""
+"""LibreTranslate's routes for files: a client uploads a file, and can download its translation for half an hour."""
 
 import secrets
 import time
@@ -15,9 +15,9 @@ from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
 
 KINDS = SUFFIXES | {".txt": "text"}
-MAX_FILE_BYTES = 1 << 24  # of an upload, including its pictures
+MAX_FILE_BYTES = 1 << 24  # maximum bytes of an upload, including its pictures
 MAX_FILES = 100
-MAX_BYTES = 1 << 26  # of all files
+MAX_BYTES = 1 << 26  # maximum bytes of all files
 SECONDS = 1800  # how long a file is kept
 
 

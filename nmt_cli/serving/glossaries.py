@@ -100,8 +100,8 @@ class Glossaries:
     async def extend(self, key: str, pair: tuple[str, str], terms: Terms, workers: Workers) -> None:
         """Add terms to a dictionary, or create the dictionary. Refuse with 400 if it would have too many terms.
 
-        The terms are merged before the transaction begins, because other writers must wait until a transaction ends. If
-        another writer has changed the dictionary meanwhile, the terms are merged again.
+        The terms are merged before the transaction begins, so that other writers do not wait for the merge. If another
+        writer has changed the dictionary meanwhile, the terms are merged again.
         """
         while True:
             rows = await workers.in_database(self._database.read, _READ, key, *pair)

@@ -1,4 +1,4 @@
-"""Reads the file of API keys, one per line, and compares a key with them.
+"""Read the file of API keys, one per line, and compare a key with them.
 
 Empty lines and lines that begin with # are ignored.
 """
@@ -15,7 +15,7 @@ SHORT_KEY = 16  # characters; shorter keys can be guessed
 
 
 def read_keys(path: Path) -> list[bytes]:
-    """Return the keys. Raise DataError, which does not show the line, if an HTTP header cannot carry a key."""
+    """Return the keys. Raise DataError if an HTTP header cannot carry a key. The message does not show the key."""
     keys = list[bytes]()
     for number, line in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         key = line.strip()

@@ -36,11 +36,11 @@ class ServedModel:
         return self.translator.loaded_translator if isinstance(self.translator, OnDemand) else self.translator
 
     def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
-        """Start translating the unit of a text at a position. Earlier units of other texts are translated first."""
+        """Start translating the unit at `position` in a request. Earlier units of other requests take precedence."""
         return self._loaded.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
-        """Return the hypothesis of this rank, or the last one if there are fewer, aligned with the unit."""
+        """Return the hypothesis of this rank (the last hypothesis if there are fewer), aligned with the unit."""
         result = align(self._loaded, translation, self.prefix + unit, rank)
         skip = len(self.prefix)
         return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])

@@ -17,7 +17,7 @@ from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
 LOADS = 2  # models that may be loading at the same time
-RETRY_SECONDS = 60  # after a model fails to load, its requests fail at once for this long; then one tries again
+RETRY_SECONDS = 60  # after a model fails to load, its requests fail for this long before one tries to load it again
 
 
 def _free() -> None:
@@ -83,7 +83,7 @@ class OnDemand:
             warn(f"{self.model.path} cannot be loaded: {str(reason) or 'there is too little memory'}")
         finally:
             self._loading = None
-        if self.translator and not self.users:  # the requests that needed it have ended in the meantime
+        if self.translator and not self.users:  # the requests that needed the model have ended in the meantime
             self._loader.released(self)
         await self._loader.make_room()
 

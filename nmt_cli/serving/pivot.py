@@ -1,8 +1,8 @@
 """Translate the units of a request along a route.
 
-If the route leads through another language, each sentence is translated by all models in turn. The links between words
-are composed, so that they lead from the last translation to the source. Only the last model gets glossary terms: those
-whose phrases are in the source sentence.
+If the route leads through another language, each sentence is translated by all models in turn. The word links of all
+steps are composed to links from the last translation to the source. Glossary terms whose phrases occur in the source
+sentence are passed to the last model only.
 """
 
 import re
@@ -69,9 +69,9 @@ async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], optio
 
 
 class SentenceTerms(Terms):
-    """The glossary terms of source sentences, keyed by the translations that are the last model's input.
+    """The glossary terms of source sentences, keyed by the last model's input, the translations of these sentences.
 
-    Keys ignore case, because this model may search text in capitals in sentence case.
+    Keys ignore case, because the last model may convert text in capitals to sentence case.
     """
 
     def __init__(self, by_text: Mapping[str, list[Term]], language: str) -> None:
@@ -85,7 +85,7 @@ class SentenceTerms(Terms):
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], model: ServedModel) -> SentenceTerms:
-    """Find the terms in sentences. Key them by the input of the last model, which has the translation in `texts`."""
+    """Find the terms in each sentence. Key them by its translation in `texts`, which is the input of the last model."""
     by_text = dict[str, list[Term]]()
     for sentence, text in zip(sentences, texts, strict=True):
         key = letter_case.lower(normalize(visible(model.prefix + text)), model.source)
@@ -99,7 +99,7 @@ def _compose(first: Aligned, ranks: Ranks) -> Ranks:
     ends = [end for end, _ in first.links]
 
     def origin(offset: int) -> int:
-        """Return the start of the source token whose translation in `first` is at an offset."""
+        """Return the start of the source token that is translated at an offset of `first.text`."""
         return first.links[min(bisect_right(ends, offset), len(ends) - 1)][1] if ends else 0
 
     return [Aligned(each.text, [(end, origin(offset)) for end, offset in each.links]) for each in ranks]

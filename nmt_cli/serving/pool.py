@@ -23,11 +23,11 @@ from nmt_cli.translation.translator import Translator
 
 Result = TypeVar("Result")
 WARM_UP = "Hello."
-# While a CPU thread searches short texts, it also searches this many segments of long texts. More would delay the short
-# texts.
+# While a CPU thread searches short texts, it also searches up to this many segments of long texts. More segments would
+# delay the short texts.
 BACKGROUND_SEGMENTS = 1
-# The cost of a text is an estimate of the memory and time for it. The cost is given in characters.
-COST_PER_UNIT = 50  # this cost is added to the characters of each line or sentence
+# The cost of a text, in characters, is an estimate of the memory and time that its translation takes.
+COST_PER_UNIT = 50  # the cost of each line or sentence in addition to its characters
 COST_FACTOR = 4  # a request may cost this many times its character limit
 SMALL_COST = 2500  # requests with a cost up to this number are always admitted
 
@@ -104,7 +104,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             translator.close()
 
     def targets(self, source: str) -> list[str]:
-        """Return the target languages of a source language. Targets that a single model translates are first."""
+        """Return the target languages of a source language. Targets that need only one model come first."""
         return self._targets.get(source, [])
 
     def find(self, source: str, target: str) -> LanguageRoute:
@@ -134,7 +134,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             self.texts -= len(texts)
 
     def _reserve(self, cost: int, reserved: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Reserve a cost. Refuse with 400 if this cost and the cost that is already `reserved` exceed `max_cost`."""
+        """Reserve a cost. Refuse with 400 if it and the cost that is already `reserved` together exceed `max_cost`."""
         if cost + reserved > self.max_cost:
             raise Refusal(400, "Invalid request: too many lines, sentences and alternatives. Divide the text")
         return self.costs.reserve(cost)
@@ -229,7 +229,7 @@ class Completion:
 
     def _count_down(self) -> None:
         self.remaining -= 1
-        if not self.remaining and not self.future.done():  # it is done already if the request was cancelled
+        if not self.remaining and not self.future.done():  # a cancelled request has cancelled the future
             self.future.set_result(None)
 
 

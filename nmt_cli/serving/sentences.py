@@ -56,7 +56,7 @@ async def sentences(request: Request) -> Response:
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a sentence. `alignment` has pairs of offsets in the source and in the translation."""
+    """A translation of a sentence. `alignment` holds pairs of offsets in the source and in the translation."""
 
     text: str
     alignment: list[tuple[int, int]]

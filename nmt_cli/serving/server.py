@@ -40,7 +40,7 @@ MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_M
 SWITCH_SECONDS = 0.001  # how long a thread may hold the interpreter's lock while the event loop waits for it
 READ_SECONDS = 0.1  # after the port closes, requests that are on their way have this much time to arrive
 MAX_LISTED = 10  # language pairs that the first log line lists
-SPARE_SECONDS = 5  # added to the timeout of a request before a shutdown closes open connections
+SPARE_SECONDS = 5  # a shutdown closes open connections this long after the timeout of a request
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class ServeOptions:
 
 
 def serve(options: ServeOptions) -> int:
-    """Serve until SIGTERM or SIGINT, finish pending requests, and return 0. A second signal stops it at once."""
+    """Serve until SIGTERM or SIGINT, finish pending requests, and return 0. A second signal ends the server at once."""
     _return_memory()
     database = Database(options.database)
     keys = api_keys(options, KeyStore(database).exist)
@@ -120,7 +120,7 @@ def serve(options: ServeOptions) -> int:
 
 
 def _models(options: ServeOptions) -> list[ServedModel]:
-    """Load the named models. Return them and those stored models that have other language pairs."""
+    """Load the named models. Return these models, and the stored models for all other language pairs."""
     models = [model for directory in options.models for model in load(directory, options.precision, options.workers)]
     memory = math.inf if options.memory is None else options.memory * 1_000_000
 
@@ -167,7 +167,7 @@ class _Server(uvicorn.Server):
         return Protocol(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more connections. Before idle connections close, read requests that are on their way."""
+        """Accept no more connections. Before closing idle connections, wait for requests that are on their way."""
         self._listener.close()
         await asyncio.sleep(READ_SECONDS)
         await super().shutdown(sockets)

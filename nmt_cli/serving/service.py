@@ -83,7 +83,7 @@ class Service:
     def __post_init__(self) -> None:
         self.detector = Detector(self.pool.sources, self.pool.languages)
         self.glossaries = Glossaries(self.database)
-        # Keys have a connection of their own, so that their look-up does not wait for the glossaries.
+        # Key look-ups use a separate connection, so that they do not wait for glossaries.
         self.api_keys = KeyStore(self.database.another())
         self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key: start and task
         self._has_stored_keys = self.api_keys.exist
@@ -157,8 +157,8 @@ class Service:
     async def charge(self, request: Request) -> None:
         """Charge a request and the characters of its texts to its API key.
 
-        Refuse with 429, or with 456 in DeepL's API, if they exceed the limits of the key. Call this method after the
-        request is admitted, so that a refused request costs the key nothing.
+        Refuse with 429 if they exceed a limit of the key, or, in version 2 of DeepL's API, with 456 if they exceed its
+        limit per day. Call this method after the request is admitted, so that a refused request costs the key nothing.
         """
         key = self.key_of(request)
         if not key:
@@ -224,7 +224,7 @@ class Service:
         return Answer(translations, route.source, confidence)
 
     def route(self, request: Request, source: str, target: str) -> LanguageRoute:
-        """Return the route between two languages, and store its name for ROUTE_HEADER. Refuse with 400 without one."""
+        """Return the route between two languages, and store its name for ROUTE_HEADER. Refuse with 400 if none."""
         route = self.pool.find(source, target)
         request.state.route = route.name
         return route
@@ -311,6 +311,6 @@ class Service:
 def _by_rank(
     units: Sequence[Sequence[str]], translated: Iterable[pivot.Ranks], count: int
 ) -> list[list[tuple[Aligned, ...]]]:
-    """Regroup translations. Item [i][rank] of the result has all units of text i. Rank 0 is the best translation."""
+    """Regroup translations. Item [i][rank] of the result holds all units of text i. Rank 0 is the best translation."""
     padded = ([ranks[min(rank, len(ranks) - 1)] for rank in range(count)] for ranks in translated)
     return [list(zip(*islice(padded, len(own)), strict=True)) or [()] for own in units]

@@ -34,7 +34,7 @@ class TextFormat:
 
     @property
     def marked(self) -> bool:
-        """Whether tags or placeholders must be placed in the translation, which takes an alignment with the source."""
+        """Whether the translation must be aligned with the source, to place tags, placeholders or kept words."""
         return self.kind != "text" or bool(self.protect or self.keep)
 
     @property
@@ -92,7 +92,7 @@ class MarkedText:
         self.units = [segment.text for segment in document.segments]
 
     def translated(self, results: Sequence[Aligned]) -> str:
-        """Return the translated text, given its units' translations. A unit with a blank one keeps its source."""
+        """Return the translated text, given its units' translations. A blank translation leaves the source text."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source
             segment.result = place_marks(segment, result)

@@ -1,9 +1,9 @@
 """Run the work of requests, so that the event loop does not block and every request ends at its deadline.
 
-Short plain text is processed in the event loop, because switching to a thread would take longer. Other short texts are
-processed in threads. So are many items one by one, and cancellation stops this work at the next item. Long texts with
-markup are processed in child processes, because a regular expression cannot be interrupted in a thread. Cancellation
-kills the child process.
+Short plain text is processed in the event loop, because switching to a thread would take longer. Other short texts, and
+long lists of items, are processed in threads. Cancellation stops a list after the current item. Long texts with markup
+are processed in child processes, because a regular expression cannot be interrupted in a thread. Cancellation kills the
+child process.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ class Workers:
         cores = usable_cores()
         self._short_threads = CapacityLimiter(4 * cores)
         self._threads = CapacityLimiter(cores)
-        # Keys have a thread of their own, so that the look-up of a key never waits for glossaries of other requests.
+        # Key look-ups have a thread of their own, so that they never wait for glossaries of other requests.
         self._account_threads = CapacityLimiter(1)
         self._glossary_threads = CapacityLimiter(1)
-        # Leave half of the cores to the search. Files have processes of their own, because a file may take minutes.
+        # Leave half of the cores to the search. Files have separate processes, because a file may take minutes.
         self._text_processes, self._file_processes = (asyncio.Semaphore(max(1, cores // 2)) for _ in range(2))
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()

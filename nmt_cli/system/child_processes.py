@@ -14,7 +14,7 @@ WATCH_SECONDS = 0.2
 
 @contextlib.contextmanager
 def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
-    """Hold back signals during the block. A child that starts in it must unblock them itself."""
+    """Hold back signals during the block. A child process that starts in the block must unblock them itself."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
@@ -25,8 +25,8 @@ def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
 def end_with_parent(parent: int, *, thread_lasts: bool = True) -> None:
     """Kill this process when process `parent`, which started it, ends in any way, SIGKILL included.
 
-    Linux does that at once, but it watches the thread that started this process. If that thread may end before the
-    parent does (`thread_lasts=False`), and on macOS, a thread of this process watches the parent instead.
+    Linux kills this process at once when the thread that started it ends. If this thread may end before the parent does
+    (`thread_lasts=False`), or on macOS, a thread of this process watches the parent instead.
     """
     if not (thread_lasts and kill_with_parent_thread()):
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()

@@ -7,7 +7,7 @@ from typing import Any
 
 from nmt_cli.system.errors import printable
 
-MAX_CHARACTERS = 4000  # of a line
+MAX_CHARACTERS = 4000  # maximum characters of a line
 _quiet = False
 
 

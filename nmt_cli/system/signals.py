@@ -1,4 +1,4 @@
-"""Handle SIGINT and SIGTERM from the start of a command, which then ends with code 130 or 143 and one line on stderr.
+"""Handle SIGINT and SIGTERM from the start of a command: end it with exit code 130 or 143 and one line on stderr.
 
 Training replaces these handlers with its own (training/stopping.py), which finish the current step first.
 
@@ -21,7 +21,7 @@ _received, _since = 0, 0.0  # the first signal and its time
 
 
 def install() -> None:
-    """Handle both signals, except those ignored from the start, as under nohup or in the background."""
+    """Handle both signals. A signal that is ignored from the start, as in background jobs, stays ignored."""
     global _received
     _received = 0
     for number in CODES:
@@ -60,9 +60,10 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt or SystemExit, but not during an import, which may swallow it and leave half a module.
+    """Raise KeyboardInterrupt or SystemExit, but not during an import.
 
-    During an import before the command's own work, end the process at once. During a later import, raise at its end.
+    An import may swallow the exception and leave a half-initialized module. During an import before the command's own
+    work, end the process at once. During a later import, raise the exception when the import has ended.
     """
     importing, working = _state(frame)
     if importing and not working:

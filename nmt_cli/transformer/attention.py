@@ -20,7 +20,7 @@ Device = torch.device | str
 TILE = 128  # tokens; flash attention rounds a maximum length up to a multiple of this number
 MIN_WIDTH = 16  # minimum columns of a grid: on a CPU, a float32 softmax over fewer columns takes ten times as long
 Int64s = npt.NDArray[np.int64]
-torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shape, and most batches have a new one
+torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shape, and most batches have a new shape
 
 
 def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -42,11 +42,11 @@ class Layout:
     """Where the sentences of a packed batch begin, and how they form blocks.
 
     `bounds` holds the index of the first sentence of each block, and B at the end. These tensors are on the device:
-    `positions_N` has the position of each token in its sentence, `lengths_B` the length of each sentence, `offsets_B`
+    `positions_N` holds the position of each token in its sentence, `lengths_B` the length of each sentence, `offsets_B`
     the index of the first token of each sentence and N at the end, and `widths_B` the width of each sentence's grid.
-    `integers` has the same four arrays on the host. The other attributes are on the host only: `blocks` has the number
-    of sentences and the grid width of each block, `full` tells which blocks have no padding, and `max_length` is an
-    upper bound on all lengths.
+    `integers` holds copies of these four on the host. The other attributes are on the host only: `blocks` holds the
+    number of sentences and the grid width of each block, `full` tells which blocks have no padding, and `max_length` is
+    an upper bound on all lengths.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
@@ -76,7 +76,7 @@ class Layout:
         return self._indices[heads]
 
     def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-        """Return, for each block, a bias to add to the scores. It hides padding or, if causal, all later tokens."""
+        """Return a bias for each block to add to the scores. It hides padding or, if causal, all later tokens."""
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
             return [mask_bias(ones(width, width).tril_(), dtype) for _, width in self.blocks]
@@ -101,7 +101,7 @@ def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
 class _ToGrid(torch.autograd.Function):
     """Copy rows to the grids.
 
-    Padding has no gradient, and each row is on the grids once, so the backward pass can gather the gradients. The
+    Padding has no gradient, and each row occurs once on the grids, so the backward pass can gather the gradients. The
     gradient of index_select would be a scatter-add, which is slower.
     """
 

@@ -74,8 +74,8 @@ class DecoderCache:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
         self.captured = self.device.type == "cuda"  # whether steps are captured as CUDA graphs
-        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. Both are larger
-        # on a GPU, so that the number changes rarely, because a step must be captured again after each change.
+        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. On a GPU, larger
+        # values let this number change rarely, because a step must be captured again after each change.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._past(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -208,7 +208,7 @@ class DecoderCache:
     ) -> list[Tensor]:
         """Return the logits of each model for the next token of each hypothesis, R x V (V is a multiple of BLOCK).
 
-        `ids_R` has the last token of each hypothesis, or PAD at the beginning. The last four arguments are from
+        `ids_R` holds the last token of each hypothesis, or PAD at the beginning. The last four arguments are from
         `allocate_entries`. Repeating a step gives the same result, so a step can be captured as a CUDA graph.
         """
         past_bias = mask_bias(used_SWE[:, None], self.dtype)

@@ -1,7 +1,8 @@
-"""Read and make model.json, which has the settings of a stored model that translation needs.
+"""Read and make model.json, which holds all settings that translation needs from a stored model.
 
-A model directory also holds the recipe, for fine-tuning and reports. Translation reads the recipe only in directories
-of nmt 0.1, which have no model.json, because a recipe needs pydantic, whose import takes longer than a translation.
+A model directory also holds the recipe, for fine-tuning and reports. To read it, nmt imports pydantic, which takes
+longer than a translation. Therefore, translation reads the recipe only in directories of nmt 0.1, which have no
+model.json.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Open model directories: weights, tokenizer, model.json and recipe. This needs no torch. Directories can be moved."""
+"""Open model directories (weights, tokenizer, model.json and recipe) without torch."""
 
 import functools
 import math

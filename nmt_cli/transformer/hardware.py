@@ -114,8 +114,8 @@ class Staged:
 def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.Lock]:
     """Return the stream for all graph captures of this process, and the lock for that stream.
 
-    Torch has only 32 streams and hands them out in turn. If each capture took a new stream, one capture would get the
-    stream on which batches are copied.
+    Torch has only 32 streams and hands them out in turn. If each capture took a new stream, a capture would sooner or
+    later get the stream on which batches are copied.
     """
     return torch.cuda.Stream(device), threading.Lock()
 

@@ -52,7 +52,7 @@ class Batch:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of the batch that select its kernels, provided that attention takes packed tokens."""
+        """The sizes that determine which kernels the batch needs, if attention takes packed tokens."""
         sides = (self.src_N, self.src), (self.tgt_in_N, self.tgt)
         return tuple(size for ids_N, side in sides for size in (len(ids_N), len(side.lengths_B), side.max_length))
 
@@ -62,7 +62,7 @@ def pack(
 ) -> Batch:
     """Return a batch of packed sentences, each of which ends with EOS.
 
-    `seeds_N` is empty or has the token seeds of both sides. All integers are copied to the device together.
+    `seeds_N` is empty or holds the token seeds of both sides. All integers are copied to the device together.
     """
     tgt_in_N = np.empty_like(tgt_N)
     tgt_in_N[1:] = tgt_N[:-1]
@@ -279,7 +279,7 @@ class Transformer(nn.Module):
             self.embedding_of(side).weight[PAD].zero_()
 
     def embedding_of(self, side: str) -> nn.Embedding:
-        """Return the embedding of the side "src" or "tgt", or for "output" the embedding that computes logits."""
+        """Return the embedding for `side`: "src", "tgt", or "output" for the embedding that computes the logits."""
         return cast(nn.Embedding, self.own_embeddings[side]) if side in self.own_embeddings else self.embedding
 
     def positions(self, side: str) -> Tensor:

@@ -17,7 +17,7 @@ from nmt_cli.transformer.attention import Layout, linear
 def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest: int) -> Tensor:
     """Return y with y_t = factor_t * y_(t-1) + term_t within each sentence, and y = 0 before it.
 
-    Each pass of the loop doubles the number of steps that a token's factor and term combine. `positions_N` has the
+    Each pass of the loop doubles the number of steps that a token's factor and term combine. `positions_N` holds the
     position of each token in its sentence, counted from 0 in the order of the rows. `longest` is at least the length of
     the longest sentence.
     """

@@ -75,7 +75,10 @@ def check_settings(tensors: dict[str, Tensor], settings: schema.Model, source: P
 
 
 class SkipInit(TorchFunctionMode):
-    """Skip the initialization of weights that will be loaded. torch's meta device would import torch's compiler."""
+    """Skip the initialization of weights that will be loaded.
+
+    Creating the model on torch's meta device would also skip it, but would import torch's compiler.
+    """
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -110,7 +113,7 @@ def save_model(
         artefact.write_file(stage / MODEL_JSON, model_config.to_json(config))
         artefact.write_file(stage / RECIPE, loading.to_yaml(resolved))
         artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
-        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # a separate tokenizer of the target
+        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # a separate tokenizer for target text
             artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
         words.copy(tokenizer_file, stage / TOKENIZER)
 
