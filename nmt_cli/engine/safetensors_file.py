@@ -64,7 +64,7 @@ def release(memory: mmap.mmap, kept: Iterable[Tensor]) -> None:
 
 
 def _header(file: BinaryIO, path: Path) -> tuple[int, Entries]:
-    """Read a header. Return the number of bytes after it, and each tensor's offset in these bytes and its shape."""
+    """Read a header. Return the number of bytes after it, and each tensor's offset in these bytes and shape."""
     try:
         size = int.from_bytes(file.read(8), "little")
         if size > MAX_HEADER_BYTES:

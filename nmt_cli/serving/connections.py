@@ -133,7 +133,7 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a malformed or oversized request, or close the connection if an answer is already under way."""
+        """Refuse a malformed or oversized request, or close the connection if a response is already under way."""
         if self._discarding:
             return
         self._discarding = True

@@ -98,7 +98,7 @@ async def languages(request: Request) -> JSONResponse:
 
 
 async def usage(request: Request) -> JSONResponse:
-    """Return the characters counted today for the key, and its limit; without a key, the server's count."""
+    """Return the key's character count of today and its limit, or without a key, the server's count since its start."""
     service, _ = await _open(request)
     key = service.key_of(request)
     count = await service.stored(service.api_keys.characters_today, key) if key else service.characters

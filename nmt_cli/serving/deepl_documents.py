@@ -64,7 +64,7 @@ class Jobs:
         self._running: asyncio.Semaphore | None = None  # created on first use, when the event loop runs
 
     def add(self, request: Request, job: Job) -> None:
-        """Start translating a document. Refuse with 429 if too many are waiting, or if their total size is too big."""
+        """Start translating a document. Refuse with 429 if too many documents wait, or all are too large together."""
         self._remove_old(job)
         waiting = sum(each.waits for each in self._jobs.values())
         size = sum(len(each.data) for each in self._jobs.values())

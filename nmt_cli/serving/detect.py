@@ -21,7 +21,7 @@ class Detector:
     """Detects the language of texts, among all known languages."""
 
     def __init__(self, sources: Sequence[str], languages: Sequence[str]) -> None:
-        """`sources` are the source languages of all models, and `languages` all of their languages."""
+        """`sources` are the source languages of the models, and `languages` their source and target languages."""
         self._default = sources[0]
         self._sources = {base_of(code) for code in sources}
         self._codes = {base_of(code): code for code in reversed(languages)}

@@ -76,7 +76,7 @@ class Fields:
         return default
 
     def texts(self, name: str, limit: int) -> tuple[list[str], bool]:
-        """Return the texts in a field, and whether the field is a list. Refuse with 400 if it has more than `limit`."""
+        """Return the texts in a field, and whether the field is a list. Refuse more than `limit` texts with 400."""
         if not self.has(name):
             raise Refusal(400, f"Invalid request: missing {name} parameter")
         value = self._values[name]
@@ -160,7 +160,7 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
     """Return the fields in a request's body and query string.
 
     Refuse with 400 if the body is malformed, and with 413 if it is too large. A body that is too large is still read to
-    its end, because a client that is sending does not read the response.
+    its end, because clients do not read the response while they are sending.
     """
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
     body = await _body(request, max_bytes, memory)

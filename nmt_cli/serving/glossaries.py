@@ -34,7 +34,7 @@ class Dictionary:
     source: str  # language code without a country
     target: str  # language code without a country
     term_count: int
-    form_count: int  # a term may have several translations
+    form_count: int  # number of translations; a term may have several
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Glossaries:
         return True
 
     def replace(self, key: str, pair: tuple[str, str], terms: Terms) -> Glossary:
-        """Store a dictionary. Replace a dictionary with the same languages."""
+        """Store a dictionary, and replace any dictionary with the same languages."""
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
@@ -167,7 +167,7 @@ def _check_exists(connection: Connection, key: str) -> None:
 
 
 def _merged(old: Terms, new: Terms) -> Terms:
-    """Return the terms of both. If a phrase is in both, the new translations replace the old ones."""
+    """Return old and new terms together. If a phrase is in both, the new translations replace the old ones."""
     by_phrase = {words(term.source): term for term in [*old.terms, *new.terms]}
     if len(by_phrase) > MAX_ENTRIES:
         raise Refusal(400, f"Invalid request: the dictionary would have more than {MAX_ENTRIES:,} terms")
@@ -175,7 +175,7 @@ def _merged(old: Terms, new: Terms) -> Terms:
 
 
 def _entries(rows: list[tuple[str]]) -> str:
-    if not rows:  # it was deleted meanwhile
+    if not rows:  # the dictionary was deleted meanwhile
         raise Refusal(404, "There is no such dictionary")
     return rows[0][0]
 
@@ -192,7 +192,7 @@ def _row(key: str, pair: tuple[str, str], terms: Terms) -> tuple[object, ...]:
 
 
 def _put(connection: Connection, row: tuple[object, ...]) -> None:
-    """Store a dictionary. Replace a dictionary with the same languages.
+    """Store a dictionary, and replace any dictionary with the same languages.
 
     Refuse with 456 if all glossaries together would have too many translations.
     """
@@ -230,7 +230,7 @@ def parse(entries: str, kind: str) -> Terms:
 
 
 def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number (from 1), the source and the target of each entry. In csv, language codes may follow."""
+    """Yield the line number (from 1), source and target of each entry. Ignore language codes, which csv may contain."""
     lines = entries.removeprefix("\ufeff").split("\n")
     if len(lines) > MAX_LINES:
         raise DataError(f"entries has more than {MAX_LINES:,} lines")

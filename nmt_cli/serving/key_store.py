@@ -33,7 +33,7 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A limit that a request would exceed, and the seconds until it is lifted."""
+    """A limit that a request would exceed, and the seconds until the limit is reset."""
 
     text: str
     seconds: int
@@ -112,7 +112,7 @@ class KeyStore:
     def charge(self, key: ApiKey, characters: int, now: float | None = None) -> Exceeded | None:
         """Count a request and its characters. If that would exceed a limit, count nothing and return the limit.
 
-        All servers that use the database share the counts. Minutes and days are those of the clock in UTC.
+        All servers that use the database share the counts. Minutes and days begin by the clock, in UTC.
         """
         now = time.time() if now is None else now
         minute = int(now // 60)

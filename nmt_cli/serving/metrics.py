@@ -26,7 +26,7 @@ class Metrics:
         ProcessCollector(registry=registry)  # memory, processor time, open files
 
     def watch(self, load: Callable[[], tuple[int, int]]) -> None:
-        """Read the gauges from `load`, which returns the numbers of waiting segments and of segments in search."""
+        """Read the gauges from `load`, which returns the numbers of segments waiting and being searched."""
         self._waiting.set_function(lambda: load()[0])
         self._slots.set_function(lambda: load()[1])
 

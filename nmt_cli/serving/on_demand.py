@@ -107,7 +107,7 @@ class OnDemand:
 
 
 class Loader:
-    """Loads models, and unloads them when they are idle or memory is short, the least recently used first."""
+    """Loads models, and unloads models that are idle for long. If memory is short, unloads the least recently used."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Loader:
         memory: float = math.inf,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """Unload models after `idle` seconds without requests, and while `resident` exceeds `memory` bytes."""
+        """Unload models after `idle` seconds without requests, or sooner if `resident` returns over `memory` bytes."""
         self._load_model = load
         self._idle = idle
         self._memory = memory

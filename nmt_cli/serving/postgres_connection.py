@@ -38,7 +38,7 @@ class PostgresConnection:
         """Connect to the database of a postgresql:// URL. Raise OutputError or BusyError if that fails."""
         self.name, self._arguments = parse(url)
         self._connection: native.Connection | None = None
-        self._prepared = dict[str, native.PreparedStatement]()  # each use saves two of three round trips
+        self._prepared = dict[str, native.PreparedStatement]()  # preparing saves two of three round trips
         self._in_transaction = False
         try:
             self._open()
@@ -81,7 +81,7 @@ class PostgresConnection:
                 first, *others = statement.split("?")
                 numbered = (f":v{number}{part}" for number, part in enumerate(others))
                 self._prepared[statement] = connection.prepare(first + "".join(numbered))
-            # PostgreSQL rejects NUL. Only an id in a URL may contain it; with U+FFFD instead, it matches no stored id.
+            # PostgreSQL rejects NUL, which only an id in a URL may contain. With U+FFFD, the id matches no stored id.
             sent = (value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
             rows = self._prepared[statement].run(**{f"v{number}": value for number, value in enumerate(sent)})
         return [tuple(row) for row in rows or ()]

@@ -191,7 +191,7 @@ class _Server(uvicorn.Server):
 
 
 def _return_memory() -> None:
-    """Make glibc return freed memory to the system. By default it keeps the memory in an arena per thread."""
+    """Make glibc return freed memory to the system. By default, glibc keeps it in an arena per thread."""
     set_malloc_options(MALLOC)
 
 

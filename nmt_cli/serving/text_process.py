@@ -1,6 +1,7 @@
 """A worker process for files and long texts with markup. It reads calls and writes results, as one line of JSON each.
 
-The server kills it at a request's deadline. It ends when its standard input closes or the server dies.
+The server kills this process at a request's deadline. The process also ends when its standard input closes or the
+server dies.
 """
 
 import json

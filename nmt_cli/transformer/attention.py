@@ -44,7 +44,7 @@ class Layout:
     `bounds` holds the index of the first sentence of each block, and B at the end. These tensors are on the device:
     `positions_N` holds the position of each token in its sentence, `lengths_B` the length of each sentence, `offsets_B`
     the index of the first token of each sentence and N at the end, and `widths_B` the width of each sentence's grid.
-    `integers` holds copies of these four on the host. The other attributes are on the host only: `blocks` holds the
+    `integers` holds the same four arrays on the host. The other attributes are on the host only: `blocks` holds the
     number of sentences and the grid width of each block, `full` tells which blocks have no padding, and `max_length` is
     an upper bound on all lengths.
     """

@@ -74,8 +74,8 @@ class DecoderCache:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
         self.captured = self.device.type == "cuda"  # whether steps are captured as CUDA graphs
-        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. On a GPU, larger
-        # values let this number change rarely, because a step must be captured again after each change.
+        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. Both factors are
+        # larger on a GPU, so that the number changes rarely: after each change, a step must be captured again.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._past(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -147,7 +147,7 @@ class DecoderCache:
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
         if not enough <= entries <= self.spare * enough:
-            more = enough - entries  # if negative, F.pad crops to a copy; a slice would be copied in each step
+            more = enough - entries  # if negative, F.pad returns a cropped copy; a view would be copied in each step
             self.past = [[F.pad(x, (0, 0, 0, more)) for x in cache] for cache in self.past]
             self.used_SWE = np.pad(self.used_SWE[:, :, :enough], ((0, 0), (0, 0), (0, max(0, more))))
             needed_SE = np.pad(needed_SE[:, :enough], ((0, 0), (0, max(0, more))))

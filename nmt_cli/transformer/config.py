@@ -79,7 +79,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """All that translation needs from a model besides its tensors and tokenizer."""
+    """The settings that translation needs from a model, besides its tensors and tokenizer."""
 
     src: Text  # language code
     tgt: Text  # language code

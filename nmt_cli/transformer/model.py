@@ -90,7 +90,7 @@ def mix_(x: Tensor) -> Tensor:
 
 
 def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32s:
-    """Return a 32-bit hash per token, of the key, the sentence's number in the corpus, and the token's position."""
+    """Return for each token a 32-bit hash of the key, the sentence's number in the corpus, and the token's position."""
     start = int(np.random.SeedSequence(list(key)).generate_state(1, np.uint32)[0])
     numbers_B = mix_(torch.from_numpy((sentences * GOLDEN + start).astype(np.int32))).numpy()
     sentences_N, positions_N = token_positions(lengths)
@@ -102,7 +102,7 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
     """Return a mask of zeros (with the given probability) and ones, N x width. Two channels share each 32-bit hash."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # hash once per channel, not per pair of channels: torch can fuse this
+    if torch.compiler.is_compiling():  # hash per channel instead of per pair of channels, so that torch can fuse it
         pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this mask, compiled products do not wrap around
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
@@ -159,7 +159,7 @@ def layer_norm(x_ND: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 
 class FeedForward(nn.Module):
-    """max(0, x W1 + b1) W2 + b2 (equation 2). The settings may replace max(0, ...) by another activation function."""
+    """max(0, x W1 + b1) W2 + b2 (equation 2). The settings may replace max(0, ...) with another activation function."""
 
     def __init__(self, settings: schema.Model) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # how often a source may be halved: into up to eight parts
+MAX_HALVINGS = 3  # how many times in a row a source may be halved; 3 times give eight parts
 # A short source in capitals is translated both in capitals and in sentence case. The translation from capitals wins
 # only if its score, in nats per token, is higher by this much. The tokenizer splits words in capitals into letters, so
 # this translation is often nonsense, but its letters are likely. With a small model trained on Multi30k, 31 of 146
@@ -57,7 +57,7 @@ class Assembler:
     def __call__(self, segment: Segment) -> None:
         """Receive a segment that is done. The caller holds the queue's lock."""
         pending: Pending | None = segment.owner
-        segment.owner = None  # a search thread keeps its last segment in memory, which must not keep the whole text
+        segment.owner = None  # a search thread keeps its last segment in memory, but not the rest of the text
         if pending is None:
             return
         pending.open -= 1
@@ -72,7 +72,7 @@ class Assembler:
             self.finish(pending)
 
     def finish(self, pending: Pending) -> None:
-        """Join the segments of a text, which are all done, and call `pending.done`."""
+        """Join the segments of a finished text, and call `pending.done`."""
         try:
             if pending.wanted:
                 self._join(pending)

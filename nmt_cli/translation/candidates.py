@@ -1,4 +1,4 @@
-"""Find the best continuations of all hypotheses from their logits, or draw random ones, in one step of the search.
+"""Find the best continuations of all hypotheses from their logits, or sample them, in one step of the search.
 
 Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B blocks of the vocabulary V.
 """
@@ -104,7 +104,7 @@ def _draw(scores_RV: Tensor, sampling: Sampling, uniform_R1: Tensor) -> tuple[Te
     """Return the score and the id of one sampled token for each row, R x 1."""
     best_RC, ids_RC = scores_RV.topk(min(sampling.top_k or scores_RV.shape[1], scores_RV.shape[1]), -1)
     cumulative_RC = torch.softmax(best_RC.double() / sampling.temperature, -1).cumsum(-1)
-    # Keep the fewest tokens, from the most likely one, whose total probability reaches top_p.
+    # Keep the fewest of the most likely tokens whose total probability reaches top_p.
     last_R1 = (cumulative_RC < sampling.top_p).sum(-1, keepdim=True).clamp_max(cumulative_RC.shape[1] - 1)
     point_R1 = uniform_R1 * cumulative_RC.gather(1, last_R1)
     drawn_R1 = torch.minimum((cumulative_RC <= point_R1).sum(-1, keepdim=True), last_R1)

@@ -26,8 +26,9 @@ FEWEST_TITLED = 3  # minimum capitalized words of a line in title case; two are 
 MOST_PHRASES = 64  # maximum phrases of several words that keep their case in a translation, to limit the time
 SHORT_WORD = 3  # maximum letters of a word that may be lowercase in title case
 SHORTEST_STEM = 3  # minimum letters of a stem (see `_stem`), and of a single word in capitals to convert
-# Acronyms that many languages share. The two-letter acronyms are ordinary words in some languages. An acronym that is
-# not listed stays in capitals if it is a single token or has no vowels.
+# Acronyms that many languages share. Acronyms of two letters count only in the languages of _NO_SHORT_WORDS, because
+# they are ordinary words in others. An acronym that is not listed stays in capitals if it is a single token or has no
+# vowels.
 _ACRONYMS = """
 AIDS ASAP ATM BBC BMW CD CEO CIA CNN CV DIY DNA DVD EU FAQ FBI FIFA GPS HIV HTML IBM ID IQ LCD LED MTV NASA NATO NBA NFL
 NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR VIP VW WC WTO
@@ -56,7 +57,7 @@ class Case:
     source: str  # language code of the source text
     language: str  # language code of the translation
     kept: frozenset[str] = frozenset()  # words and phrases that keep their case
-    capitals: frozenset[str] = frozenset()  # for WORDS: the words that were in capitals, after conversion
+    capitals: frozenset[str] = frozenset()  # for WORDS: the converted forms of the words in capitals
     prefix: str = ""  # forced beginning of the translation, as the caller wrote it
 
     def written(self, text: str) -> str:

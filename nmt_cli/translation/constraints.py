@@ -10,7 +10,7 @@ unmet term. EOS is considered only when all terms are met. The candidates are di
 the number of tokens of terms that they contain (Post and Vilar 2018). The best candidate of each bank survives, higher
 banks first, then the second best of each bank, and so on until W candidates survive (Hu et al. 2019). Candidates that
 end with EOS are finished, and other candidates survive in their place. A search is over when no hypothesis that has met
-or begun all terms can win. The other hypotheses are ignored here, because they rarely get their missing terms in time
+or begun all terms can win. This rule ignores the other hypotheses, because they rarely meet their missing terms in time
 to win.
 """
 

@@ -23,7 +23,7 @@ ENCODE_TOKENS = 2048  # maximum source tokens encoded together, between two step
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens of all segments in a search, to limit the memory
 MAX_TEAM = 8  # maximum threads that share a matrix product; with more threads, each has too little to compute
 STEPS = 8  # number of search steps before the queue is checked again
-# Levels of the engine at which 8-bit products are faster than float32 products. The base level is one only on x86.
+# Levels of the engine at which 8-bit products are faster than float32 products, including the base level only on x86.
 FAST_INT8 = (
     "amx",
     "avx512",

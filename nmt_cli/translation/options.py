@@ -35,7 +35,7 @@ class SearchOptions:
     beam: Any = None  # int: number of hypotheses kept per segment; 1 is greedy search
     alpha: Any = None  # float: exponent of the length penalty
     extra_length: Any = None  # int: a translation may be longer than its source by this many tokens
-    split: Any = None  # bool: split long lines, and retry failed segments in two halves
+    split: Any = None  # bool: split long lines, and translate the halves of failed segments
     n_best: int = 1  # number of translations (samples, if `sampling` is set) per line
     sampling: Sampling | None = None
     alignments: bool = False  # find the source token that each target token translates
@@ -50,7 +50,7 @@ class SearchOptions:
     shortlist: Any = None
 
     def resolved(self, decoding: Any) -> "SearchOptions":
-        """Replace options that are None with the defaults in `decoding`, the section of a model's settings.
+        """Replace options that are None with the defaults in `decoding`, a section of a model's settings.
 
         Set the beam to 1 for sampling. For search, raise the beam to `n_best` if it is smaller. Raises UsageError if
         values are out of range or contradict each other.

@@ -49,7 +49,7 @@ class Translation:
 
     @property
     def untranslated(self) -> bool:
-        """Whether a part of the text could not be translated, so that its source was used."""
+        """Whether a part of the text could not be translated, and its source was used instead."""
         return any(segment.untranslated for segment in self.segments)
 
     def form_of(self, term: Term, text: str) -> str | None:
@@ -75,7 +75,7 @@ class Translation:
         return [(segment.ids[self.hidden :], self._shown(hypothesis)) for segment, hypothesis in self.found(rank)]
 
     def _shown(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Remove the first `head` tokens of a hypothesis. Count its source positions from after the hidden tokens."""
+        """Remove the first `head` tokens of a hypothesis. Count source positions from the end of the hidden tokens."""
         positions = [max(position - self.hidden, 0) for position in hypothesis.source_positions[self.head :]]
         return replace(hypothesis, ids=hypothesis.ids[self.head :], source_positions=positions)
 

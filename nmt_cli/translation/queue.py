@@ -63,7 +63,8 @@ class SegmentQueue:
         self._workers = [WorkerQueue(self, search) for search in searches]
         self._threads: list[threading.Thread] = []
         self._numbers = itertools.count()
-        # Heaps of segments. A segment is due when the number of segments taken so far (`_taken`) reaches its number.
+        # Heaps of (due, number of submission, segment). A segment is due when `_taken`, the number of segments taken so
+        # far, reaches `due`.
         self._first = list[tuple[int, int, Segment]]()
         self._background = list[tuple[int, int, Segment]]()
         self._taken = 0

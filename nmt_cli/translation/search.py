@@ -350,7 +350,7 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
 def pair_batches(
     pairs: Sequence[Sequence[Ids]], device: torch.device, source_eos: bool = True
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Yield batches of pairs, short targets first, each as the indices of the pairs and a Batch.
+    """Yield batches of pairs, short targets first, as tuples of the pairs' indices and a Batch.
 
     Both sides of a pair end with EOS. If `source_eos` is false, the batch omits the EOS of sources.
     """

@@ -1,4 +1,4 @@
-"""Segments and their hypotheses. A segment is the text that is searched at once, usually a sentence."""
+"""Segments and their hypotheses. A segment is a text that is translated in one search, usually a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

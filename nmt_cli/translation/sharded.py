@@ -27,7 +27,7 @@ INCOMPLETE = 1  # exit code of --check
 
 
 class ShardedTranslation:
-    """The translation of files in units, which are ranges of lines, into the directory or URL `output`.
+    """Translates files into the directory or URL `output`, in units, which are ranges of lines.
 
         files = inputs.find(["text/*.gz"])
         with ShardedTranslation(files, "out", TranslateOptions(models=(Path("runs/base/model"),))) as job:

@@ -137,7 +137,7 @@ class Workers:
             pid = os.fork()
             if not pid:
                 ours.close()
-                for worker in self._workers:  # while a sibling has a copy, a worker does not notice the parent's end
+                for worker in self._workers:  # a worker notices the parent's end only if no sibling has a copy
                     worker.connection.close()
                 _serve(theirs, self._prepare, device, parent)
             theirs.close()
