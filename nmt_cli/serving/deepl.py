@@ -98,7 +98,7 @@ async def languages(request: Request) -> JSONResponse:
 
 
 async def usage(request: Request) -> JSONResponse:
-    """Return the key's character count of today and its limit, or without a key, the server's count since its start."""
+    """Return the key's character count for today and its limit. Without a key, return the server's total count."""
     service, _ = await _open(request)
     key = service.key_of(request)
     count = await service.stored(service.api_keys.characters_today, key) if key else service.characters

@@ -112,7 +112,7 @@ class KeyStore:
     def charge(self, key: ApiKey, characters: int, now: float | None = None) -> Exceeded | None:
         """Count a request and its characters. If that would exceed a limit, count nothing and return the limit.
 
-        All servers that use the database share the counts. Minutes and days begin by the clock, in UTC.
+        All servers that use the database share the counts. Minutes and days follow the UTC clock.
         """
         now = time.time() if now is None else now
         minute = int(now // 60)

@@ -107,7 +107,7 @@ class OnDemand:
 
 
 class Loader:
-    """Loads models, and unloads models that are idle for long. If memory is short, unloads the least recently used."""
+    """Loads models, and unloads idle models after a while. If memory is short, unloads the least recently used."""
 
     def __init__(
         self,

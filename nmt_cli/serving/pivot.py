@@ -1,7 +1,7 @@
 """Translate the units of a request along a route.
 
 If the route leads through another language, each sentence is translated by all models in turn. The word links of all
-steps are composed to links from the last translation to the source. Glossary terms whose phrases occur in the source
+steps are composed into links from the last translation to the source. Glossary terms whose phrases occur in the source
 sentence are passed to the last model only.
 """
 

@@ -40,7 +40,7 @@ MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_M
 SWITCH_SECONDS = 0.001  # how long a thread may hold the interpreter's lock while the event loop waits for it
 READ_SECONDS = 0.1  # after the port closes, requests that are on their way have this much time to arrive
 MAX_LISTED = 10  # language pairs that the first log line lists
-SPARE_SECONDS = 5  # a shutdown closes open connections this long after the timeout of a request
+SPARE_SECONDS = 5  # time that a shutdown gives pending requests in addition to their timeout
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class MarkedText:
         self.units = [segment.text for segment in document.segments]
 
     def translated(self, results: Sequence[Aligned]) -> str:
-        """Return the translated text, given its units' translations. A blank translation leaves the source text."""
+        """Return the translated text, given its units' translations. If one is blank, its unit keeps the source."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source
             segment.result = place_marks(segment, result)

@@ -14,7 +14,7 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # how many times in a row a source may be halved; 3 times give eight parts
+MAX_HALVINGS = 3  # how many times in a row a source may be halved, into up to eight parts
 # A short source in capitals is translated both in capitals and in sentence case. The translation from capitals wins
 # only if its score, in nats per token, is higher by this much. The tokenizer splits words in capitals into letters, so
 # this translation is often nonsense, but its letters are likely. With a small model trained on Multi30k, 31 of 146
