@@ -1,8 +1,8 @@
 """Augment the text of an epoch: damage and join lines, and split subwords.
 
 The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. Lines are decoded from
-the ids of the corpus, changed and encoded again. A line stays as it is if it has an unknown token, which cannot be
-decoded, or if the result would be longer than the longest line of the corpus.
+the ids of the corpus, changed and encoded again. A line is left unchanged if it contains an unknown token, which cannot
+be decoded, or if the changed line would be longer than the longest line of the corpus.
 """
 
 import functools
@@ -23,9 +23,9 @@ from nmt_cli.recipe.text_source import Augment
 from nmt_cli.system.errors import DataError
 
 Ids = npt.NDArray[Any]
-BLOCK = 2048  # consecutive pairs that share a random generator; another number would give other text
+BLOCK = 2048  # consecutive pairs that share a random generator; another value would change the augmented text
 MOST_JOINED = 3  # pairs joined into one line
-_ATOM = re.compile(rf"<0x..>|<unk>|<pad>|</?s>|{LANGUAGE.pattern}")  # tokens that never split
+_ATOM = re.compile(rf"<0x..>|<unk>|<pad>|</?s>|{LANGUAGE.pattern}")  # tokens that are never split
 _WIDE_JOINT = re.compile(f"[{WIDE}]\n[{WIDE}]")
 
 
@@ -38,8 +38,8 @@ class Augmentation:
     settings: Augment
     languages: tuple[str, str]
     seed: int
-    targets: tuple[str, ...] = ()  # languages that tokens such as >>deu<< name, if there are several
-    # Instead of `settings`: the end of each part of the corpus, and its settings.
+    targets: tuple[str, ...] = ()  # target languages of tokens such as >>deu<<, if there are several
+    # If not empty, replaces `settings`: the end of each part of the corpus, and the settings of the part.
     parts: tuple[tuple[int, Augment], ...] = ()
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, Augment]]:
@@ -51,10 +51,10 @@ class Augmentation:
 
 
 def augment_block(augmentation: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
-    """Return the augmented text of a block; `job` is (epoch, number of the block).
+    """Return the augmented text of a block; `job` is (epoch, block number).
 
-    For each side, return the concatenated ids and the length of each line. A pair that was joined to the line before
-    it has length 0.
+    For each side, return the concatenated ids and the length of each line. A pair that was joined to an earlier line
+    has length 0.
     """
     return _augmenter(augmentation.directory, augmentation.identity).block(augmentation, *job)
 
@@ -86,7 +86,7 @@ class _Augmenter:
         for part, start, end, settings in augmentation.runs(first, last):
             if not settings.is_active:
                 continue
-            # Each part draws its own numbers, so that its text does not depend on the settings of the part before it.
+            # Each part has its own random generator, so that its text does not depend on the settings of other parts.
             key = [augmentation.seed, epoch, number, *([part] if start > first else [])]
             run = [side[start - first : end - first] for side in lines]
             draw = random.Random(" ".join(map(str, key)))  # noqa: S311  # no secret
@@ -124,9 +124,9 @@ class _Augmenter:
                     side[group.start : group.stop] = [ids, *[ids[:0]] * (len(group) - 1)]
 
     def _decode(self, lines: list[list[Ids]], group: range) -> tuple[list[int], str, str] | None:
-        """Decode and join a group of pairs. Return its first tokens (see Tokenizer.language), its source and target.
+        """Decode and join a group of pairs. Return its first tokens (see Tokenizer.language), source and target.
 
-        Return None if a pair has an unknown token, or if the sources begin with different languages or tags.
+        Return None if a pair contains an unknown token, or if the sources begin with different languages or tags.
         """
         src, tgt = ([side[i][:-1].tolist() for i in group] for side in lines)
         heads = [self.tokenizers[0].language(ids) for ids in src]
@@ -136,7 +136,7 @@ class _Augmenter:
         return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
 
     def _target(self, head: list[int], augmentation: Augmentation) -> str:
-        """Return the target language of a line that begins with these tokens."""
+        """Return the target language of a line whose first tokens are `head`."""
         codes = [token.strip("\u2581<>") for token in self.tokenizers[0].tokens(head[:1])]
         return codes[0] if codes and codes[0] in augmentation.targets else augmentation.languages[1]
 
@@ -158,7 +158,7 @@ def joined(texts: Sequence[str]) -> str:
 def changed(
     src: str, tgt: str, kinds: Sequence[bool], languages: tuple[str, str], draw: random.Random
 ) -> tuple[str, str]:
-    """Damage a pair. `kinds` has a flag for noise, typos, no final stop, upper case and title case, in this order."""
+    """Damage a pair. `kinds` are flags for noise, typos, no final stop, upper case and title case, in this order."""
     noise, typos, no_stop, upper, title = kinds
     if no_stop and damage.ends_with_stop(src) and damage.ends_with_stop(tgt):
         src, tgt = damage.without_stop(src), damage.without_stop(tgt)
@@ -173,7 +173,7 @@ def changed(
 
 
 def split_table(tokenizer: Tokenizer) -> Ids:
-    """Return for each token the ids of the two tokens that byte-pair training merged into it, or -1 twice if none."""
+    """Return for each token the ids of the two tokens that byte-pair training merged into it, or -1 and -1."""
     tokens = tokenizer.vocabulary
     scores = {token: tokenizer.score(i) for i, token in enumerate(tokens) if not _ATOM.search(token)}
     ids = {token: i for i, token in enumerate(tokens)}

@@ -65,7 +65,7 @@ def _check_options(entry: TextSource) -> None:
 
 
 def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
-    """Yield rows in chunks of CHUNK pairs. Chunks of very long pairs have fewer."""
+    """Yield rows in chunks of CHUNK pairs, or of fewer pairs if they are very long."""
     pieces, rows, size = list[tuple[int, Any]](), 0, 0
     try:
         for number, count, piece_size, content in raw.pieces:
@@ -76,7 +76,7 @@ def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
             rows += count
             size += piece_size
     except Exception:
-        if pieces:  # parse these first, because they may contain an error that is earlier in the file
+        if pieces:  # the rows before this error may contain another error, which is reported first
             yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)
         raise
     if pieces:
@@ -89,7 +89,7 @@ def _chunk(rows: Unparsed, repetition: int, index: int) -> Chunk:
 
 @contextlib.contextmanager
 def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[RawRows]:
-    """Open a file of an entry. If the block reads it to the end, store its SHA-256 in `hashes`."""
+    """Open a file of an entry. Store its SHA-256 in `hashes` if the `with` block reads it to the end."""
     kind, languages = format_of(entry), (section.src, section.tgt)
     if kind in ("parquet", "opus"):  # files that need random access cannot be hashed while they are read
         if not path.is_file() or path.suffix in (".gz", ".bz2", ".xz", ".zst"):
@@ -114,7 +114,7 @@ def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Pa
 
 
 def _columns(entry: TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
-    """Return the columns of an entry. By default, `named` columns are the two languages, and others are 1 and 2."""
+    """Return the columns of an entry. The default is the two language codes if `named`, and otherwise 1 and 2."""
     names = entry.columns or (list(languages) if named else ["1", "2"])
     if len(names) != 2:
         raise UsageError(f"corpus.sources: columns must be two columns, source and target, not {', '.join(names)}")

@@ -19,7 +19,7 @@ from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
 from nmt_cli.system.errors import DataError
 
-ROWS = 40  # rows of a parquet file read together; few, because rows that are small in the file may be large in memory
+ROWS = 40  # parquet rows read at once; few, because rows that compress well may be large in memory
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # maximum characters of a CSV field
 _FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
 _WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")  # matches a line that csv.reader reads as a row
@@ -27,7 +27,7 @@ _WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")  # matches a li
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table. A column is given by its name or by its number, from 1."""
+    """The columns of a table, each given by its name or its number. Numbers start at 1."""
 
     src: str
     tgt: str
@@ -39,7 +39,7 @@ class Columns:
 
 
 def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a TSV file. Quotes have no meaning. Columns given by name need a header in the first line."""
+    """Return the rows of a TSV file. Quotes are ordinary characters. Column names refer to a header in line 1."""
     lines = lines_of(file)
     indices = _indices(columns, lambda: [cell.decode(errors="replace") for cell in _cells(next(lines, b""))], path)
     return RawRows(_numbered_lines(lines, 1 + (not _numbered(columns))), partial(_parse_tsv, path, indices))
@@ -55,7 +55,7 @@ def _parse_tsv(path: Path, indices: list[int], number: int, line: bytes | None) 
         return
     cells = _cells(line)
     if max(indices) >= len(cells):
-        yield line[:200], b"", None  # which cleaning drops, because a side is empty
+        yield line[:200], b"", None  # cleaning drops this row, because the target is empty
         return
     score = _number(cells[indices[2]], path, number) if len(indices) > 2 else None
     yield cells[indices[0]], cells[indices[1]], score
@@ -69,7 +69,7 @@ def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
 
 
 def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
-    """Yield, for each row, its lines and the number of the last line."""
+    """Yield each row as a list of lines, with the number of its last line."""
     lines, number = ((line or b"") for line in lines_of(file)), 0
     for line in lines:
         row, size = [line], len(line)
@@ -84,7 +84,7 @@ def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
 
 
 def _extending(row: list[bytes], lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a row, then more lines, which become lines of the row."""
+    """Yield the lines in `row`, then further lines, which are also appended to `row`."""
     yield from row
     for line in lines:
         row.append(line)
@@ -92,7 +92,7 @@ def _extending(row: list[bytes], lines: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _csv_cells(lines: Iterable[bytes]) -> list[str]:
-    """Return the first row of some lines."""
+    """Parse CSV lines, and return the cells of the first row."""
     csv.field_size_limit(LONGEST_FIELD)
     return next(csv.reader((line.decode(errors="surrogateescape") + "\n" for line in lines), strict=True))
 
@@ -107,7 +107,7 @@ def _parse_csv(path: Path, indices: list[int], number: int, row: list[bytes]) ->
 
 
 def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
-    """Return the row in each line of JSON. A dotted name, such as translation.en, names a member of an inner object."""
+    """Return the rows of a file with one JSON object per line. A dotted name, such as translation.en, is a path."""
     rows = (row for row in _numbered_lines(lines_of(file), 1) if row[3] is None or row[3].strip())
     return RawRows(rows, partial(_parse_json, path, columns))
 
@@ -184,7 +184,7 @@ def _opus_rows(path: Path, src: str, tgt: str) -> Iterator[Piece]:
                     raise DataError(f"{path}: one side ends before line {number:,} of the other. Download it again")
                 yield number, 1, len(pair[0] or b"") + len(pair[1] or b""), pair
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # which a wrong offset causes
+        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a wrong offset in the archive gives EINVAL
             raise
         raise DataError(f"{path} is truncated or corrupt: {str(error)[:100]}. Download it again") from None
 
@@ -223,7 +223,7 @@ def _cells(line: bytes | None) -> list[bytes]:
 
 
 def _text(cell: Any, name: str, path: Path, line: int) -> str:
-    """Return the text of a cell, "" for null. Raises DataError if it is a number, a list and so on."""
+    """Return the text of a cell, or "" for null. Raises DataError for other types, such as numbers and lists."""
     if isinstance(cell, bytes):  # from a parquet file whose writer did not mark the column as text
         return cell.decode(errors="surrogateescape")
     if cell is not None and not isinstance(cell, str):
@@ -239,7 +239,7 @@ def _line(text: str) -> bytes | None:
 
 
 def _member(value: Any, name: str) -> Any:
-    """Return a member of nested objects by its name, or by its path with dots."""
+    """Return a member of nested objects by its name or its dotted path."""
     if not isinstance(value, dict):
         raise KeyError(name)
     if name in value:

@@ -1,7 +1,7 @@
 """Readers of parallel text in XML: TMX, XLIFF 1.2 and XLIFF 2.
 
-The text of a unit is its segments without inline codes. A file is parsed in pieces; memory holds one unit at a time.
-Entities are not expanded, and nothing outside the file is read.
+Inline codes are left out of the text. Files are parsed piece by piece and are never in memory as a whole. Entities are
+not expanded, and nothing outside the file is read.
 """
 
 import io
@@ -18,10 +18,10 @@ from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.system.errors import DataError
 
 PIECE = 1 << 18  # bytes parsed at once
-MOST_DEPTH = 100  # nested elements
-MOST_SEGMENTS = 100_000  # of one unit
+MOST_DEPTH = 100  # maximum depth of nested elements
+MOST_SEGMENTS = 100_000  # maximum segments of a unit
 Segment = str | None  # None: longer than MAX_LINE_BYTES
-# States of finished translations: both in XLIFF 1.2, "final" in XLIFF 2.
+# States of finished translations. XLIFF 2 has only "final".
 FINISHED = {"final", "signed-off"}
 
 
@@ -31,9 +31,9 @@ def read_tmx(file: io.BufferedReader, path: Path, src: str, tgt: str) -> RawRows
 
 
 def read_xliff(file: io.BufferedReader, path: Path, src: str, tgt: str, finished: bool) -> RawRows:
-    """Return the translated segments of the parts of a file that have these languages.
+    """Return the translated segments from those parts of the file that are in these two languages.
 
-    `finished` leaves out segments that no person approved: those without approved="yes" and without a final state.
+    If `finished`, leave out segments that have neither approved="yes" nor a state in FINISHED.
     """
     return RawRows(_units(_Xliff(src, tgt, finished), file, path), _parse_unit)
 
@@ -73,7 +73,7 @@ def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator
 
 
 class _Refused(Exception):
-    """The file has a construct that is not read."""
+    """The file contains a construct that nmt refuses to read."""
 
 
 class _Handler(ABC):
@@ -88,8 +88,8 @@ class _Handler(ABC):
         self.root = False
         self.depth = 0
         self.text: list[str] | None = None  # of the segment being read
-        self.size = 0  # number of its characters
-        self.code_depth = 0  # depth of the outermost code in the segment; 0: none
+        self.size = 0  # characters of the segment read so far
+        self.code_depth = 0  # depth of the outermost open code element in the segment; 0: none
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         if ":" in name:
@@ -126,7 +126,7 @@ class _Handler(ABC):
         self.size = 0
 
     def segment_ends(self) -> Segment:
-        """Return the segment that has been read; None if it is too long."""
+        """Return the segment just read, or None if it is too long."""
         segment = "".join(self.text or ()) if self.size <= MAX_LINE_BYTES else None
         self.text = None
         return segment
@@ -176,7 +176,7 @@ class _Tmx(_Handler):
 class _Xliff(_Handler):
     kind = "XLIFF"
     roots = ("xliff",)
-    codes = frozenset(("bpt", "ept", "ph", "it"))  # of version 1.2; in version 2 they are empty
+    codes = frozenset(("bpt", "ept", "ph", "it"))  # in XLIFF 1.2; XLIFF 2 keeps codes out of the text
 
     def __init__(self, src: str, tgt: str, finished: bool) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class _Xliff(_Handler):
         self.sides = dict[str, Segment]()
         self.side = ""
         self.approved = False
-        self.ignored_depth = 0  # depth of an element whose segments belong to no unit, such as proposals
+        self.ignored_depth = 0  # depth of an open element to skip, such as <alt-trans>; 0: none
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         if self.ignored_depth:
@@ -219,7 +219,7 @@ class _Xliff(_Handler):
 
 @lru_cache(100)
 def _same(code: str, wanted: str) -> bool:
-    """Whether a code is the wanted one, or adds a region to it."""
+    """Return whether a code is the wanted one, possibly with a region added."""
     code, wanted = (each.replace("_", "-").lower() for each in (code, wanted))
     return code == wanted or ("-" not in wanted and base_of(code) == base_of(wanted))
 

@@ -44,13 +44,13 @@ DROPPED = (
 SHIFTED = "sides shifted"
 TURNED = "swapped sides, turned"  # such pairs are kept
 EXAMPLES = 3  # kept for each reason
-LEAST_SWAPPED = 5  # swapped pairs in a sample; fewer give no warning
-SHARE_SWAPPED = 0.05  # of the sample; only a larger share gives a warning
+LEAST_SWAPPED = 5  # minimum number of swapped pairs in a sample for a warning
+SHARE_SWAPPED = 0.05  # a warning also requires that more than this share of the sample is swapped
 
 # Only entities with a semicolon: html.unescape alone also rewrites "&copy" in "?a=1&copy=2".
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
-# Pattern in the Unicode names of a script's letters -> languages written in that script.
+# Pattern that matches the Unicode names of a script's letters -> languages written in that script.
 _SCRIPTS = {
     "LATIN": "en de fr cs es it pt nl sv da no fi et lv lt pl sk sl hr hu ro tr vi id ca is ga mt",
     **{"CYRILLIC": "ru uk bg mk be kk", "GREEK": "el", "ARABIC": "ar fa ur", "HEBREW": "he", "DEVANAGARI": "hi mr ne"},
@@ -62,7 +62,7 @@ _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for lan
 
 def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
     """Return a 16-byte hash of a pair. Among 40 million pairs, the probability of a collision is 1 in 10^23."""
-    salt = repetition.to_bytes(8, "little")  # or a file listed twice would give duplicates; 0 is no salt
+    salt = repetition.to_bytes(8, "little")  # keeps pairs of a file listed twice distinct; 0 means no salt
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16, salt=salt).digest()
 
 
@@ -73,7 +73,7 @@ class CleaningStats:
     read: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
-    first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> line number from 1
+    first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> first such line, from 1
     kept: Counter[int] = field(default_factory=Counter, compare=False)  # pairs by part of the corpus
     by_part: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)  # (part, reason) of dropped pairs
     sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # (part, swapped) of sampled pairs
@@ -84,13 +84,13 @@ class CleaningStats:
         self.show(reason, src, tgt)
 
     def show(self, reason: str, src: str, tgt: str) -> None:
-        """Keep a pair as an example of a reason, unless there are enough."""
+        """Keep a pair as an example of a reason. Each reason has at most EXAMPLES."""
         examples = self.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             examples.append((src[:200], tgt[:200]))
 
     def add(self, other: "CleaningStats") -> None:
-        """Add the counts of the next pairs of the same text."""
+        """Add the counts of the pairs that follow in the same text."""
         for problem, line in other.first_line.items():
             self.first_line.setdefault(problem, self.read + line)
         self.read += other.read
@@ -112,7 +112,7 @@ class CleaningStats:
         return lines
 
     def swapped_sides(self, names: Iterable[str]) -> list[str]:
-        """Return a warning for each part of the corpus with many swapped pairs. `names` has the parts' names."""
+        """Return a warning for each part of the corpus with many swapped pairs. `names` are the names of the parts."""
         found = []
         for part, name in enumerate(names):
             swapped, straight = (self.sides[part, value] for value in (True, False))
@@ -135,25 +135,25 @@ def _foreign_letter(char: str, script: str) -> bool:
 
 
 def foreign(line: str, language: str) -> bool:
-    """Whether less than half of the letters belong to the script of the language. False for unknown languages."""
+    """Whether less than half of the letters (CJK: a quarter) are in the language's script. False for unknown ones."""
     script = _SCRIPT_OF.get(language)
     if script is None or (script == "LATIN" and line.isascii()):
         return False
     foreign_letters = {char for char in set(line) if _foreign_letter(char, script)}
     others = sum(map(foreign_letters.__contains__, line)) if foreign_letters else 0
     letters = sum(map(str.isalpha, line)) if others else 0
-    weight = 4 if script.startswith("CJK") else 2  # a quarter is enough for CJK, as one character is about a word
+    weight = 4 if script.startswith("CJK") else 2  # a CJK character is about a word, so fewer of them are enough
     return weight * (letters - others) < letters
 
 
 def held_out_hashes(pairs: Iterable[tuple[str, str]], *settings: Cleaning) -> frozenset[bytes]:
-    """Return the hashes of held-out pairs, cleaned like the training texts, which have these settings."""
+    """Return the hashes of held-out pairs after the repairs of each of these settings for training texts."""
     repairs = different_repairs(settings)
     return frozenset(pair_hash(repair(src, each), repair(tgt, each)) for src, tgt in pairs for each in repairs)
 
 
 def different_repairs(settings: Iterable[Cleaning]) -> list[Cleaning]:
-    """Return those of the settings that repair lines differently."""
+    """Return one of the settings for each distinct way of repairing lines."""
     return list({each.unescape: each for each in settings}.values())
 
 
@@ -171,13 +171,13 @@ def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
 def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
     """Return whether the score of a pair is below the minimum of its entry of corpus.sources."""
     lowest = None if chunk.source is None else corpus.sources[chunk.source].min_score
-    return lowest is not None and not (chunk.scores[index] or 0) >= lowest  # NaN is below, too
+    return lowest is not None and not (chunk.scores[index] or 0) >= lowest  # NaN counts as below
 
 
 def read_pair(corpus: schema.Corpus, chunk: Chunk, index: int) -> tuple[str, str, str | None]:
     """Return the repaired pair and None, or the start of both lines and the reason to drop them.
 
-    `corpus` is the section for the source of the chunk.
+    `corpus` is the corpus section with the settings of the chunk's source.
     """
     raw = chunk.src[index], chunk.tgt[index]
     if raw[0] is None or raw[1] is None:
@@ -213,7 +213,7 @@ def clean_chunk(
             src, tgt = tgt, src
         if reason := reason or unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # with any tag
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # whatever its tag
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)

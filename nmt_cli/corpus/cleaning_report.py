@@ -29,7 +29,7 @@ def dropped(stats: CleaningStats) -> dict[str, Any]:
 def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, Any]]:
     """Show the counts of pairs in each part of the corpus in a table, and return them for cleaning.json.
 
-    `left` has the number of pairs that remain in each part after encoding. Like cleaning, encoding drops pairs.
+    `left` is the number of pairs of each part that remain after encoding, which drops further pairs.
     """
     found, rows = list[dict[str, Any]](), []
     for part, name in enumerate(names):
@@ -43,7 +43,7 @@ def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, A
 
 
 def warn(stats: CleaningStats, text: RawText, parts: list[str], strict: bool) -> list[str]:
-    """Print and return warnings about files that are probably wrong. `parts` has the names of the parts of the corpus.
+    """Print and return warnings about files that are probably wrong. `parts` are the names of the parts of the corpus.
 
     Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
     """

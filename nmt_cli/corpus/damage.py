@@ -1,4 +1,4 @@
-"""Damage text: remove final stops, and add typos and noise. The module letter_case changes case.
+"""Damage text: remove final stops, and add typos and noise. Changes of case are in the module letter_case.
 
 The same text and the same state of the random generator always give the same result.
 """
@@ -25,7 +25,7 @@ def without_stop(text: str) -> str:
 
 
 def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
-    """Return text with a typo in one of ten words on average, and in `least` words or more if possible.
+    """Return text with a typo in one of ten words on average, and in at least `least` words if possible.
 
     Words of fewer than three letters get no typo.
     """
@@ -62,7 +62,7 @@ def typo(word: str, draw: random.Random) -> str:
 
 
 def noise(draw: random.Random) -> str:
-    """Return an emoji, a number or a URL. Translations copy such text."""
+    """Return an emoji, a number or a URL. All of these are the same in every language."""
     kind = draw.randrange(3)
     if kind == 0:
         return draw.choice(EMOJI)

@@ -42,7 +42,7 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
 
 
 def tried(corpus: schema.Corpus) -> schema.Corpus:
-    """Return the section with all filters on that support its languages. Filters that were off get advised values."""
+    """Switch on every filter that supports the languages of the section. Filters that were off get advised values."""
     values, advised = corpus.filters.model_dump(), filters.ADVISED.model_dump()
     off = Filters().model_dump()
     changed = {name: advised[name] if value == off[name] else value for name, value in values.items()}
@@ -54,7 +54,7 @@ def tried(corpus: schema.Corpus) -> schema.Corpus:
 
 
 def count_faults(corpus: schema.Corpus, chunk: Chunk) -> tuple[int, int | None, CleaningStats]:
-    """Return the part of a chunk, the index of its source, and how many of its pairs would be dropped for which reason.
+    """Return the part of a chunk, the index of its source, and counts of the pairs to drop, by reason.
 
     A pair counts for every filter that would drop it.
     """
@@ -81,7 +81,7 @@ def _show_part(name: str, stats: CleaningStats, section: schema.Corpus) -> None:
     for reason in cleaning.DROPPED:
         setting = filters.REASONS.get(reason)
         if setting and tested[setting] == off[setting]:
-            continue  # the detector does not know the languages
+            continue  # the language detector does not know the languages
         count = stats.dropped[reason]
         if setting or count:
             label = f"filters.{setting}: {_shown(tested[setting])}" if setting else reason

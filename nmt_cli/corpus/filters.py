@@ -22,7 +22,7 @@ REASONS = {  # reason -> setting in corpus.filters
     FEW_LETTERS: "min_letters", CAPITALS: "max_capitals", NUMBERS: "numbers",
     REPEATS: "repeats", SWAPPED: "swapped", LANGUAGE: "language",
 }  # fmt: skip
-# If a filter is off, `nmt prepare --stats` shows the effect of its setting here.
+# `nmt prepare --stats` tries filters that are off with these settings.
 ADVISED = Filters(language=True, swapped="drop", numbers=True, repeats=True, min_letters=0.5, max_capitals=0.5)
 
 _LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")
@@ -33,7 +33,7 @@ INSTALL = 'Install it: pip install "nmt-cli[filters]"'
 
 
 def faults(src: str, tgt: str, corpus: schema.Corpus) -> Iterator[str]:
-    """Yield a reason for each filter that drops a pair."""
+    """Yield the reason of each filter that would drop a pair."""
     filters = corpus.filters
     if filters.min_letters and any(has_few_letters(line, filters.min_letters) for line in (src, tgt)):
         yield FEW_LETTERS
@@ -91,7 +91,7 @@ def has_few_letters(line: str, least: float) -> bool:
 
 
 def has_many_capitals(line: str, most: float) -> bool:
-    """Return whether the share of capitals in a line is above `most`. Ignore lines with fewer than ten letters."""
+    """Return whether the share of capitals in a line is above `most`. False if fewer than ten letters have a case."""
     capitals = sum(map(str.isupper, line))
     if capitals <= most * LEAST_LETTERS:
         return False
@@ -100,7 +100,7 @@ def has_many_capitals(line: str, most: float) -> bool:
 
 
 def numbers_differ(src: str, tgt: str) -> bool:
-    """Return whether each side has a digit that is missing from the other side, or less frequent there.
+    """Return whether each side contains some digit more often than the other side does.
 
     The order of digits and the marks between them do not matter. A number may be spelled out on one side.
     """

@@ -19,7 +19,8 @@ class HeldOutPair(NamedTuple):
 
 
 HeldOut = dict[str, list[HeldOutPair]]  # by name of the set
-Languages = dict[str, list[tuple[str, str, int]]]  # by set: runs of (source, target, number of lines)
+# For each set, its runs of consecutive lines with the same languages: (source, target, number of lines).
+Languages = dict[str, list[tuple[str, str, int]]]
 
 
 def plain_pairs(held_out: HeldOut) -> list[tuple[str, str]]:
@@ -28,7 +29,7 @@ def plain_pairs(held_out: HeldOut) -> list[tuple[str, str]]:
 
 
 def languages_of(held_out: HeldOut) -> Languages:
-    """Return the languages of each held-out set, as runs of lines."""
+    """Return the languages of each held-out set, as runs of consecutive lines with the same languages."""
     runs = dict[str, list[tuple[str, str, int]]]()
     for split, pairs in held_out.items():
         groups = itertools.groupby(pairs, lambda pair: (pair.src_language, pair.tgt_language))

@@ -26,10 +26,10 @@ from nmt_cli.system.errors import DataError
 Ints = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
-SHARE = 20  # a set has at most 1/20 of the pairs of its text
-# For each set: the number of the text (0 is the user's text, 1 is the general text), and the phase (see `spread`).
+SHARE = 20  # a held-out set has at most 1/20 of the pairs of the text it is taken from
+# For each set: the text it is taken from (0 is the user's text, 1 the general text), and the phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-LARGEST = 10  # a held-out group has at most 10 pairs or 1/20 of the set, because similar pairs measure little
+LARGEST = 10  # maximum pairs of a held-out group; in large sets, 1/20 of the set. Similar pairs measure little
 
 
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:
@@ -81,17 +81,17 @@ def groups(src: Hashes, tgt: Hashes) -> Ints:
 
 
 def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArray[np.bool_]) -> None:
-    """Choose groups evenly from the candidate pairs, and mark them in `taken`. They have at most `wanted` pairs in all.
+    """Choose groups evenly from the candidate pairs, with at most `wanted` pairs in all. Mark the groups in `taken`.
 
-    `group` has the group of each candidate pair. `sizes` and `taken` are indexed by group. The candidates are divided
-    into `wanted` intervals, and each interval gives about one pair. The first interval starts at `phase` (0 to 1) times
+    `group` is the group of each candidate pair. `sizes` and `taken` are indexed by group. The candidates are divided
+    into `wanted` intervals, and about one pair is taken from each. The first interval starts at `phase` (0 to 1) times
     the length of an interval.
     """
     count = 0
     starts = ((np.arange(wanted + 1) + phase) * len(group) / wanted).astype(int)
     for number, (start, end) in enumerate(itertools.pairwise(starts)):
         if count > number:
-            continue  # an earlier interval has given several pairs
+            continue  # a group of several pairs from an earlier interval makes up for this interval
         for candidate in group[start:end]:
             if not taken[candidate] and count + sizes[candidate] <= wanted:
                 taken[candidate] = True
@@ -119,11 +119,11 @@ def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Ite
 def held_out_pairs(
     corpus: schema.Corpus, map_chunks: Map, open_named: Callable[[], Mapping[int, RawText]] = dict
 ) -> dict[str, list[HeldOutPair]]:
-    """Return, for each set that the recipe does not name, the pairs that `hold_out` takes.
+    """Return the pairs to hold out for each set that the recipe does not name.
 
     dev and test are taken from the user's text, general from the general text. Pairs that cleaning drops do not count,
     and only the first of several equal pairs is held out. `map_chunks` may use several processes. Each call of
-    `open_named` opens the named corpora in corpus.sources. This takes about 100 bytes of memory per pair.
+    `open_named` opens the named corpora in corpus.sources. Holding out takes about 100 bytes of memory per pair.
     """
     named = held_out_files(corpus)
     by_source = {entry.split for entry in corpus.sources}

@@ -18,11 +18,12 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import is_live
 from nmt_cli.system.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
-HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}  # ours -> theirs
+# Our name of a split -> its names on the hub.
+HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}
 
 
 class HubSource(Source):
-    """WMT14 at its pinned commit, or hub:OWNER/NAME at a revision, by default the newest commit."""
+    """WMT14 at its pinned commit, or hub:OWNER/NAME at a given revision or else at the newest commit."""
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None) -> None:
         super().__init__(corpus, mirror)
@@ -112,7 +113,7 @@ class HubSource(Source):
 
     def _builder(self, datasets: Any) -> Any:
         """Return the builder of the data set at its revision."""
-        if os.path.lexists(self.repository):  # the package `datasets` would read it instead of the hub
+        if os.path.lexists(self.repository):  # the package `datasets` would read this path instead of the hub
             name = self.repository
             raise UsageError(f"the local path {name} hides corpus hub:{name}. Rename it, or run in another directory")
         builder = datasets.load_dataset_builder(self.repository, self.corpus.config, revision=self.revision)

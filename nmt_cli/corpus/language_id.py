@@ -33,7 +33,7 @@ def is_installed() -> bool:
     return _eldc() is not None
 
 
-@functools.lru_cache(2)  # several filters in turn need the languages of both sides of a pair
+@functools.lru_cache(2)  # the two sides of a pair, which several filters check in turn
 def _guess(line: str) -> Guess:
     detector = _eldc()
     assert detector
@@ -66,7 +66,7 @@ def tells_apart(src: str, tgt: str) -> bool:
 
 
 def is_foreign(line: str, language: str) -> bool:
-    """Return whether the detector is sure that a line is in another language. It never is for very short lines."""
+    """Return whether the detector is sure that a line is in another language. It is never sure of very short lines."""
     guess = _guess(line)
     return guess.is_sure and guess.language not in _accepted(language)
 

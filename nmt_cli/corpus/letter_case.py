@@ -8,10 +8,11 @@ import unicodedata
 
 from nmt_cli.corpus.languages import base_of
 
-_DOTLESS = "tr", "az", "crh", "tt", "gag"  # languages with the pairs i, İ and ı, I
+_DOTLESS = "tr", "az", "crh", "tt", "gag"  # languages in which i becomes İ, and ı becomes I
 _GREEK_WORD = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]+")
-_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # in decomposed text; capitals lose them
-# Two vowels that are not a diphthong, since the first has an accent. In capitals, the second gets a diaeresis instead.
+_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # in decomposed text; not written in capitals
+# An accent on the first of two vowels shows that they are not a diphthong. In capitals, the second vowel gets a
+# diaeresis instead.
 _HIATUS = re.compile("([ΑΕΗΟ])(?:[\u0313\u0314]?[\u0300\u0301\u0342])([ΙΥ])(?![\u0300-\u036f])")
 _WORD_START = re.compile(r"(?<![\w'’])[^\W\d_]")
 _WORD_REST = re.compile(r"[\w'’]*")
@@ -26,7 +27,7 @@ def lower(text: str, language: str) -> str:
 
 
 def upper(text: str, language: str) -> str:
-    """Return a text in upper case. It may be longer, since ß becomes SS. Georgian text has no upper case."""
+    """Return a text in upper case. The result may be longer, since ß becomes SS. Georgian text has no upper case."""
     base = base_of(language)
     if base == "ka":
         return text

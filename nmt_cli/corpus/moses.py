@@ -1,6 +1,6 @@
-"""Normalize and tokenize text by Moses rules, and lower-case it, as for older published results.
+"""Normalize and tokenize text by Moses rules, and lower-case it, as in older publications.
 
-Unlike Moses, this does not escape special characters as entities.
+Unlike Moses, this module does not escape special characters as entities.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,7 +1,7 @@
 """Moses tokens, split by subword-nmt: the tokenizer of Argos packages with `bpe.model`.
 
-Encodes and decodes as argostranslate does (argostranslate/tokenizer.py). A token that another one continues ends with
-`@@`. The file is JSON: the language, subword-nmt's codes, and the tokens in the order of their ids.
+Encodes and decodes as argostranslate does (argostranslate/tokenizer.py). A token ends with `@@` if its word continues in
+the next token. The tokenizer file is JSON: the language, subword-nmt's codes, and the tokens in the order of their ids.
 """
 
 import functools
@@ -19,16 +19,16 @@ PAD, UNK, EOS = SPECIAL = ("<pad>", "<unk>", "</s>")  # the tokens 0, 1 and 2
 CONTINUED = "@@"
 SPACE = "\u2581"
 END = "</w>"  # in codes: the end of a word
-VERSIONS = ("0.1", "0.2")  # of codes; since 0.2 the end of a word belongs to its last character
+VERSIONS = ("0.1", "0.2")  # versions of codes; since 0.2, END is not a symbol of its own, but follows the last character
 MAX_MERGES = 200_000  # subword-nmt learns 10,000 to 100,000
 CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40
 LONGEST = 500  # characters; longer words are cut, because sacremoses takes quadratic time for some of them
-MOST_FIRST = 2  # tokens such as >>deu<< at the beginning of a source: its target language and a tag
+MOST_FIRST = 2  # maximum number of tokens such as >>deu<< at the beginning of a source: its target language and a tag
 _FIRST_TOKEN = re.compile(r"(>>[^<> ]+<<)(?: |$)")
 
 
 def is_moses_file(data: bytes) -> bool:
-    """Return whether the content of a tokenizer file is of this kind. SentencePiece's files never begin like JSON."""
+    """Return whether a tokenizer file has this format. SentencePiece's files never begin with a brace."""
     return data.startswith(b"{")
 
 
@@ -39,7 +39,7 @@ def to_bytes(language: str, codes: str, tokens: Sequence[str], hidden: Sequence[
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """Return the values of a tokenizer file. Raise DataError if they have other types."""
+    """Return the values of a tokenizer file. Raise DataError if a value has the wrong type."""
     values = artefact.read_json(file)
     texts: list[Any] = [values.get("language"), values.get("codes")]
     for name in ("tokens", "hidden"):
@@ -54,7 +54,7 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 class Codes:
-    """The merges that subword-nmt learned, those learned first before the others."""
+    """The merges that subword-nmt learned, in the order in which it learned them."""
 
     def __init__(self, text: str, file: Path) -> None:
         """Parse codes. `file` is named in errors."""
@@ -74,13 +74,13 @@ class Codes:
             self._ranks.setdefault((left, right), number)
 
     def split(self, word: str) -> list[str]:
-        """Return the parts of a word after all merges. Takes time n log n in its length.
+        """Return the parts of a word after all merges. Takes O(n log n) time for a word of n characters.
 
-        As in subword-nmt, each step merges all occurrences of one pair, from left to right, before new pairs count.
+        As in subword-nmt, each step merges all occurrences of one pair, from left to right, before any new pair.
         """
         symbols = [*word, END] if self._separate_end else [*word[:-1], word[-1] + END]
         following, preceding = [*range(1, len(symbols) + 1)], [*range(-1, len(symbols) - 1)]
-        symbols.append("")  # merges with nothing, as an emptied symbol
+        symbols.append("")  # sentinel: empty symbols are never merged
         heap = list[tuple[int, int]]()
 
         def rank(left: int) -> int | None:
@@ -130,12 +130,13 @@ class MosesBpe:
         self._normalizer = MosesPunctNormalizer(language)
         self._tokenizer = MosesTokenizer(language)
         self._detokenizer = MosesDetokenizer(language)
-        # sacremoses makes a set of all letters for each word that ends with a full stop, which takes a millisecond.
+        # For each word that ends with a full stop, sacremoses builds a set of all letters, which takes a millisecond.
+        # These replacements use one set for all words.
         alpha, lower = map(frozenset, (self._tokenizer.IsAlpha, self._tokenizer.IsLower))
         self._tokenizer.isanyalpha = lambda text: not alpha.isdisjoint(text)
         self._tokenizer.islower = lower.issuperset
         self._cached_parts = functools.lru_cache(CACHED_WORDS)(self._codes.split)
-        self._text = functools.lru_cache(64)(self._detokenized)  # `decode` and `spell` need the same
+        self._text = functools.lru_cache(64)(self._detokenized)  # `decode` and `spell` ask for the same text
 
     def get_piece_size(self) -> int:
         return len(self._names)

@@ -1,6 +1,6 @@
 """Multi30k: six small gzip files, downloaded one by one or taken from a mirror.
 
-catalog.py has their address and hashes.
+Their address and hashes are in catalog.py.
 """
 
 import http.client

@@ -27,7 +27,7 @@ from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe.cleaning import Cleaning
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
-LABELS = "labels"  # target language of recipes/parsing.yaml; nearly all lines of labels are near-duplicates
+LABELS = "labels"  # target language of recipes/parsing.yaml; nearly all lines of parse labels are near-duplicates
 SEVERAL_ZEROS = re.compile("0+")
 Flags = npt.NDArray[np.uint8]  # one byte per held-out line; its bits are the kinds of matches in the training text
 
@@ -94,8 +94,8 @@ class Index:
         unknown = size - len(known)  # number of words that no held-out line has; these count as the rarest words
         for rarer_words, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
-                # Near-duplicates with one of the rarer words are candidates already. The others share at most
-                # size - rarer_words words with the line. This limits the size of their word sets.
+                # Held-out lines that share a rarer word are already candidates. Other lines share at most
+                # size - rarer_words words with this line, which limits the size of their word sets.
                 most = 8 * (size - rarer_words) // 3 - size
                 first, end = bisect.bisect_left(sizes, needed), bisect.bisect_right(sizes, most)
                 candidates.update(self._lines[rank][first:end])
@@ -144,7 +144,7 @@ def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
 
 
 def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
-    """Return, for each split, the numbers of lines that have duplicates and near-duplicates in the training text.
+    """Return, for each split, how many of its lines have duplicates and near-duplicates in the training text.
 
     `near_lines` lists the line numbers (from 1) of the lines with near-duplicates.
     """

@@ -67,7 +67,7 @@ def decompressing(packed: Any, name: str) -> Iterator[io.BufferedReader]:
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise _corrupt(name, error) from None
     except OSError as error:
-        if error.errno is None and suffix in COMPRESSIONS:  # bz2 and zstd raise this for corrupt data
+        if error.errno is None and suffix in COMPRESSIONS:  # bz2 and zstd raise a bare OSError for corrupt data
             raise _corrupt(name, error) from None
         raise
 
@@ -88,7 +88,7 @@ def _decompressed(packed: Any, suffix: str) -> Any:
 
 @contextlib.contextmanager
 def compressing(raw: IO[bytes], name: str) -> Iterator[IO[bytes]]:
-    """Yield a file that writes to `raw`, in the compressed format that `name` has as its suffix, if any.
+    """Yield a file that writes to `raw`, compressed if `name` ends with one of COMPRESSIONS.
 
     The same data always give the same bytes.
     """

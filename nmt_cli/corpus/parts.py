@@ -1,4 +1,4 @@
-"""Parts of a corpus that several machines prepare together, in a directory that they share.
+"""Parts of a corpus that several machines prepare together in a shared directory.
 
 A part is a run of about PART_PAIRS consecutive training pairs. Each step of the preparation writes directories, some of
 them for each part N or for each bucket B of hashes:
@@ -7,11 +7,11 @@ job            the settings and input files, which must be the same for all shar
 held-out       the dev and test pairs
 cleaned/N      cleaned text of part N, and the hashes of its pairs in ascending order
 text           the number of parts, written once a shard has read the whole text
-repeated/B     positions in the whole cleaned text of pairs that equal an earlier pair, for hashes in bucket B
+repeated/B     positions, in the whole cleaned text, of pairs with a hash in bucket B that equal an earlier pair
 tokenizer      the tokenizer, and the held-out text
 encoded/N      token ids of part N
 
-Each directory appears in one rename, with a manifest of the hashes of its files, and never changes.
+Each directory is put in place by one rename, and never changes. Its manifest contains the hashes of its files.
 """
 
 import functools
@@ -36,7 +36,7 @@ Positions = npt.NDArray[np.uint64]  # of pairs in the whole cleaned text
 
 
 def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None:
-    """Commit a directory with these files, unless another shard has just committed it with the same files."""
+    """Commit a directory with these files, unless another shard has just committed it."""
     try:
         sealed = {"entries": entries, "digest": artefact.digest(entries)}
         with artefact.staged(target, KIND, sealed, own_name=True) as stage:
@@ -51,8 +51,8 @@ def entries_of(directory: Path, *, content: bool = False, later: Path | None = N
     """Return the entries of a committed directory.
 
     Raises DataError if the entries or the sizes of the files have changed. With `content`, the hashes of the files are
-    checked, too. `later` is a directory made from these files, perhaps after they were damaged. The error advises
-    removing it, too.
+    checked, too. `later` is a directory that was made from these files and may contain the same damage, so the error
+    advises removing both.
     """
     try:
         manifest = artefact.verify(directory, KIND, content=content)
@@ -77,7 +77,7 @@ def numbered(directory: Path, number: int) -> Path:
 
 
 def plain(stats: CleaningStats) -> dict[str, Any]:
-    """Return counts as JSON values, for `stats_of`."""
+    """Return counts as JSON values, which `stats_of` converts back."""
     kept = {str(part): count for part, count in stats.kept.items()}
     counts = {"read": stats.read, "dropped": dict(stats.dropped), "kept": kept}
     by_part = [[*key, count] for key, count in stats.by_part.items()]
@@ -87,7 +87,7 @@ def plain(stats: CleaningStats) -> dict[str, Any]:
 
 
 def stats_of(values: dict[str, Any]) -> CleaningStats:
-    """Return counts from the JSON values of `plain`."""
+    """Return the counts in JSON values that `plain` returned."""
     stats = CleaningStats(int(values["read"]), first_line=values["first_line"], turned=int(values["turned"]))
     stats.dropped.update(values["dropped"])
     stats.kept.update({int(part): count for part, count in values["kept"].items()})
@@ -114,7 +114,7 @@ class Cleaned:
     """The cleaned text of all parts."""
 
     directory: Path  # of the preparation
-    starts: tuple[int, ...]  # position of the first pair of each part, and the number of all pairs
+    starts: tuple[int, ...]  # position of the first pair of each part, followed by the total number of pairs
     ends: store.Lengths  # position where each part of the corpus ends
     drops_duplicates: tuple[bool, ...]  # for each part of the corpus
 
@@ -134,7 +134,7 @@ class Cleaned:
     def find_repeated(self, bucket: int) -> Positions:
         """Return the ascending positions of pairs that equal an earlier pair and have a hash in this bucket.
 
-        Leave out parts of the corpus that keep such pairs.
+        Leave out parts of the corpus that keep duplicates.
         """
         found, positions = [np.zeros((0, 2), "<u8")], [np.zeros(0, np.uint64)]
         for part in range(self.parts):
@@ -188,7 +188,7 @@ class Cleaned:
 
 
 def _before(hashes: npt.NDArray[np.uint64], bound: int) -> int:
-    """Return how many of the sorted hashes have a first half below `bound`."""
+    """Return how many of the sorted hashes begin with a number below `bound` in their first 8 bytes."""
     first, end = 0, len(hashes)
     while first < end:  # numpy's search would read the whole file
         middle = (first + end) // 2

@@ -1,4 +1,4 @@
-"""Turn raw text into a prepared corpus (the command `nmt prepare`). An incomplete corpus never appears."""
+"""Turn raw text into a prepared corpus (the command `nmt prepare`). A failure leaves no incomplete corpus."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ class PrepareOptions:
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     """Prepare a corpus in the directory `out`, or verify the corpus that is already there. Return `out`.
 
-    After an error, there is no incomplete corpus.
+    An error leaves no incomplete corpus.
     """
     source = sources.source_of(corpus, options.mirror)
     filters.check(corpus)
@@ -101,10 +101,10 @@ def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
     except DataError as error:
         raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
     corpus = source.corpus
-    # If an older version of nmt did not store a setting, the corpus was prepared with its default value.
+    # A setting that an older version of nmt did not store had its default value.
     stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
     differences = loading.differences(stored, prepared_settings(corpus))
-    prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}  # names, as two files may be exchanged
+    prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}  # names, to notice exchanged files
     reused = reused_tokenizer(corpus)
     files = source.local_files() + reused + reused_words(corpus) + synthetic.files_of(corpus)
     changed = [file for file in files if (file.name, artefact.sha256(file)) not in prepared]
@@ -127,7 +127,7 @@ def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
             del entry["weight"]
             for name in names:
                 if entry[name] is None:
-                    del entry[name]  # corpora of older versions do not have the setting
+                    del entry[name]  # corpora from older versions lack this setting
     return settings
 
 
@@ -221,7 +221,7 @@ def open_text(source: Source, out: Path, work: Path) -> RawText:
 
 
 def held_out_hashes(held_out: HeldOut, corpus: schema.Corpus) -> frozenset[bytes]:
-    """Return the hashes of the held-out pairs, which training text must not have."""
+    """Return the hashes of the held-out pairs, which the training text must not contain."""
     settings = (section.cleaning for section in corpus.trained)
     return cleaning.held_out_hashes(held_out_sets.plain_pairs(held_out), *settings)
 
@@ -326,7 +326,7 @@ def reused_words(corpus: schema.Corpus) -> list[Path]:
 
 
 def hold_out_pairs(source: Source, text: RawText, out: Path, work: Path, options: PrepareOptions) -> HeldOut:
-    """Return the pairs of each held-out set. `hold_out` takes some of the sets from the training text."""
+    """Return the pairs of each held-out set, from its own files or else taken from the training text by `hold_out`."""
     corpus, open_named = source.corpus, partial(source.open_named, out.parent / "downloads", work / "input")
     held_out = {split: held_out_set(text, split, corpus) for split in text.splits if split != "train"}
     with stages.Pool(options.processes) as pool:
@@ -334,7 +334,10 @@ def hold_out_pairs(source: Source, text: RawText, out: Path, work: Path, options
 
 
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
-    """Return the pairs of a held-out set with its own files. Only a BOM and the CR of line ends are removed."""
+    """Read a held-out set from its own files. Remove a BOM and the CR of line ends, and change nothing else.
+
+    Line feeds within a line, as in parquet files, become spaces.
+    """
     pairs, source = list[HeldOutPair](), text.splits[split]
     raw_pairs = (
         (*raw, corpus.of_source(chunk.source))
@@ -355,7 +358,7 @@ def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldO
 
 
 def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
-    """Yield the first `limit` training pairs. If there are fewer, or no limit, check their number at the end."""
+    """Yield the first `limit` training pairs, or all of them. If all were read, check their number at the end."""
     rows = 0
     for chunk in checked_chunks(text, "train"):
         if limit and rows + len(chunk.src) >= limit:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 Row = tuple[bytes | None, bytes | None, float | None]  # source, target (None: longer than MAX_LINE_BYTES), score
-Piece = tuple[int, int, int, Any]  # number of the first line or row, rows, approximate size in bytes, content
+Piece = tuple[int, int, int, Any]  # number of the first line or row, number of rows, approximate bytes, content
 Parse = Callable[[int, Any], Iterable[Row]]  # takes the number and the content of a piece
 
 

@@ -16,7 +16,7 @@ MOST_COUNTED = 1 << 30  # bytes of text; a dry run does not count the lines of l
 
 @dataclass(frozen=True)
 class Split:
-    """One of "train", "dev", "test" and "general", to be read once."""
+    """One of "train", "dev", "test" and "general". It can be read only once."""
 
     name: str  # for messages
     chunks: Iterable[Chunk]
@@ -25,20 +25,20 @@ class Split:
 
 @dataclass(frozen=True)
 class RawText:
-    """The text of a corpus, to be read once."""
+    """The text of a corpus. It can be read only once."""
 
     origin: str
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # local files that hold the text
-    advice: str | None = None  # what to do about a wrong number of rows; if None, there is only a warning
+    advice: str | None = None  # for an error about a wrong number of rows; None: only warn
     hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of files that were read to the end
 
 
 def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows") -> Iterator[Chunk]:
     """Yield the pairs of a split, then check their number.
 
-    If it is wrong, raise DataError with the advice of `text`, or only warn if `text` has none. `setting` is the setting
-    that accepts another number of training pairs, if there is one.
+    If the number is wrong, raise DataError with the advice of `text`, or only warn if `text` has none. `setting` names
+    the setting, if any, with which the user can accept another number of training pairs.
     """
     rows, expected = 0, text.splits[split].rows
     for chunk in text.splits[split].chunks:
@@ -55,7 +55,7 @@ def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows
 class Source(ABC):
     """A source of raw text for one corpus section, perhaps from a local mirror instead of the network."""
 
-    generated: bool = False  # no person wrote the text
+    generated: bool = False  # True: a program made up the text
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None) -> None:
         self.corpus = corpus
@@ -72,7 +72,7 @@ class Source(ABC):
         """Address, directory or description of the source."""
 
     def open_named(self, downloads: Path, work: Path) -> Mapping[int, RawText]:
-        """Open the named corpora in entries of corpus.sources, as `open` does. Return their texts by entry."""
+        """Open the named corpora in corpus.sources, as `open` does. Return their texts by the index of the entry."""
         return {}
 
     @abstractmethod
@@ -81,11 +81,11 @@ class Source(ABC):
 
     @abstractmethod
     def local_files(self) -> list[Path]:
-        """Return the files that hold the text without a download: the files of the user or of the mirror."""
+        """Return the local files that hold the text: the user's files, or those of the mirror."""
 
     @abstractmethod
     def published_size(self) -> Size:
-        """Return the size of text that is not on this machine."""
+        """Return the known size of a text that has no local files."""
 
     def size(self) -> Size:
         """Estimate the size of the text without reading it."""

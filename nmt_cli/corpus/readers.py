@@ -24,11 +24,11 @@ class Chunk(NamedTuple):
 
     src: Sequence[bytes | None]
     tgt: Sequence[bytes | None]
-    repetition: int = 0  # how many times the corpus lists the same two files before: 0 and 1 for [a, a]
+    repetition: int = 0  # how often the corpus lists the same two files before this entry: 0 and 1 for [a, a]
     source: int | None = None  # index in corpus.sources
     part: int = 0  # number of the part in the manifest
     scores: Sequence[float | None] = ()  # the scores of the pairs, if the source has a column of scores
-    languages: tuple[str, str] | None = None  # of synthetic text, whose sources already have their first tokens
+    languages: tuple[str, str] | None = None  # only for synthetic text, whose sources already have their first tokens
 
 
 def check_plain(data: bytes, name: str) -> None:
