@@ -1,7 +1,8 @@
 """Moses tokens, split by subword-nmt: the tokenizer of Argos packages with `bpe.model`.
 
-Encodes and decodes as argostranslate does (argostranslate/tokenizer.py). A token ends with `@@` if its word continues in
-the next token. The tokenizer file is JSON: the language, subword-nmt's codes, and the tokens in the order of their ids.
+Encodes and decodes as argostranslate does (argostranslate/tokenizer.py). A token ends with `@@` if the next token
+continues its word. The tokenizer file is JSON: the language, subword-nmt's codes, and the tokens in the order of their
+ids.
 """
 
 import functools
@@ -19,7 +20,7 @@ PAD, UNK, EOS = SPECIAL = ("<pad>", "<unk>", "</s>")  # the tokens 0, 1 and 2
 CONTINUED = "@@"
 SPACE = "\u2581"
 END = "</w>"  # in codes: the end of a word
-VERSIONS = ("0.1", "0.2")  # versions of codes; since 0.2, END is not a symbol of its own, but follows the last character
+VERSIONS = ("0.1", "0.2")  # versions of codes; since 0.2, END is no separate symbol, but follows the last character
 MAX_MERGES = 200_000  # subword-nmt learns 10,000 to 100,000
 CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40
 LONGEST = 500  # characters; longer words are cut, because sacremoses takes quadratic time for some of them

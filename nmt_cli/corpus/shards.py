@@ -1,8 +1,8 @@
-"""Prepare a corpus on several machines, in a directory that they share (the command `nmt prepare --shard I/N`).
+"""Prepare a corpus on several machines, in a shared directory (the command `nmt prepare --shard I/N`).
 
 The result is the same, byte for byte, as on one machine. Each shard cleans and encodes every N-th part of the text, and
 finds repeated pairs in every N-th bucket of hashes (see parts.py). Shard 1 also trains the tokenizer and joins the
-parts. If a shard is killed, its finished parts stay. Any shard may run again, even with another N.
+parts. If a shard is killed, its finished parts are kept. Any shard may run again, even with another N.
 """
 
 import functools
@@ -42,17 +42,17 @@ from nmt_cli.system import console
 from nmt_cli.system.errors import BusyError, OutputError, UsageError, from_os_error
 
 POLL_SECONDS = 5.0
-WORK = {  # step -> words for its unfinished work in messages
+WORK = {  # step -> description of its unfinished work in messages
     "cleaned": "parts are not cleaned",
     "repeated": "buckets of hashes are not compared",
     "encoded": "parts are not encoded",
 }
-MOST_NAMED = 8  # shards that a message lists
+MOST_NAMED = 8  # maximum number of shards that a message lists
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which shard this process is, of how many."""
+    """The share of this process in the work of all shards."""
 
     number: int  # number of this shard, from 1
     workers: int  # number of shards
@@ -158,7 +158,7 @@ class _Shard:
         return "" if present else f"the tokenizer is not trained yet. Run --shard {self._name(1)}"
 
     def _wait_for(self, waiting: Callable[[], str]) -> None:
-        """Wait until other shards have finished a step, so that `waiting` returns "".
+        """Wait for other shards to finish a step. Return when `waiting` returns "".
 
         Raises BusyError at once if this shard does not wait.
         """
@@ -217,10 +217,10 @@ class _Shard:
         self._translate(held_out)
         files, drops = prepare.make_synthetic(self.source, self.out, self.work, held_out, self.options)
         hashes = prepare.held_out_hashes(held_out, self.corpus)
-        read = [0]  # number of parts; a list, so that `jobs` can change it
+        read = [0]  # number of parts so far; a list, so that `jobs` can change it
 
         def jobs() -> Iterator[tuple[int, Chunk]]:
-            pairs = parts.PART_PAIRS  # with this number, the first chunk begins part 0
+            pairs = parts.PART_PAIRS  # as if a part were full, so that the first chunk begins part 0
             for chunk in prepare.training_text(text, files, self.corpus):
                 if pairs >= parts.PART_PAIRS:
                     read[0] += 1
@@ -294,7 +294,7 @@ class _Shard:
         """On shard 1, train the tokenizer, and store it in one directory with the held-out text."""
         if self.share.number > 1 or artefact.present(self.directory / "tokenizer"):
             return
-        held_out_files = (self.directory / "held-out").glob("*.???")  # without manifest.json
+        held_out_files = (self.directory / "held-out").glob("*.???")  # all files except manifest.json
         files = {file.name: file.read_bytes() for file in held_out_files}
         if self.reused:
             tokenizer.copy(self.reused[0], self.work / "tokenizer.model")

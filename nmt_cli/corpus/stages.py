@@ -31,7 +31,7 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 Lengths = store.Lengths
 Repeated = npt.NDArray[np.bool_]  # for each pair, whether it equals an earlier one
-TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target lines, number of their part
+TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target lines, repeated, number of the part
 SERIAL_JOBS = 8  # fewer jobs take less time than the start of worker processes
 STOPPING = {signal.SIGINT, signal.SIGTERM}
 SAMPLE_PAIRS = 1_000_000  # random pairs that the tokenizer is trained on
@@ -76,7 +76,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     """
 
     def __init__(self, workers: int) -> None:
-        self.alone = multiprocessing.current_process().daemon  # a daemon may not start processes
+        self.alone = multiprocessing.current_process().daemon  # daemon processes cannot start processes
         self.workers = workers
         self._processes = dict[Any, Any]()  # keyed by the parent's end of the pipe
 
@@ -100,10 +100,10 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 worker_end.close()  # now only the worker has this end open, so the pipe closes when the worker ends
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Yield `function(job)` for each job, in order. Each worker gets every n-th job, where n is their number.
+        """Yield `function(job)` for each job, in order. The workers get jobs in turn.
 
-        An error of a job is raised in place of its result. An error of the iterator `jobs` is raised after the results
-        of all earlier jobs. A daemon process cannot have workers, so it calls the function itself.
+        An error in a job is raised in place of its result. An NmtError from the iterator `jobs` is raised after the
+        results of all earlier jobs. A daemon process cannot have workers, so it calls the function itself.
         """
         if self.alone:
             yield from map(function, jobs)
@@ -141,7 +141,7 @@ def clean(
 ) -> tuple[Repeated, CleaningStats]:
     """Clean the pairs and write them to the files `src` and `tgt` in `directory`.
 
-    Return which pairs are repeated, and the numbers of dropped pairs. `held_out` has the hashes of dev and test pairs.
+    Return which pairs are repeated, and counts of dropped pairs. `held_out` contains the hashes of dev and test pairs.
     """
     stats, total = CleaningStats(), None if corpus.synthetic else corpus.limit or corpus.rows
     with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
@@ -160,7 +160,7 @@ def clean(
 
 
 def find_repeated(file: Path, wanted: bool) -> Repeated:
-    """Return, for each 16-byte hash in `file`, whether it equals an earlier hash. If not `wanted`, return only False.
+    """Return, for each 16-byte hash in `file`, whether it equals an earlier hash. If not `wanted`, all are False.
 
     To limit memory, each pass over the file compares only the hashes with one remainder, modulo the number of passes.
     """
@@ -180,7 +180,7 @@ def find_repeated(file: Path, wanted: bool) -> Repeated:
 def spans(start: int, end: int, ends: Lengths) -> Iterator[tuple[int, int, int]]:
     """Divide a range of positions in the cleaned text into chunks, each within one part of the corpus.
 
-    `ends` has the position where each part ends. Yield the first position, the end and the part of each chunk.
+    `ends` are the end positions of the parts. Yield the first position, the end and the part of each chunk.
     """
     cuts = sorted({*range(start, end, CHUNK), *ends[(start < ends) & (ends < end)].tolist(), end})
     for first, last in itertools.pairwise(cuts):
@@ -195,13 +195,13 @@ def _chunks(directory: Path, repeated: Repeated, ends: Lengths) -> Iterator[Text
 
 
 def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
-    """Yield both sides of about SAMPLE_PAIRS random pairs that repeat no earlier one, or of all such pairs if fewer."""
+    """Yield both sides of about SAMPLE_PAIRS random distinct pairs, or of all distinct pairs if there are fewer."""
     chunks = _chunks(directory, repeated, np.array([len(repeated)]))
     yield from sampled(chunks, int((~repeated).sum()), seed)
 
 
 def sampled(chunks: Iterable[TextChunk], distinct: int, seed: int) -> Iterator[str]:
-    """Yield the lines of `sample` from the chunks of a text, which has `distinct` pairs that are not repeated."""
+    """Yield the lines of `sample` from the chunks of a text. `distinct` is its number of distinct pairs."""
     rng = np.random.default_rng(seed)
     share = SAMPLE_PAIRS / max(1, distinct)
     for src, tgt, repeats, _ in chunks:
@@ -249,8 +249,8 @@ def encode_chunk(
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], store.Lengths, CleaningStats, near_duplicates.Flags]:
     """Drop pairs that are repeated, too long or uneven in length, and encode the rest of a chunk.
 
-    Return the concatenated ids of each side, with EOS, and the lengths of the sentences of each side. Then return the
-    indices of the kept pairs, the numbers of dropped pairs, and the flags of near-duplicates among the kept pairs.
+    Return the concatenated ids of each side, with EOS; the sentence lengths of each side; the indices of the kept
+    pairs; counts of the dropped pairs; and the flags of held-out lines with near-duplicates among the kept pairs.
     """
     src, tgt, repeats, part = chunk
     settings = corpus.trained[part].cleaning
@@ -299,10 +299,10 @@ def pairs_of_parts(positions: Lengths, ends: Lengths) -> Lengths:
 def encode(
     text: Path, repeated: Repeated, parts: Lengths, model: Path, corpus: schema.Corpus, pool: Pool
 ) -> tuple[dict[str, int], Lengths, CleaningStats, dict[str, dict[str, Any]]]:
-    """Encode the cleaned text, and write the ids to the directory of `model`. The held-out text is there, too.
+    """Encode the cleaned text, and write the ids to the directory of `model`, which also holds the held-out text.
 
-    `parts` holds the number of pairs in each part of the text. Return the number of tokens of each side, the number of
-    remaining pairs in each part, the numbers of dropped pairs, and a summary of near-duplicates for each split.
+    `parts` is the number of pairs in each part of the text. Return the number of tokens of each side, the number of
+    remaining pairs in each part, counts of dropped pairs, and a summary of near-duplicates for each split.
     """
     sides, flags = load_afresh(model, corpus)
     ends = np.cumsum(parts)

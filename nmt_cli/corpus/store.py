@@ -1,13 +1,13 @@
 """Read and write prepared corpora. The directory of a corpus has a manifest and these files:
 
-train.src.ids  train.tgt.ids          the token ids of all sentences with EOS after each, little-endian uint16 or uint32
+train.src.ids  train.tgt.ids          the token ids of all sentences, each ended by EOS, little-endian uint16 or uint32
 train.src.offsets  train.tgt.offsets  where each sentence starts, and where the last one ends, little-endian int64
 tokenizer.model                       the SentencePiece tokenizer
 tokenizer.target.model                a separate tokenizer for target text, in some corpora
 tokenizer.words                       the words of the source text and their counts, if corpus.tokenizer.words is true
 dev.src dev.tgt test.src test.tgt     held-out text in UTF-8, one sentence per line
 general.src general.tgt               another held-out set, in some corpora
-cleaning.json                         the numbers of dropped pairs, and of near-duplicates of held-out lines
+cleaning.json                         counts of dropped pairs, and of held-out lines with near-duplicates
 """
 
 import contextlib
@@ -67,7 +67,7 @@ class Side:
 
 
 def lines_by_pair(manifest: dict[str, Any], split: str) -> dict[tuple[str, str], list[int]]:
-    """Return, for each pair of languages, the indices of its lines in a held-out set. Return {} for a single pair."""
+    """Return, for each language pair, the indices of its lines in a held-out set. Return {} if there is only one."""
     found, start = dict[tuple[str, str], list[int]](), 0
     for src, tgt, count in manifest.get("languages", {}).get(split, []):
         found.setdefault((src, tgt), []).extend(range(start, start + count))
@@ -108,12 +108,12 @@ class Corpus:
         return math.ceil(np.quantile(nearest, position - before))
 
     def in_epoch(self, number: int) -> "Corpus":
-        """Return the training text of an epoch (from 0). Lines keep their numbers, and some lines may be empty."""
+        """Return the training text of an epoch, counted from 0. Its lines have the same numbers, but may be empty."""
         return self
 
     @property
     def parts(self) -> list[int]:
-        """The number of pairs in each part of the corpus, such as a file. A corpus of an old version is one part."""
+        """The number of pairs in each part of the corpus, such as a file. Corpora of old versions have one part."""
         pairs = [int(part["pairs"]) for part in self.manifest.get("parts", [])]
         return pairs if sum(pairs) == len(self.src) else [len(self.src)]
 
@@ -123,7 +123,7 @@ class Corpus:
         return len(self.src)
 
     def lines_by_pair(self, split: str) -> dict[tuple[str, str], list[int]]:
-        """Call `lines_by_pair` for a held-out set of this corpus."""
+        """Return the result of the function `lines_by_pair` for a held-out set of this corpus."""
         return lines_by_pair(self.manifest, split)
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
@@ -157,7 +157,7 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Create one with nmt prepare, or pass --data DIR")
     manifest = artefact.verify(directory, KIND, content=content)
-    # Corpora of older versions always have one vocabulary for both sides.
+    # Corpora of older versions lack this entry, because both sides always have the same vocabulary.
     manifest.setdefault("source_vocabulary_size", manifest["vocabulary_size"])
     sides = list[Side]()
     for name, size in ("src", "source_vocabulary_size"), ("tgt", "vocabulary_size"):

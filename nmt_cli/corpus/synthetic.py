@@ -1,8 +1,8 @@
 """Make synthetic training pairs. One side is real text, and the other side is a model's translation of it.
 
 If a stronger model translates real source text, this is called distillation. If a reverse model translates real target
-text, it is called back-translation. A cache, keyed by model, options and text, keeps the translations, even if nmt is
-killed, so that each line is translated only once. Later stages clean the synthetic pairs like all others. Before
+text, it is called back-translation. Translations are kept in a cache, keyed by model, options and text, so that each
+line is translated only once, even if nmt is killed. Later stages clean the synthetic pairs like all others. Before
 `nmt prepare`, several machines can share the work of translating (see `translate_share`).
 """
 
@@ -53,7 +53,7 @@ def files_of(corpus: schema.Corpus) -> list[Path]:
 
 
 def token(tag: str) -> str:
-    """Return the token for a tag. It marks source lines, and looks like a target-language token."""
+    """Return the token that marks source lines with a tag. It looks like a target-language token."""
     return f">>{tag}<<"
 
 
@@ -128,7 +128,7 @@ def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     pairs = [(text.src, text.tgt) for text in model.trained]
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
-    unknown = ("src", "tgt")  # an imported model without language codes
+    unknown = ("src", "tgt")  # what an imported model has if its languages are unknown
     if not {wanted, unknown} & {*pairs}:
         have, need = (", ".join(f"{src} to {tgt}" for src, tgt in some) for some in (dict.fromkeys(pairs), [wanted]))
         raise DataError(f"{entry.model} translates {have}, but corpus.synthetic with side={entry.side} requires {need}")
@@ -203,7 +203,7 @@ def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path, target: s
 
 
 def _with_target(target: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines without line feeds. Put the target-language token before each line, unless it is ""."""
+    """Yield lines without line feeds. Put the target-language token, unless it is "", before each line."""
     return (f"{target} {line[:-1]}".lstrip() for line in lines)
 
 

@@ -1,7 +1,7 @@
 """Glossaries. A glossary lists source phrases with the accepted forms of their translations.
 
 Matching works on words. A word is a run of letters and digits, or any other single character; each Chinese or Japanese
-character is a word. A phrase matches if its words follow each other in the text. Matches do not overlap: the text is
+character is a word. A phrase matches if the text contains its words in sequence. Matches do not overlap: the text is
 scanned from its start, and the longest phrase that begins at a word wins. One accepted form anywhere in the translation
 satisfies a term, even if the phrase occurs several times: a pronoun may translate the second occurrence.
 """
@@ -18,7 +18,7 @@ from nmt_cli.system.errors import DataError
 
 _WORD = re.compile(rf"[^\W{WIDE}]+|[{WIDE}]|[^\w\s]")
 ANY = "any"  # flag of a term that ignores case
-MOST_WORDS = 50  # in a phrase or a form
+MOST_WORDS = 50  # maximum number of words in a phrase or a form
 
 Words = tuple[str, ...]
 
@@ -66,7 +66,7 @@ class Terms:
         self.terms = list(terms)
         self._exact = dict[Words, Term]()
         self._any_case = dict[Words, Term]()  # keyed by case-folded words
-        self._lengths = dict[str, list[int]]()  # case-folded first word -> lengths of its phrases, longest first
+        self._lengths = dict[str, list[int]]()  # case-folded word -> lengths of phrases that begin with it, longest first
         folded_phrases = dict[Words, Term]()  # case-folded phrase -> its first term
         for term in self.terms:
             phrase = words(term.source)
@@ -113,7 +113,7 @@ class Terms:
         return cls(terms, name)
 
     def find(self, text: str) -> list[Term]:
-        """Return the different terms in a normalized text."""
+        """Return the terms that occur in a normalized text, each once."""
         return list(dict.fromkeys(term for term, _, _ in self.spans(text)))
 
     def spans(self, text: str) -> Iterator[tuple[Term, int, int]]:

@@ -1,7 +1,7 @@
-"""Normalize text, and train and apply tokenizers of the library SentencePiece.
+"""Normalize text, and train and apply SentencePiece tokenizers.
 
 An imported model may have a separate SentencePiece model for target text, in `tokenizer.target.model`. Its vocabulary
-may differ from the source vocabulary. The files of an imported model may also be those of `moses_bpe.py`.
+may differ from the source vocabulary. An imported model may also have tokenizer files of the format in `moses_bpe.py`.
 """
 
 import functools
@@ -21,15 +21,15 @@ PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, for use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # target-language token at the beginning of a source
-MOST_FIRST = 2  # how many such tokens may begin a source: one for its target language, one for a tag
+MOST_FIRST = 2  # maximum number of such tokens: one for the target language, and one for a tag
 _FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # matches tokens that may continue a word
-# Control characters, spaces, and lone surrogates, which SentencePiece does not accept. Not ZWJ, ZWNJ and soft hyphens,
-# because they may be part of a word.
+# Control characters, spaces, and lone surrogates, which SentencePiece does not accept. ZWJ, ZWNJ and soft hyphens are
+# not included, because they may be part of a word.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
-# Scripts without spaces between words. In these, U+200B stays, because it separates words.
+# Scripts without spaces between words. U+200B is kept in these scripts, because it separates words.
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
 # Invisible characters that allow or forbid a line break, except U+200B in scripts without spaces.
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
@@ -38,7 +38,7 @@ _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also mat
 
 
 def first_tokens(pieces: Sequence[str]) -> int:
-    """Return the number of tokens at the beginning of a source that select a target language or are a tag."""
+    """Return the number of target-language and tag tokens at the beginning of a source."""
     return sum(1 for _ in itertools.takewhile(LANGUAGE.fullmatch, pieces[:MOST_FIRST]))
 
 
@@ -75,18 +75,18 @@ def normalize(line: str) -> str:
         line = bound_marks(line)
         if not unicodedata.is_normalized("NFC", line):
             line = bound_marks(unicodedata.normalize("NFC", line))  # again, because NFC splits some marks in two
-    if not line.isprintable():  # a fast test that most lines pass; _NOT_TEXT is never printable
+    if not line.isprintable():  # a fast test that most lines pass; _NOT_TEXT characters are not printable
         line = _NOT_TEXT.sub(" ", line)
     return " ".join(line.split())
 
 
 def writable(line: str) -> str:
-    """Strip a line and replace control characters by spaces, except tabs. This function is idempotent."""
+    """Strip a line, and replace control characters other than tabs with spaces. This function is idempotent."""
     return _NOT_WRITTEN.sub(" ", line).strip()
 
 
 def has_letter(text: str) -> bool:
-    """Return whether a text has a letter (Unicode category L). Ideographs are letters. Marks and numbers are not."""
+    """Return whether a text contains a letter (Unicode category L), such as an ideograph. Marks are not letters."""
     return any(map(str.isalpha, text))
 
 
@@ -165,7 +165,7 @@ def _sentencepiece(file: Path, data: bytes) -> Any:
 
 
 class Tokenizer:
-    """A loaded SentencePiece or Moses model with the special tokens of this package: PAD 0, UNK 1, EOS 2, no BOS.
+    """A loaded SentencePiece or Moses model.
 
     The ids of the special tokens must be 0 for PAD, 1 for UNK and 2 for EOS, without BOS. Raises DataError otherwise.
     """
@@ -188,7 +188,7 @@ class Tokenizer:
         return [[*side.encode([normalize(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
 
     def language(self, ids: list[int]) -> list[int]:
-        """Return the ids at the beginning of a source that select a target language or are a tag (`>>deu<< >>tm<<`)."""
+        """Return the ids of the target-language and tag tokens (`>>deu<< >>tm<<`) at the beginning of a source."""
         return ids[: first_tokens(self.tokens(ids[:MOST_FIRST]))]
 
     def encode_arrays(self, lines: list[str]) -> list[Any]:
@@ -227,7 +227,7 @@ class Tokenizer:
 
     @functools.cached_property
     def begins(self) -> bytes:
-        """One byte per token: 1 if it cannot continue a word, so the word before it is complete. EOS has 1."""
+        """One byte per token: 1 if the token, such as EOS, cannot continue a word, so the word before it is complete."""
         if self.moses:  # the last token of a word has no @@
             return b"\1" * self.vocabulary_size
         return bytes(not _WITHIN_WORD.match(token) for token in self.vocabulary)

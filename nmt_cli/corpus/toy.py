@@ -46,7 +46,7 @@ def read_splits() -> dict[str, Chunk]:
 
 
 def pronoun_accuracy(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> tuple[int, int]:
-    """Return how many sentences with "because it is too ..." have the right German pronoun, and how many there are.
+    """Count the sentences with "because it is too ...". Return how many have the right German pronoun, and the total.
 
     A pronoun is right if it equals the pronoun in the reference.
     """
