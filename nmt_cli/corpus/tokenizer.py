@@ -227,7 +227,10 @@ class Tokenizer:
 
     @functools.cached_property
     def begins(self) -> bytes:
-        """One byte per token: 1 if the token, such as EOS, cannot continue a word, so the word before it is complete."""
-        if self.moses:  # the last token of a word has no @@
+        """One byte per token: 1 if the token, such as EOS, cannot continue a word, so the word before it is complete.
+
+        In Moses models, all tokens have 1, because the last token of a word already ends the word: it has no @@.
+        """
+        if self.moses:
             return b"\1" * self.vocabulary_size
         return bytes(not _WITHIN_WORD.match(token) for token in self.vocabulary)

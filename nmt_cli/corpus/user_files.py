@@ -1,4 +1,4 @@
-"""The user's own parallel files, with general text mixed in on request, and named corpora beside them."""
+"""The user's own parallel files, with general text mixed in on request, and the named corpora in corpus.sources."""
 
 import codecs
 import math
@@ -18,14 +18,14 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import say
 from nmt_cli.system.errors import DataError
 
-MOST_REPEATS = 10  # of either text in a mix
+MOST_REPEATS = 10  # maximum repetitions of the user's text, and of the general text, in a mix
 
 
 class UserFilesSource(Source):
-    """The user's files, and the named corpora and hub data sets beside them in corpus.sources."""
+    """The user's files, and the named corpora and hub data sets in corpus.sources."""
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None, named: Mapping[int, Source] | None = None) -> None:
-        """`named` maps entries of corpus.sources to the sources of their text, unless it is in files."""
+        """`named` maps the index of each entry of corpus.sources without files to the source of its text."""
         super().__init__(corpus, mirror)
         self.named = named or {}
         own = {"sources": [entry for entry in corpus.sources if entry.files]}
@@ -119,9 +119,9 @@ def split_chunks(
     hashes: dict[Path, str],
     named: Mapping[int, RawText] | None = None,
 ) -> Iterator[Chunk]:
-    """Yield the pairs of these files, then those of the split's entries in corpus.sources.
+    """Yield the pairs in `files`, and then the pairs of the split's entries in corpus.sources.
 
-    `named` has the opened text of each entry without files. For "dev" and "test", leave out pairs with a low score, and
+    `named` is the opened text of each entry without files. For "dev" and "test", leave out pairs with a low score, and
     begin source lines with the tokens that the model needs. For "train", cleaning does both.
     """
     for chunk in read_files(files, hashes):
@@ -135,7 +135,7 @@ def split_chunks(
 def entry_chunks(
     corpus: schema.Corpus, index: int, hashes: dict[Path, str], named: Mapping[int, RawText] | None = None
 ) -> Iterator[Chunk]:
-    """Yield the raw pairs of an entry of corpus.sources. `named` is that of `split_chunks`."""
+    """Yield the raw pairs of an entry of corpus.sources. For `named`, see `split_chunks`."""
     if named and index in named:
         return _named_chunks(corpus, index, named[index], hashes)
     return bitext.read_source(corpus, index, hashes)
@@ -144,7 +144,7 @@ def entry_chunks(
 def _named_chunks(corpus: schema.Corpus, index: int, text: RawText, hashes: dict[Path, str]) -> Iterator[Chunk]:
     """Yield the pairs of an entry that names a corpus. At the end, `hashes` holds the SHA-256 of the files read.
 
-    Stop after corpus.limit training pairs: more may have to be downloaded.
+    Stop after corpus.limit training pairs, because further pairs may have to be downloaded.
     """
     keys = [(entry.corpus, entry.config, entry.src, entry.tgt, entry.split) for entry in corpus.sources]
     split, rows = corpus.sources[index].split, 0
@@ -187,14 +187,17 @@ def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
     """Yield this share of the pairs, evenly spread."""
     read = 0
     for chunk in chunks:
-        kept_before = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # before pair i
+        kept_before = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # item i: before pair i
         keep = [i for i in range(len(chunk.src)) if kept_before[i] < kept_before[i + 1]]
         yield Chunk([chunk.src[i] for i in keep], [chunk.tgt[i] for i in keep], chunk.repetition)
         read += len(chunk.src)
 
 
 def mixed(own: list[FilePair], general: list[FilePair], share: float, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the user's pairs, repeated as far as general text suffices, then general pairs: `share` of all pairs."""
+    """Yield the user's pairs, and then general pairs as `share` of all pairs.
+
+    The user's pairs are repeated as often as the amount of general text allows, up to MOST_REPEATS times.
+    """
     own_pairs = count_pairs(read_files(own, {}))
     general_pairs = count_pairs(read_files(general, {}))
     if not (own_pairs and general_pairs):

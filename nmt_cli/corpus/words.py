@@ -41,7 +41,7 @@ def count(lines: Iterable[str], language: str) -> Counter[str]:
 
 
 def is_word(text: str) -> bool:
-    """Return whether a text consists of lowercase letters. Letters of scripts without case are no lowercase letters."""
+    """Return whether a text consists of lowercase letters. Scripts without case have no lowercase letters."""
     return text.isalpha() and all(map(str.islower, text))
 
 
@@ -56,7 +56,7 @@ def beside(tokenizer_file: Path) -> Path:
 
 
 def copy(tokenizer_file: Path, to: Path) -> None:
-    """Copy the words for `tokenizer_file`, if there are any, to the directory of another tokenizer file."""
+    """Copy the words for `tokenizer_file` to the directory of another tokenizer file, or remove the words there."""
     if beside(tokenizer_file).is_file():
         artefact.replace_file(beside(to), beside(tokenizer_file).read_bytes())
     else:
