@@ -21,7 +21,7 @@ class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur i
     check_script: bool = Field(True, description="drop pairs with a side mostly in a foreign script")
 
 
-class Filters(Section):  # more filters, all off by default; recipes/README.md has their measurements
+class Filters(Section):  # more filters, all off by default; see recipes/README.md for measurements of their effect
     language: bool = Field(False, description="drop pairs with a side that is surely in another language")
     swapped: Literal["keep", "drop", "turn"] = Field("keep", description="treatment of pairs whose sides are swapped")
     numbers: bool = Field(False, description="drop pairs whose sides each have a digit that the other lacks")

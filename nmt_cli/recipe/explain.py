@@ -15,16 +15,16 @@ def explain(section: Section, indent: str = "") -> Iterator[str]:
             yield f"{indent}{name}:"
             yield from explain(value, indent + "  ")
         else:
-            value = _json(section.model_dump()[name])  # JSON is YAML
+            value = _json(section.model_dump()[name])  # JSON is also valid YAML
             yield f"{f'{indent}{name}: {value}':42}  # {field.description}"
 
 
 def schema(recipe: Recipe) -> str:
-    """Return the JSON schema of recipes, with this one as its example."""
+    """Return the JSON schema of recipes, with `recipe` as an example."""
     return _json({**Recipe.model_json_schema(), "examples": [recipe.model_dump()]}, indent=1)
 
 
 def _json(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON, with control characters escaped, because terminals obey them."""
+    """Return a value as JSON. Escape control characters, because terminals would interpret them."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

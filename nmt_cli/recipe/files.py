@@ -30,7 +30,7 @@ def listed() -> Iterator[tuple[str, str]]:
 
 
 def to_copy(path: Path) -> bytes:
-    """Return the text of a recipe for a copy in any directory: a `base` in the package becomes recipes/NAME."""
+    """Return the text of a recipe for a copy in another directory. A `base` in the package becomes recipes/NAME."""
     text = path.read_bytes()
     own = path.resolve().is_relative_to((HOME / "recipes").resolve())
     return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text) if own else text

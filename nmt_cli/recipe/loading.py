@@ -132,7 +132,7 @@ def _with_named(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
-    """Return the settings that determine the training text, and the number of steps, or (None, None) if invalid."""
+    """Return the settings that determine the training text, and the number of steps. Invalid: (None, None)."""
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))
@@ -220,8 +220,8 @@ def override(text: str) -> dict[str, Any]:
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
     """Load a recipe file and apply `key.key=value` overrides.
 
-    If the recipe sets training.init_from, its default sizes, languages and tokenizer are those of that model. If
-    `start` is false, the model is not read.
+    If the recipe sets training.init_from, the sizes, languages and tokenizer default to those of that model. If `start`
+    is false, the model is not read.
     """
     path = files.find(path)
     values = yaml_file.read_mapping(path)
@@ -239,7 +239,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
         named_corpus = {"corpus": NAMED_CORPORA.get(str(_corpus_name(values)), {})}
         values = merge(_settings_of(Path(directory)), merge(named_corpus, values))
     recipe = from_plain(values, str(path))
-    # Recipes of imported models may have such names, because imported models have no directory under runs/.
+    # `load_stored` does not check the name, because imported models have no directory under runs/.
     if recipe.name in (".", "..") or "/" in recipe.name:
         raise UsageError(f"{path}: name must be the name of a directory under runs/, not {recipe.name[:60]!r}")
     return recipe
@@ -248,7 +248,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
     """Return the recipe with the languages in a corpus's manifest, unless the recipe sets them.
 
-    If the recipe sets other languages than the manifest, drop its expected results.
+    If the recipe sets languages that differ from the manifest, drop its expected results.
     """
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)

@@ -1,6 +1,6 @@
 """The settings of a recipe: type, range, default, meaning and policy.
 
-cleaning.py has the settings of cleaning, text_source.py those of the entries of corpus.sources and of augmentation.
+The settings of cleaning are in cleaning.py. The settings of augmentation and of corpus.sources are in text_source.py.
 
 Values get the type of their setting, not a type that YAML guesses: the language "no" stays text.
 """
@@ -209,7 +209,7 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
         return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
 
 
-class Stage(Section):  # later steps that draw the text with other weights
+class Stage(Section):  # later steps in which the parts of the text have other weights
     from_step: int = Field(1, ge=1, description="first step with these weights")
     weights: list[Weight] = Field([], description="shares, as in training.weights")
 
@@ -351,7 +351,7 @@ POLICIES = policies()
 def without(values: dict[str, Any], policy: Policy, prefix: str = "") -> dict[str, Any]:
     """Return a dumped recipe, or a section of it, without the settings to which `policy` applies.
 
-    `prefix` is where the section is in the recipe, such as "training.".
+    `prefix` is the position of the section in the recipe, such as "training.".
     """
     kept = dict[str, Any]()
     for name, value in values.items():

@@ -19,7 +19,7 @@ class Policy(enum.Flag):
 
 NO_POLICY = Policy(0)
 MAY_CHANGE, UNPUBLISHED, LOCAL, TRAINED = Policy
-OPERATION = MAY_CHANGE | UNPUBLISHED  # for settings of how a run is computed and displayed
+OPERATION = MAY_CHANGE | UNPUBLISHED  # for settings that affect only how a run is computed and displayed
 
 
 class Section(BaseModel):

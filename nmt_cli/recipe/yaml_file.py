@@ -14,7 +14,7 @@ from nmt_cli.system.errors import UsageError
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000  # a recipe may list many files of training text
 MAX_DEPTH = 50
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL is not allowed in file names, and surrogates are not in UTF-8
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL is not allowed in file names, and surrogates are not valid UTF-8
 _Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
@@ -27,7 +27,7 @@ class _Level:
         self.names = set[str]()
 
     def add_name(self, event: Any) -> None:
-        """Check that a key of a mapping is text and new."""
+        """Check that a key of a mapping is text and does not occur twice."""
         if not isinstance(event, yaml.ScalarEvent):
             raise _refusal("a key must be text", event)
         if event.value in self.names:
@@ -86,7 +86,7 @@ def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> d
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a recipe. Raise UsageError if the file is too large: it may be a corpus."""
+    """Return the bytes of a recipe. Raise UsageError if the file is too large for a recipe, as a corpus would be."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
