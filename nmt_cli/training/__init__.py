@@ -1,1 +1,1 @@
-"""Training: `train` loops, `trainer` computes steps, `batches` selects sentences, `checkpoints` saves progress."""
+"""Training: `train` is the loop, `trainer` computes steps, `batches` selects sentences, `checkpoints` save progress."""

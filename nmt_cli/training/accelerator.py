@@ -14,7 +14,8 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.training.torch_errors import to_user_error
 
-# Environment variable with the URL of a file through which child processes find each other. A port might be in use.
+# Environment variable with the URL of a file through which child processes find each other. Unlike a port, the file
+# cannot be in use by another program.
 INIT_METHOD = "NMT_INIT_METHOD"
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
 # Settings of Accelerate's configuration that nmt ignores -> the value that means "off", and advice to users.
@@ -37,7 +38,7 @@ def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = N
     if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
         advice = "Models of this size fit on every device, so run accelerate launch --multi_gpu -m nmt_cli train RECIPE"
         raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
-    # How long a process waits for another one, which may be validating or saving. The default is ten minutes.
+    # Maximum time that a process waits for another process, which may be validating or saving.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
     ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(INIT_METHOD))]

@@ -1,7 +1,8 @@
 """The average-checkpoints command: the mean of the last checkpoints' weights (section 6.1 of the paper).
 
-After fine-tuning, it can interpolate between the best checkpoint and the model that training started from, "the start".
-The mixture keeps more of the start's abilities (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
+After fine-tuning, it can interpolate between the best checkpoint and the model that training started from. That model
+is called "the start" here. The mixture keeps more of its abilities (Wortsman et al. 2022, "Robust fine-tuning of
+zero-shot models").
 """
 
 from pathlib import Path
@@ -22,7 +23,7 @@ from nmt_cli.transformer.weights import load_into, load_model, read_tensors, sav
 
 Weights = dict[str, Tensor]
 LINES = 500  # lines of each set that are translated to choose a share
-MAX_BLEU_LOSS = 0.5  # BLEU points that a mixture may lose, see `choose_share`
+MAX_BLEU_LOSS = 0.5  # BLEU points that a mixture may lose; see `choose_share`
 
 
 def mean_of(paths: list[Path]) -> Weights:
@@ -35,10 +36,10 @@ def mean_of(paths: list[Path]) -> Weights:
 
 
 def average(run: Path, last: int | None, out: Path | None, data: Path | None = None) -> tuple[Path, list[int]]:
-    """Average the newest `last` checkpoints of a run into `out` (default: run/model). Return that path and the steps.
+    """Average the newest `last` checkpoints of a run into `out` (default: run/model). Return the path and the steps.
 
     The recipe may ask for the best checkpoint instead (averaging.best), and for a mixture with the model that training
-    started from (averaging.with_start). The dev sets of the corpus in `data` decide on that model's share.
+    started from (averaging.with_start). The share of that model is chosen on the held-out sets of the corpus in `data`.
     """
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -112,7 +113,7 @@ def mixture(end: Weights, start: Weights, share: float) -> Weights:
 
 
 def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Corpus | None) -> float:
-    """Translate dev and general text with each mixture; return the start's share that `choose_share` picks by BLEU."""
+    """Translate dev and general text with each mixture. Return the share of the start, chosen by `choose_share`."""
     splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
     if not corpus or "dev" not in splits:
         warn("without a dev set, no share of averaging.with_start can be chosen, so the initial model is not mixed in")
@@ -140,7 +141,7 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
 def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
     """Choose the share of the start's weights.
 
-    `scores` has the BLEU of each share on dev and, if there is any, on general text; `start` has the start's own BLEU.
+    `scores` is the BLEU of each share on dev and, if there is any, on general text. `start` is the BLEU of the start.
     Return the best share on dev that loses at most MAX_BLEU_LOSS on general text, or else the share that loses least.
     Without general text, return the largest share whose dev BLEU is at most MAX_BLEU_LOSS below the best.
     """

@@ -1,7 +1,7 @@
 """Choose the sentences of each training step.
 
 The choice depends only on the corpus, the random seed and the number of the step. Dropout depends only on the random
-seed, the sentence and the step. The number of processes and their memory do not change the result. They only decide
+seed, the sentence and the step. The number of processes and their memory do not change the result. They only determine
 which process computes which sentences, and how many sentences it computes at once.
 """
 
@@ -24,7 +24,7 @@ from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
 Costs = npt.NDArray[Any]  # for each pair, the number of tokens of both sides together, in uint16 or int64
 SENTENCES, TOKENS = 32, 256  # a padded batch has a multiple of 32 sentences, and a multiple of 256 tokens on each side
-MIN_PADDING = 16  # minimum sentences of PAD in a padded batch, so that none is longer than LONGEST_PADDING
+MIN_PADDING = 16  # minimum number of PAD sentences in a padded batch, so that none exceeds LONGEST_PADDING
 LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
 
 
@@ -34,11 +34,11 @@ class StepBatch:
 
     passes: list[Batch]  # each is computed in one forward and backward pass
     tgt_tokens: int  # target tokens in the whole step
-    weight: float  # 0 for a pass that DDP requires of a process without sentences; such sentences must not count
+    weight: float  # 0 if this process has no sentences, and computes some pass only because DDP requires one
     copied: Any  # an event that completes when the passes are on the device
 
     def wait(self, stream: Any) -> None:
-        """Make `stream` wait until the passes are on the device, and keep their memory until it has used them."""
+        """Make `stream` wait until the passes are on the device, and keep them in memory until `stream` is done."""
         self.copied.wait(stream)
         for batch in self.passes:
             if batch.buffer.is_cuda:
@@ -115,7 +115,7 @@ class BatchPlan:
         return max(int(max(src.max(), tgt.max())) for src, tgt in self._length_blocks(text))
 
     def _costs(self, text: Corpus) -> Costs:
-        """Return the cost of each pair, in 2 bytes if all costs fit."""
+        """Return the cost of each pair, as uint16 if all costs fit."""
         longest = self.longest if text is self.corpus else self._longest(text)
         costs: Costs = np.empty(len(text.src), np.uint16 if 2 * longest < 1 << 16 else np.int64)
         for number, (src, tgt) in enumerate(self._length_blocks(text)):
@@ -125,8 +125,8 @@ class BatchPlan:
     def _epoch(self, number: int) -> tuple[Numbers, list[int]]:
         """Return the order of the pairs in an epoch, and the bounds of its steps.
 
-        The result for the last epoch is kept in `_last`. Two threads may ask for different epochs, so this method sets
-        `_last` in a single assignment.
+        The most recent result is kept in `_last`. Two threads may ask for different epochs, so this method sets `_last`
+        in a single assignment.
         """
         last, order, bounds = self._last
         if last != number:
@@ -231,8 +231,8 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
     """Return how many tokens of each side fit into the total memory.
 
-    The total counts, not the free memory, because a resumed run must form the same groups of micro-batches. It then
-    adds the gradients in the same order.
+    The free memory is ignored, because a resumed run must form the same groups of micro-batches to add the gradients in
+    the same order.
     """
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
     bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # activations of one token of each side

@@ -25,7 +25,7 @@ MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.j
 
 @dataclasses.dataclass
 class State:
-    """The progress of a run. A checkpoint has this state, the weights and Adam's moments."""
+    """The progress of a run. A checkpoint contains this state, the weights and Adam's moments."""
 
     step: int = 0
     seconds: float = 0.0  # time spent in training, without interruptions
@@ -76,7 +76,7 @@ def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, T
 def prune(run: Path, state: State, every: int, keep: int) -> None:
     """Remove old checkpoints.
 
-    Keep the newest `keep` regular checkpoints, the newest two of all, the best one, and the checkpoint just written.
+    Keep the newest `keep` regular checkpoints, the newest two of any kind, the best one, and the one just written.
     """
     steps = steps_in(run)
     for step in sorted(set(steps) - {*regular(steps, every)[-keep:], *steps[-2:], state.best_step, state.step}):
@@ -171,7 +171,7 @@ def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) 
 
 
 def blank_moments(model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return tensors of zeros. Their names and shapes are those of `optimizer_tensors` after the first step."""
+    """Return zeros with the names and shapes that `optimizer_tensors` has after the first step."""
     blank = dict[str, Tensor]()
     for name, each in model.named_parameters():
         sizes = {"step": [], "exp_avg": each.shape, "exp_avg_sq": each.shape}
@@ -230,7 +230,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
-    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # also to a run that was started without them
+    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # also if the run was started without words
     artefact.replace_file(stored, loading.to_yaml(settings))  # written last: this file makes the directory a run
     need = disk_megabytes(settings.training, parameter_count(settings.model, size), len(steps_in(run)))
     free = artefact.free_megabytes(run)

@@ -10,7 +10,7 @@ from torch import Tensor
 from nmt_cli.system.errors import NmtError, from_os_error
 
 Result = TypeVar("Result")
-SYNC_STEPS = 10  # on CUDA, steps from one agreement of the processes to the next. Each agreement waits for the devices
+SYNC_STEPS = 10  # on CUDA, processes agree on whether to stop only every 10 steps, because it waits for the devices
 
 
 def is_sync_step(step: int, accelerator: Any) -> bool:
@@ -56,9 +56,9 @@ def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *argum
 
 
 def on_all(accelerator: Any, work: Callable[[], Result]) -> Result:
-    """Call `work` on every process and return that process's result.
+    """Call `work` on every process, and return to each process its own result.
 
-    If `work` fails, the process of the lowest rank that failed raises its error. All others exit with the exit code of
+    If `work` fails, the failed process with the lowest rank raises its error. All others exit with the exit code of
     this error.
     """
     failure: NmtError | None = None

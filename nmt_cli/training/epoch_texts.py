@@ -98,7 +98,7 @@ def _shares(augment: Augment) -> str:
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove the text that a killed run left behind, for all its machines. The caller must hold the lock of the run."""
+    """Remove the text that the machines of a killed run left behind. The caller must hold the lock of the run."""
     for directory in (run / DIRECTORY).glob("*"):
         if directory.is_dir() and artefact.was_locked(directory):
             artefact.remove_tree(directory)
@@ -111,12 +111,12 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         self.plain, self.augmentation, self.directory, self.is_writer = plain, augmentation, directory, is_writer
         self.first, self.last = 0, -1  # the first and the last epoch that this run still needs
         self._mutex = threading.Lock()  # two threads open texts: one prepares batches, the other computes steps
-        self._opened = dict[int, Corpus]()  # the last two epochs
+        self._opened = dict[int, Corpus]()  # texts of the last two epochs
         self._written = dict[int, Future[None]]()
         self._closing = False
         self._thread = ThreadPoolExecutor(1)
         self._pool = Pool(min(MAX_WORKERS, max(2, usable_cores() // 2)))
-        self._stack = contextlib.ExitStack()  # of the worker processes, and of the lock that _wait looks at
+        self._stack = contextlib.ExitStack()  # ends the worker processes, and releases the lock that `_wait` checks
 
     def __enter__(self) -> "EpochTexts":
         if self.is_writer:

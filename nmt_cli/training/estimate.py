@@ -36,11 +36,12 @@ Parts = dict[str, tuple[float, float]]  # part of a step: operations of its matr
 
 
 def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Lengths, itemsize: int = 2) -> Parts:
-    """Return the least work of each part of a step for sentences of these lengths. A number takes `itemsize` bytes.
+    """Return the minimum work of each part of a step for sentences of these lengths. A number takes `itemsize` bytes.
 
     A weight takes 6 operations per token (2 forward, 4 backward). Causal attention counts as much as full attention.
-    Bytes assume one kernel forward and one backward; products with weights count as 0 bytes. Queries, keys, values and
-    outputs count 3 times, a residual and its norm 7 times (3 + 4), an activation 5 times (2 + 3), and a logit 3 times.
+    The bytes assume that each part is one kernel in the forward pass and one in the backward pass. Products with
+    weights count as 0 bytes. Queries, keys, values and outputs are read or written 3 times, a residual and its norm 7
+    times (3 + 4), an activation 5 times (2 + 3), and a logit 3 times.
     """
     src, tgt = src.astype(np.float64), tgt.astype(np.float64)
     encoder_layers, decoder_layers = model.depths
@@ -58,7 +59,7 @@ def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Len
         "attention": (6 * scores, itemsize * 3 * projected * heads),
         "element-wise": (0, itemsize * (7 * residuals + 5 * feed_forward * model.d_ff)),
         "loss": (0, itemsize * 3 * vocabulary_size * tgt_tokens),
-        "optimizer": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # Adam counts 7, the norm 1
+        "optimizer": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # 8 accesses: 7 by Adam, 1 by the norm
     }
 
 
@@ -120,7 +121,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
 
 
 def measure(trainer: Trainer) -> tuple[float, float]:
-    """Take real steps. Return target tokens per second and seconds per step, without the first steps."""
+    """Take real steps. Return target tokens per second and seconds per step, not counting the first steps."""
     first = FIRST_STEPS if trainer.graphs else 1
     for step in range(1, first + 1):
         trainer.take_step(step, trainer.step_batch(step - 1))
@@ -140,7 +141,7 @@ def measure(trainer: Trainer) -> tuple[float, float]:
 
 
 def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
-    """Return table rows with the minimum share of each part in the `seconds` of a step, and the remaining share."""
+    """Return table rows with the minimum share of each part in a step of `seconds`, and the remaining share."""
     model, plan = trainer.transformer, trainer.plan
     product_seconds, weights = 0.0, 0
     tokens = min(trainer.memory_tokens, trainer.settings.training.tokens_per_step)

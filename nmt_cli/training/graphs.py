@@ -1,6 +1,6 @@
 """Training steps as CUDA graphs.
 
-A step of the paper's base model has so many kernels that launching them takes as long as running them on an H100.
+A step of the paper's base model has so many kernels that, on an H100, launching them takes as long as running them.
 A CUDA graph of the step needs one launch. A graph has fixed sizes, so batches are padded to sizes that recur
 (`BatchPlan.batch`). The first step of each size is launched kernel by kernel, the second is captured and replayed, and
 later ones are replayed.
@@ -34,7 +34,7 @@ def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) 
 
 
 def has_spare_memory(device: torch.device) -> bool:
-    """Return whether there is memory for graphs, which need a little more than the peak of memory so far."""
+    """Return whether there is memory for graphs, which need a little more than the peak memory use so far."""
     free, _ = torch.cuda.mem_get_info(device)
     return 1.2 * torch.cuda.max_memory_reserved(device) < free
 

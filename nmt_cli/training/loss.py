@@ -1,6 +1,6 @@
 """Label-smoothed negative log-likelihood (section 5.4 of the paper), computed from hidden states in one pass.
 
-Shapes: N tokens, C of them in a block, R of those in one softmax; D d_model; V vocabulary.
+Shapes: N tokens; C tokens of a block; R tokens of one softmax, which are part of a block; D d_model; V vocabulary size.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ class _SmoothedLoss(torch.autograd.Function):
     """Computes the loss and its gradient together, block by block: all logits of a step would take 3.7 GB.
 
     The uniform part of the smoothing has the same gradient for every token, so it is subtracted after the matrix
-    products, not in each row of logits. Tokens whose label is PAD, which fill up a batch, add nothing to the loss or
+    products, not in each row of logits. Tokens with the label PAD only fill up a batch. They add nothing to the loss or
     the gradients.
     """
 
@@ -74,7 +74,8 @@ def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.
         log_zs.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
         rows_RV.copy_(probs_RV)
     log_z_C1 = torch.cat(log_zs)
-    # The label's probability minus 1 - smoothing may be tiny, so it is not computed from the rounded softmax.
+    # The difference of the label's probability and 1 - smoothing may be tiny, so it is not computed from the rounded
+    # softmax.
     rows_C1 = torch.arange(len(logits_CV), device=logits_CV.device)[:, None]  # scatter_ would copy the whole matrix
     logits_CV[rows_C1, labels_C1] = ((gold_C1 - log_z_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
     return gold_C1 - log_z_C1, log_z_C1

@@ -11,8 +11,8 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.operating_system import peak_bytes
 
-# Deviations from the expected results in the recipe are reported if they are larger than this. Noise is smaller: two
-# runs on Multi30k differ by 3 % in perplexity and by 1.3 BLEU.
+# Scores are reported as worse than expected if perplexity is higher by more than this factor, or BLEU is lower by more
+# than this number of points. Noise is smaller: two runs on Multi30k differ by 3 % in perplexity and by 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
 MIN_IMPROVEMENT = 0.002  # training.patience counts a validation as better if the dev loss is lower by this fraction
 
@@ -64,7 +64,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
-    """Return which scores are clearly worse than expected, or None.
+    """Return a message about scores that are clearly worse than expected, or None.
 
     The expected scores are those for `step` or, if there are none, for the last earlier step that has some.
     """

@@ -31,7 +31,7 @@ from nmt_cli.transformer.hardware import choose_device
 
 TOKENS_PER_PROCESS = 256  # with fewer tokens per step, another CPU process costs more time than it saves
 MAX_PROCESSES = 16
-LAST_SECONDS = 20.0  # after another process has ended, the first process may take this long to end by itself
+LAST_SECONDS = 20.0  # at the end, the first process has this long to exit by itself before it is killed
 POLL_SECONDS = 1.0  # a signal that the kernel delivers to another thread does not wake the main thread, so poll
 LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 
@@ -55,7 +55,7 @@ def local_processes(settings: schema.Recipe) -> int:
 
 
 def _refuse_unconnected_machines() -> None:
-    """Raise UsageError if `accelerate launch` runs on CPUs of several machines, which it would not connect."""
+    """Raise UsageError if `accelerate launch` runs on CPUs of several machines, because it would not connect them."""
     address = os.environ.get("MASTER_ADDR", "")
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHED
     if launched and address and address != "localhost" and not address.startswith("127."):
@@ -66,7 +66,7 @@ def _refuse_unconnected_machines() -> None:
 
 
 def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
-    """Call `work` in this process, or in several child processes; return the result of the first process.
+    """Call `work` in this process or in several child processes. Return the result of the first process.
 
     Raise the first error of any process, or StorageError if one was killed. Where child processes are not forked,
     `work` must be picklable.
@@ -136,7 +136,7 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
 def _wait_for_first(children: Sequence[BaseProcess], receiver: Connection) -> tuple[int, Any]:
     """Wait until the first process ends, or any process fails or sends a result or an error.
 
-    Return the exit code of the failed process, or 0, and the result or error, or 0.
+    Return two values: the exit code of a failed process, or 0; and the result or error that was sent, or 0.
     """
     codes = [child.exitcode for child in children]
     while codes[0] is None and not any(codes) and not receiver.poll():

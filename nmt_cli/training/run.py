@@ -29,7 +29,7 @@ class RunFiles:
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The record of the best validation if averaging.best is set, or else of the last, or {} if there is none."""
+        """The record of the last validation, or of the best one if averaging.best is set. {} if there is none."""
         if self.settings.averaging.best and self.validations:
             return min(self.validations, key=lambda record: record["dev_nll"] or math.inf)
         return self.validations[-1] if self.validations else {}

@@ -18,9 +18,10 @@ def decisive(settings: schema.Recipe) -> dict[str, Any]:
 def open_same_corpus(
     settings: schema.Recipe, data: Path, identity: str, recipe: dict[str, Any], content: bool
 ) -> Corpus:
-    """Open this machine's corpus. With `content`, compare every byte with its hashes first.
+    """Open this machine's corpus. With `content`, check its files against their hashes first.
 
-    Raise DataError if the corpus or the decisive settings differ from `identity` and `recipe` of the main process.
+    `identity` and `recipe` are the corpus identity and the decisive settings of the main process. Raise DataError if
+    those of this machine differ.
     """
     corpus = open_corpus(data, content=content)
     if corpus.identity != identity:

@@ -1,7 +1,7 @@
 """Learn from parallel text which target tokens translate a source token (the command `nmt shortlist`).
 
 IBM Model 1 (Brown et al. 1993) assumes that every target token translates one token of the source sentence, or none.
-At first, all of them are equally likely. Each round of expectation maximization counts translations with the
+At first, all source tokens are equally likely. Each round of expectation maximization counts translations with the
 probabilities of the previous round.
 """
 
@@ -21,7 +21,7 @@ from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation.shortlist import FILE, Shortlist
 
 ROUNDS = 5
-MAX_LINKS = 25_000_000  # maximum links (a source token and a target token of the same sentence): 0.8 GB of memory
+MAX_LINKS = 25_000_000  # maximum pairs of a source token and a target token from one pair of lines: 0.8 GB
 MOST_TOKENS = 1000  # lines with more tokens are left out
 NONE = PAD  # stands for the source token if a target token translates none
 Ids = npt.NDArray[np.int32]
@@ -50,7 +50,8 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
 def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
     """Return the encoded pairs of lines, and their number. Leave out pairs in which a line is empty or too long.
 
-    If they have over 2 x MAX_LINKS links, return only evenly spaced pairs, because the files may exceed the memory.
+    If there are over 2 x MAX_LINKS links, return only evenly spaced pairs, because the files may exceed the memory. The
+    number still counts all pairs.
     """
     kept, links, step, count = list[tuple[Ids, Ids]](), 0, 1, 0
     for number, chunk in enumerate(read_pairs(str(src), str(tgt), 0, {})):
@@ -70,7 +71,7 @@ def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tupl
 
 
 def _texts(lines: Sequence[bytes | None], file: Path, before: int) -> list[str]:
-    """Return the text of lines, "" for an overlong one. `before` is the number of lines before them in the file."""
+    """Return the text of lines, or "" for overlong lines. `before` is the number of lines before them in the file."""
     texts = []
     for number, line in enumerate(lines, before + 1):
         try:

@@ -1,4 +1,4 @@
-"""Why training stops: signals, and the reasons for a run to end, which train.reason_to_stop checks after each step."""
+"""Signals, and the other reasons for training to stop. `train.reason_to_stop` checks all of them after each step."""
 
 import contextlib
 import enum
@@ -30,8 +30,8 @@ class Interrupted(BaseException):
 class Stop:
     """Handles signals during a `with` block: the first one requests a stop after the current step.
 
-    A second one exits at once, unless it follows within ECHO_SECONDS: launchers forward signals that every process has
-    received already.
+    A second signal ends the process at once, unless it follows within ECHO_SECONDS, because launchers forward signals
+    that every process has already received.
     """
 
     requested = False
@@ -49,7 +49,7 @@ class Stop:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Raise Interrupted at a signal during the block, or at once after an earlier signal.
+        """Raise Interrupted if a signal arrives during the block, or at once if a signal arrived earlier.
 
         The block must be repeatable.
         """

@@ -100,7 +100,7 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
         unread = list[tuple[int, ToHost]]()  # steps, and copies of their gradient norms that may not be complete yet
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
-            window_began += _validate(trainer, trainer.dev, stop)  # training must improve on these weights
+            window_began += _validate(trainer, trainer.dev, stop)  # training must improve on the initial weights
         elif trainer.dev and state.unvalidated:  # a signal interrupted this validation
             window_began += _validate(trainer, trainer.dev, stop)
             _save(trainer, state.unvalidated)
@@ -285,7 +285,7 @@ def _report(trainer: Trainer, scores: dict[str, Any], seconds: float) -> None:
 
 
 def _save_model(trainer: Trainer) -> None:
-    """Write the last weights as the model of the run, unless the run has a model of this step, such as an average."""
+    """Write the last weights as the model of the run, unless it already has a model of this step (an average)."""
     directory, step = trainer.directory / "model", trainer.state.step
     final_steps = [step, *([trainer.state.best_step] if trainer.settings.averaging.best else [])]
     with contextlib.suppress(NmtError, IndexError):

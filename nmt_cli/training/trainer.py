@@ -128,7 +128,7 @@ class Trainer:
 
     def check_memory(self) -> None:
         """Compute the gradient of the longest sentences and discard it, so that a lack of memory shows at the start."""
-        growth = 2 if self.settings.is_augmented else 1.1  # size of the largest step, in average steps
+        growth = 2 if self.settings.is_augmented else 1.1  # size of the largest step, relative to the average step
         step_tokens = growth * self.settings.training.tokens_per_step
         most = max(self.memory_tokens, step_tokens / self.plan.micro_batches)
         tokens = max(1, int(min(most, step_tokens / self.accelerator.num_processes)))
@@ -140,10 +140,10 @@ class Trainer:
 
 
 def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Trainer:
-    """Return a trainer. It starts from the checkpoint of `step`, or for step 0, from `init_from` or new weights.
+    """Return a trainer that starts from the checkpoint of `step` or, for step 0, from `init_from` or new weights.
 
-    All processes call this together. Only the main one reads the checkpoint and sends it to the others. Before
-    the call returns, each process checks that its memory suffices for the longest sentences.
+    All processes must call this function together. Only the main process reads the checkpoint and sends it to the
+    others. Before the call returns, each process checks that its memory suffices for the longest sentences.
     """
     reuse_memory()
     torch.manual_seed(settings.training.seed)

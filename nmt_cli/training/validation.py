@@ -36,7 +36,10 @@ class DevSet:
             raise DataError(f"all dev pairs of {corpus.directory} are longer than {longest} tokens. Use another set")
 
     def translated(self, count: int) -> list[int]:
-        """Return the numbers of `count` lines to translate: the first lines, or equally many of each language pair."""
+        """Return the indices of `count` lines to translate: the first lines, or the first lines of each language pair.
+
+        All language pairs have the same number of lines, unless a pair has too few.
+        """
         each = max(1, count // len(self.lines_by_pair)) if self.lines_by_pair and count else count
         groups = self.lines_by_pair.values() or [range(len(self.lines))]
         return [line for group in groups for line in group[:each]]
@@ -54,7 +57,7 @@ def validate(
     """Return the loss per target token, BLEU of the first `validate_bleu` lines (None for 0 lines), and ten samples.
 
     If the set has several language pairs, the first lines of each pair are translated, and the BLEU of each pair is
-    also returned. Of `world` processes, each computes its share of the lines, and all return the same result. If a
+    also returned. Each of `world` processes computes its share of the lines, and all return the same result. If a
     signal interrupts one process, all raise Interrupted.
     """
     translated, share = dev.translated(settings.training.validate_bleu), None
