@@ -12,11 +12,11 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import MissingError, NmtError, StorageError, UsageError
 
 URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-WITH_DIRECTORIES = {"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb"}  # others have none
+WITH_DIRECTORIES = {"file", "local", "sftp", "ssh", "hdfs", "webhdfs", "smb"}  # protocols that have directories
 
 
 class Bucket:
-    """A directory of an object store. Its files are uploaded whole."""
+    """A directory of an object store. Each file is uploaded as a whole."""
 
     def __init__(self, url: str) -> None:
         self.place = url.rstrip("/")
@@ -51,7 +51,7 @@ class Bucket:
         return self.create(name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file unless it exists. Two workers may both succeed if the store always replaces files."""
+        """Write a small file unless it exists. Two workers may both succeed if the store has no exclusive creation."""
         if self.exists(name):
             return False
         with remote(self.place):

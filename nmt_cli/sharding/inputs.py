@@ -21,7 +21,7 @@ WILDCARD = re.compile(r"[*?\[]")
 
 @dataclass(frozen=True)
 class Input:
-    """A file to translate. Its output has the same name, relative to the directory that was given."""
+    """A file to translate. The output has the same name, relative to the output directory."""
 
     name: str
     place: str  # path or URL
@@ -55,7 +55,7 @@ def _local(word: str) -> Iterator[Input]:
     if path.is_dir():
         files, root = [str(each) for each in path.rglob("*")], path
     else:
-        files = glob.glob(word, recursive=True) if WILDCARD.search(word) else []  # noqa: PTH207  # absolute patterns
+        files = glob.glob(word, recursive=True) if WILDCARD.search(word) else []  # noqa: PTH207  # may be absolute
         root = Path(_fixed(word))
     kept = [each for file in files if (each := Path(file)).is_file() and not _hidden(each.relative_to(root))]
     if not kept:

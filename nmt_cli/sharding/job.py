@@ -4,7 +4,7 @@
     units/counts/00003.json     the numbers of lines and bytes in each unit of one file
     units/plan.json             the same numbers for all files, written when all files are counted
     units/012/0012345.json      the sidecar of a unit, which marks the unit as finished
-    units/012/0012345-HASH      the translated lines of a unit; HASH is their hash; the sidecar has this file's name
+    units/012/0012345-HASH      the translated lines of a unit; HASH is their hash; the sidecar names this file
     units/012/0012345.claim     a worker has begun the unit, but may have been killed since
     units/012/0012345.failed    the reason why the translation of a unit failed
     units/parts/                temporary files
@@ -49,7 +49,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Description:
-    """All that determines the output of a job. `identity` has the model, the options and the version of nmt."""
+    """Everything that determines the output of a job. `identity` is the model, the options and the version of nmt."""
 
     format: int
     identity: dict[str, Any]
@@ -230,7 +230,7 @@ def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit
     if isinstance(store, Directory):
         _check_apart(store.path, files)
         store.remove_leftovers()
-    values = json.loads(json.dumps(identity))  # convert to the types that JSON has, to compare with stored values
+    values = json.loads(json.dumps(identity))  # convert to JSON types, to compare with stored values
     own = Description(FORMAT, values, unit_lines or units.UNIT_LINES, _stored(files))
     job = Job(store, files, own)
     stored = job._read(JOB, Description)

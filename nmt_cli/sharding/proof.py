@@ -1,4 +1,4 @@
-"""Prove that each line of the input has its translation, once and in order, and join the units."""
+"""Prove that each line of the input has exactly one translation, in order, and join the units."""
 
 import hashlib
 from collections.abc import Iterator
@@ -33,8 +33,8 @@ def problems(job: Job) -> Iterator[Problem]:
 def join(job: Job, output: str | None) -> list[str]:
     """Write the outputs of all files and return their places. Write none and raise DataError if a line is missing.
 
-    `output` is a directory, or a file if there is one input. None means the job's own directory. Suffixes of the names
-    choose the compression.
+    `output` is a directory, or a file if there is only one input. None means the job's own directory. An output is
+    compressed according to the suffix of its name.
     """
     store, names = _outputs(job, output)
     units = {file: list[Unit]() for file in range(len(job.files))}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nmt_cli.system.errors import UsageError
 
-# Variables of array jobs: a task's number, the first number, the number of tasks. "" if a scheduler sets none.
+# Variables of array jobs: a task's number, the first number, the number of tasks. "": the scheduler sets no variable.
 ARRAYS = (
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("JOB_COMPLETION_INDEX", "", ""),  # Kubernetes
@@ -50,7 +50,8 @@ def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
     """Return the shard that an option names: "3/8", "auto", or "auto/8" if the scheduler sets no number of tasks.
 
     With "auto", the scheduler's variables number the tasks of an array job from 1, and the processes of a task from 0.
-    If both are set, process P of Q in task I of N is worker (I - 1) * Q + P + 1 of N * Q. Raise UsageError if none are.
+    If both are set, process P of Q in task I of N is worker (I - 1) * Q + P + 1 of N * Q. Raise UsageError if neither
+    is set.
     """
     if found := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         shard = Shard(int(found[1]), int(found[2]))
@@ -71,7 +72,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
         tasks = count or numbers.get(array[2], 0)
         if not tasks:
             raise UsageError(f"{array[0]} is set, but the number of tasks N is not. Pass --shard auto/N")
-        # The remainder is different for any N consecutive tasks, whatever their first number.
+        # N consecutive task numbers have different remainders, whatever the first number is.
         task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
     elif ranks > 1 or count:
         ranks = count or ranks

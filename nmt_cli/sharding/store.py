@@ -1,7 +1,7 @@
 """Stores for the results of many workers: directories, local or shared, and object stores (bucket.py).
 
-A file appears in one step, by a rename or an upload; only `claim` may do otherwise. There are no locks, and clocks do
-not matter.
+Files appear in one step, by a rename or an upload. Only a file that `claim` writes may be incomplete at first. Stores
+need neither locks nor clocks.
 """
 
 import errno
@@ -30,7 +30,7 @@ class Store(Protocol):
         """Open a file for reading. Raise FileNotFoundError if there is none."""
 
     def claim(self, name: str, data: bytes) -> bool:
-        """Write a small file unless it exists, and return whether it was written. Readers may see half of it."""
+        """Write a small file unless it exists, and return whether it was written. Readers may see only part of it."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small file in one step unless it exists, and return whether it was written."""
@@ -85,7 +85,7 @@ class Directory:
         part = self.part()
         try:
             artefact.write_file(part, data)
-            os.link(part, target)  # unlike a rename, it fails if the target exists
+            os.link(part, target)  # unlike a rename, this fails if the target exists
         except FileExistsError:
             return False
         except OSError as error:
@@ -123,11 +123,11 @@ class Directory:
         (self.path / name).unlink(missing_ok=True)
 
     def remove_leftovers(self) -> None:
-        """Remove temporary files of ended processes of this machine."""
+        """Remove temporary files that processes of this machine left behind when they ended."""
         if self._parts.is_dir():
             artefact.remove_leftovers(self._parts)
 
 
 def store_of(place: str, parts: str = "") -> Store:
-    """Return the store at a path or a URL. A directory keeps temporary files in its directory `parts`."""
+    """Return the store at a path or a URL. A directory keeps temporary files in its subdirectory `parts`."""
     return Bucket(place) if is_url(place) else Directory(Path(place), parts)

@@ -30,7 +30,7 @@ class Unit(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The lines of a unit, and the hash of its bytes. Long lines are cut."""
+    """The lines of a unit, and the hash of all its bytes. Overlong lines may be cut."""
 
     data: bytes
     sha256: str
@@ -76,7 +76,7 @@ def _end(block: bytes, start: int, lines: int, size: int) -> int:
 
 
 class Reader(contextlib.AbstractContextManager["Reader"]):
-    """Reads the units of several files. To go forward in a compressed file, it decompresses all lines in between."""
+    """Reads the units of several files. In a compressed file, skipped lines are decompressed, too."""
 
     def __init__(self, files: list[Input]) -> None:
         self._files = files
@@ -111,7 +111,7 @@ class Reader(contextlib.AbstractContextManager["Reader"]):
 
 
 def _content(stream: IO[bytes], unit: Unit) -> Content | None:
-    """Read a unit. Return None if it ends early or has another number of lines."""
+    """Read a unit. Return None if the file ends too early or the number of lines is wrong."""
     if unit.bytes <= MAX_UNIT_BYTES + MAX_LINE_BYTES:
         data = stream.read(unit.bytes)
         complete = len(data) == unit.bytes and data.count(b"\n") + (not data.endswith(b"\n")) == unit.lines
@@ -138,7 +138,7 @@ def count(file: Input, most_lines: int) -> list[tuple[int, int]]:
 
 
 def numbered(counts: list[list[tuple[int, int]]]) -> list[Unit]:
-    """Return the units of all files. `counts` has the counts of each file."""
+    """Return the units of all files. `counts` are the results of `count` for each file."""
     units = list[Unit]()
     for file, sizes in enumerate(counts):
         first, offset = 1, 0

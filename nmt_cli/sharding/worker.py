@@ -45,7 +45,7 @@ class Worker:
         self.lines = 0
 
     def run(self, progress: Progress) -> None:
-        """Translate units until each unit has a result or a failure. An error of the disk or the store is raised."""
+        """Translate units until each unit has a result or a failure. Raise any error of the disk or the store."""
         lanes = [threading.Thread(target=self._lane, daemon=True, name=f"unit {lane}") for lane in range(LANES)]
         try:
             for lane in lanes:

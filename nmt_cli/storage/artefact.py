@@ -151,7 +151,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove the temporary files and directories in a directory whose processes, on this host, have ended."""
+    """Remove temporary files and directories that ended processes of this host left in a directory."""
     for entry in directory.iterdir():
         if not (ours := TEMPORARY.fullmatch(entry.name)):
             continue
