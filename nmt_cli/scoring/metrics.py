@@ -22,7 +22,7 @@ METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes"
 
 @dataclass(frozen=True)
 class Score:
-    """A score; its field names are those of `nmt score --format json`."""
+    """A score. Its fields have the same names in `nmt score --format json`."""
 
     metric: str  # the option's name, such as "chrf"
     name: str  # such as "chrF2"

@@ -30,7 +30,7 @@ _DOT = "\0"  # replaces each dot of "..." while single stops are split; control 
 _ENTITIES = {"|": "&#124;", "<": "&lt;", ">": "&gt;", "'": "&apos;", '"': "&quot;", "[": "&#91;", "]": "&#93;"}
 _ESCAPES = str.maketrans({"&": "&amp;", _DOT: ".", **_ENTITIES})
 
-# Words that keep their full stop. Words with another full stop inside keep it anyway and are not listed.
+# Words that keep their final full stop. Words that contain another full stop always keep it and are not listed.
 # Source: share/nonbreaking_prefixes of the Moses project.
 _CAPITALS, _SMALL = " ".join(string.ascii_uppercase), " ".join(string.ascii_lowercase[1:])
 _TITLES = """Adj Adm Adv Asst Bart Bldg Brig Bros Capt Cmdr Col Comdr Con Corp Cpl DR Dr Ens Gen Gov Hon Hosp Insp Lt MM

@@ -52,7 +52,7 @@ def score_damaged(
     sources: list[str], references: list[list[str]], plain: list[str], translate: Translate,
     languages: tuple[str, str], score: ScoreMetrics, intervals: bool,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Damage the sources, translate them, and return a row with the score for each damage and metric.
+    """Damage the sources, translate them, and return a row for each kind of damage and each metric.
 
     `plain` contains the translations of the undamaged sources.
     """
@@ -82,7 +82,7 @@ def _row(name: str, score: Score, undamaged: Score) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Return a table, header first, with a line for each damage. A line has a score and a loss for each metric."""
+    """Return the rows of a table, header first: for each kind of damage, the score and the loss by each metric."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     lines = [["source", *(cell for metric in metrics for cell in (METRICS[metric], "loss"))]]
     for name in dict.fromkeys(row["source"] for row in rows):

@@ -33,7 +33,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError, meant
 
-# Metrics by the language of the references; other languages get BLEU and chrF.
+# Default metrics by the language of the references. For other languages, they are BLEU and chrF.
 DEFAULTS = {"de": ("bleu", "chrf", "paper-bleu", "paper-bleu-quotes"), "fr": ("bleu", "chrf", "paper-bleu")}
 
 

@@ -44,7 +44,7 @@ class ScoredSegment:
 
     @property
     def gain(self) -> float:
-        """How much higher the chrF2 is than that of the baseline."""
+        """The chrF2 of the hypothesis minus the chrF2 of the baseline."""
         return self.chrf - (self.baseline_chrf or 0)
 
     def heading(self) -> str:

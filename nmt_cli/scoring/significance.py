@@ -1,4 +1,4 @@
-"""The 95% interval of a score, and tests of the difference of two scores, as sacreBLEU computes them."""
+"""The 95% interval of a score, and tests of the difference between two scores, as sacreBLEU computes them."""
 
 import os
 from typing import Any, cast
@@ -12,10 +12,10 @@ SAMPLES = 1000
 
 
 def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
-    """Return the mean score of the samples and half of their 95% interval, as `sacrebleu --confidence` computes them.
+    """Return the mean score of the samples and half the width of their 95% interval, like `sacrebleu --confidence`.
 
-    `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, turns their sums into a score. Afterwards its
-    signature includes the number of samples and the seed.
+    `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, turns their sums into a score. After the call,
+    the signature of `scorer` includes the number of samples and the seed.
     """
     seed = os.environ.get("SACREBLEU_SEED", "12345").lower()
     if seed != "none" and not seed.isdecimal():
@@ -25,7 +25,7 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
     lines = len(stats)
     scores = np.empty(SAMPLES)
     for i in range(SAMPLES):
-        repeats = np.bincount(rng.choice(lines, lines), minlength=lines)  # how often the sample has each line
+        repeats = np.bincount(rng.choice(lines, lines), minlength=lines)  # how often each line is in the sample
         scores[i] = scorer._compute_score_from_stats((repeats @ counts).astype(np.float32)).score
     scorer.n_bootstrap, scorer.seed = SAMPLES, seed
     mean, half = estimate_ci(scores)
