@@ -38,7 +38,7 @@ class Augmentation:
     settings: Augment
     languages: tuple[str, str]
     seed: int
-    targets: tuple[str, ...] = ()  # target languages of tokens such as >>deu<<, if there are several
+    targets: tuple[str, ...] = ()  # target languages that have tokens such as >>deu<<, if there are several
     # If not empty, replaces `settings`: the end of each part of the corpus, and the settings of the part.
     parts: tuple[tuple[int, Augment], ...] = ()
 
@@ -173,7 +173,7 @@ def changed(
 
 
 def split_table(tokenizer: Tokenizer) -> Ids:
-    """Return for each token the ids of the two tokens that byte-pair training merged into it, or -1 and -1."""
+    """Return, for each token, the ids of the two tokens that byte-pair training merged into it, or (-1, -1) if none."""
     tokens = tokenizer.vocabulary
     scores = {token: tokenizer.score(i) for i, token in enumerate(tokens) if not _ATOM.search(token)}
     ids = {token: i for i, token in enumerate(tokens)}

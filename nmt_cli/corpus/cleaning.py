@@ -62,7 +62,7 @@ _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for lan
 
 def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
     """Return a 16-byte hash of a pair. Among 40 million pairs, the probability of a collision is 1 in 10^23."""
-    salt = repetition.to_bytes(8, "little")  # keeps pairs of a file listed twice distinct; 0 means no salt
+    salt = repetition.to_bytes(8, "little")  # so that a file listed twice gives no duplicates; 0 means no salt
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16, salt=salt).digest()
 
 
@@ -135,7 +135,10 @@ def _foreign_letter(char: str, script: str) -> bool:
 
 
 def foreign(line: str, language: str) -> bool:
-    """Whether less than half of the letters (CJK: a quarter) are in the language's script. False for unknown ones."""
+    """Return whether more than half of a line's letters do not belong to the script of its language.
+
+    For CJK scripts, the limit is three quarters. For unknown languages, return False.
+    """
     script = _SCRIPT_OF.get(language)
     if script is None or (script == "LATIN" and line.isascii()):
         return False
@@ -147,7 +150,7 @@ def foreign(line: str, language: str) -> bool:
 
 
 def held_out_hashes(pairs: Iterable[tuple[str, str]], *settings: Cleaning) -> frozenset[bytes]:
-    """Return the hashes of held-out pairs after the repairs of each of these settings for training texts."""
+    """Return the hashes of held-out pairs, repaired in each of the ways that these settings repair training text."""
     repairs = different_repairs(settings)
     return frozenset(pair_hash(repair(src, each), repair(tgt, each)) for src, tgt in pairs for each in repairs)
 

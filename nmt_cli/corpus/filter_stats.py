@@ -42,7 +42,10 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
 
 
 def tried(corpus: schema.Corpus) -> schema.Corpus:
-    """Switch on every filter that supports the languages of the section. Filters that were off get advised values."""
+    """Return the section with all filters switched on, except filters that do not support the section's languages.
+
+    Filters that are off in the recipe get their advised values.
+    """
     values, advised = corpus.filters.model_dump(), filters.ADVISED.model_dump()
     off = Filters().model_dump()
     changed = {name: advised[name] if value == off[name] else value for name, value in values.items()}

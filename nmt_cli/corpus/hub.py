@@ -139,7 +139,7 @@ class HubSource(Source):
 
     @contextlib.contextmanager
     def converted_errors(self) -> Iterator[Any]:
-        """Yield the package `datasets`. Convert its errors and those of its dependencies to ours, with advice."""
+        """Yield the package `datasets`. Convert errors of the package and its dependencies to NmtErrors with advice."""
         import datasets
         import huggingface_hub
 

@@ -2,7 +2,7 @@
 
 Lines are compared after folding: letter case and punctuation are removed, each number becomes 0, and each Chinese or
 Japanese character becomes a word. Two lines are near-duplicates if the Jaccard index of their word sets (the number of
-shared words divided by the number of all words) is at least 0.6.
+shared words divided by the number of different words in the two lines) is at least 0.6.
 
 Prefix filtering (Bayardo, Ma and Srikant 2007) finds all near-duplicates without comparing every pair of lines. It uses
 the fact that two near-duplicates share at least one of their rarest words. The held-out lines are indexed, and each

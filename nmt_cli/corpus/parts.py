@@ -188,7 +188,7 @@ class Cleaned:
 
 
 def _before(hashes: npt.NDArray[np.uint64], bound: int) -> int:
-    """Return how many of the sorted hashes begin with a number below `bound` in their first 8 bytes."""
+    """Return how many of the sorted hashes are below `bound`, judged by their first 8 bytes."""
     first, end = 0, len(hashes)
     while first < end:  # numpy's search would read the whole file
         middle = (first + end) // 2

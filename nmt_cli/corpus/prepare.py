@@ -334,9 +334,9 @@ def hold_out_pairs(source: Source, text: RawText, out: Path, work: Path, options
 
 
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
-    """Read a held-out set from its own files. Remove a BOM and the CR of line ends, and change nothing else.
+    """Read a held-out set from its own files. Its lines are not cleaned.
 
-    Line feeds within a line, as in parquet files, become spaces.
+    Only a BOM and the CR of line ends are removed, and line feeds within lines, as in parquet files, become spaces.
     """
     pairs, source = list[HeldOutPair](), text.splits[split]
     raw_pairs = (

@@ -81,7 +81,7 @@ class Source(ABC):
 
     @abstractmethod
     def local_files(self) -> list[Path]:
-        """Return the local files that hold the text: the user's files, or those of the mirror."""
+        """Return the local files that hold the text: the user's files, or the files in the mirror."""
 
     @abstractmethod
     def published_size(self) -> Size:

@@ -1,4 +1,4 @@
-"""Read and write prepared corpora. The directory of a corpus has a manifest and these files:
+"""Read and write prepared corpora. The directory of a corpus contains a manifest and these files:
 
 train.src.ids  train.tgt.ids          the token ids of all sentences, each ended by EOS, little-endian uint16 or uint32
 train.src.offsets  train.tgt.offsets  where each sentence starts, and where the last one ends, little-endian int64
@@ -108,7 +108,7 @@ class Corpus:
         return math.ceil(np.quantile(nearest, position - before))
 
     def in_epoch(self, number: int) -> "Corpus":
-        """Return the training text of an epoch, counted from 0. Its lines have the same numbers, but may be empty."""
+        """Return the training text of an epoch (from 0). Lines have the same number in all epochs, but may be empty."""
         return self
 
     @property
@@ -157,7 +157,7 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
     if not artefact.present(directory):
         raise MissingError(f"no prepared corpus in {directory}. Create one with nmt prepare, or pass --data DIR")
     manifest = artefact.verify(directory, KIND, content=content)
-    # Corpora of older versions lack this entry, because both sides always have the same vocabulary.
+    # Corpora of older versions lack this entry, and always have one vocabulary for both sides.
     manifest.setdefault("source_vocabulary_size", manifest["vocabulary_size"])
     sides = list[Side]()
     for name, size in ("src", "source_vocabulary_size"), ("tgt", "vocabulary_size"):

@@ -128,7 +128,7 @@ def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     pairs = [(text.src, text.tgt) for text in model.trained]
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
-    unknown = ("src", "tgt")  # what an imported model has if its languages are unknown
+    unknown = ("src", "tgt")  # the codes of an imported model whose languages are unknown
     if not {wanted, unknown} & {*pairs}:
         have, need = (", ".join(f"{src} to {tgt}" for src, tgt in some) for some in (dict.fromkeys(pairs), [wanted]))
         raise DataError(f"{entry.model} translates {have}, but corpus.synthetic with side={entry.side} requires {need}")

@@ -66,7 +66,7 @@ class Terms:
         self.terms = list(terms)
         self._exact = dict[Words, Term]()
         self._any_case = dict[Words, Term]()  # keyed by case-folded words
-        self._lengths = dict[str, list[int]]()  # case-folded first word -> lengths of such phrases, in descending order
+        self._lengths = dict[str, list[int]]()  # case-folded first word -> lengths of the phrases, in descending order
         folded_phrases = dict[Words, Term]()  # case-folded phrase -> its first term
         for term in self.terms:
             phrase = words(term.source)

@@ -1,7 +1,8 @@
 """Normalize text, and train and apply SentencePiece tokenizers.
 
 An imported model may have a separate SentencePiece model for target text, in `tokenizer.target.model`. Its vocabulary
-may differ from the source vocabulary. An imported model may also have tokenizer files of the format in `moses_bpe.py`.
+may differ from the source vocabulary. Instead of SentencePiece models, an imported model may have the Moses tokenizers
+of `moses_bpe.py`.
 """
 
 import functools

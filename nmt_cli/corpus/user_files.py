@@ -25,7 +25,7 @@ class UserFilesSource(Source):
     """The user's files, and the named corpora and hub data sets in corpus.sources."""
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None, named: Mapping[int, Source] | None = None) -> None:
-        """`named` maps the index of each entry of corpus.sources without files to the source of its text."""
+        """`named` maps the index of each named corpus in corpus.sources to its source."""
         super().__init__(corpus, mirror)
         self.named = named or {}
         own = {"sources": [entry for entry in corpus.sources if entry.files]}
@@ -187,7 +187,7 @@ def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
     """Yield this share of the pairs, evenly spread."""
     read = 0
     for chunk in chunks:
-        kept_before = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # item i: before pair i
+        kept_before = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # [i]: kept before pair i
         keep = [i for i in range(len(chunk.src)) if kept_before[i] < kept_before[i + 1]]
         yield Chunk([chunk.src[i] for i in keep], [chunk.tgt[i] for i in keep], chunk.repetition)
         read += len(chunk.src)

@@ -1,4 +1,4 @@
-"""The files of recipes: the package's own by name, a user's by path."""
+"""Find the files of recipes: the package's own recipes by name, and a user's recipes by path."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nmt_cli.system.errors import MissingError, meant
 
-# An installed package contains the recipes; in a source tree they are beside it.
+# The recipes are inside an installed package, but beside the package in a source tree.
 HOME = next(directory for directory in Path(__file__).parents if (directory / "recipes").is_dir())
 
 

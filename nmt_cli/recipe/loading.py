@@ -132,7 +132,10 @@ def _with_named(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
-    """Return the settings that determine the training text, and the number of steps. Invalid: (None, None)."""
+    """Return the settings that determine the training text, and the number of steps.
+
+    If a setting is invalid, both are None.
+    """
     sections = {name: section for name, section in values.items() if name in ("corpus", "training")}
     try:
         settings = Recipe.model_validate(_with_named(sections))
@@ -147,8 +150,8 @@ def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
 def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     """Merge two recipes. Drop the expected results of `low` that no longer apply.
 
-    If `high` changes the training text, none of them apply. If it changes only the number of steps, the expected scores
-    do not apply.
+    If `high` changes the training text, no expected result applies. If `high` changes only the number of steps, only
+    the expected scores do not apply.
     """
     (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
     expect = low.get("expect")

@@ -43,7 +43,7 @@ def _refusal(why: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def _parse(data: bytes, max_values: int) -> Any:
-    """Return the document in a YAML text, or None if the text is empty. Raise yaml.YAMLError to refuse a text."""
+    """Return the document in a YAML text, or None if the text is empty. Raise yaml.YAMLError if it is refused."""
     levels, count = [_Level(False)], 0
     for event in yaml.parse(data, Loader=_Parser):
         if isinstance(event, yaml.DocumentStartEvent) and levels[0].values:

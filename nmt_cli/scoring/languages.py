@@ -2,7 +2,7 @@
 
 import re
 
-# sacreBLEU's tokenizers for languages without spaces between words. Its ja-mecab needs another package.
+# sacreBLEU's tokenizers for languages without spaces between words. ja-mecab is not used: it needs another package.
 TOKENIZERS = {"zh": "zh", "ja": "char", "th": "char", "my": "char", "km": "char", "lo": "char"}
 # ISO 639-1. A code may also have three letters (ISO 639-3), and a script and a region: zh-Hant-TW, pt_BR, es-419.
 _CODES = """aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz

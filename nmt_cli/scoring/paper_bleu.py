@@ -47,7 +47,7 @@ _PREFIX_LISTS = {
 }
 _PREFIXES = {language: frozenset(words.split()) for language, words in _PREFIX_LISTS.items()}
 
-# Perl's \p{IsAlnum} is Alphabetic or Nd, which `re` cannot express. Its \s excludes U+001C to U+001F.
+# Perl's \p{IsAlnum} is Alphabetic or Nd, which `re` cannot express. Perl's \s excludes U+001C to U+001F.
 _ALPHA, _OTHER, _NUMBER = r"\p{Alphabetic}", r"\P{Alphabetic}", r"\p{N}"
 _APOSTROPHES = {  # the characters before and after an apostrophe, and its replacement
     "en": [

@@ -1,7 +1,7 @@
 """Published scores that a score may be compared with."""
 
 # The metric and the number of reference tokens identify newstest2014 (3,003 lines) under any file name.
-# Sources: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's conversion of the two scales.
+# Sources: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's conversion between the scales.
 _NEWSTEST2014 = {
     ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU scores of newstest2014 "
     "en-de. The paper's 27.3 and 28.4 are from another metric, about 26.6 and 27.7 on this scale",

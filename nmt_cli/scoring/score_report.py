@@ -30,7 +30,7 @@ class InputText:
 
 @dataclass(frozen=True)
 class ScoredSegment:
-    """A line with its scores. The field names are those in the output of `nmt score --segments`."""
+    """A line with its scores. The fields have the same names in the output of `nmt score --segments`."""
 
     line: int  # from 1
     hypothesis: str
@@ -172,7 +172,7 @@ class Report:
         return rows
 
     def bleu_by_near_duplicates(self) -> dict[str, tuple[int, Score]]:
-        """Return how many lines are "with" and "without" near-duplicates in the training text, and their BLEU."""
+        """Return the number and the BLEU of the lines "with" and "without" near-duplicates in the training text."""
         near = set(self.near_duplicates.counts["near_lines"]) if self.near_duplicates and self.details else set()
         parts = {
             "with": [segment for segment in self.segments if segment.line in near],

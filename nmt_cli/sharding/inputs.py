@@ -33,10 +33,10 @@ class Input:
 
 
 def find(words: Sequence[str]) -> list[Input]:
-    """Return the files that paths, directories, patterns and URLs name, sorted by name.
+    """Return the files that match the given paths, directories, patterns and URLs, sorted by name.
 
-    A directory names all files below it, except hidden ones. Raise MissingError if a word names no file, and UsageError
-    if two files would have outputs of the same name.
+    A directory matches all files below it, except hidden ones. Raise MissingError if a word matches no file, and
+    UsageError if two files would have outputs of the same name.
     """
     found = [each for word in words for each in (_found_remotely(word) if is_url(word) else _local(word))]
     found = sorted(dict.fromkeys(found), key=lambda each: each.name)

@@ -1,1 +1,1 @@
-"""Training: `train` is the loop, `trainer` computes steps, `batches` selects sentences, `checkpoints` save progress."""
+"""Training: the loop (`train`), its steps (`trainer`), their sentences (`batches`), saved progress (`checkpoints`)."""

@@ -60,7 +60,7 @@ def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
 
 
 def without_empty_parts(bounds: list[int]) -> list[int]:
-    """Move the bounds as little as necessary so that no part is empty. There must be as many items as parts."""
+    """Move the bounds as little as necessary so that no part is empty. There must be at least one item per part."""
     parts = np.arange(len(bounds))
     rising = np.maximum.accumulate(np.array(bounds) - parts) + parts
     return [int(bound) for bound in np.minimum(rising, bounds[-1] - parts[::-1])]

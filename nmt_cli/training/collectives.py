@@ -10,7 +10,7 @@ from torch import Tensor
 from nmt_cli.system.errors import NmtError, from_os_error
 
 Result = TypeVar("Result")
-SYNC_STEPS = 10  # on CUDA, processes agree on whether to stop only every 10 steps, because it waits for the devices
+SYNC_STEPS = 10  # on CUDA, steps between agreements on whether to stop, because an agreement waits for the devices
 
 
 def is_sync_step(step: int, accelerator: Any) -> bool:

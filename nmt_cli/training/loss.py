@@ -74,8 +74,8 @@ def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.
         log_zs.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
         rows_RV.copy_(probs_RV)
     log_z_C1 = torch.cat(log_zs)
-    # The difference of the label's probability and 1 - smoothing may be tiny, so it is not computed from the rounded
-    # softmax.
+    # The difference between the label's probability and 1 - smoothing may be tiny, so it is not computed from the
+    # rounded softmax.
     rows_C1 = torch.arange(len(logits_CV), device=logits_CV.device)[:, None]  # scatter_ would copy the whole matrix
     logits_CV[rows_C1, labels_C1] = ((gold_C1 - log_z_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
     return gold_C1 - log_z_C1, log_z_C1

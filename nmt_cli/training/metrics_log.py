@@ -66,7 +66,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
     """Return a message about scores that are clearly worse than expected, or None.
 
-    The expected scores are those for `step` or, if there are none, for the last earlier step that has some.
+    If the recipe has no expected scores for `step`, compare with the expected scores of the last step before it.
     """
     index = sum(expected <= step for expected in expect.dev_steps) - 1
     if index < 0:

@@ -122,7 +122,7 @@ def shuffled(random: np.random.Generator, count: int) -> Numbers:
     blocks = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
     sizes = np.array([np.bincount(buckets[block], minlength=BUCKETS) for block in blocks])
     ends = np.cumsum(sizes.sum(0))
-    positions = ends - sizes.sum(0)  # where each bucket's next number goes
+    positions = ends - sizes.sum(0)  # position of the next number of each bucket
     for block, of_block in zip(blocks, sizes, strict=True):
         by_bucket = np.split(np.argsort(buckets[block], kind="stable"), np.cumsum(of_block)[:-1])
         for bucket, found in enumerate(by_bucket):

@@ -21,7 +21,7 @@ from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation.shortlist import FILE, Shortlist
 
 ROUNDS = 5
-MAX_LINKS = 25_000_000  # maximum pairs of a source token and a target token from one pair of lines: 0.8 GB
+MAX_LINKS = 25_000_000  # maximum number of links: 0.8 GB. A link is a source and a target token of one pair of lines
 MOST_TOKENS = 1000  # lines with more tokens are left out
 NONE = PAD  # stands for the source token if a target token translates none
 Ids = npt.NDArray[np.int32]

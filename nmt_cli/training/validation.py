@@ -38,7 +38,7 @@ class DevSet:
     def translated(self, count: int) -> list[int]:
         """Return the indices of `count` lines to translate: the first lines, or the first lines of each language pair.
 
-        All language pairs have the same number of lines, unless a pair has too few.
+        The number of lines is the same for all language pairs that have enough lines.
         """
         each = max(1, count // len(self.lines_by_pair)) if self.lines_by_pair and count else count
         groups = self.lines_by_pair.values() or [range(len(self.lines))]
