@@ -55,10 +55,7 @@ class PrepareOptions:
 
 
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
-    """Prepare a corpus in the directory `out`, or verify the corpus that is already there. Return `out`.
-
-    An error leaves no incomplete corpus.
-    """
+    """Prepare a corpus in the directory `out`, or verify the corpus that is already there. Return `out`."""
     source = sources.source_of(corpus, options.mirror)
     filters.check(corpus)
     if options.dry_run:
