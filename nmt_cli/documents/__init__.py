@@ -1,8 +1,8 @@
 """Translate text with markup or placeholders, and whole files: pages, catalogs, subtitles, office documents, books.
 
-Each format has a module (see `formats.py`), which reads a file into strings to copy and segments to translate
-(`document.py`, `segment.py`). A segment holds the plain text for the model and the marks in its source: tags, images,
-code, placeholders. `alignment.py` translates the text and links each token of the translation to the source.
+Each format has a module, listed in `formats.py`. It divides a file into strings to copy and segments to translate (see
+`document.py` and `segment.py`). A segment contains plain text for the model, and the marks of its source: tags, images,
+code and placeholders. `alignment.py` translates the text and links each token of the translation to the source.
 `placement.py` and `layout.py` insert the marks into the translation. Everything else in a file is copied byte for byte.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
 from nmt_cli.system.errors import UsageError
 
-# Suffixes of files of plain lines. A language code, a number or no suffix also means plain lines. Compressed files are
-# refused when they are read.
+# Suffixes of plain text files. Files with a language code, a number or no suffix are also read as plain text.
+# Compressed files are in this list, but are refused when they are read.
 _PLAIN_SUFFIXES = """ txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok
 detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst """
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
@@ -33,9 +33,9 @@ def choose(
 ) -> Any:
     """Return the `Run` that translates text with markup or placeholders, or None for plain lines.
 
-    Without `kind`, the suffix of `file` decides. `plain` names the given options that work on plain lines only.
-    `reading` has values for ReadOptions. Raise UsageError for an unknown suffix, and for a document that is given
-    together with an option for lines.
+    Without `kind`, the suffix of `file` decides. `plain` names those of the user's options that work on plain lines
+    only. `reading` contains values for ReadOptions. Raise UsageError for an unknown suffix, or if an option for lines
+    is used with a document.
     """
     by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):

@@ -32,7 +32,7 @@ def translate_aligned(
 
 
 def align(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
-    """Return the translation with this rank, or the last one if there are fewer, with links to the text."""
+    """Return the hypothesis of this rank, linked to the text. If there are fewer, return the last one."""
     rank = min(rank, len(translation.hypotheses) - 1)
     if translation.copy:
         copied = translation.copy.text
@@ -45,7 +45,7 @@ def align(translator: Translator, translation: Translation, text: str, rank: int
 def _links(translator: Translator, translation: Translation, text: str, rank: int) -> list[tuple[int, int]]:
     """Return, for each target token, its end in the translation and the start of its source token in `text`.
 
-    The source token is the one with the most attention.
+    The source token of a target token is the one that receives most of its attention.
     """
     source, target, pairs = "", "", list[tuple[int, int]]()
     for ids, hypothesis in translation.parts(rank):
@@ -75,18 +75,18 @@ def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
     spelled = ["", *(token.replace("\u2581", " ") for token in tokenizer.tokens(ids))]
     if "".join(spelled) == f" {text}":
         return text, [max(length - 1, 0) for length in itertools.accumulate(map(len, spelled))]
-    # Byte tokens and unknown tokens look different in the text.
+    # Byte tokens and unknown tokens are spelled differently in the text, so decode each prefix of the tokens.
     offsets = [len(decoded) for decoded in tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])]
-    # Some of a character's bytes may decode to more characters than all of its bytes do.
+    # The first bytes of a character may decode to several replacement characters, and all its bytes to one.
     for index in range(len(ids) - 1, -1, -1):
         offsets[index] = min(offsets[index], offsets[index + 1])
     return text, offsets
 
 
 def _by_words(decoded: str, text: str) -> list[int] | None:
-    """Return the same as `offsets_in` for a text with corrected typos, which has the same number of words.
+    """Map offsets word by word, unlike `offsets_in`, because typos of the text are corrected in `decoded`.
 
-    Return None if the numbers of words differ.
+    Return None if the two texts do not have the same number of words.
     """
     pairs = [list(re.finditer(r"\S+", each)) for each in (decoded, text)]
     if len(pairs[0]) != len(pairs[1]):
@@ -99,7 +99,7 @@ def _by_words(decoded: str, text: str) -> list[int] | None:
 
 
 def offsets_in(decoded: str, text: str) -> list[int]:
-    """Return, for each offset in `decoded`, which the tokenizer returned for a text, the offset in the text."""
+    """Map each offset in `decoded` to an offset in `text`. `decoded` is the text as decoded by the tokenizer."""
     if decoded == f"{text} ":
         return list(range(len(decoded) + 1))
     offsets, last = list[int](), 0
@@ -111,9 +111,9 @@ def offsets_in(decoded: str, text: str) -> list[int]:
 
 
 def _matching_blocks(decoded: str, text: str) -> list[tuple[int, int, int]]:
-    """Return the common substrings of two texts, in order, as the offsets in both texts and the length.
+    """Return the common substrings of two texts, in order. Each is given as its offsets in both texts and its length.
 
-    Compare characters. If that would take too long, compare words, or if necessary, return only the common prefix.
+    Compare characters. If that would take too long, compare words. If that would too, return only the common prefix.
     """
     for pattern in (r"(?s:.)", r"\s+|\S+"):
         one, other = re.findall(pattern, decoded), re.findall(pattern, text)

@@ -15,7 +15,7 @@ _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(['\"@?\\]))")
 _ESCAPED = re.compile(r"""['"\\]|\A[@?]""")
 _TAG = re.compile(r"<[^<>]*+>")
 _QUOTE = re.compile(r'(?<!\\)"')
-_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # line ends, and quotes, which are not shown
+_LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # line ends, and quotes, which Android does not display
 _FLAGS = ("java-printf-format",)
 _RESOURCE_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # to another resource
 
@@ -25,7 +25,7 @@ def _unescape(text: str) -> str:
 
 
 def _escape(spelled: dict[str, str], has_quotes: bool, text: str) -> str:
-    """Escape a text. `spelled` has the escape of each character that the source escapes by its code point."""
+    """Escape a text. `spelled` maps characters that the source writes as code points to their escapes."""
     text = _ESCAPED.sub(r"\\\g<0>", text)
     if has_quotes:
         text = text.replace(r"\'", "'")

@@ -19,17 +19,17 @@ _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")
 _ZIP64 = 1  # the type of the extra field with 64-bit sizes
 # Flags of a member
-_HAS_DESCRIPTOR = 8  # its sizes follow the data
+_HAS_DESCRIPTOR = 8  # the sizes of the member follow its data
 _IS_ENCRYPTED = 1
 _IS_UTF8 = 0x800
-_OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # begins encrypted Office files and those of Office 97
+_OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # the first bytes of encrypted Office files and of Office 97 files
 
 
 class Archive:
     """A zip file. `names` lists its members in order."""
 
     def __init__(self, data: bytes, max_unpacked: int) -> None:
-        """`max_unpacked` limits the bytes that all calls of `read` return together."""
+        """`max_unpacked` is the total number of bytes that calls of `read` may return."""
         self._data = data
         self._left = max_unpacked
         self._limit = max_unpacked
@@ -79,7 +79,7 @@ class Archive:
         return content
 
     def replaced(self, contents: Mapping[str, bytes]) -> bytes:
-        """Return the file with the members in `contents` replaced. The others are copied, and the order stays."""
+        """Return the file with the members in `contents` replaced. Copy the other members, and keep the order."""
         if not contents:
             return self._data
         out, directory = io.BytesIO(), list[bytes]()
@@ -129,7 +129,7 @@ class Archive:
 
 
 def _compressed(content: bytes, member: zipfile.ZipInfo) -> bytes:
-    """Return the content compressed as the member is, or as it is if the member is stored uncompressed."""
+    """Compress the content, unless the member is stored uncompressed."""
     if member.compress_type == zipfile.ZIP_STORED:
         return content
     packer = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
@@ -137,7 +137,7 @@ def _compressed(content: bytes, member: zipfile.ZipInfo) -> bytes:
 
 
 def _without_zip64(extra: bytes) -> bytes:
-    """Return the extra fields of a member without 64-bit sizes, which no member here needs."""
+    """Remove 64-bit sizes from the extra fields of a member. No member is large enough to need them."""
     kept, offset = b"", 0
     while offset + 4 <= len(extra):
         kind, size = struct.unpack_from("<HH", extra, offset)

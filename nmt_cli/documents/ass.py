@@ -12,8 +12,8 @@ _TIME = re.compile(r"\s*(\d{1,4}):(\d{1,2}):(\d{1,2})[.:](\d{1,4})\s*")
 _TOKEN = re.compile(
     r"(?P<break>\\[Nnh])|\{\\(?P<open>[ibus])[1-9]\d{0,2}\}|\{\\(?P<close>[ibus])0\}|\{[^{}]*\}", re.ASCII
 )
-_DRAWING = re.compile(r"\\p[1-9]")  # in an override block: a drawing follows
-# The fields of a line, unless the file lists others
+_DRAWING = re.compile(r"\\p[1-9]")  # matches an override block before a drawing
+# The fields of a dialogue line, unless the file lists different fields
 _FIELDS: tuple[str, ...] = "layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"
 
 

@@ -1,4 +1,4 @@
-"""The interface of a format: `read` in its module turns text or bytes into a document."""
+"""The documents that the `read` functions of all formats return, and the options of these functions."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from nmt_cli.documents.segment import Parts, render, segments_of
 
 @dataclass(frozen=True)
 class Outline:
-    """Which XML elements end a segment.
+    """The XML elements that end a segment.
 
-    Elements in `splitting` do. With `detect`, so do elements whose parent has no text of its own, unless they are in
-    `joining`.
+    Elements in `splitting` end a segment. If `detect` is true, so does any other element whose parent directly contains
+    no text, unless the element is in `joining`.
     """
 
     splitting: tuple[str, ...] = ()
@@ -27,13 +27,13 @@ class ReadOptions:
     language: str = ""  # the target language, for HTML's `lang` and gettext's header
     ignored: tuple[str, ...] = ()  # HTML or XML elements whose content is copied, not translated
     outline: Outline = Outline()  # for XML
-    source_language: str = ""  # for the code page of files that are not in Unicode
-    line_length: int = 42  # of subtitles, in characters
+    source_language: str = ""  # selects the code page of files that are not in Unicode
+    line_length: int = 42  # maximum line length of subtitles, in characters
     max_unpacked: int = 1 << 28  # bytes of text that a compressed file may hold
-    kept: Kept | None = None  # the user's phrases and pattern that are not translated
+    kept: Kept | None = None  # phrases and a pattern that the user wants to keep untranslated
 
     def protection(self, *, strict: bool = False, flags: Collection[str] = ()) -> Protection | None:
-        """Return the protection of a text's placeholders, or None. `flags` are gettext's, such as python-format."""
+        """Return the protection of a text's placeholders, or None. `flags` are gettext flags such as python-format."""
         if not (self.protect or self.kept):
             return None
         return Protection(strict=strict and self.protect, flags=flags, kept=self.kept, forms=self.protect)

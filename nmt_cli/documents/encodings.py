@@ -35,7 +35,7 @@ class Encoding:
     mark: bytes = b""  # the byte order mark that begins the file
 
     def encode(self, text: str) -> bytes:
-        """Return the bytes of a text. They are UTF-8 if this encoding lacks one of its characters."""
+        """Encode a text. Use UTF-8 if this encoding lacks one of the characters."""
         try:
             return self.mark + text.encode(self.name)
         except UnicodeEncodeError:
@@ -43,12 +43,12 @@ class Encoding:
 
 
 def decoded(data: bytes, language: str = "") -> tuple[str, Encoding]:
-    """Return the text of a file, which is in `language`, and its encoding. Raise DataError for binary data."""
+    """Decode a file in `language`. Return its text and its encoding. Raise DataError for binary data."""
     for mark, name in _MARKS.items():
         if data.startswith(mark):
             return _decoded(data[len(mark) :], Encoding(name, mark))
     for name, high_bytes in ("utf-16-le", data[1:200:2]), ("utf-16-be", data[:200:2]):
-        # Most of the first 100 characters are below U+0100.
+        # UTF-16: most of the first 100 characters are below U+0100, so their high bytes are 0.
         if len(data) > 3 and high_bytes.count(0) > len(high_bytes) / 2:
             return _decoded(data, Encoding(name))
     try:
@@ -78,7 +78,7 @@ def _decoded(data: bytes, encoding: Encoding) -> tuple[str, Encoding]:
 
 
 def paired(text: str) -> str:
-    """Join each pair of surrogates, as from the escapes \\ud83d\\ude00, into one character.
+    """Join each pair of surrogates, such as \\ud83d\\ude00, into one character.
 
     A surrogate without a partner becomes a question mark.
     """

@@ -76,7 +76,7 @@ def read(data: bytes, options: ReadOptions) -> Package:
 
 
 def _rewritten(part: Part) -> Part:
-    """Return a part that keeps its source if its text does not change."""
+    """Return a part that is written like the source unless translation changes its text."""
     return part if isinstance(part, str) else rewritten([part], render([part]), str)
 
 

@@ -20,10 +20,10 @@ class Format:
     suffixes: tuple[str, ...] = ()  # if empty, only --format and the server's clients can select the format
     to_utf8: str = "iconv"  # a command that converts such files to UTF-8, for error messages
     binary: bool = False  # `read` takes bytes; other formats take text, and their files must be UTF-8
-    marker: bytes = b""  # near the start of such files, to tell them from other files with the same suffix
+    marker: bytes = b""  # bytes near the start of a file; files without these bytes are of another format
 
     def read(self, source: str | bytes, options: ReadOptions) -> Document:
-        """Parse a text, or the bytes of a file, into a document. Raise DataError if the source has another format."""
+        """Parse a text or the bytes of a file into a document. Raise DataError if the source is not in this format."""
         module = importlib.import_module(f"nmt_cli.documents.{self.module}")  # loads only the formats in use
         if self.binary or isinstance(source, str):
             document: Document = module.read(source, options)
@@ -45,7 +45,7 @@ class Format:
             raise DataError(f"{wrong}. Convert it, for example with {self.to_utf8}") from None
 
 
-_BEGINNING = 4096  # bytes that are searched for a marker
+_BEGINNING = 4096  # number of bytes at the start of a file in which to look for a marker
 
 _ALL = (
     Format("html", "html", (".html", ".htm")),
@@ -79,7 +79,7 @@ SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}
 
 
 def kind_of(file: Path) -> str | None:
-    """Return the name of a file's format, or None. The suffix decides, then the marker if the format has one."""
+    """Return the name of a file's format, or None. The suffix must match, and the marker if there is one."""
     name = SUFFIXES.get(file.suffix.lower())
     if name and (marker := FORMATS[name].marker) and file.is_file():
         with file.open("rb") as stream:

@@ -33,7 +33,7 @@ _NAMED_VALUE = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_
 RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
 COPIED = {"code", "kbd", "samp", "var", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
-# Elements that end a segment, because their text does not continue the text around them.
+# Elements that end a segment, because their text is separate from the text around them.
 _BLOCK_NAMES = """
 address article aside blockquote body br button caption center col colgroup datalist dd details dialog dir div dl dt
 fieldset figcaption figure footer form frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe legend li link
@@ -52,7 +52,7 @@ _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Spelling:
-    """Writes characters as the source of the segment first wrote them, plain or as an entity. Escapes all others."""
+    """Writes each character as it first appears in the segment's source, plain or as an entity. Escapes all others."""
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the quotation mark around the text, if any."""
@@ -71,7 +71,7 @@ class Spelling:
 
 
 def _unescaped(source: str) -> str:
-    """Replace character references. The standard library drops control characters, so replace these by U+FFFD."""
+    """Decode character references. Decode invalid ones, which the standard library drops, as U+FFFD."""
     return unescape(_ENTITY.sub(lambda match: match[0] if unescape(match[0]) else "\ufffd", source))
 
 
@@ -130,7 +130,7 @@ def _placeholders_with_tags(text: str, closed: Collection[str], protection: Prot
 
 
 def has_tags(text: str, protection: Protection | None) -> bool:
-    """Return whether a text has a comment, or a tag with a name that begins with a letter."""
+    """Return whether a text contains a comment, or a tag whose name begins with a letter."""
     tokens = _tokens(text, protection)
     return any(token.name[:1].isalpha() or token.source.startswith("<!--") for token in tokens if token.kind != "text")
 
@@ -158,8 +158,8 @@ def parse(
     spelling, builder = _new_segment(protection)
     while index < len(tokens):
         token, stop = tokens[index], ends.get(index, index + 1)
-        # An element without an end tag extends to the end of its block or of the text. Moving its start tag would put
-        # other text inside the element.
+        # An element without an end tag extends to the end of its block or of the text. Its start tag ends the segment,
+        # because moving the tag would put other text inside the element.
         is_block = token.name in BLOCKS or token.kind == "unclosed" or index in divided
         if is_block:
             parts += builder.build()
@@ -233,7 +233,7 @@ def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int]
         if index >= end and token.name in BLOCKS:
             blocks.append(index)  # except inside copied elements, such as the title in an SVG image
         end = max(end, copied.get(index, 0))
-    # In HTML, some end tags are optional, such as that of a paragraph. The element then ends at the next block.
+    # In HTML, some end tags, such as </p>, are optional. Without an end tag, the element ends at the next block.
     unclosed = {index for index in begins if index not in copied and tokens[index].name not in names}
     for index in unclosed:
         after = bisect.bisect(blocks, index)
@@ -253,7 +253,7 @@ def _without_translated(
     Also return the indices at which a segment must end.
     """
     pieces, divided = dict[int, int](), set[int]()
-    # A stack of regions: where each ends, whether it is translated, and whether an inner element may change this.
+    # A stack of regions: the end, whether the region is translated, and whether an element inside may differ.
     regions = [(len(tokens), True, True)]
     begin = 0
     for index in range(len(tokens) + 1):
@@ -274,7 +274,7 @@ def _without_translated(
 
 
 def _translate_attribute(token: _Token) -> bool | None:
-    """Return True if a tag demands the translation of its content, False if it forbids it, and otherwise None."""
+    """Return True if a tag asks for its content to be translated, False if it forbids that, and None otherwise."""
     if "transl" not in token.source.lower():
         return None
     values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}
@@ -306,7 +306,7 @@ def is_note(name: str, before: str, inner: str, after: str) -> bool:
         return False
     if name == "a":
         return last.isalpha() and not letters and any(map(str.isdigit, text)) and not after[:1].isalnum()
-    if letters:  # inside a word, it is only formatting
+    if letters:  # between letters, the element is part of the word, not a note
         return last.isalnum() and not after[:1].isalnum()
     return not last.isspace() if name == "sup" else last.isalnum() or last in ")]"
 

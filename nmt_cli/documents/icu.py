@@ -21,7 +21,7 @@ from nmt_cli.documents.segment import Parts, render, segments_of
 Cut: TypeAlias = Callable[[str, Protection | None], Parts]  # cuts a sentence into parts
 FLAG, PLURAL_FLAG = "icu-message-format", "icu-plural"
 
-# A message is not parsed if it has more levels, choices, sentences or characters than this.
+# Maximum numbers of levels, choices, sentences and characters. Larger messages are not parsed.
 _DEEPEST, _MOST_CHOICES, _MOST_SENTENCES, _LONGEST = 6, 12, 60, 10_000
 _CHOICE = re.compile(
     r"\{\s*+(?P<name>[\w.-]++)\s*+,\s*+(?P<kind>plural|selectordinal|select)\s*+,(?:\s*+offset:\s*+(?P<offset>\d++))?+"
@@ -71,7 +71,7 @@ class _Unusable(Exception):
 @dataclass
 class _Leaf:
     source: str
-    untranslated: str = ""  # the text of the parts before translation
+    untranslated: str = ""  # the text of `parts` before translation
     parts: Parts = field(default_factory=list)
 
     @property
@@ -95,7 +95,7 @@ class _Tree:
 
 
 def is_same(text: str, other: str) -> bool:
-    """Return whether two texts are equal, except for white space and the way to write apostrophes."""
+    """Return whether two texts are equal, except for white space and the spelling of apostrophes."""
     return text == other or _folded(text) == _folded(other)
 
 
@@ -104,7 +104,7 @@ def _folded(text: str) -> str:
 
 
 class IcuMessage:
-    """A message with choices. `parts` has the parts of all sentences in the message."""
+    """A message with choices. `parts` contains the parts of all sentences in the message."""
 
     def __init__(self, source: str, tree: _Tree, cut: Cut, protection: Protection | None, language: str) -> None:
         self._source = source
@@ -131,7 +131,7 @@ class IcuMessage:
                 self._leaves.append(inner)
 
     def _leaf_parts(self, source: str, cut: Cut, protection: Protection) -> Parts:
-        """Return a sentence in parts. The model sees `''` as one apostrophe."""
+        """Cut a sentence into parts. The model sees `''` as one apostrophe."""
         doubled = "''" in source
         parts = cut(source.replace("''", "\u2019"), protection)
         for segment in segments_of(parts):
@@ -141,7 +141,7 @@ class IcuMessage:
         return parts
 
     def _quoted(self, escape: Callable[[str], str], text: str) -> str:
-        """Escape a sentence so that no apostrophe quotes text. A single apostrophe is literal only in some formats."""
+        """Escape a sentence so that apostrophes do not quote text. Double them only if the source does."""
         return escape(text.replace("'", "''") if self._doubled else _QUOTING.sub("\u2019", text))
 
     def write(self) -> str:
@@ -165,7 +165,7 @@ def parse(source: str, cut: Cut, protection: Protection | None, language: str) -
 
 
 def _nodes(source: str, offset: int, depth: int) -> tuple[list[Node], int]:
-    """Return the text and choices from `offset` to the brace that closes them, or to the end of the source."""
+    """Parse text and choices from `offset` to the closing brace or the end. Return them and the offset of that end."""
     nodes = list[Node]()
     while offset < len(source) and source[offset] != "}":
         if match := _CHOICE.match(source, offset):
@@ -199,7 +199,7 @@ def _choice(source: str, head: re.Match[str], depth: int) -> tuple[Choice, int]:
 def _spread(nodes: list[Node], around: Choice | None, left: list[int]) -> _Tree | _Leaf:
     """Move the text around each choice into its branches.
 
-    `nodes` are in a branch of `around`. `left` holds how many more sentences are allowed.
+    `nodes` are the content of a branch of `around`. `left[0]` is the number of sentences still allowed.
     """
     index = next((i for i, node in enumerate(nodes) if isinstance(node, Choice)), None)
     if index is None:
@@ -218,9 +218,9 @@ def _spread(nodes: list[Node], around: Choice | None, left: list[int]) -> _Tree 
 
 
 def _moved(node: Node, around: Choice | None, choice: Choice) -> Node:
-    """Return text to be moved into a branch of `choice`, from a branch of `around` unless `around` is None.
+    """Adapt text that moves into a branch of `choice`, from a branch of `around` unless `around` is None.
 
-    A "#" that would change its meaning is replaced.
+    Replace any "#" whose meaning would change.
     """
     if isinstance(node, Choice):
         return node
@@ -234,7 +234,7 @@ def _moved(node: Node, around: Choice | None, choice: Choice) -> Node:
 
 
 def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Leaf]]:
-    """Return the branches of a plural in the categories of a language. Explicit branches, such as =0, stay."""
+    """Return the branches of a plural for the categories of a language. Keep explicit branches such as =0."""
     required = categories(language, ordinal=tree.choice.kind == "selectordinal")
     if not required:
         return tree.branches
@@ -253,7 +253,7 @@ def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Le
 
 
 def _suits(one: Branch, other: Branch, language: str) -> bool:
-    """Return whether the branch "one" suits the category "one" of a language. It may have no number, as "one file"."""
+    """Return whether the branch "one" fits every number of this category. Without a placeholder, it fits only 1."""
     return one_is_exact(language) or _variables(other.nodes) <= _variables(one.nodes)
 
 

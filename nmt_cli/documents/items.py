@@ -11,12 +11,12 @@ class Item:
     source: str = ""  # the markup or text of the item, unless it has `parts`
     kind: str = "text"  # or "mark", "break" between segments, or "open" and "close" for tags with the same name
     name: str = ""
-    parts: Parts = field(default_factory=list)  # of a mark whose content is translated, too
+    parts: Parts = field(default_factory=list)  # the content of a mark if it is to be translated
     joins: bool = False  # a mark that does not separate the words beside it
 
 
 def inner(items: Sequence[Item]) -> tuple[int, int]:
-    """Return the range of the items without marks at either end, and without tags around all of the text."""
+    """Return the range of the items that excludes marks at both ends and tags around the whole text."""
     partners, opened = dict[int, int](), list[int]()
     words = list[int]()
     for index, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""The user's phrases that are not translated, and the user's pattern for placeholders."""
+"""Phrases that the user wants to keep untranslated, and the user's pattern for placeholders."""
 
 import re
 from collections.abc import Iterator
@@ -15,19 +15,19 @@ from nmt_cli.system.errors import DataError, UsageError, printable
 _LETTER = rf"[^\W{WIDE}]"  # of a script with spaces between words
 _TOKEN = re.compile(rf"{_LETTER}++|\S")
 _SPACE = re.compile(r"(?:\s|&nbsp;)++")
-_SECONDS = 1.0  # time limit to match the pattern in one text
+_SECONDS = 1.0  # time limit for matching the pattern in one text
 
 
 @dataclass(frozen=True)
 class Kept:
-    """Phrases and a pattern that are not translated. Phrases match whole words in the same case."""
+    """Phrases and a pattern to keep untranslated. Phrases match whole words and are case-sensitive."""
 
     phrases: tuple[str, ...] = ()
     pattern: str = ""
 
     @cached_property
     def _by_token(self) -> dict[str, list[list[str]]]:
-        """The words of each phrase, by its first token, long phrases first. Each is also listed as HTML spells it."""
+        """The words of all phrases, as given and escaped for HTML, grouped by first token. Long phrases come first."""
         found = dict[str, list[list[str]]]()
         for phrase in dict.fromkeys([*self.phrases, *(escape(each, quote=False) for each in self.phrases)]):
             if token := _TOKEN.search(phrase):
@@ -69,12 +69,12 @@ class Kept:
 
 @lru_cache(maxsize=4)
 def kept_phrases(phrases: tuple[str, ...]) -> Kept:
-    """Return a cached `Kept` of these phrases, because sorting many phrases takes long."""
+    """Return a `Kept` with these phrases. It is cached, because sorting many phrases takes long."""
     return Kept(phrases)
 
 
 def _end_of_phrase(text: str, words: list[str], offset: int) -> int:
-    """Return where the words end if they start at `offset`. Return 0 if they do not, or if they end inside a word."""
+    """Return the end of the words if they start at `offset`. If they do not, or end inside a word, return 0."""
     for index, word in enumerate(words):
         if index:
             space = _SPACE.match(text, offset)
@@ -89,7 +89,7 @@ def _end_of_phrase(text: str, words: list[str], offset: int) -> int:
 
 
 def kept(keep: Path | None, pattern: str | None) -> Kept | None:
-    """Return the phrases of a file, one per line, together with a pattern, or None if there is neither."""
+    """Combine the phrases in a file, one per line, with a pattern. Return None if both are missing."""
     if not (keep or pattern):
         return None
     if pattern:

@@ -69,7 +69,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 def _cut(text: str, protection: Protection | None) -> Parts:
-    """Return the parts of a message. Each choice of a plural is a text of its own."""
+    """Return the parts of a message. The choices of a plural are separate texts."""
     pieces = _CHOICE.split(text)
     if len(pieces) == 1:
         return text_parts(text, protection)

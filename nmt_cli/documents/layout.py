@@ -32,10 +32,10 @@ def lay_out(
     paths: list[list[int]],
     marks: dict[int, list[MarkInGap]],
 ) -> Parts:
-    """Return the parts of a translation, which are its marks and its escaped text.
+    """Return the parts of a translation: its marks and its escaped text.
 
-    `units` are the spans of its words. `paths` has the elements around each unit, outermost first. `marks` has the
-    standalone marks, by the number of units before them.
+    `units` are the spans of its words. `paths` lists the elements around each unit, outermost first. `marks` maps a
+    number of units to the standalone marks that follow them.
     """
     items, end = list[_Item](), 0
     for gap in range(len(units) + 1):
@@ -57,7 +57,7 @@ def lay_out(
 
 
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
-    """Sort the marks of a gap: first those inside elements of the left unit, last those inside elements of the right.
+    """Sort the marks between two units. Marks in elements of the left unit come first, and of the right unit last.
 
     If this would change the order of the `ordered` marks, move them out of all elements that do not contain both units.
     """
@@ -98,9 +98,9 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 
 
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
-    """Return whether a space separates a mark from a character. `neighbor` is the mark's neighbor in the source.
+    """Return whether to write a space between a mark and a character. `neighbor` is the mark's neighbor in the source.
 
-    Punctuation stays attached to a mark only if it is the same as in the source.
+    Without a space in the source, punctuation stays attached to the mark only if it is the same as in the source.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "
@@ -109,7 +109,7 @@ def _is_apart(neighbor: str, character: str, space: str) -> bool:
 
 def _joined(segment: MarkedSegment, items: list[_Item]) -> Parts:
     """Join the items, and open and close elements where the path changes."""
-    pieces, path = list[tuple[bool, Part]](), list[int]()  # (whether it is translated text, part)
+    pieces, path = list[tuple[bool, Part]](), list[int]()  # (whether the part is translated text, part)
     for item in items:
         common = _common_length(path, item.path)
         for number in reversed(path[common:]):

@@ -6,8 +6,8 @@ syntax inside a block, it reports only the order of the tokens. This module ther
 and records where each rule matches.
 
 Parsing may take quadratic time. For each opening bracket, the library searches the rest of the paragraph for the
-closing one, and it pads each row of a table to as many cells as the header has. This module counts the characters
-searched and the cells added, and refuses a document that needs too many of them.
+closing bracket. It also pads each row of a table to the number of cells in the header. This module counts the
+characters searched and the cells added, and refuses a document if they are too many.
 """
 
 import bisect
@@ -168,7 +168,7 @@ def _find_block(token: Token, body: str, lines: list[str], starts: list[int], af
 
 
 class Spelling:
-    """Writes special characters as the source of the segment first wrote them, escaped or not. Escapes all others."""
+    """Writes each special character as it first appears in the segment's source. Escapes all others."""
 
     def __init__(self) -> None:
         self._seen = dict[str, str]()
@@ -208,7 +208,7 @@ class _BlockReader:
         self.builder = SegmentBuilder(self.spelling.escape, self.protection)
 
     def slice(self, start: int, stop: int) -> str:
-        """Return a part of the source as the document has it, including prefixes of lines, such as "> "."""
+        """Return a part of the source as written in the document, including line prefixes such as "> "."""
         return self.body[self.offsets[start] : self.offsets[stop]]
 
     def parts(self) -> Parts:
@@ -225,7 +225,7 @@ class _BlockReader:
                 start -= 1
             elif token.type == "strong_close":
                 stop += 1
-            if start < end or start >= last:  # it is copied with its element, or with the attributes at the end
+            if start < end or start >= last:  # the token is part of a copied element, or of the attributes at the end
                 continue
             self._add_text(end, start)
             name = html.opening_name(token.content) if token.type == "html_inline" else ""
@@ -245,7 +245,7 @@ class _BlockReader:
         return [*parts, *self.builder.build(), self.slice(max(end, last), len(self.source))]
 
     def _element_end(self, number: int, tokens: list[Token], end_tags: dict[str, list[int]], name: str) -> int:
-        """Return the end of an HTML element that is copied whole, or else the end of its tag."""
+        """Return the end of an HTML element if it is copied as a whole, or else the end of its start tag."""
         start: int = tokens[number].meta["span"][0]
         stop: int = tokens[number].meta["span"][1]
         copied = name in html.COPIED or html.is_untranslated(tokens[number].content)
@@ -289,7 +289,7 @@ class _BlockReader:
                 self.labels.append(stop)
             elif token.type == "link_close":
                 label = self.slice(self.labels.pop(), start)
-                if source in ("]", "][]"):  # the text also names the link's target, so keep the original text as name
+                if source in ("]", "][]"):  # the link text also names the target, so keep that name untranslated
                     written = f"][{label}]"
             is_link = name == "link"
             self.builder.add_tag(

@@ -1,9 +1,9 @@
 """Rules for markdown-it-py that keep the syntax of Markdown dialects out of the translation.
 
-CommonMark has no such syntax, and would join its lines with the text around them. These rules copy the lines, and still
-read titles on them, and text between them, as Markdown. The syntax is documented by Pandoc, MyST, Docusaurus,
-VitePress, Python-Markdown with PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports part of the syntax,
-but its rules take quadratic time, because they search the rest of the text at every marker.
+CommonMark does not know this syntax, and would join such lines with the text around them. These rules copy the lines.
+Titles on the lines and text between them are still read as Markdown. The syntax is documented by Pandoc, MyST,
+Docusaurus, VitePress, Python-Markdown with PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports part of
+the syntax, but its rules take quadratic time, because they search the rest of the text at every marker.
 
 The rules here take linear time. A rule that searches for the end of a region stops at a blank line or at the start of
 another region, or it copies the rest of the text.
@@ -74,7 +74,7 @@ _TAG, _TAG_END = re.compile(r"\{\{[<%]|\{%"), re.compile(r"[>%]\}\}|%\}")
 _LISTING = re.compile(r"\{\{<[ \t]*highlight\b|\{%-?[ \t]*(?:highlight|comment)\b")
 _LISTING_END = re.compile(r"\{\{<[ \t]*/highlight[ \t]*>\}\}|\{%-?[ \t]*end(?:highlight|comment)[ \t]*-?%\}")
 _GRID = re.compile(r"\+(?:[-=:]++\+)++[ \t]*+")
-_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # characters with which a line of such syntax may begin
+_FIRST = set("{[@$(+<-!:/\\?%;,.~`=*|")  # the characters that may begin a line with such syntax
 _SPAN = re.compile(
     r"""\$\$(?:[^$\\]|\\.|\$(?!\$))++\$\$                       # formulas, with Pandoc's rule for dollars
     |\$(?![\s$])(?:[^$\\\s]|\\.|\s(?!\$))++\$(?!\d)

@@ -37,7 +37,7 @@ def xml_text(data: bytes, name: str) -> tuple[str, str]:
 
 
 class Markup:
-    """The tokens of an XML file. `names` has their names, with the prefixes of `namespaces` instead of the file's."""
+    """The tokens of an XML file. `names` lists their names, with the prefixes of `namespaces`, not of the file."""
 
     def __init__(self, data: bytes, name: str, namespaces: Mapping[str, str]) -> None:
         """`namespaces` maps URIs to prefixes. Raise DataError, with `name`, if the file is not valid."""

@@ -32,7 +32,7 @@ _DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")
 
 
 def text_parts(text: str, protection: Protection | None) -> Parts:
-    """Return the parts of the text of a message. Text with tags is HTML. The number of lines stays the same."""
+    """Cut the text of a message into parts. Read it as HTML if it contains tags. Keep the number of lines."""
     parse = html.parse if html.has_tags(text, protection) else plain_parts
     return [part for line in _NEW_LINE.split(text) for part in parse(line, protection)]
 
@@ -72,7 +72,7 @@ class Message:
     text: str
     spell: Callable[[str], str] = str  # escapes text for the file
     cut: Cut = text_parts
-    flags: Sequence[str] = ()  # gettext's flags, which select the forms of placeholders
+    flags: Sequence[str] = ()  # gettext flags, which select the forms of placeholders
     is_new: bool = False  # whether to write the translation even if it is equal to the text
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class Message:
 
 @dataclass
 class Plural:
-    """A message for one plural category. It has a key with the name of the category, and the message as value."""
+    """A message for one plural category: a key with the name of the category, and the message as its value."""
 
     category: str
     name: tuple[int, int]  # the start and end of the name of the category in the file
@@ -155,8 +155,8 @@ class MessageFile(Document):
     def _additions(self, group: PluralGroup, written: dict[int, str]) -> list[Edit]:
         """Return edits that add missing plural categories of the target language, with the text of "other".
 
-        The target language may use the category "one" for other numbers than 1. If "one" then has no placeholder, as in
-        "one file", it gets the text of "other", too. This changes `written`.
+        Some target languages use the category "one" for more numbers than 1. If "one" contains no placeholder there, as
+        in "one file", replace its text in `written` with the text of "other".
         """
         by_name = {item.category: item for item in group.items}
         other = by_name["other"]

@@ -1,7 +1,7 @@
 """OpenDocument: text documents (.odt), presentations (.odp) and spreadsheets (.ods).
 
-Translates paragraphs and headings with their spans, notes, alternative texts, footers of slides, and the properties
-that programs show. Fields, tracked changes and formulas are copied.
+This module translates paragraphs and headings with their spans, notes, alternative texts, footers of slides, and the
+properties that programs show. It copies fields, tracked changes and formulas.
 """
 
 import re
@@ -36,7 +36,7 @@ _STYLE = re.compile(
 _STYLE_NAME = re.compile(r"\sstyle:name=[\"']([^\"']*)[\"']")
 _TEXT_STYLE = re.compile(r"\sstyle:family=[\"']text[\"']")
 _STYLE_OF = re.compile(r"\stext:style-name=[\"']([^\"']*)[\"']")
-# Properties that change how text looks. LibreOffice also creates styles that set other properties only.
+# Properties that change how text looks. LibreOffice also creates styles without any of them.
 _VISIBLE = re.compile(
     r"\s(?!officeooo:|loext:|xmlns:|(?:fo|style):(?:language|country|script|rfc-language-tag)(?:-\w+)?=)[\w:-]+=[\"']"
 )
@@ -75,7 +75,7 @@ class _TextReader(Reader):
         return [self._in_language(part) if isinstance(part, str) else part for part in parts]
 
     def _in_language(self, source: str) -> str:
-        """Return markup in which the document and its default styles have the target language."""
+        """Set the language of the document and of its default styles to the target language."""
         language, _, region = with_region(self.language).partition("-")
 
         def changed(match: re.Match[str]) -> str:
@@ -85,7 +85,7 @@ class _TextReader(Reader):
         return _PROPERTY.sub(with_region(self.language), source)
 
     def is_copied(self, index: int) -> bool:
-        """Also copy cells with numbers, dates or formulas, and the prompts in the placeholders of slides."""
+        """Also copy cells that contain numbers, dates or formulas, and the prompts in slide placeholders."""
         name, source = self.markup.names[index], self.markup.sources[index]
         if name == "table:table-cell":
             kind = _VALUE_TYPE.search(source)
@@ -118,7 +118,7 @@ class _TextReader(Reader):
         return self.markup.names[index] == "text:span" and (not match or match[1] in self._invisible)
 
     def _other(self, index: int, stop: int) -> Item:
-        """Return an element that is not a span: a space, a break, or a mark that may hold paragraphs."""
+        """Return the item for an element other than a span: a space, a break, or a mark that may contain paragraphs."""
         name, source = self.markup.names[index], self.markup.source(index, stop)
         if name == "text:s":
             return Item(source, name=name)

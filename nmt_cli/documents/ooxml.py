@@ -1,7 +1,7 @@
 """Office Open XML: Word (.docx), PowerPoint (.pptx) and Excel (.xlsx) files.
 
-Translates paragraphs with their runs, alternative texts, captions of charts, and the properties that programs show.
-Fields, deleted text and formulas are copied.
+This module translates paragraphs with their runs, alternative texts, captions of charts, and the properties that
+programs show. It copies fields, deleted text and formulas.
 """
 
 import re
@@ -72,7 +72,7 @@ class _MasterReader(_TextReader):
 
 
 class _StringReader(_TextReader):
-    """Reads the shared strings of a workbook. `kept` has the indices of the strings to copy."""
+    """Reads the shared strings of a workbook. `kept` contains the indices of the strings to copy."""
 
     def __init__(self, data: bytes, name: str, options: ReadOptions, kept: Collection[int]) -> None:
         super().__init__(data, name, options)
@@ -84,7 +84,7 @@ class _StringReader(_TextReader):
 
 
 class _SheetReader(_TextReader):
-    """Reads the strings inside a worksheet. `rows` has the cells to copy."""
+    """Reads the strings inside a worksheet. `rows` contains the cells to copy."""
 
     def __init__(self, data: bytes, name: str, options: ReadOptions, rows: Rows | None) -> None:
         super().__init__(data, name, options)

@@ -21,7 +21,7 @@ def with_region(language: str) -> str:
 
 
 class Member(NamedTuple):
-    """A file in the zip file that has text."""
+    """A file with text inside the zip file."""
 
     source: str
     parts: Parts

@@ -1,8 +1,9 @@
 """The forms of placeholders, each with the documentation that defines it.
 
-Delimited forms are found in every text, and plain forms in text without format flags. Flagged forms resemble prose, so
-they need the flag of their format, such as a gettext message has. Forms are in order of precedence. Every pattern takes
-time linear in its text: it is possessive, bounded, or stops at the character that begins it.
+Forms in DELIMITED are recognized in every text, and forms in PLAIN in text without format flags. Forms in FLAGGED
+resemble prose, so they are recognized only if the message has a flag for them, as gettext messages may. Forms are
+listed in order of precedence. The time to match a pattern is linear in the length of the text: every pattern is
+possessive, bounded, or stops at the character that begins it.
 """
 
 from typing import NamedTuple
@@ -13,7 +14,7 @@ GETTEXT = "https://www.gnu.org/software/gettext/manual/html_node/"  # chapter 15
 class Form(NamedTuple):
     pattern: str  # without capturing groups, except for one with a backreference
     source: str
-    ordered: bool = False  # two of these keep their order: each takes the next argument, or is a statement
+    ordered: bool = False  # whether the order must stay, because each takes the next argument or is a statement
 
 
 _FORMAT_STRINGS = "https://docs.python.org/3/library/string.html#formatstrings"
@@ -288,10 +289,10 @@ FORMS = DELIMITED | PLAIN | FLAGGED  # in order of precedence
 
 _PRINTF = ("percent", "indexed", _SPACED)
 _BRACES = ("auto_brace", "brace")
-# General forms, with the special forms that they cover: a flag that denies a special form denies the general one, too.
+# Special forms that general forms cover. A flag that denies a special form also denies the general form.
 GENERAL = {"printf": {"percent"}, "qt": {"locale_number", "count", "number"}}
-# The forms that each flag of a message enables. gettext's flags are in the chapter "PO Files" of its manual,
-# Weblate's in https://docs.weblate.org/en/latest/user/checks.html
+# The forms that each flag of a message enables. gettext documents its flags in the chapter "PO Files" of its manual,
+# and Weblate in https://docs.weblate.org/en/latest/user/checks.html
 FLAGS: dict[str, tuple[str, ...]] = {
     "c-format": ("c", "integer_macro", *_PRINTF),
     "objc-format": ("objc", "strings_dictionary", *_PRINTF),

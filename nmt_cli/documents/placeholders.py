@@ -12,7 +12,8 @@ from nmt_cli.documents.placeholder_forms import DELIMITED, FLAGS, FORMS, GENERAL
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _QUOTES = "\"\"''``\u201c\u201d\u201e\u201c\u2018\u2019\u201a\u2018\u00ab\u00bb"
 _PAIRS = {*_BRACKETS.items(), *zip(_QUOTES[::2], _QUOTES[1::2], strict=True)}
-# Brackets inside a word, as in "file(s)", belong to it, except beside Chinese and Japanese, which have no spaces.
+# Brackets inside a word, as in "file(s)", belong to the word. Chinese and Japanese have no spaces, so brackets beside
+# such characters do not count as inside a word.
 _LETTER, _WITHIN = rf"[^\W{WIDE}]", r"[\w'/-]{0,20}+"
 _BRACKET = re.compile(
     rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
@@ -33,15 +34,15 @@ class Piece(NamedTuple):
 class Protection:
     """Hides placeholders, and tags that have a partner, from the model.
 
-    `strict` is for strings of programs. It also hides brackets, with a pair of brackets as an element, so that the
-    translation has as many brackets and tags as the source. The `flags` of a gettext message select the forms of
-    placeholders.
+    Use `strict` for strings of programs. It also hides brackets and treats a pair of brackets as an element, so that
+    the translation contains as many brackets and tags as the source. The `flags` of a gettext message select the forms
+    of placeholders.
     """
 
     def __init__(
         self, *, strict: bool = False, flags: Collection[str] = (), kept: Kept | None = None, forms: bool = True
     ) -> None:
-        """`kept` has words and a pattern of the user. If `forms` is false, only these are hidden."""
+        """`kept` contains the user's phrases and pattern. If `forms` is false, hide nothing else."""
         self.once = self.brackets = strict
         self._kept, self._has_forms = kept, forms
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
@@ -124,7 +125,7 @@ def _forms(flags: frozenset[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)  # bounded, since a file can have any flags
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
-    """Return a pattern with a group for each form, and the `others`.
+    """Return a pattern with a group for each form, and with the alternatives in `others`.
 
     Inside a word, the pattern tries only URLs and forms that begin with punctuation. Trying every form there would take
     most of the time.

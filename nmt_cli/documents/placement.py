@@ -2,7 +2,7 @@
 
 No mark is lost, and each opening tag has its closing tag. A standalone mark appears once. If the words of an element
 are apart in the translation, its tags are repeated ("<b>ruft</b> ihn <b>an</b>"). If the tags must not be repeated, the
-element covers the stretch of words with the fewest errors.
+element covers the run of words that fits best.
 """
 
 import bisect
@@ -17,7 +17,7 @@ from nmt_cli.documents.layout import MarkInGap, lay_out
 from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 
 # `_costs` uses these numbers to place a standalone mark in a gap between words.
-_NEARER = 8  # a word has this many times the weight of the next word, which is farther from the mark
+_NEARER = 8  # a word has this many times the weight of the next word in the direction away from the mark
 _FARTHEST = 8  # only this many words on each side of the mark have a weight
 _AFTER = 1.1  # a word after the mark has this many times the weight of a word before the mark
 _PAST = 0.3  # cost of each unit between a word and a mark on its correct side; on the wrong side, n units cost sqrt(n)
@@ -53,7 +53,7 @@ _Run: TypeAlias = tuple[int, int]  # the index of the first unit and the one aft
 
 
 def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
-    """Return the translation with all marks, escaped as in the document. If it is blank, return the source."""
+    """Return the translation with all marks, escaped as in the document. Return the source for a blank translation."""
     if segment.forbidden:
         aligned = replace(aligned, text=_without_forbidden(segment.forbidden, segment.text, aligned.text))
     if not aligned.text.strip():
@@ -79,7 +79,7 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
 
 
 def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> str:
-    """Replace each forbidden string that is not in the source by spaces. All offsets stay the same."""
+    """Replace forbidden strings with spaces, except as many as the source contains. All offsets stay the same."""
     allowed = Counter(match[0] for match in forbidden.finditer(source))
 
     def written(match: re.Match[str]) -> str:
@@ -130,7 +130,7 @@ def _continues_word(text: str, offset: int) -> bool:
 
 
 def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]:
-    """If a unit copies a source word, split the unit where the word has marks inside. `marks` has their offsets."""
+    """Split a unit that copies a source word where marks are inside the word. `marks` lists the offsets of marks."""
     word = text[unit.start : unit.end]
     start = max(unit.origin - len(word) + 1, 0)
     start = source.find(word, start, unit.origin + len(word))
@@ -145,8 +145,8 @@ def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]
 def _runs(segment: MarkedSegment, units: list[_Unit]) -> list[list[_Run]]:
     """Return the runs of units inside each element.
 
-    If an element has text but no unit is linked to it, it gets the nearest free word. Without a free word, it has no
-    runs.
+    An element that contains text, but to which no unit is linked, gets the nearest free word. If there is no free word,
+    it gets no run.
     """
     elements = segment.elements
     free: dict[int | None, list[bool]] = {None: [True] * len(units)}  # per parent: the units not yet in a child
@@ -210,9 +210,9 @@ def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[
 
 
 def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list[_Run]:
-    """Return the run of free units in which units inside the element outnumber units outside it the most.
+    """Return the run of free units with the largest surplus of units inside the element over units outside.
 
-    If several runs are equally good, return the longest. If units inside are nowhere the majority, return no run.
+    If several runs are equally good, return the longest. If no run has a surplus, return none.
     """
     best, run, surplus, start = (0, 0), list[_Run](), 0, 0
     for index, (own, is_free) in enumerate(zip(inside, free, strict=True)):
@@ -287,15 +287,15 @@ def _around(elements: list[Element], number: int | None) -> list[int]:
 def _costs(words: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
     """Return the cost of placing a mark in each gap between units.
 
-    The cost is high if the mark would be far from the translations of the words next to it in the source. `words` has
+    The cost is high if the mark would be far from the translations of the words next to it in the source. `words` lists
     the offsets of the words in the source. Words far from the mark have a small weight. If a word is translated by
-    several units, they share its weight. In a test on generated text, words were removed and put back into the
-    translation. With these weights, 76 % of the words were put into the right gap. With a cost that only counted words
-    on the wrong side, 68 % were.
+    several units, they share its weight. In a test on generated text, words were removed from the translation and put
+    back. With these weights, 76% of them returned to the right gap. With a cost that only counted words on the wrong
+    side, 68% did.
     """
     right = bisect.bisect_left(words, mark.offset)
     attached = mark.before.isalnum() - mark.after.isalnum()  # 1: to the word before, -1: to the word after
-    by_word: dict[tuple[bool, int], list[int]] = {}  # units by (is before the mark, words between)
+    by_word: dict[tuple[bool, int], list[int]] = {}  # units, by (is before the mark, number of words between)
     for index, unit in enumerate(units):
         before, number = unit.origin < mark.offset, bisect.bisect(words, unit.origin) - 1
         distance = max(right - 1 - number if before else number - right, 0)

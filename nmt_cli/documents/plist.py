@@ -13,7 +13,7 @@ from nmt_cli.documents.xml_messages import LINES, Element, Escapes, InlineReader
 _READER = InlineReader(lambda name, tag: ("tag", ""), Escapes(lines=LINES))
 _FLAGS = ("objc-format",)
 _FORMAT = "NSStringLocalizedFormatKey"
-_WIDTH = re.compile(r"\d+")  # of a variant for a width: NSStringVariableWidthRuleType
+_WIDTH = re.compile(r"\d+")  # the key of a variant for a screen width (NSStringVariableWidthRuleType)
 
 
 def read(text: str, options: ReadOptions) -> Document:

@@ -1,4 +1,4 @@
-"""The plural categories of languages, by their names in messages: one, few, other and so on.
+"""The plural categories of languages: zero, one, two, few, many and other.
 
 Source: Unicode CLDR 47, supplemental/plurals.xml and ordinals.xml.
 """
@@ -52,6 +52,6 @@ def categories(language: str, *, ordinal: bool = False) -> list[str]:
 
 
 def one_is_exact(language: str) -> bool:
-    """Return whether a language uses the category "one" for no number but 1. Russian also uses it for 21."""
+    """Return whether a language uses the category "one" only for 1. Russian, for example, also uses it for 21."""
     rule = plurals.parse(plurals.field_of(locale_of(language)))
     return rule is not None and rule.singular_only

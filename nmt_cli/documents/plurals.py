@@ -67,7 +67,8 @@ def parse(field: str) -> PluralForms | None:
     count = int(number[1])
     expression = re.search(r"\bplural\s*=([^;]*)", field)
     try:
-        function = gettext.c2py(expression[1].strip() if expression else "")  # refuses long and deeply nested ones
+        # c2py refuses long and deeply nested expressions.
+        function = gettext.c2py(expression[1].strip() if expression else "")
         forms = [function(n) for n in _NUMBERS]
     except (ValueError, ArithmeticError, RecursionError, SyntaxError, MemoryError):
         forms = []

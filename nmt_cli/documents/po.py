@@ -1,7 +1,7 @@
-"""Gettext catalogs: messages that are empty or fuzzy get a translation, and are marked fuzzy for a person to review.
+"""Gettext catalogs: translate empty and fuzzy messages, and mark them fuzzy so that a person reviews them.
 
-Everything else in the file is copied byte for byte, which no library does. Also, polib takes a catalog's text for a
-path if there is a file of that name.
+Everything else in the file is copied byte for byte. No library does this. Also, polib treats the text of a catalog as a
+path if a file of that name exists.
 """
 
 import re
@@ -22,7 +22,7 @@ def read(text: str, options: ReadOptions) -> Document:
 
 @dataclass
 class _OpenMessage:
-    """A message to fill. If `singular_fits`, the singular has all placeholders of the plural and suits any number."""
+    """A message to translate. `singular_fits` tells whether the singular has all placeholders of the plural."""
 
     message: Message
     singular: MessageText

@@ -19,14 +19,14 @@ _INITIAL = re.compile("PACKAGE VERSION|YEAR-MO-DA|FULL NAME|LANGUAGE|CHARSET|ENC
 
 
 def locale_of(code: str) -> str:
-    """Return a language code in gettext's form, such as pt_BR for pt-BR or de for deu_Latn, or "" if it has none."""
+    """Return a language code in gettext's form, such as pt_BR for pt-BR or de for deu_Latn, or "" if there is none."""
     _, _, rest = code.replace("-", "_").partition("_")
     locale = base_of(code) + (f"_{rest}" if rest and rest != "Latn" else "")
     return locale if _CODE.fullmatch(locale) else ""
 
 
 def plural_field(header: Message | None, language: str) -> str:
-    """Return a header's Plural-Forms, or the target language's if the template left them open."""
+    """Return a header's Plural-Forms. If the template left the field open, return the rule of the target language."""
     match = _PLURALS.search(_raw(header.forms[0])) if header else None
     field = match["value"] if match else ""
     return field if plurals.parse(field) else plurals.field_of(locale_of(language))
@@ -35,7 +35,7 @@ def plural_field(header: Message | None, language: str) -> str:
 def header_edits(header: Message, language: str, new_line: str, *, has_plurals: bool) -> list[Edit]:
     """Return edits that set the charset to UTF-8, and the language and plural forms if the template left them open.
 
-    If they replace the last of the template's values, they also remove the header's fuzzy flag.
+    If no placeholder value of the template remains, the edits also remove the header's fuzzy flag.
     """
     raw = _raw(header.forms[0])
     charset = _CHARSET.search(raw)

@@ -29,7 +29,7 @@ _ESCAPED = str.maketrans(
 )
 
 
-Edit: TypeAlias = tuple[int, int, str]  # replaces the text between two offsets
+Edit: TypeAlias = tuple[int, int, str]  # start, end, and the text to write between these offsets
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Field:
     name: str  # "msgid", "msgstr", "msgstr[0]" and so on; "#" for a comment
     start: int
     end: int
-    strings: list[tuple[int, int]] = field(default_factory=list)  # offsets between the quotes
+    strings: list[tuple[int, int]] = field(default_factory=list)  # the spans between the quotes
 
     @property
     def text(self) -> str:

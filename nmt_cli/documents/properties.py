@@ -80,7 +80,7 @@ def _doubled(escape: Callable[[str], str], text: str) -> str:
 
 
 def _spelled(source: str, is_escaped: bool, text: str) -> str:
-    """Return a value with escapes. If the source begins a new line of the file after \\n, so does the value."""
+    """Escape a value. If the source breaks the line in the file after \\n, do the same."""
     written = "".join(_ESCAPED.get(each, each) for each in text)
     if is_escaped:
         written = "".join(each if each.isascii() else _unicode(each) for each in written)

@@ -1,4 +1,4 @@
-"""Qt Linguist's .ts files: messages without a translation get one, which is "unfinished" until a person reviews it.
+"""Qt Linguist's .ts files: translate untranslated messages, and mark them "unfinished" so that a person reviews them.
 
 Source: https://doc.qt.io/qt-6/linguist-ts-file-format.html; plurals: https://doc.qt.io/qt-6/i18n-plural-rules.html.
 """

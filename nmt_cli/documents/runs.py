@@ -1,7 +1,7 @@
 """Read the paragraphs of Office Open XML. A paragraph consists of runs, and each run has text and a format.
 
-Word may begin a new run anywhere, even inside a word. Here, neighboring runs of the same format are one text. The most
-common format of a paragraph needs no tags, and every other format is a pair of tags.
+Word may begin a new run anywhere, even inside a word, so this module joins neighboring runs of the same format. Text in
+the most common format of a paragraph gets no tags. Text in any other format gets a pair of tags.
 
 While a paragraph is translated, `\\1...\\2` encloses markup between runs, and `\\3N\\2` begins text in format N.
 """
@@ -71,8 +71,8 @@ class RunReader(Reader):
         self._found = dict[int, Parts]()  # the parts of paragraphs, by the index of the first token
 
     def paragraph(self, begin: int, end: int) -> Parts:
-        # A paragraph that has only nested paragraphs is read twice. Without this cache, the time would double at each
-        # level.
+        # A paragraph that contains only nested paragraphs is read twice. Without this cache, the time would double at
+        # each level.
         if begin not in self._found:
             self._found[begin] = self._paragraph(begin, end)
         return self._found[begin]
@@ -98,7 +98,7 @@ class RunReader(Reader):
         return [rewritten(inside, self.markup.source(begin, end), write)]
 
     def _written(self, begin: int, formats: list[tuple[str, str]], base: int, marked: str) -> str:
-        """Return the markup of a paragraph. `formats` has, for each format, the tags before and after a text."""
+        """Return the markup of a paragraph. `formats` lists the tags before and after the text of each format."""
         written, number, text, end = self.markup.sources[begin], base, "", 0
         last = base  # the format of `text`
 
@@ -229,7 +229,7 @@ class _Content:
         return stop
 
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
-        """Return, for the first run of each complete field, the run of the separator, or None, and the last run."""
+        """Map the first run of each complete field to the run of its separator, or None, and to its last run."""
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
         opened, depth = list[tuple[int, int, int | None]](), 0
         run, level = begin, 0  # the last run and its depth

@@ -21,7 +21,7 @@ _LONG_TAG = 500
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]"
 _WIDE_STOPS = "\u3002\uff01\uff1f"
 _SENTENCE_END = re.compile(rf"(?:[.!?\u2026][{_CLOSERS}]*(?=\s)|[{_WIDE_STOPS}][{_CLOSERS}]*)\s*")
-_ENTITY_START = re.compile(r"&[^&;]*\Z")  # matches an HTML entity that has begun and not ended
+_ENTITY_START = re.compile(r"&[^&;]*\Z")  # matches the beginning of an unfinished HTML entity
 _ENTITY_CUT = re.compile(r"&(?:[a-zA-Z]+|#[0-9]+|#[xX][0-9a-fA-F]+)\Z")
 _LAST_STOP = re.compile(rf"[.!?\u2026{_WIDE_STOPS}][{_CLOSERS}]*\Z")
 _NEAR = 20  # number of characters to search backwards
@@ -58,7 +58,7 @@ class Element:
 
 @dataclass
 class MarkedSegment:
-    text: str  # normalized
+    text: str  # white space is normalized
     elements: list[Element]
     standalone: list[Mark]
     escape: Callable[[str], str]  # escapes plain text for the document
@@ -71,7 +71,7 @@ class MarkedSegment:
 
 @dataclass
 class Rewritten:
-    """Parts of a document. After their translation, a function converts them to the markup of the document."""
+    """Parts whose translation is converted to the markup of the document by a function."""
 
     parts: Parts
     rewrite: Callable[[str], str]
@@ -82,7 +82,7 @@ Parts: TypeAlias = list[Part]
 
 
 def segments_of(parts: Parts) -> list[MarkedSegment]:
-    """Return all segments of a document. Segments inside a tag are listed before the segment that has the tag."""
+    """Return all segments of a document. Segments inside a mark precede the segment that contains the mark."""
     found = []
     for part in parts:
         if isinstance(part, MarkedSegment):

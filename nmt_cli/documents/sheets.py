@@ -17,7 +17,7 @@ _SHARED = re.compile(r"\st=[\"']s[\"']")
 _REFERENCE = re.compile(r"\sr=[\"']([A-Z]{1,3})(\d{1,7})[\"']")
 
 
-Rows: TypeAlias = dict[int, set[int]]  # the columns of cells, for each row
+Rows: TypeAlias = dict[int, set[int]]  # maps each row to the columns of its cells
 
 
 def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
@@ -39,7 +39,7 @@ def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
 
 
 def is_header(tag: str, rows: Rows) -> bool:
-    """Return whether the cell with this start tag is a header cell, or has no reference and so may be one."""
+    """Return whether the cell with this start tag may be a header cell: it is in `rows` or has no reference."""
     reference = _REFERENCE.search(tag)
     return not reference or _number(reference[1]) in rows.get(int(reference[2]), ())
 

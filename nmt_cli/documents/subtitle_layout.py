@@ -11,7 +11,7 @@ from nmt_cli.documents.placement import UNSPACED, Aligned
 
 SPEED = 17  # characters per second that people can read
 LINES = 2  # maximum lines in a cue
-# Costs of a division. A word in the wrong cue costs the distance between the two cues.
+# Costs of a division. A word in the wrong cue costs its distance from the right cue.
 _EMPTY = 1000  # cost of each cue without a word
 _TOO_FAST = 0.2  # cost of each character above SPEED
 _TOO_LONG = 0.5  # cost of each character that does not fit into LINES
@@ -24,8 +24,8 @@ _NOT_FIRST = re.compile(r"[^\w\s(\[{\u00a1\u00bf\u201e\u201c\u2018\u00ab]")  # p
 class _Word(NamedTuple):
     start: int  # offsets in the translation
     end: int
-    cue: int  # the cue of its source
-    pauses: bool = False  # a punctuation mark follows
+    cue: int  # the index of the cue with its source
+    pauses: bool = False  # whether a punctuation mark follows
 
 
 def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], line_length: int) -> list[Aligned]:
@@ -43,7 +43,7 @@ def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], li
 
 
 def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
-    """Return the pieces of a translation that must not be divided. Each has the cue of its first token."""
+    """Return the indivisible pieces of a translation. Each belongs to the cue of its first token."""
     words, start = list[_Word](), 0
     for end, origin in aligned.links:
         token = aligned.text[start:end]
@@ -63,9 +63,9 @@ def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
 
 
 def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> list[int]:
-    """Find the division with the lowest cost. Return the index of the first word of each cue, and the word count.
+    """Find the division with the lowest cost. Return the index of each cue's first word, followed by the word count.
 
-    `seconds` has the duration of each cue. A cue has room for `capacity` characters.
+    `seconds` lists the duration of each cue. A cue has room for `capacity` characters.
     """
     count = len(words)
     best = [0.0] + [float("inf")] * count  # the lowest cost, by the number of words in the cues so far

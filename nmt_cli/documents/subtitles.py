@@ -18,7 +18,7 @@ from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import MarkedSegment, Part, Parts, SegmentBuilder, render
 from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
 
-# Limits for joining cues to a sentence.
+# Limits for joining cues into a sentence.
 _LONGEST_PAUSE = 2.0  # seconds from the end of a cue to the start of the next one
 _OVERLAP = -0.5  # the shortest pause. It is negative because cues may overlap
 _MOST_CUES = 6  # automatic captions have no punctuation, so their sentences would never end
@@ -48,7 +48,7 @@ class Cue:
     seconds: tuple[float, float] = (0, 0)  # start and end
     speaker: Hashable = None  # a sentence does not continue in the cue of another speaker
     wraps: bool = True  # break long lines
-    # The parts of each speech. Between two speeches stands the line break, as a str.
+    # The parts of each speech. A line break between two speeches is a str.
     speeches: list[str | list[Part]] = field(default_factory=list)
 
 
@@ -100,7 +100,7 @@ def _tokens(text: str, syntax: Syntax) -> list[Item]:
 
 
 def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | list[Part]]:
-    """Return the speeches in a cue, and the line breaks between them. If there are several, each begins with a dash."""
+    """Return the speeches in a cue, and the line breaks between them. If a cue has several, each begins with a dash."""
     tokens = _tokens(text, syntax)
     breaks = [index for index, token in enumerate(tokens) if token.kind == "break"]
     new = [index for index in breaks if _DASH.match(_line(tokens, index + 1))]
@@ -192,7 +192,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
 
 
 def _ends(text: str) -> bool:
-    """Return whether a text ends a sentence. A closing bracket does, because text in brackets describes a sound."""
+    """Return whether a text ends a sentence. Text in brackets is complete, because it describes a sound."""
     text = text.rstrip()
     return text[-1:] in (")", "]") or text.rstrip(_CLOSERS)[-1:] in tuple(_STOPS)
 

@@ -30,8 +30,8 @@ def runner(
 ) -> Run:
     """Return a function that translates a file of this kind, or lines of text with or without markup.
 
-    `plain` names the given options that work on plain lines only. `reading` has values for ReadOptions. Raise
-    UsageError for options that do not fit together.
+    `plain` names those of the user's options that work on plain lines only. `reading` contains values for ReadOptions.
+    Raise UsageError for options that cannot be combined.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]
     if kind == "jsonl":
@@ -56,7 +56,7 @@ def translate_file(
     kind: str,
     reading: ReadOptions,
 ) -> None:
-    """Translate a whole file of a format in FORMATS. The file is written once all of it is translated."""
+    """Translate a whole file in one of FORMATS. Write nothing until all of it is translated."""
     data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
     config = translator.config
     gc.disable()  # garbage collection would visit all objects of a large document, many times

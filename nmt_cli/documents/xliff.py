@@ -1,4 +1,4 @@
-"""XLIFF 1.2, 2.0 and 2.1: segments without a target get one, marked for review; finished targets stay.
+"""XLIFF 1.2, 2.0 and 2.1: translate segments without a target, mark them for review, and keep finished targets.
 
 Sources: https://docs.oasis-open.org/xliff/v1.2/os/xliff-core.html (2.3 inline elements, target, state);
 https://docs.oasis-open.org/xliff/xliff-core/v2.1/os/xliff-core-v2.1-os.html (segment, state, inline codes).
@@ -13,8 +13,8 @@ from nmt_cli.documents.po_header import locale_of
 from nmt_cli.documents.xml_messages import LINES, Element, Escapes, InlineReader, attributes, elements, with_attribute
 
 _UNDONE = {"new", "needs-translation"}  # states of a target that holds no translation yet
-_STATE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}  # of 1.2
-_STATE_2 = {"state": "translated"}  # of 2.x: translated, but not reviewed
+_STATE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}  # attributes in XLIFF 1.2
+_STATE_2 = {"state": "translated"}  # attributes in XLIFF 2.x: translated, but not reviewed
 _COPIED = {"x", "ph", "it", "cp", "sub", "sm", "em", "bin-source"}
 _PAIRS = {"bpt": "open", "ept": "close", "bx": "open", "ex": "close", "sc": "open", "ec": "close"}
 _CODE = re.compile(r"(START|CLOSE)_(.+)")  # Angular's pairs of <x>
@@ -64,7 +64,7 @@ def _add(found: Found, source: str, unit: Element, *, is_second: bool) -> None:
     text = source[(divided or original).inner : (divided or original).close]
     if is_second:
         found.edits.append((unit.start, unit.inner, _with_attributes(unit.tag, _STATE_2)))
-    prefix = original.tag.removeprefix("<").partition("source")[0]  # of the namespace
+    prefix = original.tag.removeprefix("<").partition("source")[0]  # the prefix of the namespace
     tag = target.tag if target else f"<{prefix}target>"
     if not is_second:
         tag = _with_attributes(tag, _STATE)

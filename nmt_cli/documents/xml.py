@@ -1,7 +1,7 @@
 """Read XML. Cut a document or fragment into tags and text by the rules of XML 1.0, and group them into segments.
 
 No entity is expanded: references to entities that the document declares are copied. Element names have no meaning. As
-in DeepL's API, segments end at the elements that a client names, and at those whose parent has no text of its own.
+in DeepL's API, segments end at elements that a client names, and at elements whose parent directly contains no text.
 """
 
 import re
@@ -39,7 +39,7 @@ _ROOT = -1  # the parent of the outermost elements; other parents are given by t
 
 
 class Spelling:
-    """Writes characters as the source of the segment first wrote them, plain or as an entity. Escapes all others."""
+    """Writes each character as it first appears in the segment's source, plain or as an entity. Escapes all others."""
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the character that ends the text, if any."""
@@ -200,7 +200,7 @@ def add_text(builder: SegmentBuilder, source: str, unescape: Callable[[str], str
 
 
 def cdata_parts(token: Token, protection: Protection | None) -> Parts:
-    """Return a CDATA section in parts. If it has tags, it is read as HTML."""
+    """Cut a CDATA section into parts. If it contains tags, read it as HTML."""
     is_html = _TAG.search(token.text)
     inner = html.parse(token.text, protection) if is_html else plain_parts(token.text, protection)
     for segment in segments_of(inner):

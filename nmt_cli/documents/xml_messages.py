@@ -105,7 +105,7 @@ Role = Callable[[str, str], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Escapes:
-    """The escapes that a format adds to XML's, and a pattern with one group that matches its line ends."""
+    """The escapes that a format adds to the escapes of XML, and a pattern for its line ends, with one group."""
 
     escape: Callable[[str], str] = str
     unescape: Callable[[str], str] = str
@@ -117,8 +117,8 @@ class InlineReader:
 
     `role` takes an element's name and start tag, and returns a kind and a name. The kind is "tag" for an element with
     text inside, "copy" for an element that is copied with its content, "block" for an element whose content is its own
-    segment, and "open" or "close" for an element that stands for a tag. Only the last two have a name. The two elements
-    of a pair share it.
+    segment, and "open" or "close" for an element that stands for a tag. Only "open" and "close" have a name, which
+    both elements of a pair share.
     """
 
     def __init__(self, role: Role, escapes: Escapes | None = None) -> None:
@@ -137,7 +137,7 @@ class InlineReader:
         while index < len(tokens):
             token = tokens[index]
             kind, name = self._kind(token)
-            is_whole = kind == "copy" or (name and name != token.name)  # its content is code
+            is_whole = kind == "copy" or (name and name != token.name)  # the content of the element is code
             stop = ends.get(index, index) + 1 if is_whole else index + 1
             whole = "".join(each.source for each in tokens[index:stop])
             if kind == "text":
@@ -167,7 +167,7 @@ class InlineReader:
         return parts
 
     def _kind(self, token: xml.Token) -> tuple[str, str]:
-        """Return "text", "cdata", "block", "copy", "open" or "close". Tags also have a name that partners share."""
+        """Return "text", "cdata", "block", "copy", "open" or "close", and for tags a name that partners share."""
         if token.kind in ("text", "cdata"):
             return token.kind, ""
         if not token.name:

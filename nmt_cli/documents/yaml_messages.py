@@ -29,7 +29,8 @@ from nmt_cli.system.errors import DataError, printable
 
 _KIND = "YAML file of messages"
 _STRING = "tag:yaml.org,2002:str"
-_PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")  # needs no quotes outside [] and {}
+# A scalar that needs no quotes, unless it is inside [] or {}.
+_PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")
 _RESERVED = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null|inf|nan")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,2}")
 _PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")  # an anchor and a tag before a scalar
