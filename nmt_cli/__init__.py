@@ -2,7 +2,7 @@
 
 import os
 
-TYPE_CHECKING = False  # type checkers know the name; the import of typing would delay the handling of signals
+TYPE_CHECKING = False  # type checkers treat it as true; importing typing would delay signal handling
 if TYPE_CHECKING:
     from nmt_cli.corpus.terms import Terms
     from nmt_cli.translation.options import Sampling
@@ -11,12 +11,11 @@ if TYPE_CHECKING:
 __version__ = "1.0.0"
 __all__ = ["Sampling", "Terms", "Translator", "__version__"]
 
-# oneDNN and torch's layer above it each keep kernels for 1,024 shapes by default, so memory on CPUs would creep up.
+# By default, oneDNN and PyTorch each cache kernels for 1,024 shapes, so memory use on CPUs would keep growing.
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_capacity, "32")
-os.environ.setdefault(
-    "TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0"
-)  # it computes wrong gradients silently (pytorch issue 193061)
+# This optimization of TorchInductor silently computes wrong gradients (PyTorch issue 193061).
+os.environ.setdefault("TORCHINDUCTOR_MIX_ORDER_REDUCTION", "0")
 
 
 def __getattr__(name: str) -> object:

@@ -27,7 +27,7 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except SystemExit as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # Typer turns it into exit code 1
+        if isinstance(stop.__context__, BrokenPipeError):  # Typer turned the broken pipe into exit code 1
             return BROKEN_PIPE
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
@@ -49,16 +49,16 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
 def main() -> None:
     signals.install()  # before anything else is imported
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # an ASCII terminal escapes other characters
+        if isinstance(stream, io.TextIOWrapper):  # escape characters that the terminal cannot encode
             stream.reconfigure(errors="backslashreplace")
     code = _exit_code(_command)
     if code in signals.CODES.values() and sys.stderr is not None and os.environ.get("RANK", "0") == "0":
         print(printable(signals.message(code)), file=sys.stderr)
     if sys.stdout is not None:
         code = _exit_code(sys.stdout.flush) or code  # a failure can still be reported here
-    for number in signals.CODES:  # nothing is left to stop
+    for number in signals.CODES:  # the work is done, so a signal may end the process at once
         signal.signal(number, lambda *_: os._exit(code))
-    if code == BROKEN_PIPE:  # else the interpreter flushes again and prints an error
+    if code == BROKEN_PIPE:  # otherwise, the interpreter would flush again and print an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.exit(code)
 

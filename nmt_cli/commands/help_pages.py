@@ -54,7 +54,7 @@ class Group(TyperGroup):
 
 
 def help_of(root: Any, names: Sequence[str]) -> str:
-    """Return the help of a command. `names` has its name, or the name of its group and its name."""
+    """Return the help of a command. `names` contains its name, after the name of its group if it has one."""
     context = root
     for name in names:
         if not isinstance(context.command, TyperGroup):
@@ -140,9 +140,9 @@ def _bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return help with ordinary hyphens, and without characters that the terminal cannot encode.
+    """Return help with ordinary hyphens, and with escapes for characters that the terminal cannot encode.
 
-    Typer always writes UTF-8.
+    Typer does not escape them, because it always writes UTF-8.
     """
     text = text.replace(NON_BREAKING_HYPHEN, "-")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"

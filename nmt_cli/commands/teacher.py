@@ -1,10 +1,10 @@
-"""Translate real text for synthetic training pairs. `prepare` gets these functions and imports no translator."""
+"""Translate real text for synthetic training pairs. `prepare` receives these functions, so it imports no translator."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 UNIT_LINES = range(100, 10_001)  # allowed numbers of lines in a unit
-UNITS = 2000  # a text is divided into about this many units if its lines have 100 bytes
+UNITS = 2000  # a text is divided into about this many units if its lines have 100 bytes each
 
 
 def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:

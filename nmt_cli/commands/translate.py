@@ -190,5 +190,5 @@ def _finish(files: list[str], output: str | None, shard: str | None, check: str 
 
 
 def _build(kind: Any, options: dict[str, Any]) -> Any:
-    """Make a dataclass from options. None leaves a field at its default."""
+    """Make a dataclass from options. A field whose option is None gets its default."""
     return kind(**{name: value for name, value in options.items() if value is not None})

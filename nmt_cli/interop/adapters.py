@@ -1,4 +1,4 @@
-"""A common interface to models of transformers, CTranslate2 and Marian, for the comparison with our models.
+"""A common interface to models of transformers, CTranslate2 and Marian, to compare them with our models.
 
 All methods take and return our token ids, and every list of ids ends with EOS.
 """
@@ -23,7 +23,7 @@ from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.vocabulary import UNNAMED_PREFIX, ForeignIds, IdMaps
 from nmt_cli.system.errors import DataError, printable
 
-BATCH = 32  # sentences
+BATCH = 32  # maximum sentences per batch
 OFFLINE = {"local_files_only": True, "trust_remote_code": False}
 MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # Marian's command line, for python -c
 MARIAN_OPTIONS = ("--cpu-threads", "1", "--quiet")
@@ -37,7 +37,7 @@ TokenIds = list[int]
 class Adapter:
     """A model in another toolkit."""
 
-    beam: int | None = None  # if not None, the search is the same as ours only with this beam size
+    beam: int | None = None  # the only beam size with which the search equals ours; None if it always does
     difference = ""  # the reason why translations may differ from ours although token probabilities agree
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
@@ -53,7 +53,7 @@ class Adapter:
 
 
 class Transformers(Adapter):
-    """A model directory of transformers. `id_maps` maps our token ids to the ids of that model."""
+    """A model directory of transformers. `id_maps` maps our token ids to the model's ids."""
 
     def __init__(self, directory: Path, id_maps: IdMaps) -> None:
         options = {
@@ -76,7 +76,7 @@ class Transformers(Adapter):
         their_tokenizer = import_package("transformers").AutoTokenizer.from_pretrained(
             self.model.name_or_path, **OFFLINE
         )
-        their_tokenizer.punc_normalizer = str  # turns off sacremoses' changes, which the model card mentions
+        their_tokenizer.punc_normalizer = str  # turns off the changes by sacremoses, which the model card mentions
         their_targets = [their_tokenizer(text_target=line)["input_ids"] for line in targets]
         sides = zip(
             (their_tokenizer(sources)["input_ids"], their_targets),
@@ -122,9 +122,10 @@ class Transformers(Adapter):
 class CTranslate2(Adapter):
     """A model directory of CTranslate2, on the CPU.
 
-    `names` has its source and target tokens in the order of our ids. `spm` has its SentencePiece models if they are to
-    be compared with ours. If `ends_source` is set, its caller ends sources with EOS. With the `compute_type` "default",
-    it computes in the type of the stored weights. `prefix` is the token that begins every translation, if any.
+    `names` lists the model's source and target tokens in the order of our ids. `spm` contains its SentencePiece models
+    if they are to be compared with ours. `ends_source` tells whether the caller must end sources with EOS. With the
+    `compute_type` "default", CTranslate2 computes in the type of the stored weights. `prefix` is the token that begins
+    every translation, if any.
     """
 
     def __init__(
@@ -151,11 +152,11 @@ class CTranslate2(Adapter):
     def if_installed(
         cls, directory: Path, names: Sequence[list[str]], spm: Sequence[bytes], ends_source: bool, prefix: str
     ) -> "CTranslate2 | None":
-        """Return the model, which computes in float32, or None if CTranslate2 is not installed."""
+        """Load a model to compute in float32. Return None if CTranslate2 is not installed."""
         return cls(directory, names, spm, ends_source, "float32", prefix) if find_spec("ctranslate2") else None
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
-        """See Adapter. Lines with a language token are left out, because SentencePiece does not have this token."""
+        """See Adapter. Skip lines with a language token, because the SentencePiece model lacks this token."""
         import sentencepiece
 
         different = 0
@@ -200,14 +201,14 @@ class CTranslate2(Adapter):
 class Marian(Adapter):
     """A model.npz in Marian (pip install pymarian).
 
-    Marian receives tokens separated by spaces, with .yml vocabularies, so it does not tokenize. Its tokenizer needs no
-    check, because it would use the same SentencePiece files.
+    Marian receives .yml vocabularies and texts of tokens separated by spaces, so it does not tokenize. Its tokenizer is
+    not checked, because it would use the same SentencePiece files as ours.
     """
 
-    beam = 1  # Marian narrows a wider beam with every finished hypothesis
+    beam = 1  # with larger beams, Marian reduces the beam size after every finished hypothesis
 
     def __init__(self, model: Path, vocabularies: list[ForeignIds], norm: str, arrays: Any = None) -> None:
-        """`arrays` has weights and options to be used instead of the contents of the file `model`."""
+        """`arrays` contains weights and options that replace the contents of the file `model`."""
         self.difference = PRE_NORM if norm == "pre" else ""
         self.model = model.resolve()
         self.arrays = arrays

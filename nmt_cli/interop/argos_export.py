@@ -14,14 +14,14 @@ from nmt_cli.interop.formats import METADATA
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import OutputError
 
-VERSION = "1.0"  # of the package
-ARGOS_VERSION = "1.9"  # the oldest argostranslate that reads it
+VERSION = "1.0"  # version of the package
+ARGOS_VERSION = "1.9"  # the oldest version of argostranslate that reads the package
 
 
 def prepare_package(folder: Path, src: str, tgt: str, target_prefix: str) -> None:
     """Turn a folder with a CTranslate2 model in `model` into a package: add metadata.json, move the tokenizer.
 
-    argostranslate does not end sources with EOS, so CTranslate2 has to.
+    argostranslate does not end sources with EOS, so configure CTranslate2 to do it.
     """
     model = folder / "model"
     tokenizer = model / "tokenizer.model"
@@ -48,7 +48,7 @@ def prepare_package(folder: Path, src: str, tgt: str, target_prefix: str) -> Non
 
 
 def write_archive(folder: Path, out: Path) -> None:
-    """Write a zip archive that contains the folder. `out` appears when it is complete."""
+    """Write a zip archive that contains the folder. `out` does not exist until it is complete."""
     temporary = artefact.beside(out, ".tmp-nmt-", f"-{os.getpid()}")
     try:
         with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED) as archive:

@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError, MissingError
 # this alpha, both penalties have the same slope at 25 tokens.
 DECODING = {"beam": 4, "alpha": 0.24}
 MAX_CODES = 1 << 23  # maximum size of bpe.model in bytes; 100,000 merges take 2 MB
-SENTENCE = 40  # tokens; longer lines are split, because argostranslate translates each sentence by itself
+SENTENCE = 40  # tokens; longer lines are split, because argostranslate translates each sentence separately
 
 
 def read_argos(path: Path) -> ForeignModel:

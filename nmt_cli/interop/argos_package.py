@@ -1,8 +1,8 @@
 """The files of Argos packages: a zip archive, or the directory that argostranslate installs.
 
-A package has one folder with metadata.json, sentencepiece.model or bpe.model, and CTranslate2's directory `model`. See
-argostranslate/package.py in argos-translate. This module does not import PyTorch, because `nmt serve` describes
-packages without it.
+A package contains one folder with metadata.json, sentencepiece.model or bpe.model, and CTranslate2's directory `model`.
+See argostranslate/package.py in argos-translate. This module does not import PyTorch, because `nmt serve` lists
+packages without loading PyTorch.
 """
 
 import errno
@@ -28,7 +28,7 @@ MEMBERS = [METADATA, SENTENCEPIECE, BPE, WEIGHTS, "model/config.json", *VOCABULA
 MAX_EXPANSION = 4  # maximum ratio of the size of the weights to the size of the archive
 MAX_MEMBERS = 10_000
 MAX_TEXT = 100  # maximum length of a language code or a token in metadata.json
-ERRORS = (  # what zipfile raises for damaged archives
+ERRORS = (  # raised by zipfile for damaged archives
     OSError,
     ValueError,
     EOFError,
@@ -58,7 +58,7 @@ def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the files to read by their names in the package's folder. Raise ValueError if this is not a package."""
+    """Return the files to read, by their names in the package's folder. Raise ValueError if this is not a package."""
     infos = archive.infolist()
     names = [info.filename for info in infos]
     if len(names) > MAX_MEMBERS or len({*names}) < len(names):
@@ -83,7 +83,7 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 
 def read_metadata(directory: Path) -> dict[str, str]:
-    """Return the language codes and the target prefix in metadata.json. Argos' own codes become ISO codes."""
+    """Return the language codes and the target prefix in metadata.json. Convert Argos' own codes to ISO codes."""
     file = directory / METADATA
     metadata = artefact.read_json(file)
     if metadata.get("type", "translate") != "translate":
@@ -103,7 +103,7 @@ def _iso_code(code: str) -> str:
 
 
 def argos_code(code: str) -> str:
-    """Return Argos' code for a language. Only the codes for Chinese and Portuguese tell scripts or countries apart."""
+    """Return Argos' code for a language. Only the codes for Chinese and Portuguese distinguish scripts or countries."""
     base = base_of(code)
     if base == "zh":
         return "zt" if is_traditional(code) else "zh"

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from nmt_cli.system.errors import DataError, printable
 
 NEWEST = 6  # version of the format
-TYPES = ["<f4", "<i1", "<i2", "<i4", "<f2", "bfloat16"]  # the files have indexes in this list
+TYPES = ["<f4", "<i1", "<i2", "<i4", "<f2", "bfloat16"]  # files store an index into this list
 WIDTHS = [4, 1, 2, 4, 2, 2]  # bytes per number of each type
 MAX_RANK, MAX_NAME = 4, 512
-MAX_VARIABLES = 100_000  # also the limit for aliases; even a model with 1,000 layers has fewer
+MAX_VARIABLES = 100_000  # also the limit for aliases; even a model with 1,000 layers has fewer variables
 INT16_SCALE = 1000.0  # scale of 16-bit weights in old files, which do not store the scale
 
 Array = npt.NDArray[Any]
@@ -84,7 +84,7 @@ class Binary:
         return self.values(f"{name}_scale").astype(np.float32).flatten()
 
     def number(self, name: str, default: float) -> float:
-        """Return the attribute of this name, or the default if there is none."""
+        """Return the attribute with this name, or the default if there is none."""
         if (variable := self.variables.get(name)) is None:
             return default
         if variable.elements != 1:
@@ -92,7 +92,7 @@ class Binary:
         return float(self.values(name).reshape(()))
 
     def text(self, name: str, default: str) -> str:
-        """Return the text attribute of this name, or the default. There are none since version 6 of the format."""
+        """Return the text attribute with this name, or the default. Version 6 of the format has no text attributes."""
         variable = self.variables.get(name)
         if variable is None:
             return default

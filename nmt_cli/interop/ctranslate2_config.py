@@ -24,7 +24,7 @@ class Vocabularies:
     """The vocabularies of source and target."""
 
     tokens: list[list[str]]  # CTranslate2's names, in the order of its ids
-    ids: list[ForeignIds]  # in our order
+    ids: list[ForeignIds]  # CTranslate2's ids, in our order
 
     @property
     def id_maps(self) -> IdMaps:
@@ -47,7 +47,7 @@ def has_explicit_eos(binary: Binary, config: dict[str, Any]) -> bool:
 
 
 def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
-    """Return the values in config.json. Older versions have them in model.bin instead."""
+    """Return the values in config.json. Older versions of the format store them in model.bin."""
     if binary.version >= 6 or (directory / CONFIG).is_file():
         config = artefact.read_json(directory / CONFIG)
     else:

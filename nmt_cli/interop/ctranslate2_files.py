@@ -34,7 +34,7 @@ from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.model import sinusoids
 from nmt_cli.transformer.weights import check_settings
 
-OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 has the names of OpenNMT-tf
+OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 uses the names of OpenNMT-tf
 ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS = {1: "approximate gelu (tanh)", 4: "approximate gelu (sigmoid)", 5: "tanh", 6: "sigmoid"}
 MAX_LENGTH = 1024  # positions; CTranslate2 cuts off longer sources
@@ -202,7 +202,7 @@ def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
 
 
 def _embedding(binary: Binary, side: str) -> Any:
-    """Return an embedding matrix or the output matrix in float32. Our model multiplies embeddings by sqrt(d_model)."""
+    """Return an embedding or output matrix in float32. Scale embeddings for our factor sqrt(d_model)."""
     module = {"src": "encoder/embeddings_0", "tgt": "decoder/embeddings", "output": "decoder/projection"}[side]
     shape_of(binary, f"{module}/weight", 2)
     matrix = binary.weights(f"{module}/weight")
@@ -289,10 +289,10 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 
 
 def rounding(binary: Binary) -> str:
-    """Return a sentence about the integers of 8-bit weights, or "" if there are none.
+    """Return a sentence about the rounding of 8-bit weights, or "" if there are none.
 
     The engine quantizes each row so that its largest magnitude becomes 127. CTranslate2 does the same, so its integers
-    stay as they are. The sentence counts the rows that were quantized in another way.
+    stay as they are. The sentence counts the rows that were quantized differently.
     """
     matrices = {variable.offset: name for name, variable in binary.variables.items() if variable.type == 1}
     rows = other = 0

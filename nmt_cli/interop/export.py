@@ -1,4 +1,4 @@
-"""The export command: write a model for transformers, CTranslate2 or Argos, and verify that it computes the same."""
+"""The export command: write a model for transformers, CTranslate2 or Argos, and verify the result."""
 
 import contextlib
 import statistics
@@ -60,7 +60,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
         raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to verify with")
     lines = {i: texts[i] for i in sizes}
     length = round(statistics.median(sizes.values()))
-    # The libraries divide scores by length ** penalty. At the median length, this grows as fast as our length penalty.
+    # The libraries divide scores by length ** penalty. At the median length, this divisor grows as fast as ours.
     penalty = round(recipe.decoding.alpha * length / (5 + length), 2)
     manifest = {"target": target, "quantization": weights}
     with _place(out, target, recipe, manifest) as stage:

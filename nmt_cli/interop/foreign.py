@@ -14,7 +14,7 @@ from nmt_cli.translation.shortlist import Shortlist
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A model of another toolkit, converted to our tensors. `engine/layout.py` has their names and shapes."""
+    """A model of another toolkit, converted to our tensors. `engine/layout.py` defines their names and shapes."""
 
     tensors: dict[str, Tensor]
     recipe: schema.Recipe
@@ -22,7 +22,7 @@ class ForeignModel:
     weight_files: list[Path]
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
     note: str = ""  # a sentence to add to the report
-    seen_tokens: int | None = None  # longer lines are split into sentences; if None, the recipe's limits count
+    seen_tokens: int | None = None  # longer lines are split into sentences; None for the recipe's limit
     shortlist: Shortlist | None = None
 
 

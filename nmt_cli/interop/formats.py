@@ -11,7 +11,7 @@ ARGOS = ".argosmodel"
 PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # the languages in a file name of a Firefox model
 METADATA, BINARY = "metadata.json", "model.bin"
 MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version number at the beginning of Marian's binary models
-PACKED = (".gz", ".zst")  # Mozilla's servers offer compressed files of Firefox models with these suffixes
+PACKED = (".gz", ".zst")  # suffixes of compressed files that Mozilla offers for Firefox models
 MAX_EXPANSION = 20  # maximum ratio of the unpacked to the packed size of a file; for weights it is about 1.3
 
 
@@ -27,9 +27,9 @@ def has_ctranslate2_model(path: Path) -> bool:
 
 
 def files_like(directory: Path, pattern: str) -> list[Path]:
-    """Return the files whose names without a suffix in PACKED match a pattern, sorted by name.
+    """Return the files whose names match a pattern, sorted by name. Names match with and without a suffix in PACKED.
 
-    If the directory has a file both packed and unpacked, return only the unpacked one.
+    If a file exists both packed and unpacked, return only the unpacked one.
     """
     found = dict[str, Path]()
     for suffix in ("", *PACKED):
@@ -66,12 +66,12 @@ def is_marian_binary(file: Path) -> bool:
 
 
 def has_marian_binary(path: Path) -> bool:
-    """Return whether a directory has a binary model of Marian, such as a Firefox model."""
+    """Return whether a directory contains a binary model of Marian, such as a Firefox model."""
     return any(map(is_marian_binary, files_like(path, "*.bin")))
 
 
 def firefox_pair(path: Path) -> tuple[str, str] | None:
-    """Return the two languages that the file name of a Firefox model in a directory contains, or None."""
+    """Return the two languages in the file name of a Firefox model in a directory, or None without such a model."""
     for file in files_like(path, "*.bin"):
         if (pair := PAIR.search(file.name)) and is_marian_binary(file):
             return pair[1], pair[2]

@@ -1,4 +1,4 @@
-"""Download models from the Hugging Face hub. Imports nothing heavy by itself, since the command line imports it."""
+"""Download models from the Hugging Face hub. The command line imports this module, so it imports nothing large."""
 
 import contextlib
 import errno
@@ -11,12 +11,12 @@ from nmt_cli.system.errors import DownloadError, UsageError, printable
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # OWNER/NAME or OWNER/NAME@REVISION
 TEXT_FILES = "*.json", "*.spm", "README.md"
-# Formats of weights in order of preference, since many repositories have several. The last is Marian's own.
+# Formats of weights, by preference, because many repositories offer several. The last is Marian's own format.
 WEIGHT_FILES = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]
 
 
 def download(name: str) -> Path:
-    """Download OWNER/NAME or OWNER/NAME@REVISION; return its directory, which is named after the commit.
+    """Download OWNER/NAME or OWNER/NAME@REVISION. Return its directory, which is named after the commit.
 
     Without a network, returns an earlier download. Raises DownloadError if there is none.
     """
@@ -37,7 +37,7 @@ def download(name: str) -> Path:
             )
             if any(match for pattern in patterns for match in directory.glob(pattern)):
                 break
-    except Exception as error:  # from any of several packages
+    except Exception as error:  # several packages raise errors of many kinds
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
         reason = str(error).strip().partition("\n")[0]

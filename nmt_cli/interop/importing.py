@@ -30,7 +30,7 @@ from nmt_cli.translation.translator import Translator
 
 UNNAMED = "src", "tgt"  # language codes for a model whose files do not name its languages
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
-# For each format of models, a function that recognizes a path, and the reader. The first match counts. If no format
+# For each format of models, a function that recognizes a path, and the reader. The first match applies. If no format
 # matches, the path is read as a model of transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
     (is_argos_package, read_argos),
@@ -44,7 +44,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
 
     `source` is an Argos package, a model directory of CTranslate2, transformers or Marian, or OWNER/NAME or
     OWNER/NAME@REVISION on the hub. `src` and `tgt` replace the languages that its files name. Files of CTranslate2 and
-    Marian name none. The import is kept only if both models compute the same results.
+    Marian name no languages. The import is kept only if both models compute the same results.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -84,7 +84,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
 
 
 def import_cached(name: Path | str, directory: Path | None = None) -> Path:
-    """Return the model directory of a model, importing it at the first call.
+    """Return the directory of an imported model. The first call imports the model.
 
     `name` is OWNER/NAME or OWNER/NAME@REVISION on the hub, or a local model with its `directory` in the cache. Later
     calls do not access the network; remove the directory to import a newer commit.

@@ -1,9 +1,16 @@
 """Read Marian's binary models (.bin) from untrusted sources, in memory bounded by the size of the file.
 
-Layout (marian-dev, src/common/binary.cpp), little-endian: u64 version 1, u64 number of items; for each item u64 length
-of its name, type, number of dimensions, bytes of data; all names, each closed by NUL; all shapes, int32; u64 n and n
-bytes of padding; all data. Except for embeddings, 8-bit matrices of shape [inputs, outputs] are stored as
-[outputs][inputs]. A float32 after each 8-bit matrix is its multiplier: weight = byte / multiplier.
+Layout, little-endian (marian-dev, src/common/binary.cpp):
+- u64: version 1
+- u64: number of items
+- for each item, four u64: length of the name, type, number of dimensions, bytes of data
+- all names, each terminated by NUL
+- all shapes, as int32
+- u64: number of padding bytes, followed by these bytes
+- all data
+
+Except for embeddings, 8-bit matrices of shape [inputs, outputs] are stored as [outputs][inputs]. The float32 after an
+8-bit matrix is its multiplier: weight = byte / multiplier.
 """
 
 import math
@@ -18,8 +25,8 @@ from nmt_cli.system.errors import DataError, printable
 
 MAX_ITEMS, MAX_NAME, MAX_DIMENSIONS = 10_000, 1000, 4
 TEXT, FLOAT32 = 0x101, 0x404
-# Two numbers for the same layout. A fork of Marian, which makes Firefox's models, writes the first. Marian writes the
-# second.
+# Two type numbers for the same layout. The fork of Marian that makes Firefox's models writes the first. Marian itself
+# writes the second.
 INT8 = 0x4101, 0x10001
 OTHER_TYPES = {0x202: "int16", 0x204: "float16", 0x408: "float64", 0x4102: "intgemm16", 0x10002: "intgemm16"}
 EMBEDDING = "Wemb"  # suffix of the names of embedding matrices, which are not transposed
@@ -28,8 +35,8 @@ EMBEDDING = "Wemb"  # suffix of the names of embedding matrices, which are not t
 def read_items(file: Path) -> tuple[dict[str, Array], bool]:
     """Return the arrays of a binary model by name, and whether any of them are stored in 8 bits.
 
-    Numbers are converted to float32, and texts are int8. Raises DataError for a damaged file, and for 8-bit layouts
-    that are specific to a CPU.
+    Numbers are converted to float32, and texts are returned as int8. Raises DataError for a damaged file, and for 8-bit
+    layouts that are specific to a CPU.
     """
     data = read_unpacked(file)
     try:

@@ -1,8 +1,8 @@
 """Read a model directory of Marian.
 
-Such a directory has a model file (.npz or .bin), which also contains the options, and vocabularies (.yml or .spm). The
-models of Firefox have the same format, with file names such as model.ende.intgemm.alphas.bin and vocab.ende.spm.
-Tensors get their names in Hugging Face transformers. For the options, see marian-dev, src/models/transformer.h.
+Such a directory contains vocabularies (.yml or .spm) and a model file (.npz or .bin), which also contains the options.
+The models of Firefox have the same format, with file names such as model.ende.intgemm.alphas.bin and vocab.ende.spm.
+Tensors are renamed as in Hugging Face transformers. For the options, see marian-dev, src/models/transformer.h.
 """
 
 import re
@@ -48,7 +48,7 @@ UNSUPPORTED = [  # options that must be false
     *("transformer-train-positions", "transformer-disable-position-embeddings"),
 ]
 REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # minimum values
-# If the decoder is recurrent, the values of further options that our model supports.
+# Further options of recurrent decoders, with the values that our model supports.
 SUPPORTED_RNN = {"dec-cell": ["ssru"], "layer-normalization": ["false"], "transformer-rnn-projection": ["false"]}
 # (operations before sublayers, after sublayers, and after the last layer) -> model.norm in the recipe
 NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
@@ -69,7 +69,7 @@ def _model_files(directory: Path) -> list[Path]:
 
 
 def has_marian_model(directory: Path) -> bool:
-    """Return whether a directory has a model of Marian, and no model of transformers."""
+    """Return whether a directory contains a model of Marian, and no model of transformers."""
     return bool(_model_files(directory)) and not (directory / "config.json").is_file()
 
 
@@ -92,7 +92,7 @@ def read_marian(directory: Path) -> ForeignModel:
     for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
         raise DataError(f"{file} cannot be imported: its options do not fit its tensors ({difference})")
     # For the comparison with Marian, write a file with float32 weights. With 8-bit weights, Marian would round the
-    # activations. It cannot read packed files.
+    # activations. Marian cannot read packed files.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
     adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
     lexicons = files_like(directory, "lex.*.bin")
@@ -102,7 +102,7 @@ def read_marian(directory: Path) -> ForeignModel:
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
-    """If the file name has languages, as in models of Firefox, set them and greedy search in the recipe."""
+    """If the file name contains languages, as for Firefox models, set them in the recipe, and greedy search."""
     if not (pair := PAIR.search(file.name)):
         return recipe
     corpus = recipe.corpus.model_copy(update={"src": pair[1], "tgt": pair[2]})
@@ -252,9 +252,9 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     """Return both vocabularies in the order of our ids, and our SentencePiece models.
 
     A .spm file, which may be packed, is both a vocabulary and a SentencePiece model. If the vocabularies are .yml
-    files, the SentencePiece models are source.spm and target.spm. `sizes` has the number of embeddings for each
-    vocabulary in Marian. Our token <pad> is added to each vocabulary, with this number as id. If Marian has a <pad> of
-    its own, that is an ordinary token.
+    files, the SentencePiece models are source.spm and target.spm. `sizes` lists the number of Marian's
+    embeddings for each vocabulary. Our token <pad> is added to each vocabulary, with this number as its id. A <pad> in
+    Marian's vocabulary is an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

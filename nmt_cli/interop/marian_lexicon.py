@@ -1,9 +1,12 @@
 """Read Marian's binary shortlists (lex.50.50.ende.s2t.bin), which are part of Firefox's models.
 
-Layout (marian-dev, src/data/shortlist.cpp), little-endian: u64 magic number, checksum, number of frequent tokens (the
-first ones of the vocabulary), length of the longest list, number of offsets, number of entries; u64 offsets, one per
-source token and one more; u32 entries. Firefox's files may lack the last one to three offsets. The tokens without
-offsets have no list.
+Layout, little-endian (marian-dev, src/data/shortlist.cpp):
+- six u64: magic number, checksum, number of frequent tokens (the first ones of the vocabulary), length of the longest
+  list, number of offsets, number of entries
+- the offsets, as u64: one per source token, and one more
+- the entries, as u32
+
+Firefox's files may lack the last one to three offsets. The tokens without offsets have no list.
 """
 
 import struct
@@ -21,9 +24,9 @@ HEADER = struct.Struct("<6Q")
 
 
 def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
-    """Return a shortlist in our ids. `id_maps` has Marian's id of each of our source and target tokens.
+    """Return a shortlist in our ids. `id_maps` lists Marian's ids of our source and target tokens.
 
-    The checksum is a hash of Marian's own and is not verified, but all numbers are checked. As in Marian, if source and
+    All numbers are checked, but not the checksum, which is a hash of Marian's own design. As in Marian, if source and
     target share a vocabulary, the list of each token includes the token itself.
     """
     data = read_unpacked(file)

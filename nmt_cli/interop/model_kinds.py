@@ -22,7 +22,7 @@ class Kind(NamedTuple):
 
     name: str
     detect: Callable[[Path], bool]  # tells whether a file or directory is a model of this kind
-    describe: Callable[[Path], StoredModel | None]  # returns None if the model does not translate, but parses
+    describe: Callable[[Path], StoredModel | None]  # returns None for a parser, which does not translate
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -44,7 +44,7 @@ def _describe_or_warn(path: Path) -> StoredModel | None:
 
 
 def find_models(directory: Path) -> list[StoredModel]:
-    """Return the models directly inside a directory, in the order of their names."""
+    """Return the models directly inside a directory, sorted by name."""
     paths = sorted(path for path in directory.iterdir() if not path.name.startswith("."))
     return [found for path in paths if (found := _describe_or_warn(path))]
 
@@ -70,8 +70,8 @@ def list_models(paths: Sequence[Path]) -> list[StoredModel]:
 def named_and_found(paths: Sequence[Path]) -> tuple[tuple[Path, ...], tuple[StoredModel, ...]]:
     """Return the model directories among the paths, and the models found inside the paths that are not models.
 
-    A server loads the former when it starts, and the latter on demand. A path without any model is returned as a model
-    directory. The error is then raised when the server opens the path.
+    A server loads the model directories when it starts, and the models inside other paths on demand. A path without any
+    model is returned as a model directory, so that the server raises an error when it opens the path.
     """
     named = list[Path]()
     found = list[StoredModel]()
@@ -98,7 +98,7 @@ def _nmt_directory(path: Path) -> Path | None:
 def _describe_nmt(path: Path) -> StoredModel | None:
     directory = _nmt_directory(path)
     assert directory
-    has_model_json = (directory / MODEL_JSON).is_file()  # the directories of nmt 0.1 have a recipe only
+    has_model_json = (directory / MODEL_JSON).is_file()  # models of nmt 0.1 contain only a recipe
     config = read_model_json(directory / MODEL_JSON) if has_model_json else open_model(directory).config
     if config.output != "text":
         return None
@@ -126,7 +126,7 @@ def _describe_firefox(path: Path) -> StoredModel | None:
 
 
 def _foreign(path: Path, kind: str, direction: Direction) -> StoredModel:
-    """Return a model in another program's format. It is imported on first use. 0 stands for the unknown parameters."""
+    """Return a model in another program's format. It is imported on first use. 0 parameters means unknown."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return StoredModel(path, kind, (direction,), sum(file.stat().st_size for file in files), 0, partial(imported, path))
 

@@ -12,7 +12,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
 from nmt_cli.system.errors import DataError, NmtError
 
-PACKAGE = Path(__file__).parents[2]  # the directory of the package nmt_cli
+PACKAGE = Path(__file__).parents[2]  # the directory that contains the package nmt_cli
 
 
 def model_directories(models: Sequence[Path]) -> tuple[Path, ...]:

@@ -22,8 +22,8 @@ Array = npt.NDArray[Any]
 def read_arrays(file: Path) -> dict[str, Array]:
     """Return the arrays of an .npz file by name, in float32 except for text.
 
-    Nothing is unpickled. Raises DataError for damaged files, and for arrays that are larger than weights can be, before
-    it allocates memory for them.
+    Nothing is unpickled. Raises DataError for damaged files, and for arrays that are too large for weights. Sizes are
+    checked before memory is allocated.
     """
     arrays = dict[str, Array]()
     bytes_left = MAX_EXPANSION * file.stat().st_size

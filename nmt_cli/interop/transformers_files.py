@@ -79,7 +79,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def _read_config(directory: Path, weight_bytes: int) -> Any:
-    """Return the configuration. Check that our model has its features, and that its sizes are plausible.
+    """Return the configuration. Check that our model supports its features, and that its sizes are plausible.
 
     Implausible sizes could exhaust memory, because transformers allocates tensors of these sizes.
     """
@@ -120,7 +120,7 @@ def _check_sizes(directory: Path, config: Any, weight_bytes: int) -> None:
 
 
 def _sizes(config: Any) -> dict[str, Any]:
-    """Return those of our settings that depend only on config.json."""
+    """Return the settings that depend only on config.json."""
     d_head = config.d_model // config.encoder_attention_heads
     sizes = {name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()}
     sizes |= {"activation": ACTIVATIONS[config.activation_function], "d_k": d_head, "d_v": d_head}
@@ -146,7 +146,7 @@ def _read_tokenizer_config(directory: Path) -> Any:
 
 
 def _positions(theirs: Tensor) -> str:
-    """Return our name for the positional encodings: "marian" if a file has Marian's own, or else "sinusoidal"."""
+    """Return our name for the positional encodings: "marian" if they equal Marian's, or else "sinusoidal"."""
     length, d_model = theirs.shape
     ours = sinusoids(length, d_model, "marian")[:, marian.sines_first(d_model)]
     return "marian" if torch.allclose(theirs, ours, atol=1e-4) else "sinusoidal"

@@ -1,8 +1,8 @@
-"""Convert between our tensors and those of transformers: Marian for post-norm models, Pegasus for pre-norm models.
+"""Convert tensors to and from transformers: to Marian for post-norm models, and to Pegasus for pre-norm models.
 
-Their positional encodings have all sines before all cosines; ours alternate. A permutation of d_model converts one to
-the other exactly. Exports put PAD last, because CTranslate2 replaces the last row of a Marian embedding by zeros and
-starts from it.
+In the positional encodings of transformers, all sines precede all cosines. In ours, sines and cosines alternate. A
+permutation of d_model converts between both orders exactly. Exports put PAD last, because CTranslate2 replaces the last
+row of a Marian embedding with zeros and uses it as the first input of the decoder.
 """
 
 import itertools
@@ -58,7 +58,7 @@ DECODER = {
     "residuals.1.norm": ["encoder_attn_layer_norm"],
     "residuals.2.norm": ["final_layer_norm"],
 }
-RECURRENT_DECODER = {  # transformers has none; these are our names
+RECURRENT_DECODER = {  # transformers has no recurrent decoder, so the names on the right are ours
     **{ours: theirs for ours, theirs in DECODER.items() if not ours.startswith("self_attention")},
     "recurrence.value": ["rnn_value"],
     "recurrence.forget": ["rnn_forget"],
@@ -66,7 +66,7 @@ RECURRENT_DECODER = {  # transformers has none; these are our names
 
 
 def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each of our tensors, except embeddings and the output bias, with the names of theirs."""
+    """Yield the name of each of our tensors and its names in transformers. Omit embeddings and the output bias."""
     decoder = RECURRENT_DECODER if settings.decoder_cell == "ssru" else DECODER
     for stack, layer, depth in zip(("encoder", "decoder"), (ENCODER, decoder), settings.depths, strict=True):
         modules = {
@@ -83,8 +83,8 @@ def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
 def permute_d_model(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     """Permute d_model in one of our tensors.
 
-    These are the columns of modules that read the residual stream, the rows of other modules, and both in an SSRU,
-    which reads and writes elements of the stream.
+    Permute the columns of modules that read the residual stream, and the rows of other modules. In an SSRU, which reads
+    and writes elements of the stream, permute both.
     """
     if "recurrence" in name:
         return tensor[order] if tensor.dim() == 1 else tensor[order][:, order]
@@ -98,7 +98,7 @@ def sines_first(d_model: int) -> Tensor:
 
 
 def _embedding_names(settings: schema.Model) -> dict[str, str]:
-    """Return the names of our embedding matrices. A side that is absent shares the matrix of "tgt"."""
+    """Return the names of our embedding matrices. Other sides share the matrix of "tgt"."""
     own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
     return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
 
@@ -125,9 +125,9 @@ def to_transformers(tensors: dict[str, Tensor], settings: schema.Model, id_maps:
 def from_transformers(
     tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps, start: int, source: Path
 ) -> dict[str, Tensor]:
-    """Return our weights for weights of transformers. Raise DataError, with `source`, if they do not fit together.
+    """Convert weights of transformers to ours. Raise DataError, which names `source`, if they do not fit together.
 
-    Our decoder starts from PAD, so PAD gets the embedding of `start`, the foreign id from which theirs starts.
+    Our decoder starts from PAD, so PAD gets the embedding of `start`, the id from which the foreign decoder starts.
     """
     try:
         return _from_transformers(tensors, settings, id_maps, start)
@@ -182,7 +182,7 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
     theirs.generation_config.update(**search)
     tensors = to_transformers(loaded.model.state_dict(), settings, id_maps)
     with writing(out):
-        theirs.save_pretrained(out, state_dict={**tensors})  # empties the dictionary
+        theirs.save_pretrained(out, state_dict={**tensors})  # save_pretrained empties its copy of the dictionary
         if settings.positions == "marian":  # transformers computes the paper's positions unless the file has others
             positions = sinusoids(settings.max_length, settings.d_model, "marian")[:, sines_first(settings.d_model)]
             tensors |= {name: positions.clone() for name in POSITIONS}

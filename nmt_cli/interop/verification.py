@@ -12,17 +12,17 @@ from nmt_cli.system.console import table
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translator import Translator
 
-# Allowed difference of a token's log-probability in nats or, if it is below -1, as a fraction of it. Adding float32
-# numbers in another order causes smaller differences.
+# Largest allowed difference between two log-probabilities of a token, in nats. For values below -1, it is a fraction of
+# the value. Adding float32 numbers in another order causes smaller differences.
 TOLERANCE = 1e-4
-# This fraction of the translations may differ, and one more. Rounding changes about one line in 8,000, in which two
-# hypotheses are equally likely. A different kind of search changes many lines.
+# This fraction of the translations may differ, plus one translation. Rounding changes about one line in 8,000, for
+# which two hypotheses are equally likely. A different kind of search changes many lines.
 MAX_DIFFERING = 0.02
 MAX_LISTED = 20  # differing lines shown to the user
 
 
 def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> float:
-    """Return the largest difference between token log-probabilities, in nats or as a fraction of those below -1."""
+    """Return the largest difference between token log-probabilities, in nats, or relative to values below -1."""
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
     return max(abs(p - q) / max(1.0, -p) for p, q in both)
 

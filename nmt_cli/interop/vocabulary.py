@@ -14,7 +14,7 @@ ForeignIds = dict[str, int]  # the foreign id of each token, in our order
 IdMaps = list[list[int]]  # for source and target: the foreign id of each of our tokens
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of SentencePiece tokens
 UNIGRAM = 1  # a type of SentencePiece models
-UNNAMED_PREFIX = "<unused "  # the beginning of the names that we give to ids without a token
+UNNAMED_PREFIX = "<unused "  # begins the names that we give to ids without a token
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 
 

@@ -1,7 +1,7 @@
 """Read CTranslate2's vocabulary maps (vmap.txt) as shortlists.
 
-Each line is a source n-gram, a tab and the target tokens that it may need, separated by spaces. The tokens of an empty
-n-gram may always be needed.
+Each line contains a source n-gram, a tab and the target tokens that its translation may need, separated by spaces. The
+tokens of an empty n-gram may be needed in every line.
 """
 
 from pathlib import Path
@@ -21,8 +21,8 @@ MAX_BYTES = 1 << 28
 def read_vocabulary_map(file: Path, tokenizer: Tokenizer) -> Shortlist:
     """Return a shortlist for a model with this tokenizer.
 
-    The target tokens of an n-gram are listed for its first token, so the shortlist allows every token that CTranslate2
-    allows. Tokens that the tokenizer lacks are left out. Raise DataError if it has none of the tokens.
+    The shortlist assigns the target tokens of an n-gram to the first token of the n-gram, so it allows every token that
+    CTranslate2 allows. Tokens that the tokenizer lacks are left out. Raise DataError if it lacks all of them.
     """
     if file.stat().st_size > MAX_BYTES:
         raise DataError(f"{file} is too large for a vocabulary map: {MAX_BYTES:,} bytes at most")

@@ -1,9 +1,10 @@
 """Compute labeled bracket precision, recall and F1 of linearized trees, as evalb does with COLLINS.prm.
 
-Words that are punctuation in the gold tree are removed before spans are compared, and so are brackets with nothing
-else inside. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
-Here, a hypothesis that is not a tree or has a different number of words misses all gold brackets; evalb leaves it out.
-The linear form has no words, so words are not compared.
+Before spans are compared, words that are punctuation in the gold tree are removed, and so are brackets that contain
+nothing else. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
+
+If a hypothesis is not a tree, or has a different number of words, all gold brackets count as missed. evalb leaves out
+such hypotheses. The linear form contains no words, so words are not compared.
 """
 
 import itertools

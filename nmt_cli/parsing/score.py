@@ -18,7 +18,7 @@ COMPARE_WITH += "only) and 92.7. Output that is not a tree or has a different nu
 
 
 def wanted(options: ScoreOptions) -> bool:
-    """Return whether to score brackets: --metric names them, or there is no --metric and the corpus holds trees."""
+    """Return whether to score brackets: --metric names them, or there is no --metric and the corpus contains trees."""
     if options.metrics or options.corpus is None or not artefact.present(options.corpus):
         return "brackets" in options.metrics
     return artefact.read_json(options.corpus / artefact.MANIFEST).get("tgt") == LABELS

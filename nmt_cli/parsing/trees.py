@@ -3,7 +3,7 @@
 `( (S (NP-SBJ (PRP It)) (VP (VBZ works)) (. .)) )` becomes its words and `S NP PRP /NP VP VBZ /VP . /S` (Vinyals et al.
 2015), the form that "Attention Is All You Need" uses in section 6.3. Three things are removed: the outermost bracket,
 if it has no label or is TOP, ROOT or S1; function tags and indices (NP-SBJ-1, NP=2); and empty elements (-NONE-), with
-the phrases that hold nothing else. Words stay as they are, including -LRB-.
+the phrases that contain nothing else. Words stay as they are, including -LRB-.
 """
 
 import gzip

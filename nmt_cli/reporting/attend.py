@@ -1,4 +1,4 @@
-"""The work of `nmt attend`: attention weights on an interactive page, and one head as a map in the terminal."""
+"""Implementation of `nmt attend`: show all attention weights on a page, and a map of one head in the terminal."""
 
 import math
 import shutil
@@ -22,7 +22,7 @@ from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translate import choose_models
 from nmt_cli.translation.translator import Translator
 
-MOST_WEIGHTS = 600_000  # per page, which keeps it near 2 MB
+MOST_WEIGHTS = 600_000  # maximum per page, to keep a page near 2 MB
 ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 SHADES = " ░▒▓█"
 
@@ -114,13 +114,13 @@ def _sentences(
 
 
 def _name(token: str) -> str:
-    """Return the label of a token; a dot marks one that continues a word."""
+    """Return the label of a token. A dot marks a token that continues a word."""
     name = token.removeprefix("▁") or "▁"
     return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 
 
 def _positions(model: Transformer) -> list[dict[str, Any]]:
-    """Return the encodings of the first 64 positions, for both sides if they are learned.
+    """Return the encodings of the first 64 positions. Learned encodings are returned for both sides.
 
     `values` are whole multiples of `largest` / 127.
     """

@@ -27,7 +27,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ..., or evenly spaced ones within half a decade."""
+    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ..., or evenly spaced numbers within half a decade."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = [f * 10.0**d for d in decades for f in (1, 2, 5) if low * 0.999 <= f * 10.0**d <= high * 1.001]
     return steps if len(steps) > 2 else ticks(low, high)
@@ -62,7 +62,7 @@ def line_chart(
 
     curves = []
     for line in lines:
-        # More than 400 points are not distinguishable. The last one is repeated so that a single point shows as a dot.
+        # More than 400 points are not distinguishable. Repeat the last point, so that a single point shows as a dot.
         points = [*line.points[: -1 : math.ceil(len(line.points) / 400)], line.points[-1], line.points[-1]]
         path = " ".join(f"{x(step)},{y(value)}" for step, value in points)
         style = f"s{line.color % 6}{' dashed' * line.dashed}"  # the six colors of style.css

@@ -1,4 +1,4 @@
-"""The work of `nmt doctor`: find the problems of a run that lower its BLEU, the most serious first."""
+"""Implementation of `nmt doctor`: find the problems that lower a run's BLEU, and list the most serious first."""
 
 import itertools
 import json
@@ -32,7 +32,7 @@ OWN_TEST_SET = "translate the test set and score against its own references: nmt
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem; the field names are those of `nmt doctor --json`."""
+    """A problem. `nmt doctor --json` prints the same field names."""
 
     severity: str
     what: str
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run, its last step and its translations of the test set. `bleu` needs a reference for each line."""
+    """A run, its last step and its translations of the test set. `bleu` is None unless each line has a reference."""
 
     run: RunFiles
     step: int
@@ -53,7 +53,7 @@ class Evidence:
 
 
 def gather(directory: Path, data: Path | None, hypothesis: Path | None, reference: Path | None) -> Evidence:
-    """Read a run, its corpus and its translations. The translations and references default to the test set's."""
+    """Read a run, its corpus and its translations. By default, use the translations and references of the test set."""
     for file in (hypothesis, reference):
         if file and not file.is_file():
             raise MissingError(f"no file {file}. Check the path")
@@ -95,7 +95,7 @@ def _training(r: Evidence) -> Iterator[Finding]:
     averaged = (r.run.model or {}).get("steps", [])
     log = directory / "metrics.jsonl"
     last = r.run.settings.averaging.last
-    row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # the paper does not average these
+    row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # the paper does not average models in Table 3
     intended = row_of_table_3 or r.run.settings.averaging.best
     if averaged and not intended and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
         checkpoints = counted(len(averaged), "checkpoint")
@@ -123,7 +123,8 @@ def _loss(r: Evidence) -> Iterator[Finding]:
     log, crash = r.run.directory / "metrics.jsonl", r.run.directory / "crash.json"
     losses = [record["nll"] for record in r.run.steps if record.get("nll") is not None]
     skipped = max((record.get("skipped") or 0 for record in r.run.steps), default=0)
-    if crash.is_file() and artefact.read_json(crash).get("step") not in range(r.step):  # not resumed since
+    # If training has passed the step of the crash since then, the crash no longer matters.
+    if crash.is_file() and artefact.read_json(crash).get("step") not in range(r.step):
         yield Finding(WRONG, "training gave up: values were not finite", crash, STABILIZE)
     elif skipped > max(3, r.step // 1000):
         yield Finding(COSTLY, f"{skipped:,} steps were skipped: values were not finite", log, STABILIZE)
@@ -133,7 +134,7 @@ def _loss(r: Evidence) -> Iterator[Finding]:
     if end > min(losses) + 1:
         yield Finding(WRONG, f"training diverged: the loss rose from {min(losses):.2f} to {end:.2f}", log, STABILIZE)
     elif training.init_from or r.step <= max(training.warmup_steps, MIN_STEPS):
-        return  # started from a trained model, or in its first steps
+        return  # training started from another model, or is in its first steps
     elif end > max(2, losses[0] / 2, losses[len(losses) // 2] - 0.1):
         yield Finding(WRONG, f"training never took off: the loss stays at {end:.2f}", log, STABILIZE)
 

@@ -1,4 +1,4 @@
-"""The work of `nmt env`: versions, hardware and the defaults chosen for it, for bug reports."""
+"""Implementation of `nmt env`: describe versions, hardware and the defaults for this hardware, for bug reports."""
 
 import json
 import platform
@@ -20,7 +20,7 @@ FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8 asimddp
 
 
 def env(as_json: bool) -> str:
-    """Return the description as lines of text or as JSON."""
+    """Describe versions, hardware and defaults in lines of text or in JSON."""
     device = choose_device()
     cores = usable_cores()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]

@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from the Jinja templates. They load nothing, and text in them cannot run as code."""
+"""Self-contained HTML pages from the Jinja templates. The pages load nothing, and text in them cannot run as code."""
 
 import base64
 import difflib
@@ -20,14 +20,14 @@ def _visible(value: object) -> object:
 
 
 def compared(text: str, reference: str) -> list[tuple[str, bool]]:
-    """Split a translation into runs of words. Each comes with True if the reference has it, too."""
+    """Split a translation into runs of words. Pair each run with True if the reference also contains it."""
     words, other = text.split(), reference.split()
     steps = difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes()
     return [(" ".join(words[start:end]), kind == "equal") for kind, start, end, *_ in steps if start < end]
 
 
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
-    """Return a page. All `values` are escaped. The page's policy lets a browser load nothing and run only `script`."""
+    """Return a page. All `values` are escaped. The page allows a browser to run only `script`, and to load nothing."""
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
     pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}

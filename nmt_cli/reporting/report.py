@@ -1,4 +1,4 @@
-"""The work of `nmt report`: everything about a run on one HTML page."""
+"""Implementation of `nmt report`: describe a run on one HTML page."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -77,7 +77,7 @@ def _compared(files: RunFiles, first: schema.Recipe, score_trees: Scorer | None)
         "name": files.directory.resolve().name,
         "averaged": (files.model or {}).get("steps", []),
         "scores": scores,
-        "band": settings.expect.bleu if complete else [],  # an unfinished run need not reach it
+        "band": settings.expect.bleu if complete else [],  # an unfinished run is not compared with the expected range
         "parameters": parameter_count(settings.model, int(corpus.manifest["vocabulary_size"])) if corpus else None,
         "changes": [change for change in changes if paper.matters(change) or ".seed:" in change],
         "table_3": paper.table_3(settings) if str(settings.corpus.name).startswith("wmt14-en-de") else None,

@@ -12,7 +12,7 @@ from nmt_cli.translation.translator import Translator
 def translate_held_out(run: RunFiles, model: Path) -> dict[str, list[str]]:
     """Translate each held-out split with `model`, and return the translations.
 
-    They are stored in the run's directory, and read from there if this model made them with the same settings.
+    Store them in the run's directory. Read them from there if the same model made them with the same settings.
     """
     if run.model is None or run.corpus is None:
         raise MissingError(f"{run.directory} has no model yet: it has no checkpoints to average. Train longer")

@@ -41,7 +41,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             name = by_system[0].name
             expected = _expected(run, split, by_system[0].metric)
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
-            if split != "general":  # test comes after dev, so the counts of the test set are shown
+            if split != "general":  # the test set comes last, so its counts are shown
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
         for by_pair in zip(*(report.pairs for report in reports), strict=True):
             for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):
@@ -91,7 +91,7 @@ def _warn_of_low_scores(run: RunFiles, split: str, scores: Sequence[Sequence[Sco
 
 
 def _expected(run: RunFiles, split: str, metric: str) -> str:
-    """Return the score that the recipe expects for a metric, or else the paper's; "" if neither is known."""
+    """Return the score that the recipe expects for a metric, or else the paper's score, or "" without either."""
     expect = run.settings.expect
     assert run.corpus
     closest_to_paper = "paper-bleu-quotes" if run.corpus.manifest["tgt"] == "de" else "paper-bleu"

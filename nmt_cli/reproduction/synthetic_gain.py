@@ -18,7 +18,7 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A column of the table; `run` has the directory and the decoding settings of its translations."""
+    """A column of the table. `run` contains the directory and the decoding settings of its translations."""
 
     name: str
     run: RunFiles
@@ -64,7 +64,7 @@ def _teacher(run: RunFiles, model: Path) -> _Candidate:
 
 
 def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
-    """Return the words per second over all lines, and the mean milliseconds of a single line, in one process.
+    """Return the words per second over all lines, and the mean milliseconds of one line alone. Use one process.
 
     Each time is the shortest of several runs, because other work on the machine only makes runs longer.
     """
