@@ -1,9 +1,10 @@
 """Translate text with markup or placeholders, and whole files: pages, catalogs, subtitles, office documents, books.
 
-Each format has a module, listed in `formats.py`. It divides a file into strings to copy and segments to translate (see
-`document.py` and `segment.py`). A segment contains plain text for the model, and the marks of its source: tags, images,
-code and placeholders. `alignment.py` translates the text and links each token of the translation to the source.
-`placement.py` and `layout.py` insert the marks into the translation. Everything else in a file is copied byte for byte.
+Each format has a module, listed in `formats.py`. The module divides a file into strings to copy and segments to
+translate (see `document.py` and `segment.py`). A segment contains plain text for the model, and the marks of its
+source: tags, images, code and placeholders. `alignment.py` translates the text and links each token of the translation
+to the source. `placement.py` and `layout.py` insert the marks into the translation. Everything else in a file is copied
+byte for byte.
 """
 
 import re
@@ -33,9 +34,9 @@ def choose(
 ) -> Any:
     """Return the `Run` that translates text with markup or placeholders, or None for plain lines.
 
-    Without `kind`, the suffix of `file` decides. `plain` names those of the user's options that work on plain lines
-    only. `reading` contains values for ReadOptions. Raise UsageError for an unknown suffix, or if an option for lines
-    is used with a document.
+    Without `kind`, the suffix of `file` decides. `plain` names the user's options that work on plain lines only.
+    `reading` contains values for ReadOptions. Raise UsageError for an unknown suffix, or if an option for lines is used
+    with a document.
     """
     by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):

@@ -77,7 +77,7 @@ def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
         return text, [max(length - 1, 0) for length in itertools.accumulate(map(len, spelled))]
     # Byte tokens and unknown tokens are spelled differently in the text, so decode each prefix of the tokens.
     offsets = [len(decoded) for decoded in tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])]
-    # The first bytes of a character may decode to several replacement characters, and all its bytes to one.
+    # The first bytes of a character may decode to more characters than all of its bytes do.
     for index in range(len(ids) - 1, -1, -1):
         offsets[index] = min(offsets[index], offsets[index + 1])
     return text, offsets

@@ -17,7 +17,7 @@ _TAG = re.compile(r"<[^<>]*+>")
 _QUOTE = re.compile(r'(?<!\\)"')
 _LINES = re.compile(r'((?:\\n\s*+)++|(?<!\\)")')  # line ends, and quotes, which Android does not display
 _FLAGS = ("java-printf-format",)
-_RESOURCE_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # to another resource
+_RESOURCE_REFERENCE = re.compile(r"\s*+[@?](?:[\w.]++:)?+\w++/[\w.]++\s*+")  # a reference to another resource
 
 
 def _unescape(text: str) -> str:

@@ -26,10 +26,10 @@ class ReadOptions:
     protect: bool = True  # hide placeholders from the model
     language: str = ""  # the target language, for HTML's `lang` and gettext's header
     ignored: tuple[str, ...] = ()  # HTML or XML elements whose content is copied, not translated
-    outline: Outline = Outline()  # for XML
+    outline: Outline = Outline()  # the XML elements that end a segment
     source_language: str = ""  # selects the code page of files that are not in Unicode
     line_length: int = 42  # maximum line length of subtitles, in characters
-    max_unpacked: int = 1 << 28  # bytes of text that a compressed file may hold
+    max_unpacked: int = 1 << 28  # maximum bytes of text in a compressed file
     kept: Kept | None = None  # phrases and a pattern that the user wants to keep untranslated
 
     def protection(self, *, strict: bool = False, flags: Collection[str] = ()) -> Protection | None:

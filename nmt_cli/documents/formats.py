@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Format:
     name: str  # the value of --format
-    module: str  # in this package; defines read(text, options) -> Document, or read(data, options) if `binary`
+    module: str  # a module of this package with read(text, options) -> Document, or read(data, options) if `binary`
     suffixes: tuple[str, ...] = ()  # if empty, only --format and the server's clients can select the format
     to_utf8: str = "iconv"  # a command that converts such files to UTF-8, for error messages
     binary: bool = False  # `read` takes bytes; other formats take text, and their files must be UTF-8

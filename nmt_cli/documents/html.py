@@ -47,7 +47,7 @@ _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*")
 # Maximum sizes of a footnote mark, exponent or subscript.
 _NOTE_TOKENS = 5
 _NOTE_CHARACTERS = 12
-_NOTE_LETTERS = 3  # characters, if some of them are letters
+_NOTE_LETTERS = 3  # maximum characters if any of them is a letter
 _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
@@ -185,7 +185,7 @@ def _new_segment(protection: Protection | None) -> tuple[Spelling, SegmentBuilde
 
 
 def add_tags(builder: SegmentBuilder, source: str, protection: Protection | None) -> None:
-    """Add the tags and comments in `source`, which has no text, to a segment."""
+    """Add the tags and comments in `source` to a segment. `source` contains no text."""
     for token in _tokens(source):
         _add_tag(builder, token, protection)
 
@@ -274,7 +274,7 @@ def _without_translated(
 
 
 def _translate_attribute(token: _Token) -> bool | None:
-    """Return True if a tag asks for its content to be translated, False if it forbids that, and None otherwise."""
+    """Return True if a tag demands translation of its content, False if a tag forbids translation, otherwise None."""
     if "transl" not in token.source.lower():
         return None
     values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}

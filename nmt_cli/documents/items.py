@@ -9,10 +9,10 @@ from nmt_cli.documents.segment import Parts
 @dataclass(frozen=True)
 class Item:
     source: str = ""  # the markup or text of the item, unless it has `parts`
-    kind: str = "text"  # or "mark", "break" between segments, or "open" and "close" for tags with the same name
+    kind: str = "text"  # or "mark", "break" (between segments), "open" or "close" (for two tags with the same name)
     name: str = ""
     parts: Parts = field(default_factory=list)  # the content of a mark if it is to be translated
-    joins: bool = False  # a mark that does not separate the words beside it
+    joins: bool = False  # whether a mark leaves the words beside it joined
 
 
 def inner(items: Sequence[Item]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.tokenizer import WIDE
 from nmt_cli.system.errors import DataError, UsageError, printable
 
-_LETTER = rf"[^\W{WIDE}]"  # of a script with spaces between words
+_LETTER = rf"[^\W{WIDE}]"  # a letter of a script with spaces between words
 _TOKEN = re.compile(rf"{_LETTER}++|\S")
 _SPACE = re.compile(r"(?:\s|&nbsp;)++")
 _SECONDS = 1.0  # time limit for matching the pattern in one text

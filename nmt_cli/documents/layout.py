@@ -59,7 +59,7 @@ def lay_out(
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
     """Sort the marks between two units. Marks in elements of the left unit come first, and of the right unit last.
 
-    If this would change the order of the `ordered` marks, move them out of all elements that do not contain both units.
+    If this would change the order of `ordered` marks, move these marks out of elements that do not contain both units.
     """
 
     def by_path(each: MarkInGap) -> tuple[int, int]:
@@ -100,7 +100,7 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
     """Return whether to write a space between a mark and a character. `neighbor` is the mark's neighbor in the source.
 
-    Without a space in the source, punctuation stays attached to the mark only if it is the same as in the source.
+    If the neighbor is punctuation, write no space before the same punctuation, or if `space` is empty.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "

@@ -127,7 +127,7 @@ def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
     label = 0
     has_bracket = state.src.startswith(("[", "!["), state.pos)  # without a bracket, there is no label
     if has_bracket and not silent and rule in (rules_inline.link, rules_inline.image):
-        no_links_inside = rule is rules_inline.link  # the text of an image may hold links
+        no_links_inside = rule is rules_inline.link  # the text of an image may contain links
         label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), no_links_inside)
     if not rule(state, silent):
         return False

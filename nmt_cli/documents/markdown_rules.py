@@ -168,7 +168,7 @@ def _copied(state: StateBlock, start: int, end: int, line: str) -> int:
 
 
 def _line(state: StateBlock, number: int, start: int) -> str:
-    """Return a line without its indentation, or "" if it is outside the block that holds line `start`."""
+    """Return a line without its indentation, or "" if it is outside the block of line `start`."""
     if state.sCount[number] < min(state.blkIndent, state.sCount[start]):
         return ""
     return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]

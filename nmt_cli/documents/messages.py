@@ -143,7 +143,7 @@ class MessageFile(Document):
     def _remove_unused(self, group: PluralGroup) -> Iterator[int]:
         """Remove plural categories that do not exist in the target language. Yield the offsets of their messages.
 
-        The last item always stays. An item also stays if there is anything but a comma between it and the next item.
+        Keep the last item, and any item that is separated from the next item by more than a comma.
         """
         unused = group.unused(self._language)
         for item, following in pairwise(group.items):

@@ -14,12 +14,12 @@ GETTEXT = "https://www.gnu.org/software/gettext/manual/html_node/"  # chapter 15
 class Form(NamedTuple):
     pattern: str  # without capturing groups, except for one with a backreference
     source: str
-    ordered: bool = False  # whether the order must stay, because each takes the next argument or is a statement
+    ordered: bool = False  # whether such placeholders must keep their order, as each takes the next argument
 
 
 _FORMAT_STRINGS = "https://docs.python.org/3/library/string.html#formatstrings"
 _NAME = r"[^\W\d]\w*+"
-_WIDTH = r"(?:\*(?:\d++\$)?+|\d++)?+(?:\.(?:\*(?:\d++\$)?+|\d*+))?+"  # and precision
+_WIDTH = r"(?:\*(?:\d++\$)?+|\d++)?+(?:\.(?:\*(?:\d++\$)?+|\d*+))?+"  # width and precision
 _SIZE = r"(?:hh?+|ll?+|[Lqjzt]|I32|I64|wf?+\d++)?+"
 
 

@@ -49,7 +49,7 @@ class _Unit:
     is_word: bool = True
 
 
-_Run: TypeAlias = tuple[int, int]  # the index of the first unit and the one after the last
+_Run: TypeAlias = tuple[int, int]  # the index of the first unit, and the index after the last unit
 
 
 def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
@@ -212,7 +212,7 @@ def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[
 def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list[_Run]:
     """Return the run of free units with the largest surplus of units inside the element over units outside.
 
-    If several runs are equally good, return the longest. If no run has a surplus, return none.
+    If several runs are equally good, return the longest. If no run has a surplus, return no run.
     """
     best, run, surplus, start = (0, 0), list[_Run](), 0, 0
     for index, (own, is_free) in enumerate(zip(inside, free, strict=True)):

@@ -47,7 +47,7 @@ _BY_LANGUAGE = {
 class PluralForms:
     count: int
     singular: int  # the form for n = 1
-    singular_only: bool  # no other number takes that form
+    singular_only: bool  # whether no other number takes that form
 
 
 GERMANIC = PluralForms(2, 0, True)  # gettext's rule for a catalog without a header: plural if n != 1

@@ -49,7 +49,7 @@ class Mark:
 
 @dataclass
 class Element:
-    """Two tags and the text between them. An element may contain others."""
+    """Two tags and the text between them. An element may contain other elements."""
 
     open: Mark
     close: Mark
@@ -178,7 +178,7 @@ class SegmentBuilder:
         self, name: str, parts: Parts, *, close: bool = False, once: bool = False, may_be_empty: bool = True
     ) -> None:
         """Add a tag. For `once` and `may_be_empty`, see Mark."""
-        long = sum(len(part) for part in parts if isinstance(part, str)) > _LONG_TAG  # repeating it may fill the memory
+        long = sum(len(part) for part in parts if isinstance(part, str)) > _LONG_TAG  # copies may fill the memory
         once = once or long or (self.protection is not None and self.protection.once)
         kind = "close" if close else "open"
         self._add(Mark(parts, len(self.text), name=name, kind=kind, once=once, may_be_empty=may_be_empty))

@@ -21,7 +21,7 @@ Rows: TypeAlias = dict[int, set[int]]  # maps each row to the columns of its cel
 
 
 def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
-    """Return the header cells of tables, for each sheet that has tables."""
+    """Return the header cells of all tables, by sheet."""
     names, found = set(archive.names), dict[str, Rows]()
     for sheet in sheets:
         folder, base = posixpath.split(sheet)

@@ -30,7 +30,7 @@ def runner(
 ) -> Run:
     """Return a function that translates a file of this kind, or lines of text with or without markup.
 
-    `plain` names those of the user's options that work on plain lines only. `reading` contains values for ReadOptions.
+    `plain` names the user's options that work on plain lines only. `reading` contains values for ReadOptions.
     Raise UsageError for options that cannot be combined.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]

@@ -12,7 +12,7 @@ from nmt_cli.documents.messages import Found, Message, MessageFile, wrong
 from nmt_cli.documents.po_header import locale_of
 from nmt_cli.documents.xml_messages import LINES, Element, Escapes, InlineReader, attributes, elements, with_attribute
 
-_UNDONE = {"new", "needs-translation"}  # states of a target that holds no translation yet
+_UNDONE = {"new", "needs-translation"}  # states of a target that contains no translation yet
 _STATE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}  # attributes in XLIFF 1.2
 _STATE_2 = {"state": "translated"}  # attributes in XLIFF 2.x: translated, but not reviewed
 _COPIED = {"x", "ph", "it", "cp", "sub", "sm", "em", "bin-source"}

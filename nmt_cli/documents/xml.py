@@ -1,7 +1,8 @@
 """Read XML. Cut a document or fragment into tags and text by the rules of XML 1.0, and group them into segments.
 
-No entity is expanded: references to entities that the document declares are copied. Element names have no meaning. As
-in DeepL's API, segments end at elements that a client names, and at elements whose parent directly contains no text.
+No entity is expanded: references to entities that the document declares are copied. No element name has a special
+meaning. As in DeepL's API, segments end at elements that a client names, and at elements whose parent directly contains
+no text.
 """
 
 import re
@@ -75,8 +76,8 @@ def _character(match: re.Match[str]) -> str:
 class Token(NamedTuple):
     kind: str  # "text", "start", "end", "empty", "comment", "cdata" or "head"
     source: str
-    name: str = ""  # of a tag
-    text: str = ""  # of a CDATA section
+    name: str = ""  # the name of a tag
+    text: str = ""  # the text of a CDATA section
 
 
 def read(text: str, options: ReadOptions) -> Document:

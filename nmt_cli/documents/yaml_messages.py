@@ -1,4 +1,4 @@
-"""YAML files of messages, such as those of Rails. Strings are translated; comments and quoting styles stay.
+"""YAML files of messages, such as those of Rails. Strings are translated. Comments and quoting styles are kept.
 
 The only keys that change are a language code at the root and plural categories.
 Sources: https://yaml.org/spec/1.1/; https://guides.rubyonrails.org/i18n.html
@@ -93,7 +93,7 @@ def _message(source: str, value: _Node) -> Message | None:
 
 
 def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[PluralGroup]:
-    """Return one plural group, as in Rails, if all keys of a mapping are plural categories; otherwise none."""
+    """Return a plural group, as in Rails, if all keys of a mapping are plural categories. Otherwise, return none."""
     items = list[Plural]()
     for key, value in node.members:
         if not (key and key.is_scalar and key.event.value in CATEGORIES and value.start in messages):

@@ -67,7 +67,7 @@ def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
 
 
 def _check(config: dict[str, Any], path: Path) -> None:
-    """Raise DataError if a value is wrong, or if it enables a feature that our model lacks."""
+    """Raise DataError if a value is wrong or enables a feature that our model lacks."""
     epsilon = config.get("layer_norm_epsilon", LAYER_NORM_EPSILON)
     wrong = {
         f"the layer norm epsilon {epsilon!r}": epsilon != LAYER_NORM_EPSILON,
@@ -108,8 +108,8 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
 def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -> Vocabularies:
     """Return both vocabularies.
 
-    If both have a <pad>, and the decoder starts with <pad> and never produces it, keep it. Otherwise, add a <pad> to
-    each vocabulary, with the number of embeddings as its id.
+    If both contain <pad>, and the decoder starts with <pad> but never produces it, keep <pad>. Otherwise, add a <pad>
+    to each vocabulary. Its id is the number of embeddings.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:

@@ -94,7 +94,7 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
 
 
 def _names(vocabularies: Vocabularies) -> list[list[str]]:
-    """Return the tokens of CTranslate2 in the order of our ids. A token that CTranslate2 does not have is ""."""
+    """Return the tokens of CTranslate2 in the order of our ids. Use "" for tokens that CTranslate2 lacks."""
     sides = zip(vocabularies.tokens, vocabularies.id_maps, strict=True)
     return [[tokens[i] if i < len(tokens) else "" for i in ids] for tokens, ids in sides]
 
@@ -173,7 +173,7 @@ def _has_bias(binary: Binary) -> bool:
 def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
     """Return our name for the positional encodings, the number of positions, and the order of sines and cosines.
 
-    Encodings that differ from ours are imported as learned ones.
+    Encodings that differ from ours are imported as learned encodings.
     """
     names = [f"{side}/position_encodings/encodings" for side in ("encoder", "decoder")]
     if not any(name in binary.variables for name in names):

@@ -102,7 +102,7 @@ def read_marian(directory: Path) -> ForeignModel:
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
-    """If the file name contains languages, as for Firefox models, set them in the recipe, and greedy search."""
+    """If the file name contains languages, as for Firefox models, change the recipe to them and to greedy search."""
     if not (pair := PAIR.search(file.name)):
         return recipe
     corpus = recipe.corpus.model_copy(update={"src": pair[1], "tgt": pair[2]})
@@ -114,7 +114,7 @@ def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
 def find_files(directory: Path) -> tuple[Path, list[Path]]:
     """Return the model file, and the vocabulary files of source and target.
 
-    The file decoder.yml names these files. Without decoder.yml, the directory must have no other models and
+    The file decoder.yml names these files. Without decoder.yml, the directory must not contain other models or
     vocabularies.
     """
     for name in ("decoder.yml", "model.npz.decoder.yml"):

@@ -108,7 +108,7 @@ def _describe_nmt(path: Path) -> StoredModel | None:
 
 
 def _directions(directory: Path, config: ModelConfig) -> tuple[Direction, ...]:
-    """Return a model's language pairs. The tokenizer is loaded only if it may have tokens of target languages."""
+    """Return a model's language pairs. Load the tokenizer only if it may contain tokens for target languages."""
     files = files_of(directory / TOKENIZER)
     if not any(b">>" in file.read_bytes() for file in files):
         return (Direction(config.src, config.tgt),)

@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError, printable
 
 MAX_EXPANSION = 4  # size of the arrays relative to the file; weights hardly compress
 UNREADABLE = OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error  # raised by zipfile and NumPy
-TEXT_PREFIX = "special:"  # in the names of Marian's arrays that hold text
+TEXT_PREFIX = "special:"  # part of the names of Marian's arrays of text
 
 Array = npt.NDArray[Any]
 

@@ -164,7 +164,7 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
         raise DataError(f"cannot export: transformers and CTranslate2 have no {settings.decoder_cell} decoder")
     sides = [side.vocabulary for side in (tokenizer, tokenizer.target)]
     separate = sides[0] != sides[1]
-    # PAD is last in a shared vocabulary. In separate ones it is first, because both sides need the same id.
+    # PAD is last in a shared vocabulary. In separate vocabularies, it is first, because both sides need the same id.
     id_maps = [[i if separate else (i - 1) % len(tokens) for i in range(len(tokens))] for tokens in sides]
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions == "learned" or widths != {settings.d_model}:

@@ -23,7 +23,7 @@ class Brackets(NamedTuple):
     """Counts for a sentence, or sums of counts."""
 
     gold: int = 0
-    found: int = 0  # in hypotheses with the right number of words
+    found: int = 0  # brackets of hypotheses with the right number of words
     matched: int = 0
     sentences: int = 0
     complete: int = 0  # hypotheses with exactly the gold brackets

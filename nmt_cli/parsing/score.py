@@ -42,7 +42,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
     def segment_details(i: int) -> dict[str, Any]:
         tree = None
-        with contextlib.suppress(ValueError):  # the words are unknown, or the hypothesis is not a tree over them
+        with contextlib.suppress(ValueError):  # the words are unknown, or the hypothesis is not a tree over these words
             tree = bracketed(words[i].split(" ") if words[i] else [], lines[i].split())
         return {"brackets": compare(lines[i], gold[i])._asdict(), "tree": tree}
 

@@ -135,7 +135,7 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
 
 
 def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, width: int) -> list[str]:
-    """Return a map of one head. Each weight takes two characters, one or none, whichever fits the width."""
+    """Return a map of one head. Each weight takes two, one or no characters, as the width allows."""
     left = min(14, max(map(cell_len, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(cell_len, columns))
     cell = max(0, min(2, room // len(columns)))

@@ -24,9 +24,10 @@ def report(
     data: Sequence[Path] = (),
     score_trees: Scorer | None = None,
 ) -> Path:
-    """Write the report of a run as an HTML file, with the runs in `compare` beside it, and return its path.
+    """Write the report of a run, compared with the runs in `compare`, as an HTML file. Return the path of the file.
 
-    Each run uses the corpus in `data` that it was trained on. If there is none, compared runs use the default path.
+    Each run uses the corpus in `data` that it was trained on. If there is none, the first run uses the first corpus in
+    `data`, and other runs use their default path.
     """
     opened = [read_run(run, _own(run, data) or next(iter(data), None))]
     opened += [read_run(directory, _own(directory, data)) for directory in compare]

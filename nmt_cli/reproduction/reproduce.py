@@ -27,8 +27,8 @@ def reproduce(
 ) -> int:
     """Run a recipe from the raw `text` to its scores and return the exit code.
 
-    Under `accelerate launch` every process trains and the first one runs the other stages. A recipe with synthetic
-    text is run a second time without it, and a table compares the models.
+    Under `accelerate launch` every process trains and the first one runs the other stages. If a recipe has synthetic
+    text, run it again without this text, and print a table that compares the models.
     """
     start = time.monotonic()
     first_process = os.environ.get("RANK", "0") == "0"
