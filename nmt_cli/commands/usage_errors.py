@@ -11,7 +11,7 @@ from nmt_cli.system.errors import UsageError, meant
 
 
 def usage_error(error: Any) -> UsageError:
-    """Reword an error of Typer's, with the nearest valid name or the command that was probably meant."""
+    """Reword an error of Typer, with the nearest valid name or the command that was probably meant."""
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context else "nmt"
     message = _message(error).rstrip(".").replace("Got unexpected extra argument(s) (", "Unexpected argument (")

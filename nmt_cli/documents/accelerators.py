@@ -21,7 +21,7 @@ _OPAQUE = re.compile(
     r"<[^<>]*+>|&(?!amp;\w)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});|\\."
 )  # tags, entities and escapes
 _TRAIL = re.compile(r"(?:\.{1,3}|[\u2026:\uff1a\u3002])\Z")
-_MOST_WORDS, _LONGEST = 6, 80  # most words and characters of a label
+_MOST_WORDS, _LONGEST = 6, 80  # maximum words and characters in a label
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def marked(text: str, accelerator: Accelerator, used: Counter[str]) -> str:
-    """Insert the mark into a translation. Count the marked letter in `used`, the letters of the file so far."""
+    """Insert the mark into a translation. Add the marked letter to `used`, the accelerators of the file so far."""
     hidden = _hidden(text)
     free = [i for i, character in enumerate(text) if character.isalnum() and not _is_inside(i, hidden)]
     wanted = accelerator.letter.casefold()

@@ -84,7 +84,7 @@ def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
 
 
 def _by_words(decoded: str, text: str) -> list[int] | None:
-    """Map offsets word by word, unlike `offsets_in`, because typos of the text are corrected in `decoded`.
+    """Map offsets as `offsets_in` does, but word by word. `decoded` contains the same words with corrected typos.
 
     Return None if the two texts do not have the same number of words.
     """
@@ -113,7 +113,8 @@ def offsets_in(decoded: str, text: str) -> list[int]:
 def _matching_blocks(decoded: str, text: str) -> list[tuple[int, int, int]]:
     """Return the common substrings of two texts, in order. Each is given as its offsets in both texts and its length.
 
-    Compare characters. If that would take too long, compare words. If that would too, return only the common prefix.
+    Compare characters. If that would take too long, compare words. If that would also take too long,
+    return only the common prefix.
     """
     for pattern in (r"(?s:.)", r"\s+|\S+"):
         one, other = re.findall(pattern, decoded), re.findall(pattern, text)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from nmt_cli.system.errors import DataError
 
 _MOST_MEMBERS = 20_000
-_ENTRY = b"PK\1\2"  # begins each entry of the central directory
+_ENTRY = b"PK\1\2"  # the signature of an entry in the central directory
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _END = struct.Struct("<4s4H2IH")

@@ -45,7 +45,7 @@ class Document:
     Set the `result` of each of the `segments` to its translation, then call `write`, or `to_bytes` for a file.
     """
 
-    mark = ""  # the byte order mark that begins the file
+    mark = ""  # the byte order mark of the file, if any
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts

@@ -32,7 +32,7 @@ _MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM
 @dataclass(frozen=True)
 class Encoding:
     name: str
-    mark: bytes = b""  # the byte order mark that begins the file
+    mark: bytes = b""  # the byte order mark of the file, if any
 
     def encode(self, text: str) -> bytes:
         """Encode a text. Use UTF-8 if this encoding lacks one of the characters."""

@@ -274,7 +274,7 @@ def _without_translated(
 
 
 def _translate_attribute(token: _Token) -> bool | None:
-    """Return True if a tag demands translation of its content, False if a tag forbids translation, otherwise None."""
+    """Return True if a tag demands translation of its content, False if the tag forbids translation, or else None."""
     if "transl" not in token.source.lower():
         return None
     values = {match["name"].lower(): (match["value"] or "").strip("\"'").lower() for match in _attributes(token)}

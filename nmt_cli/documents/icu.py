@@ -253,7 +253,7 @@ def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Le
 
 
 def _suits(one: Branch, other: Branch, language: str) -> bool:
-    """Return whether the branch "one" fits every number of this category. Without a placeholder, it fits only 1."""
+    """Return whether the branch "one" fits all numbers of the category "one". Without a placeholder, it fits only 1."""
     return one_is_exact(language) or _variables(other.nodes) <= _variables(one.nodes)
 
 

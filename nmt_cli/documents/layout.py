@@ -100,7 +100,8 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
     """Return whether to write a space between a mark and a character. `neighbor` is the mark's neighbor in the source.
 
-    If the neighbor is punctuation, write no space before the same punctuation, or if `space` is empty.
+    If the neighbor is punctuation, write no space beside equal punctuation. If `space` is empty, write none beside any
+    punctuation.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "

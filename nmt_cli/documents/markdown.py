@@ -1,9 +1,9 @@
 """Read Markdown (CommonMark with tables and strikethrough).
 
 The library markdown-it-py parses the document. This module finds the offset of each piece of text in the document, and
-everything else is copied from there unchanged. For each block, the library reports the lines and the content. For the
-syntax inside a block, it reports only the order of the tokens. This module therefore wraps the library's inline rules
-and records where each rule matches.
+copies everything else unchanged. For each block, the library reports the lines and the content. For the syntax inside a
+block, it reports only the order of the tokens. This module therefore wraps the library's inline rules and records where
+each rule matches.
 
 Parsing may take quadratic time. For each opening bracket, the library searches the rest of the paragraph for the
 closing bracket. It also pads each row of a table to the number of cells in the header. This module counts the
@@ -102,7 +102,7 @@ def _count(env: MutableMapping[str, Any], steps: int) -> None:
 
 
 def _label_end(state: StateInline, start: int, disableNested: bool = False) -> int:
-    """Return the end of the link text that opens at `start`, or -1. Count the steps of the search."""
+    """Return the end of the link text that begins at `start`, or -1. Count the steps of the search."""
     end = helpers.parseLinkLabel(state, start, disableNested)
     _count(state.env, (state.posMax if end < 0 else end) - start)
     return end

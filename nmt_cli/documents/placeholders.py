@@ -18,7 +18,7 @@ _LETTER, _WITHIN = rf"[^\W{WIDE}]", r"[\w'/-]{0,20}+"
 _BRACKET = re.compile(
     rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
 )
-_JOINT = re.compile(r"[^\w\s]*+")  # between two placeholders that are joined into one
+_JOINT = re.compile(r"[^\w\s]*+")  # punctuation between two placeholders that are joined into one
 # Numbered tags of i18next and Lingui, and named tags. Every attribute needs a value.
 _NUMBERED = r"</?\d{1,4}\s*+>"
 _VALUE = r"\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++"

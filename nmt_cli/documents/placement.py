@@ -20,7 +20,7 @@ from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 _NEARER = 8  # a word has this many times the weight of the next word in the direction away from the mark
 _FARTHEST = 8  # only this many words on each side of the mark have a weight
 _AFTER = 1.1  # a word after the mark has this many times the weight of a word before the mark
-_PAST = 0.3  # cost of each unit between a word and a mark on its correct side; on the wrong side, n units cost sqrt(n)
+_PAST = 0.3  # cost of each unit between a word and a mark on the correct side; n units on the wrong side cost sqrt(n)
 _ATTACHED = 20  # if the mark is attached to the word on one side, weights on the other side are divided by this number
 _WORD = re.compile(r"\w+|[^\w\s]")
 # Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. In these, each token is a unit.
@@ -130,7 +130,7 @@ def _continues_word(text: str, offset: int) -> bool:
 
 
 def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]:
-    """Split a unit that copies a source word where marks are inside the word. `marks` lists the offsets of marks."""
+    """If a unit copies a source word, split the unit at marks inside the word. `marks` lists the offsets."""
     word = text[unit.start : unit.end]
     start = max(unit.origin - len(word) + 1, 0)
     start = source.find(word, start, unit.origin + len(word))

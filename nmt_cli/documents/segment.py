@@ -63,7 +63,7 @@ class MarkedSegment:
     standalone: list[Mark]
     escape: Callable[[str], str]  # escapes plain text for the document
     forbidden: re.Pattern[str] | None  # a translation must not contain more matches than `text`
-    outer_space: tuple[str, str]  # white space at the beginning and the end of the segment, inside tags
+    outer_space: tuple[str, str]  # white space at both ends of the segment that is inside tags
     result: Parts  # the parts of the source until the translation replaces them
     # If not None, `result` contains smaller segments, and this function divides the translation among them.
     divide: Callable[[Any], None] | None = None

@@ -20,7 +20,7 @@ from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
 
 # Limits for joining cues into a sentence.
 _LONGEST_PAUSE = 2.0  # seconds from the end of a cue to the start of the next one
-_OVERLAP = -0.5  # the shortest pause. It is negative because cues may overlap
+_OVERLAP = -0.5  # the shortest pause; negative, because cues may overlap
 _MOST_CUES = 6  # automatic captions have no punctuation, so their sentences would never end
 _MOST_CHARACTERS = 500
 _STOPS = ".!?\u2026:;\u3002\uff01\uff1f\u266a\u266b"

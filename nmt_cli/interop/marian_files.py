@@ -102,7 +102,7 @@ def read_marian(directory: Path) -> ForeignModel:
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
-    """If the file name contains languages, as for Firefox models, change the recipe to them and to greedy search."""
+    """If the file name contains languages, as for Firefox models, set these languages and beam 1 in the recipe."""
     if not (pair := PAIR.search(file.name)):
         return recipe
     corpus = recipe.corpus.model_copy(update={"src": pair[1], "tgt": pair[2]})
@@ -252,9 +252,9 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     """Return both vocabularies in the order of our ids, and our SentencePiece models.
 
     A .spm file, which may be packed, is both a vocabulary and a SentencePiece model. If the vocabularies are .yml
-    files, the SentencePiece models are source.spm and target.spm. `sizes` lists the number of Marian's
-    embeddings for each vocabulary. Our token <pad> is added to each vocabulary, with this number as its id. A <pad> in
-    Marian's vocabulary is an ordinary token.
+    files, the SentencePiece models are source.spm and target.spm. `sizes` lists the number of Marian's embeddings for
+    each vocabulary. Our token <pad> is added to each vocabulary, with this number as its id. A <pad> in Marian's
+    vocabulary is an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):

@@ -98,7 +98,7 @@ def sines_first(d_model: int) -> Tensor:
 
 
 def _embedding_names(settings: schema.Model) -> dict[str, str]:
-    """Return the names of our embedding matrices. Other sides share the matrix of "tgt"."""
+    """Return the names of our embedding matrices. A side that is not listed shares the matrix of "tgt"."""
     own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
     return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
 

@@ -15,7 +15,7 @@ def _published(name: str) -> Recipe:
 
 
 def _differences(published: Recipe, settings: Recipe) -> list[str]:
-    """Return `key: paper's value -> recipe's value` for each different setting that the paper reports."""
+    """Return `key: paper's value -> recipe's value` for each setting that differs and that the paper reports."""
     changes = loading.differences(published.model_dump(), settings.model_dump())
     return [change for change in changes if matters(change) and not change.startswith("corpus.")]
 

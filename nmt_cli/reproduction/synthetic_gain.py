@@ -64,7 +64,7 @@ def _teacher(run: RunFiles, model: Path) -> _Candidate:
 
 
 def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
-    """Return the words per second over all lines, and the mean milliseconds of one line alone. Use one process.
+    """Return the words per second over all lines, and the mean milliseconds for a single line. Use one process.
 
     Each time is the shortest of several runs, because other work on the machine only makes runs longer.
     """
