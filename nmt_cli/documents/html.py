@@ -71,7 +71,7 @@ class Spelling:
 
 
 def _unescaped(source: str) -> str:
-    """Decode character references. Decode invalid ones, which the standard library drops, as U+FFFD."""
+    """Decode character references. Control characters, which the standard library drops, become U+FFFD."""
     return unescape(_ENTITY.sub(lambda match: match[0] if unescape(match[0]) else "\ufffd", source))
 
 
