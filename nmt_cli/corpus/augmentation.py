@@ -1,4 +1,4 @@
-"""Augment the text of an epoch: damage and join lines, and split subwords.
+"""Augment the training text of each epoch: change and join lines, and split subwords.
 
 The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. Lines are decoded from
 the ids of the corpus, changed and encoded again. A line is left unchanged if it contains an unknown token, which cannot
@@ -33,17 +33,17 @@ _WIDE_JOINT = re.compile(f"[{WIDE}]\n[{WIDE}]")
 class Augmentation:
     """Everything that determines the augmented text, except the epoch and the block."""
 
-    directory: Path  # of the corpus
-    identity: str  # of the corpus
+    directory: Path  # directory of the corpus
+    identity: str  # Corpus.identity
     settings: Augment
     languages: tuple[str, str]
     seed: int
-    targets: tuple[str, ...] = ()  # target languages that have tokens such as >>deu<<, if there are several
-    # If not empty, replaces `settings`: the end of each part of the corpus, and the settings of the part.
+    targets: tuple[str, ...] = ()  # all target languages of the corpus, if there are several; otherwise empty
+    # The end and the settings of each part of the corpus. If this is not empty, `settings` is not used.
     parts: tuple[tuple[int, Augment], ...] = ()
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, Augment]]:
-        """Divide the pairs from `first` to `last` where the settings change. Yield (part, start, end, settings)."""
+        """Split the range of pairs from `first` to `last` at the ends of parts. Yield (part, start, end, settings)."""
         for part, (end, settings) in enumerate(self.parts or [(last, self.settings)]):
             if first < min(end, last):
                 yield part, first, min(end, last), settings
@@ -89,7 +89,7 @@ class _Augmenter:
             # Each part has its own random generator, so that its text does not depend on the settings of other parts.
             key = [augmentation.seed, epoch, number, *([part] if start > first else [])]
             run = [side[start - first : end - first] for side in lines]
-            draw = random.Random(" ".join(map(str, key)))  # noqa: S311  # no secret
+            draw = random.Random(" ".join(map(str, key)))  # noqa: S311  # not for security
             self._change(run, settings, augmentation, draw)
             if settings.bpe_dropout:
                 self._split(run, settings.bpe_dropout, np.random.Generator(np.random.Philox(key)))
@@ -100,7 +100,7 @@ class _Augmenter:
     def _change(
         self, lines: list[list[Ids]], settings: Augment, augmentation: Augmentation, draw: random.Random
     ) -> None:
-        """Change random lines with the probabilities of the recipe. Lines joined to an earlier one become empty."""
+        """Change and join random lines, as `settings` ask. Lines that are joined to an earlier line become empty."""
         groups, texts = list[range](), list[list[str]]()
         heads = list[list[int]]()
         first, end = 0, len(lines[0])
@@ -124,9 +124,10 @@ class _Augmenter:
                     side[group.start : group.stop] = [ids, *[ids[:0]] * (len(group) - 1)]
 
     def _decode(self, lines: list[list[Ids]], group: range) -> tuple[list[int], str, str] | None:
-        """Decode and join a group of pairs. Return its first tokens (see Tokenizer.language), source and target.
+        """Decode and join a group of pairs. Return (first tokens, source text, target text).
 
-        Return None if a pair contains an unknown token, or if the sources begin with different languages or tags.
+        The first tokens are language and tag tokens (see Tokenizer.language). Return None if they differ between the
+        sources, or if a pair contains an unknown token.
         """
         src, tgt = ([side[i][:-1].tolist() for i in group] for side in lines)
         heads = [self.tokenizers[0].language(ids) for ids in src]
@@ -158,7 +159,7 @@ def joined(texts: Sequence[str]) -> str:
 def changed(
     src: str, tgt: str, kinds: Sequence[bool], languages: tuple[str, str], draw: random.Random
 ) -> tuple[str, str]:
-    """Damage a pair. `kinds` are flags for noise, typos, no final stop, upper case and title case, in this order."""
+    """Change a pair. `kinds` are flags for noise, typos, no final stop, upper case and title case, in this order."""
     noise, typos, no_stop, upper, title = kinds
     if no_stop and damage.ends_with_stop(src) and damage.ends_with_stop(tgt):
         src, tgt = damage.without_stop(src), damage.without_stop(tgt)
@@ -173,7 +174,7 @@ def changed(
 
 
 def split_table(tokenizer: Tokenizer) -> Ids:
-    """Return, for each token, the ids of the two tokens that byte-pair training merged into it, or (-1, -1) if none."""
+    """For each token, return the ids of the two tokens from which it was merged, or (-1, -1) if it cannot be split."""
     tokens = tokenizer.vocabulary
     scores = {token: tokenizer.score(i) for i, token in enumerate(tokens) if not _ATOM.search(token)}
     ids = {token: i for i, token in enumerate(tokens)}

@@ -1,4 +1,4 @@
-"""JSON message catalogs: i18next, Flutter's ARB, Chrome extensions, FormatJS and others. Only string values change.
+"""JSON message catalogs: i18next, Flutter's ARB, Chrome extensions, FormatJS etc. Only string values are translated.
 
 Sources: https://www.rfc-editor.org/rfc/rfc8259; plurals: https://www.i18next.com/misc/json-format;
 https://github.com/google/app-resource-bundle/wiki/ApplicationResourceBundleSpecification;
@@ -29,7 +29,7 @@ _JSON_TOKEN = re.compile(
 )
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _PLURAL = re.compile(rf"(?P<base>.*?)(?P<ordinal>_ordinal)?_(?P<category>{'|'.join(CATEGORIES)})", re.DOTALL)
-# An object with one of the keys `_TEXTS` is a message. Its members in `_NOTES` are not translated.
+# An object that has a key in `_TEXTS` is a message. Members whose keys are in `_NOTES` are then not translated.
 _TEXTS = {"message", "defaultMessage", "string"}
 _NOTES = {"description", "context", "comment", "developer_comment", "placeholders", "examples", "example", "meaning"}
 
@@ -81,11 +81,11 @@ def _found(source: str, options: ReadOptions, *, is_arb: bool) -> Found:
 
 
 def _groups(source: str, value: _Value, messages: dict[int, Message]) -> list[PluralGroup]:
-    """Return the plurals in an object: members such as key_one and key_other, or just one and other."""
+    """Return the plurals in an object, which have keys such as `item_one` and `item_other`, or `one` and `other`."""
     groups = dict[tuple[str, str], PluralGroup]()
     for start, key, inner in value.members:
         named = _PLURAL.fullmatch(f"_{key}" if key in CATEGORIES else key)
-        # Skip keys with escapes: they are longer in the file, so the offset of their category would be wrong.
+        # Skip keys with escapes. Such a key is longer in the file than here, so the category's offset would be wrong.
         if named and inner.start in messages and source.startswith(f'"{key}"', start):
             base = (named["base"], named["ordinal"] or "")
             indent = _SPACE.match(source, value.start + 1)
@@ -97,7 +97,7 @@ def _groups(source: str, value: _Value, messages: dict[int, Message]) -> list[Pl
 
 
 def _parsed(source: str) -> _Value:
-    """Parse a file into its object or list, with the offsets of all values. Raise DataError if it is not JSON."""
+    """Parse JSON. Return the top-level object or list, with the offsets of all values. Raise DataError if invalid."""
     root = _Value(0)
     stack, offset = [root], 0
     key: tuple[int, str] | None = None
@@ -127,7 +127,7 @@ def _parsed(source: str) -> _Value:
                 stack.append(value)
                 expected = "first key" if mark == "{" else "first value"
             if len(stack) - 1 > MOST_LEVELS:
-                raise wrong(source, start, "JSON message catalog", f"more than {MOST_LEVELS} nested values")
+                raise wrong(source, start, "JSON message catalog", f"values nested more than {MOST_LEVELS} levels deep")
         else:
             offset = start
             break

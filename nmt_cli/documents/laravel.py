@@ -40,7 +40,7 @@ def read(text: str, options: ReadOptions) -> Document:
         if match["open"]:
             stack.append("]" if match["open"] == "[" else ")")
             if len(stack) > MOST_LEVELS:
-                raise wrong(text, match.start("open"), _KIND, f"more than {MOST_LEVELS} nested arrays")
+                raise wrong(text, match.start("open"), _KIND, f"arrays nested more than {MOST_LEVELS} levels deep")
         elif match["close"] and stack.pop() != match["close"]:
             raise wrong(text, match.start("close"), _KIND, "an unmatched bracket")
         elif match["single"] is not None or match["double"] is not None:

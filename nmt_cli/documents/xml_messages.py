@@ -79,7 +79,7 @@ def elements(source: str, root: str, kind: str) -> list[Element]:
         if token.kind in ("start", "empty"):
             element = Element(name, token.source, start, offset, offset, offset, stack[-1] if stack else None)
             if len(stack) >= MOST_LEVELS:
-                raise wrong(source, start, kind, f"more than {MOST_LEVELS} nested elements")
+                raise wrong(source, start, kind, f"elements nested more than {MOST_LEVELS} levels deep")
             if not stack and (found or name != root):
                 raise wrong(source, start, kind, f"an element other than <{root}>")
             if stack:

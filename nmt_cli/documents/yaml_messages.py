@@ -142,7 +142,7 @@ def _parsed(source: str) -> list[_Node]:
                     stack.append(node)
                     keys.append(None)
                     if len(stack) > MOST_LEVELS:
-                        raise wrong(source, node.start, _KIND, f"more than {MOST_LEVELS} nested values")
+                        raise wrong(source, node.start, _KIND, f"values nested more than {MOST_LEVELS} levels deep")
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = printable(getattr(error, "problem", None) or "a character that YAML does not allow", 100)

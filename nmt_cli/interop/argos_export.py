@@ -56,7 +56,7 @@ def write_archive(folder: Path, out: Path) -> None:
                 archive.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
         artefact.sync(temporary)
         if out.exists():
-            raise OutputError(f"{out} was created by another process meanwhile")
+            raise OutputError(f"another process has created {out}")
         temporary.rename(out)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Read the configuration and the vocabularies of a model directory of CTranslate2."""
+"""Read the configuration and the vocabularies from a CTranslate2 model directory."""
 
 import re
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SPECIALS = [*SPECIAL]  # <pad>, <unk>, </s>
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """The vocabularies of source and target."""
+    """The source vocabulary and the target vocabulary."""
 
     tokens: list[list[str]]  # CTranslate2's names, in the order of its ids
     ids: list[ForeignIds]  # CTranslate2's ids, in our order
@@ -40,7 +40,7 @@ def shape_of(binary: Binary, name: str, rank: int) -> tuple[int, ...]:
 
 
 def has_explicit_eos(binary: Binary, config: dict[str, Any]) -> bool:
-    """Return whether CTranslate2's caller must end sources with EOS, as the tokenizers of transformers do."""
+    """Return whether callers of CTranslate2 must append EOS to each source, as Hugging Face's tokenizers do."""
     marian = bool(binary.number("decoder/start_from_zero_embedding", 0))
     pegasus = config["decoder_start_token"] == SPECIALS[PAD]
     return not config["add_source_eos"] and (marian or pegasus)
@@ -84,7 +84,7 @@ def _check(config: dict[str, Any], path: Path) -> None:
 
 
 def _read_tokens(directory: Path, side: str) -> list[str]:
-    """Return the tokens of a vocabulary in the order of their ids, or none if there is no such file."""
+    """Return the tokens of a vocabulary in the order of their ids, or [] if the vocabulary has no file."""
     file = directory / f"{side}_vocabulary.json"
     if file.is_file():
         tokens = artefact.read_json_list(file)
@@ -92,7 +92,7 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
         with file.open("rb") as stream:
             data = stream.read(artefact.MAX_JSON_BYTES + 1)
         if len(data) > artefact.MAX_JSON_BYTES:
-            raise DataError(f"{file} is too large: {artefact.MAX_JSON_BYTES:,} bytes at most")
+            raise DataError(f"{file} is too large: the limit is {artefact.MAX_JSON_BYTES:,} bytes")
         tokens = [*data.decode("utf-8", "replace").removesuffix("\n").split("\n")]
         if all(token.endswith("\r") for token in tokens):
             tokens = [token.removesuffix("\r") for token in tokens]
@@ -101,7 +101,7 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
     if not all(isinstance(token, str) and not SURROGATE.search(token) for token in tokens):
         raise DataError(f"{file} is damaged: a token is not text")
     if len({*tokens}) < len(tokens):
-        raise DataError(f"{file} is damaged: it names a token twice")
+        raise DataError(f"{file} is damaged: a token occurs twice")
     return tokens
 
 
@@ -109,13 +109,14 @@ def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -
     """Return both vocabularies.
 
     If both contain <pad>, and the decoder starts with <pad> but never produces it, keep <pad>. Otherwise, add a <pad>
-    to each vocabulary. Its id is the number of embeddings.
+    to each vocabulary. The id of the new <pad> follows the ids of all existing rows of the embeddings.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:
         tokens = [_read_tokens(directory, side) for side in ("source", "target")]
     if not all(tokens):
-        raise MissingError(f"{directory} needs shared_vocabulary.json, or source_ and target_vocabulary.json")
+        files = "both source_vocabulary.json and target_vocabulary.json"
+        raise MissingError(f"{directory} needs shared_vocabulary.json, or {files}")
     pad = SPECIALS[PAD]
     has_pad = config["decoder_start_token"] == pad and all(pad in side for side in tokens)
     has_pad = has_pad and is_never_produced(binary, tokens[1].index(pad))

@@ -1,9 +1,9 @@
-"""Run the work of requests, so that the event loop does not block and every request ends at its deadline.
+"""Process requests without blocking the event loop, so that every request can be stopped at its deadline.
 
 Short plain text is processed in the event loop, because switching to a thread would take longer. Other short texts, and
-long lists of items, are processed in threads. Cancellation stops a list after the current item. Long texts with markup
-are processed in child processes, because a regular expression cannot be interrupted in a thread. Cancellation kills the
-child process.
+long lists of items, are processed in threads. If the request is cancelled, the thread stops after the current item.
+Long texts with markup are processed in child processes, because a regular expression cannot be interrupted in a thread.
+If the request is cancelled, the child process is killed.
 """
 
 import asyncio
@@ -38,16 +38,17 @@ MAX_RESULT = 1 << 28  # maximum bytes of a result from a child process
 
 
 class Workers:
-    """The threads and child processes that work for requests."""
+    """The threads and child processes that process requests."""
 
     def __init__(self) -> None:
         cores = usable_cores()
         self._short_threads = CapacityLimiter(4 * cores)
         self._threads = CapacityLimiter(cores)
-        # Key look-ups have a thread of their own, so that they never wait for glossaries of other requests.
+        # API keys have a separate database thread, so that checking a key never waits for a glossary query.
         self._account_threads = CapacityLimiter(1)
         self._glossary_threads = CapacityLimiter(1)
-        # Leave half of the cores to the search. Files have separate processes, because a file may take minutes.
+        # Texts use at most half of the cores, to leave cores for beam search. Files have separate processes, so that
+        # texts do not wait for a file, which may take minutes.
         self._text_processes, self._file_processes = (asyncio.Semaphore(max(1, cores // 2)) for _ in range(2))
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()
@@ -60,7 +61,7 @@ class Workers:
     async def map_in_thread(
         self, function: Callable[..., Result], *columns: Iterable[object], short: bool = False
     ) -> list[Result]:
-        """Call a function for all items in a thread, like `map`. Cancellation stops after the current item."""
+        """Call a function for all items in a thread, like `map`. If cancelled, stop after the current item."""
         cancelled = threading.Event()
 
         def run() -> list[Result]:
@@ -95,7 +96,7 @@ class Workers:
             warn(text)
 
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
-        """Run `units_of` in a child process, or `assemble` if there are `results`. Return the result.
+        """Call `serving.texts.units_of` in a child process, or `assemble` if `results` is given. Return the value.
 
         Cancellation kills the process. Raise DataError if a text is not in this format.
         """

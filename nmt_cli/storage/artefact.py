@@ -1,7 +1,7 @@
 """Read and write artefacts. An artefact is a directory with a manifest that lists the hash of every file.
 
-An artefact is written to a temporary directory, which is then renamed. Even if the process is killed, the artefact is
-therefore complete or absent. Readers check the files against the manifest.
+An artefact is written to a temporary directory, which is then renamed. The artefact is therefore either complete or
+absent, even if the process is killed. Readers check the files against the manifest.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def _parse_json(path: Path) -> Any:
     with path.open("rb") as file:
         data = file.read(MAX_JSON_BYTES + 1)
     if len(data) > MAX_JSON_BYTES:
-        raise DataError(f"{path} is too large: JSON may have {MAX_JSON_BYTES:,} bytes at most")
+        raise DataError(f"{path} is too large: the limit for JSON is {MAX_JSON_BYTES:,} bytes")
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def sync(path: Path) -> None:
-    """Force a file, or the entries of a directory, to the disk."""
+    """Flush a file, or the entries of a directory, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -151,7 +151,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files and directories that ended processes of this host left in a directory."""
+    """Remove temporary files and directories whose process no longer runs. Keep those of other hosts."""
     for entry in directory.iterdir():
         if not (ours := TEMPORARY.fullmatch(entry.name)):
             continue
@@ -187,7 +187,10 @@ def _check_aside(target: Path) -> None:
 
 
 def restore(target: Path) -> None:
-    """Finish an interrupted replacement. Remove the old artefact if the new one exists, or else move it back."""
+    """Finish an interrupted replacement, if any.
+
+    If the new artefact exists, remove the old one. Otherwise, move the old one back.
+    """
     target = _resolved(target)
     aside = _old_artefact(target)
     if aside and target.exists():
@@ -201,7 +204,7 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
     aside = beside(target, ".old-")
     while stage.exists():
         if target.exists() and not overwrite:
-            raise OutputError(f"{target} was created by another process meanwhile")
+            raise OutputError(f"another process has created {target}")
         _check_aside(target)
         try:
             if target.exists():  # move the old artefact aside until the new one is in its place
@@ -225,15 +228,15 @@ def staged(
     """Yield a temporary directory for the caller to fill. At the end of the block, it becomes the artefact `target`.
 
     The manifest contains `entries`, which the caller may change during the block. Raise OutputError if the target
-    exists, unless `overwrite` is true and the target has a manifest. With `own_name`, a target without a manifest is
-    replaced, too, because only nmt uses this name.
+    exists, unless `overwrite` is true and the target has a manifest. If `own_name` is true, only nmt uses the name of
+    the target, so the target needs no manifest to be replaced.
     """
     target = _resolved(target)
     restore(target)
     if target.exists() and not overwrite:
         raise OutputError(f"{target} exists already. Choose another --out or pass --overwrite")
     if target.exists() and not own_name and not (target / MANIFEST).is_file():
-        raise OutputError(f"{target} exists, but nmt did not create it and does not replace it. Move it elsewhere")
+        raise OutputError(f"{target} exists, but nmt did not create it, so it is not replaced. Move it elsewhere")
     _check_aside(target)
     make_directory(target.parent)
     remove_leftovers(target.parent)
@@ -255,7 +258,7 @@ def staged(
 
 
 def present(directory: Path) -> bool:
-    """Return whether there is an artefact. First finish an interrupted replacement."""
+    """Finish an interrupted replacement, if any. Then return whether the artefact exists."""
     restore(directory)
     return (directory / MANIFEST).is_file()
 
@@ -272,12 +275,12 @@ def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any
         path = directory / name
         same = path.is_file() and path.stat().st_size == expected["bytes"]
         if not same or (content and sha256(path) != expected["sha256"]):
-            raise DataError(f"{path} is damaged: it is missing, or its content has changed")
+            raise DataError(f"{path} is damaged or missing")
     return manifest
 
 
 def was_locked(directory: Path) -> bool:
-    """Return whether a directory has a lock file, is empty, or does not exist. If not, `locked` did not create it."""
+    """Return False if `locked` cannot have created `directory`: it has entries but no lock file, or it is a file."""
     try:
         return (directory / LOCK).exists() or not any(directory.iterdir())
     except FileNotFoundError:

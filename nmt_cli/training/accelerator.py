@@ -14,15 +14,15 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.training.torch_errors import to_user_error
 
-# Environment variable with the URL of a file through which child processes find each other. Unlike a port, the file
-# cannot be in use by another program.
+# Environment variable with the URL of the file through which child processes find each other. A file is safer than a
+# TCP port, which another program may already use.
 INIT_METHOD = "NMT_INIT_METHOD"
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-# Settings of Accelerate's configuration that nmt ignores -> the value that means "off", and advice to users.
+# For each setting of Accelerate that nmt ignores: the value that means "off", and advice to users.
 IGNORED_SETTINGS = {
-    "DYNAMO_BACKEND": ("no", "nmt decides itself what torch.compile compiles"),
+    "DYNAMO_BACKEND": ("no", "nmt itself chooses what to compile with torch.compile"),
     "MIXED_PRECISION": ("no", "set training.precision in the recipe (fp16 and fp8 are not supported)"),
-    "GRADIENT_ACCUMULATION_STEPS": ("1", "set training.tokens_per_step, and training.memory_tokens for less memory"),
+    "GRADIENT_ACCUMULATION_STEPS": ("1", "set training.tokens_per_step; to save memory, lower training.memory_tokens"),
     "GRADIENT_CLIPPING": ("none", "if training diverges, lower training.rate_factor or raise training.warmup_steps"),
 }
 
@@ -36,7 +36,7 @@ def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = N
         advice = f"Run pip install {tracker}, or remove --tracker"
         raise UsageError(f"tracker {tracker!r} is not installed (available: {installed}). {advice}")
     if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
-        advice = "Models of this size fit on every device, so run accelerate launch --multi_gpu -m nmt_cli train RECIPE"
+        advice = "Each GPU holds the whole model. Instead, run accelerate launch --multi_gpu -m nmt_cli train RECIPE"
         raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
     # Maximum time that a process waits for another process, which may be validating or saving.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
@@ -58,4 +58,4 @@ def _warn_of_ignored_settings(training: schema.Training) -> None:
     for name, (off, advice) in IGNORED_SETTINGS.items():
         value = os.environ.get(f"ACCELERATE_{name}", off).lower()
         if value != off and (value != "bf16" or training.precision == "fp32"):
-            warn(f"{name.lower()} {value} of the accelerate configuration is ignored: {advice}")
+            warn(f"{name.lower()}={value} in the accelerate configuration is ignored: {advice}")

@@ -20,12 +20,13 @@ from nmt_cli.translation.options import MODEL_DEFAULTS, SearchOptions
 from nmt_cli.translation.translator import Translator
 from nmt_cli.translation.writer import FIELDS, formatted, report, write_line
 
-Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]  # from one file descriptor to another
+# A function that reads from the first file descriptor, and writes translations or scores to the second.
+Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]
 
 
 @dataclass(frozen=True)
 class TranslateOptions:
-    """Options of the translate command. Without `input`, it reads stdin, and without `output`, it writes stdout."""
+    """Options of the translate command. The default input is stdin, and the default output is stdout."""
 
     input: Path | None = None
     output: Path | None = None
@@ -35,14 +36,14 @@ class TranslateOptions:
     format: str = "text"  # or "jsonl"
     strict: bool = False  # refuse input that is not UTF-8
     prefix: Path | None = None  # a file with the beginning of each translation
-    score_pairs: Path | None = None  # a file with a translation of each line, to score instead of translating
+    score_pairs: Path | None = None  # a file of translations, one per line, to score; nothing is translated
     workers: int | None = None
-    first_line: int = 1  # number of the first line, for messages, formats with line numbers, and samples
-    is_unit: bool = False  # the input is one of many units: the caller reports on all of them
+    first_line: int = 1  # number of the first line; used in messages, numbered output and random seeds
+    is_unit: bool = False  # the input is one unit of a sharded job: the caller reports on the whole job
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the named models, or else the newest translation model under runs/. Raises MissingError if none."""
+    """Return the named models, or else the newest translation model in runs/. Raise MissingError if there is none."""
     if named:
         return tuple(named)
     models = [run / "model" for run in sorted(Path("runs").glob("*")) if artefact.present(run / "model")]
@@ -56,9 +57,9 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def translate(options: TranslateOptions, run: Run | None = None) -> int:
-    """Carry out the command, and return its exit code. `run` translates input other than plain lines."""
+    """Carry out the command, and return its exit code. For input other than plain lines, pass a `run` that reads it."""
     if int(os.environ.get("RANK", "0")):
-        return 0  # the first process of a launched job does the work, with processes of its own
+        return 0  # of the processes that a launcher such as torchrun starts, only the first translates
     _check(options)
     output = _output_file(options)
     models = choose_models(options.models)
@@ -66,7 +67,7 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
     translator = Translator(models, precision=options.precision, workers=options.workers)
     typed = source == 0 and os.isatty(source)
     if typed:
-        say("reading lines from the terminal, one translation per line. Press Ctrl-D to end")
+        say("type lines to translate. Each line is translated separately. Press Ctrl-D to end")
     target, part = 1, None
     if output and output.exists() and not output.is_file():  # a pipe or a device: nothing to replace
         target = os.open(output, os.O_WRONLY)
@@ -120,7 +121,7 @@ def _check(options: TranslateOptions) -> None:
 
 
 def _output_file(options: TranslateOptions) -> Path | None:
-    """Return the file to write, or None for stdout. Raises OutputError if it is a directory or the input itself."""
+    """Return the file to write, or None for stdout. Raise OutputError if it is a directory or the input itself."""
     output = options.output
     if output is None or output == Path("/dev/stdout"):
         return None
@@ -136,7 +137,7 @@ def _output_file(options: TranslateOptions) -> Path | None:
 def translate_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
-    """Translate the lines of one file descriptor to another."""
+    """Read lines from the file descriptor `source`, and write their translations to `target`."""
     start = time.monotonic()
     counts = translator.counts
     prefixes = None

@@ -149,7 +149,7 @@ def in_terminal(*words: str, typed: bytes) -> tuple[int, str, str]:
 def test_a_terminal_is_asked_for_input(model: Path, tmp_path: Path) -> None:
     code, out, err = in_terminal("translate", "--model", str(model), typed=b"3.14\n")
     assert (code, out) == (0, "3.14\n")
-    assert err.startswith("reading lines from the terminal, one translation per line. Press Ctrl-D to end\n")
+    assert err.startswith("type lines to translate. Each line is translated separately. Press Ctrl-D to end\n")
     command = [sys.executable, "-m", "nmt_cli", "translate", "--model", str(model)]
     done = subprocess.run(command, input="3.14\n", capture_output=True, text=True, cwd=ROOT, check=True)
     assert "Ctrl-D" not in done.stderr

@@ -246,10 +246,10 @@ def test_a_pad_is_added_unless_the_decoder_starts_from_one_that_it_never_writes(
 
 def test_vocabularies_in_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"decoder_start_token": "<s>"}
-    with pytest.raises(MissingError, match=r"needs shared_vocabulary\.json, or source_ and target_vocabulary\.json"):
+    with pytest.raises(MissingError, match=r"needs shared_vocabulary\.json, or both source_vocabulary\.json and"):
         vocabularies(tmp_path, config)
     (tmp_path / "source_vocabulary.txt").write_bytes("\r\n".join([*TOKENS[:4], "b", ""]).encode())
-    with pytest.raises(MissingError, match=r"or source_ and target_vocabulary\.json"):
+    with pytest.raises(MissingError, match=r"or both source_vocabulary\.json and target_vocabulary\.json"):
         vocabularies(tmp_path, config)
     (tmp_path / "target_vocabulary.txt").write_bytes("\n".join(["x\r", *TOKENS[:3]]).encode())
     assert vocabularies(tmp_path, config) == [[5, 0, 2, 1, 3, 4], [5, 1, 3, 0, 2, 4]]
@@ -262,10 +262,10 @@ def test_vocabularies_in_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert vocabularies(tmp_path, config, rows=4, source_rows=6) == [[6, 0, 2, 1, 3, 4, 5], [4, 1, 3, 0, 2]]
     monkeypatch.setattr(artefact, "MAX_JSON_BYTES", 10)
     monkeypatch.setattr(ctranslate2_config.artefact, "MAX_JSON_BYTES", 10)
-    with pytest.raises(DataError, match=r"source_vocabulary\.txt is too large: 10 bytes at most"):
+    with pytest.raises(DataError, match=r"source_vocabulary\.txt is too large: the limit is 10 bytes"):
         vocabularies(tmp_path, config)
     monkeypatch.undo()
-    for tokens, reason in (([*TOKENS, "a"], "it names a token twice"), ([*TOKENS[:4], 5], "a token is not text"),
+    for tokens, reason in (([*TOKENS, "a"], "a token occurs twice"), ([*TOKENS[:4], 5], "a token is not text"),
                            ([*TOKENS[:4], "\ud800"], "a token is not text")):  # fmt: skip
         (tmp_path / "shared_vocabulary.json").write_text(json.dumps(tokens))
         with pytest.raises(DataError, match=rf"shared_vocabulary\.json is damaged: {reason}"):

@@ -87,7 +87,7 @@ def test_writing_a_file_creates_its_directory(tmp_path: Path) -> None:
 
 def test_two_processes_that_write_one_artefact_do_not_mix(tmp_path: Path) -> None:
     target = tmp_path / "x"
-    with pytest.raises(OutputError, match="meanwhile"), staged(target, "thing", {"who": "slow"}) as stage:  # noqa: PT012
+    with pytest.raises(OutputError, match="another process"), staged(target, "thing", {"who": "slow"}) as stage:  # noqa: PT012
         write_file(stage / "slow", b"1")
         with staged(target, "thing", {"who": "fast"}) as other:
             write_file(other / "fast", b"1")
@@ -147,7 +147,7 @@ def test_json_may_have_as_many_bytes_as_the_limit(tmp_path: Path, monkeypatch: p
     (tmp_path / "x.json").write_bytes(b'{"a": 1}')
     assert read_json(tmp_path / "x.json") == {"a": 1}
     (tmp_path / "x.json").write_bytes(b'{"a": 1}\n')
-    with pytest.raises(DataError, match=r"x\.json is too large: JSON may have 8 bytes at most"):
+    with pytest.raises(DataError, match=r"x\.json is too large: the limit for JSON is 8 bytes"):
         read_json(tmp_path / "x.json")
 
 
@@ -219,7 +219,7 @@ def test_directories_that_nmt_did_not_make_are_never_replaced_or_removed(made: P
         make(made, 4, overwrite=True)
     assert verify(aside, "thing")["steps"] == 7, "the user's link stays"
     (made / MANIFEST).unlink()
-    with pytest.raises(OutputError, match="exists, but nmt did not create it and does not replace it"):
+    with pytest.raises(OutputError, match="exists, but nmt did not create it, so it is not replaced"):
         make(made, 4, overwrite=True)
     assert (made / "a.bin").exists()
     remove_tree(aside)

@@ -218,7 +218,7 @@ def test_a_wrong_architecture_in_model_json_is_named(
 @pytest.mark.parametrize("file", ["model.json", "recipe.yaml"])
 def test_settings_that_are_edited_by_hand_are_damage(model: Path, tmp_path: Path, file: str) -> None:
     directory = edited(model, tmp_path / "model", file, lambda text: text.replace("beam", "Beam"), sign=False)
-    with pytest.raises(DataError, match=rf"{file} is damaged: it is missing, or its content has changed"):
+    with pytest.raises(DataError, match=rf"{file} is damaged or missing"):
         open_model(directory)
 
 
