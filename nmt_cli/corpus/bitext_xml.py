@@ -87,8 +87,8 @@ class _Handler(ABC):
         self.units = list[Piece]()
         self.root = False
         self.depth = 0
-        self.text: list[str] | None = None  # of the segment being read
-        self.size = 0  # characters of the segment read so far
+        self.text: list[str] | None = None  # the text of the segment being read
+        self.size = 0  # number of characters of this segment read so far
         self.code_depth = 0  # depth of the outermost open code element in the segment; 0: none
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
@@ -152,7 +152,7 @@ class _Tmx(_Handler):
         super().__init__()
         self.wanted = src, tgt
         self.language = ""
-        self.unit = dict[str, Segment]()  # by language code
+        self.unit = dict[str, Segment]()  # language code -> text of the unit in this language
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         if name == "tu":
@@ -176,7 +176,7 @@ class _Tmx(_Handler):
 class _Xliff(_Handler):
     kind = "XLIFF"
     roots = ("xliff",)
-    codes = frozenset(("bpt", "ept", "ph", "it"))  # in XLIFF 1.2; XLIFF 2 keeps codes out of the text
+    codes = frozenset(("bpt", "ept", "ph", "it"))  # only XLIFF 1.2 has these; XLIFF 2 keeps codes out of the text
 
     def __init__(self, src: str, tgt: str, finished: bool) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ MULTI30K_SHA256 = {
 
 WMT14_REPOSITORY = "wmt/wmt14"
 WMT14_REVISION = "b199e406369ec1b7634206d3ded5ba45de2fe696"
-WMT14_SIZES = {  # by configuration, from the card of the data set
+WMT14_SIZES = {  # configuration -> size, from the card of the data set
     "de-en": Size(818_467_512, 1_358_406_800, 4_508_785),
     "fr-en": Size(7_777_527_744, 14_752_522_252, 40_836_715),
 }

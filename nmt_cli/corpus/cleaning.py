@@ -43,7 +43,7 @@ DROPPED = (
 )
 SHIFTED = "sides shifted"
 TURNED = "swapped sides, turned"  # such pairs are kept
-EXAMPLES = 3  # kept for each reason
+EXAMPLES = 3  # maximum number of examples kept for each reason
 LEAST_SWAPPED = 5  # minimum number of swapped pairs in a sample for a warning
 SHARE_SWAPPED = 0.05  # a warning also requires that more than this share of the sample is swapped
 

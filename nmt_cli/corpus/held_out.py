@@ -18,7 +18,7 @@ class HeldOutPair(NamedTuple):
     tgt_language: str
 
 
-HeldOut = dict[str, list[HeldOutPair]]  # by name of the set
+HeldOut = dict[str, list[HeldOutPair]]  # name of a set -> its pairs
 # For each set, its runs of consecutive lines with the same languages: (source, target, number of lines).
 Languages = dict[str, list[tuple[str, str, int]]]
 

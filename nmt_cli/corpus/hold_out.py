@@ -29,7 +29,8 @@ Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
 SHARE = 20  # a held-out set has at most 1/20 of the pairs of the text it is taken from
 # For each set: the text it is taken from (0 is the user's text, 1 the general text), and the phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-LARGEST = 10  # maximum pairs of a held-out group, or 1/20 of the set if that is more. Similar pairs measure little
+# Maximum pairs of a held-out group, or 1/20 of the set if that is more. Many similar pairs would make a poor test set.
+LARGEST = 10
 
 
 def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:

@@ -155,7 +155,7 @@ class HubSource(Source):
         except Exception as error:  # six packages are involved, each with its own errors
             for cause in (error, error.__cause__):
                 if isinstance(cause, OSError) and cause.errno is not None and not isinstance(cause, ConnectionError):
-                    raise cause from None  # a full disk and the like
+                    raise cause from None  # for example, the disk is full
             reason = " ".join(str(error.__cause__ or error).split())[:150]
             if isinstance(error, datasets.exceptions.DatasetsError | ValueError | RuntimeError):
                 advice = f"See {self.address} for its configurations"

@@ -10,7 +10,7 @@ from nmt_cli.corpus.languages import base_of
 
 _DOTLESS = "tr", "az", "crh", "tt", "gag"  # languages in which i becomes İ, and ı becomes I
 _GREEK_WORD = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]+")
-_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # in decomposed text; not written in capitals
+_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # accents in decomposed text, which capitals lack
 # An accent on the first of two vowels shows that they are not a diphthong. In capitals, the second vowel gets a
 # diaeresis instead.
 _HIATUS = re.compile("([ΑΕΗΟ])(?:[\u0313\u0314]?[\u0300\u0301\u0342])([ΙΥ])(?![\u0300-\u036f])")

@@ -19,7 +19,7 @@ from nmt_cli.system.errors import DataError, UsageError
 PAD, UNK, EOS = SPECIAL = ("<pad>", "<unk>", "</s>")  # the tokens 0, 1 and 2
 CONTINUED = "@@"
 SPACE = "\u2581"
-END = "</w>"  # in codes: the end of a word
+END = "</w>"  # marks the end of a word in codes
 VERSIONS = ("0.1", "0.2")  # versions of codes; since 0.2, END is no separate symbol, but follows the last character
 MAX_MERGES = 200_000  # subword-nmt learns 10,000 to 100,000
 CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40

@@ -91,7 +91,7 @@ class Index:
         if not known or len(known) < needed:
             return (), set()
         candidates = set[int]()
-        unknown = size - len(known)  # number of words that no held-out line has; these count as the rarest words
+        unknown = size - len(known)  # number of words that are in no held-out line; these count as the rarest
         for rarer_words, rank in enumerate(sorted(known)[: len(known) - needed + 1], unknown):
             if sizes := self._sizes.get(rank):
                 # Held-out lines that share a rarer word are already candidates. Other lines share at most

@@ -43,7 +43,7 @@ def uncompressed_name(path: Path) -> str:
 def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
     """Open a plain or compressed file. If the `with` block reads it to the end, store its SHA-256 in `hashes`.
 
-    Raises MissingError if there is no such file, and DataError if it is truncated or corrupt.
+    Raises MissingError if the file does not exist, and DataError if it is truncated or corrupt.
     """
     if not path.is_file():
         raise MissingError(f"{path} {'is not a file' if path.exists() else 'does not exist'}. Check the path")

@@ -32,7 +32,7 @@ from nmt_cli.system.errors import DataError, MissingError, OutputError
 PART_PAIRS = 100_000
 HASH_BYTES = 16
 KIND = "shared part"
-Positions = npt.NDArray[np.uint64]  # of pairs in the whole cleaned text
+Positions = npt.NDArray[np.uint64]  # positions of pairs in the whole cleaned text
 
 
 def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None:
@@ -113,10 +113,10 @@ def _mapped(file: Path, dtype: str) -> npt.NDArray[Any]:
 class Cleaned:
     """The cleaned text of all parts."""
 
-    directory: Path  # of the preparation
+    directory: Path  # directory of the preparation
     starts: tuple[int, ...]  # position of the first pair of each part, followed by the total number of pairs
     ends: store.Lengths  # position where each part of the corpus ends
-    drops_duplicates: tuple[bool, ...]  # for each part of the corpus
+    drops_duplicates: tuple[bool, ...]  # whether each part of the corpus drops duplicates
 
     @property
     def parts(self) -> int:

@@ -173,7 +173,7 @@ class Prepared:
     warnings: list[str]
     left: store.Lengths  # the number of remaining pairs in each part of the corpus
     tokens: dict[str, int]  # the number of tokens on each side
-    near: dict[str, dict[str, Any]]  # for each split, a summary of near-duplicates
+    near: dict[str, dict[str, Any]]  # split -> summary of near-duplicates
     languages: held_out_sets.Languages  # the languages of the held-out sets
 
 
@@ -317,7 +317,7 @@ def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
 
 
 def reused_words(corpus: schema.Corpus) -> list[Path]:
-    """Return the file with the words of the reused tokenizer, if there is one and its words are used, or []."""
+    """Return the file with the words of the reused tokenizer, or [] if the file is missing or not used."""
     file = words.beside(Path(corpus.tokenizer.file)) if corpus.tokenizer.file and corpus.tokenizer.words else None
     return [file] if file and file.is_file() else []
 

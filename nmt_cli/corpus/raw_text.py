@@ -18,7 +18,7 @@ MOST_COUNTED = 1 << 30  # bytes of text; a dry run does not count the lines of l
 class Split:
     """One of "train", "dev", "test" and "general". It can be read only once."""
 
-    name: str  # for messages
+    name: str  # name of the split in messages
     chunks: Iterable[Chunk]
     rows: int | None = None  # required number of pairs, or None for any
 
@@ -30,7 +30,7 @@ class RawText:
     origin: str
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # local files that hold the text
-    advice: str | None = None  # for an error about a wrong number of rows; None: only warn
+    advice: str | None = None  # ends the error about a wrong number of rows; None: only warn
     hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of files that were read to the end
 
 

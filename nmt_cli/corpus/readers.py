@@ -28,7 +28,7 @@ class Chunk(NamedTuple):
     source: int | None = None  # index in corpus.sources
     part: int = 0  # number of the part in the manifest
     scores: Sequence[float | None] = ()  # the scores of the pairs, if the source has a column of scores
-    languages: tuple[str, str] | None = None  # only for synthetic text, whose sources already have their first tokens
+    languages: tuple[str, str] | None = None  # for synthetic text, whose sources already begin with their tokens
 
 
 def check_plain(data: bytes, name: str) -> None:
@@ -53,7 +53,7 @@ def split_lines(data: bytes, name: str) -> list[str]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file, or [] if there is no such file."""
+    """Return the lines of a UTF-8 file, or [] if the file does not exist."""
     return split_lines(path.read_bytes(), str(path)) if path.exists() else []
 
 

@@ -7,7 +7,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system import console
 
 DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids and hashes per byte of raw text
-BYTES_PER_PAIR = 250  # of news text, both sides
+BYTES_PER_PAIR = 250  # bytes of both sides of a pair, in news text
 
 
 def disk_megabytes(source: Source) -> int | None:
@@ -24,7 +24,7 @@ def show(source: Source, out: Path, processes: int) -> None:
     # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text. The second
     # term is for training the tokenizer.
     seconds = pairs and pairs / (4000 * processes) + 60 * min(1.0, pairs / 1e6)
-    memory = max(1300, 150 + 100 * processes)  # of tokenizer training or of the workers, whichever is more
+    memory = max(1300, 150 + 100 * processes)  # for tokenizer training or for the workers, whichever is more
 
     def shown(count: float | None, unit: str = " MB") -> str:
         return "unknown" if count is None else f"{count:,.0f}{unit}"

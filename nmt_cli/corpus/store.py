@@ -127,7 +127,7 @@ class Corpus:
         return lines_by_pair(self.manifest, split)
 
     def lines(self, split: str) -> tuple[list[str], list[str]]:
-        """Return the source and target lines of "dev", "test" or "general", or empty lists if there is no such set."""
+        """Return the source and target lines of "dev", "test" or "general", or empty lists if the set is missing."""
         return read_lines(self.directory / f"{split}.src"), read_lines(self.directory / f"{split}.tgt")
 
 

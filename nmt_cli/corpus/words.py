@@ -56,7 +56,7 @@ def beside(tokenizer_file: Path) -> Path:
 
 
 def copy(tokenizer_file: Path, to: Path) -> None:
-    """Copy the words for `tokenizer_file` to the directory of another tokenizer, or remove them there if none exist."""
+    """Copy the words for `tokenizer_file` to the directory of the tokenizer `to`, or remove its words if none exist."""
     if beside(tokenizer_file).is_file():
         artefact.replace_file(beside(to), beside(tokenizer_file).read_bytes())
     else:

@@ -25,7 +25,7 @@ _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
-    """Join the hypotheses of a line's segments, one from each. Without segments, the result is empty.
+    """Join the hypotheses of a line's segments, one from each. If there are no segments, the result is empty.
 
     A space separates the texts, except between Chinese or Japanese characters.
     """

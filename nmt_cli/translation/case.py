@@ -101,7 +101,7 @@ class Case:
 class Part:
     """One or more sentences of a line in the same style."""
 
-    text: str  # to translate
+    text: str  # the text to translate
     case: Case | None = None
     given: str = ""  # the text before conversion, if the model must choose between `given` and `text`
 

@@ -21,7 +21,7 @@ from nmt_cli.translation.segments import Hypothesis, Segment
 ROWS = 384  # maximum hypotheses in a search
 ENCODE_TOKENS = 2048  # maximum source tokens encoded together, between two steps of a search
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens of all segments in a search, to limit the memory
-MAX_TEAM = 8  # maximum threads that share a matrix product; with more threads, each has too little to compute
+MAX_TEAM = 8  # maximum threads that share a matrix product; more threads would each have too little to compute
 STEPS = 8  # number of search steps before the queue is checked again
 # Levels of the engine at which 8-bit products are faster than float32 products, including the base level only on x86.
 FAST_INT8 = (
@@ -94,7 +94,7 @@ class EngineSearch:
         self.team = team  # this reference also keeps the team in memory
         self.library = models[0].library
         self.longest = min(model.longest for model in models)
-        self.segments: dict[int, Segment] = {}  # by slot
+        self.segments: dict[int, Segment] = {}  # the segment in each slot that is in use
         handles = (c_void_p * len(models))(*(model.handle for model in models))
         self.handle = self.library.search_new(handles, len(models), slots, team and team.handle)
         if not self.handle:

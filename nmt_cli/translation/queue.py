@@ -180,7 +180,7 @@ class WorkerQueue:
     """
 
     def __init__(self, queue: SegmentQueue, search: Search) -> None:
-        self.held: dict[Segment, bool] = {}  # in the order taken; the value is True for a background segment
+        self.held: dict[Segment, bool] = {}  # segments in the order taken; True for a background segment
         self.allowance = math.inf  # the number of segments that the search may still take from the queue
         self._queue = queue
         self._run_search = search

@@ -45,7 +45,7 @@ from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded together; their segments may wait for slots
 LOOKAHEAD = 10  # an unfinished hypothesis may need up to 1 + LOOKAHEAD * alpha more tokens to win
-BATCH_TOKENS = 4096  # for pairs scored together: maximum of their number times the length of the longest side
+BATCH_TOKENS = 4096  # maximum number of pairs scored together, times the length of the longest side
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens in all slots together, to limit the memory
 
 Float64s = npt.NDArray[np.float64]

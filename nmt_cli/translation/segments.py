@@ -14,7 +14,7 @@ from nmt_cli.translation.options import SearchOptions
 class Hypothesis:
     """A translation of a segment or of a whole line. For a line, `text` and `tokens` are always set."""
 
-    ids: list[int]  # without EOS
+    ids: list[int]  # token ids, without EOS
     log_probability: float  # log-probability of all tokens, including EOS, in nats
     score: float  # log-probability divided by the length penalty
     token_log_probabilities: list[float]  # log-probability of each token, including EOS
@@ -57,7 +57,7 @@ class Segment:
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)
 
     def random(self) -> Any:
-        """Return a random number generator, or None without sampling. Each token needs one random number."""
+        """Return a random number generator, or None if nothing is sampled. Each token needs one random number."""
         import numpy as np
 
         sampling = self.options.sampling

@@ -21,8 +21,8 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.translation.case import EDGES, Part
 
 # Only a word that occurs at least FREQUENT times in the training text, and at least once in RARE words, can be a
-# correction. Without this limit, on Multi30k, 5 % more of the typos would be corrected, but of 11,877 words, 68 instead
-# of 30 that are not typos would be replaced, too.
+# correction. If this limit did not exist, 5 % more of the typos in Multi30k would be corrected. However, 68 instead of
+# 30 words that are not typos would be replaced (of 11,877 words).
 FREQUENT = 10
 RARE = 500_000
 SHORTEST = 3  # minimum letters of a word to correct; most shorter strings are close to many words

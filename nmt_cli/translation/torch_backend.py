@@ -42,8 +42,9 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or on the first `workers` of them.
 
-    With several GPUs, a forked process searches on each. Instead, this process searches on one GPU if there is only one
-    GPU, if a launcher started this process, or if it has already used CUDA: forked processes could then not use CUDA.
+    If there are several GPUs, a forked process searches on each. However, this process itself searches on one GPU if
+    there is only one, or if a launcher started this process. It also does so if it has already used CUDA, because
+    forked processes could then not use CUDA.
     """
     if precision == "int8":
         raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES= to use the CPU")

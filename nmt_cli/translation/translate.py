@@ -131,7 +131,7 @@ def _output_file(options: TranslateOptions) -> Path | None:
         return output
     if options.input and output.exists() and output.samefile(options.input):
         raise OutputError(f"{output} is also the input. Choose another --output")
-    return Path(os.path.realpath(output))  # a link stays: its target is replaced
+    return Path(os.path.realpath(output))  # keep a link, and replace its target
 
 
 def translate_lines(

@@ -64,7 +64,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
         models, dtype = prepare(device)
         search(models, dtype, queue)
 
-    def receive() -> None:  # in its own thread, or else both processes could wait for each other to read
+    def receive() -> None:  # runs in a thread: otherwise, each process might wait until the other reads
         with contextlib.suppress(EOFError, OSError):
             while True:
                 numbered = connection.recv()
