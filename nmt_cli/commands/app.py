@@ -305,7 +305,8 @@ def export(
 ) -> int:
     """Export a model to another toolkit and verify it.
 
-    The export is kept only if both models give test sentences the same token probabilities.
+    An export in float32 is kept only if both models give test sentences the same token probabilities. Other types of
+    weights cannot be equal; for these, the differences are shown.
     """
     from nmt_cli.interop.export import export as export_model
 
@@ -321,7 +322,8 @@ def import_(
 ) -> None:
     """Import a model of Argos, CTranslate2 or Marian, such as OPUS-MT, and verify it.
 
-    The import is kept only if both models give random sentences the same token probabilities.
+    The import is kept only if both models give random sentences the same token probabilities. If the other toolkit is
+    not installed, the import is not verified.
     """
     from nmt_cli.interop.importing import import_model
 

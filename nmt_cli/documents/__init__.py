@@ -3,8 +3,8 @@
 Each format has a module, listed in `formats.py`. The module divides a file into strings to copy and segments to
 translate (see `document.py` and `segment.py`). A segment contains plain text for the model, and the marks of its
 source: tags, images, code and placeholders. `alignment.py` translates the text and links each token of the translation
-to the source. `placement.py` and `layout.py` insert the marks into the translation. Everything else in a file is copied
-byte for byte.
+to the source. `placement.py` decides where the marks go in the translation, and `layout.py` inserts them. Everything
+else in a file is copied byte for byte.
 """
 
 import re

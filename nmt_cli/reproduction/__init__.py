@@ -1,1 +1,5 @@
-"""Reproduce a recipe from raw text to its scores: the stages, the table of scores, and comparisons of models."""
+"""Reproduce a recipe from raw text to its scores.
+
+`reproduce.py` runs the five stages, and a second time without synthetic text if the recipe has any. `held_out.py` scores
+the held-out sets. `score_table.py` and `synthetic_gain.py` print the tables.
+"""
