@@ -124,7 +124,7 @@ def test_ray_on_two_machines(text: Path, tmp_path: Path, model: Path) -> None:
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Slurm]:
-    """A Slurm cluster with two nodes, whose jobs find `nmt`."""
+    """A Slurm cluster with two nodes. Its jobs find `nmt`."""
     if reason := missing():
         pytest.skip(reason)
     directory = Path(tempfile.mkdtemp())  # munge refuses directories that others may write to

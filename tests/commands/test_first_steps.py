@@ -135,7 +135,7 @@ def test_file_names_decide_between_lines_and_documents(here: Path) -> None:
 
 
 def in_terminal(*words: str, typed: bytes) -> tuple[int, str, str]:
-    """Run a command whose stdin is a terminal, and return its exit code, stdout and stderr."""
+    """Run a command with a terminal as stdin, and return its exit code, stdout and stderr."""
     ours, theirs = pty.openpty()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": ROOT}
     command = subprocess.Popen([sys.executable, "-m", "nmt_cli", *words], stdin=theirs, **pipes)

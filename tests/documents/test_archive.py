@@ -67,7 +67,7 @@ def patched(data: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def overlapping() -> bytes:
-    """Return a file whose 26 members are all the same bytes."""
+    """Return a file of 26 members with the same bytes."""
     one = zipped({"a": b"\0" * 100_000}, stored=("a",))
     begin = one.index(b"PK\1\2")
     entry = one[begin : one.index(b"PK\5\6")]
@@ -102,7 +102,7 @@ def test_hostile_files_are_refused(data: bytes, words: str) -> None:
 
 
 def flags(data: bytes, value: int) -> bytes:
-    """Return a file whose only member has these flags."""
+    """Return a file with one member that has these flags."""
     for mark, offset in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         begin = data.index(mark) + offset
         data = data[:begin] + struct.pack("<H", value) + data[begin + 2 :]

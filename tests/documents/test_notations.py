@@ -23,7 +23,7 @@ FILES = {
 
 
 def changed(data: bytes, change: object) -> bytes:
-    """Return a zip file whose XML members are changed."""
+    """Return a zip file with changed XML members."""
     archive = Archive(data, 1 << 20)
     members = {name: archive.read(name) for name in archive.names}
     is_xml = {name for name in members if name.endswith(("xml", "rels", "opf", "ncx", "html"))}

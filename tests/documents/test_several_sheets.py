@@ -29,7 +29,7 @@ def relations(*targets: str) -> str:
 
 
 def workbook(cells: dict[str, str], tables: dict[str, str], links: dict[str, str], strings: int = 10) -> bytes:
-    """Return a workbook of the sheets a and b, whose shared strings are "text 0", "text 1" and so on."""
+    """Return a workbook of the sheets a and b with the shared strings "text 0", "text 1" and so on."""
     texts = "".join(f"<si><t>text {number}</t></si>" for number in range(strings))
     members = {"xl/sharedStrings.xml": f"<sst {X}>{texts}</sst>"}
     for name, own in cells.items():

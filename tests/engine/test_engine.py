@@ -500,7 +500,7 @@ def test_members_of_an_ensemble_may_have_different_longest_lengths() -> None:
 
 @pytest.mark.parametrize("engine", [True, False])
 def test_a_source_beyond_the_bound_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is one whose beam has more hypotheses than are computed at once. The others are searched together."""
+    """So is one with a beam of more hypotheses than are computed at once. The others are searched together."""
     held = list[tuple[int, int]]()  # source tokens and rows in slots, after each round of entering
     monkeypatch.setattr(engine_backend, "MAX_SOURCE_TOKENS", 12)
     monkeypatch.setattr(torch_search, "MAX_SOURCE_TOKENS", 12)

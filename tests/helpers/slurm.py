@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PROGRAMS = "munged", "slurmctld", "slurmd", "sbatch"
-CORES = 3  # of each node, whatever this machine has
+CORES = 3  # of each node, not of this machine
 
 CONFIGURATION = """
 ClusterName=test

@@ -30,7 +30,7 @@ LINE = "the old cat's dog, at the dog."
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An installed package whose vocabulary has the tokens of the codes."""
+    """An installed package. Its vocabulary has the tokens of the codes."""
     package = argos_folder(opennmt_model(tmp_path / "model", tokens=TOKENS), tmp_path / "translate-en_de-1_0")
     (package / "sentencepiece.model").unlink()
     (package / "bpe.model").write_text(CODES)

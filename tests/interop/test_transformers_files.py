@@ -31,7 +31,7 @@ LINES = "the old fox sees a shy dog\na red man\n"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Safetensors of a model whose encoder is deeper than its decoder."""
+    """Safetensors of a model with more encoder layers than decoder layers."""
     directory = tmp_path_factory.mktemp("saved")
     random_marian(directory, encoder_layers=3, decoder_layers=1)
     return directory

@@ -51,7 +51,7 @@ def echoed(segment: Segment, translator: Translator) -> list[Hypothesis]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose tokenizer knows the words of the right answers."""
+    """A model with a tokenizer that knows the words of the right answers."""
     texts = [text for _, _, searched, _, _ in ALL_ANSWERS for text in searched]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_model, "train_tokenizer", lambda: spm.train(texts * 20, 1600, tags=[">>deu<<"]))

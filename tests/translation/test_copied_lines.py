@@ -117,7 +117,7 @@ def test_a_model_may_translate_digits(translator: Translator, tmp_path: Path) ->
 
 @pytest.fixture(scope="module")
 def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose sources begin with the token of their target language."""
+    """A model that expects the token of the target language before each source."""
     place = tmp_path_factory.mktemp("multilingual")
     lines = [f">>{code}<< der Hund geht und die Katze ist rot" for code in ("deu", "fra")] * 50
     (place / "tokenizer.model").write_bytes(spm.train(lines, 320, tags=[">>deu<<", ">>fra<<"]))

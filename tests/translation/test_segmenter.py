@@ -21,7 +21,7 @@ from nmt_cli.translation.segmenter import halves, looping, sentences_of, split_l
 
 
 def characters() -> Any:
-    """Return a tokenizer whose tokens are characters other than spaces, and a language."""
+    """Return a tokenizer with one token for each character except spaces, and a language."""
 
     def encode(texts: list[str]) -> list[list[str]]:
         return [re.findall(r">>\w+<<|\S", text) for text in texts]

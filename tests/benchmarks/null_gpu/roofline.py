@@ -97,7 +97,7 @@ def part_of(kernel: str, arguments: list[str]) -> str:
         return "loss: generated"
     if "layer_norm" in kernel or "shift" in kernel:
         return "norms, dropout, residuals"
-    joined = re.fullmatch(r"triton_poi_fused_\d+", kernel)  # several kernels in one, whose name has no operations
+    joined = re.fullmatch(r"triton_poi_fused_\d+", kernel)  # several kernels in one; its name has no operations
     if "relu" in kernel or "threshold" in kernel or (joined and "in_out_ptr0" in arguments):
         return "activation"  # the kernel writes its gradient in place and casts a weight's gradient
     if "cat" in kernel:
