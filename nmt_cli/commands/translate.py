@@ -115,6 +115,8 @@ def translate(
     if files and len(files) > 1 and not shard:
         advice = "To translate text from the command line: echo TEXT | nmt translate"
         raise UsageError(f"Unexpected argument ({' '.join(files[1:])}). {advice}. See: nmt translate --help")
+    if output is not None and (not output or "://" in output) and not shard:
+        raise UsageError(f"--output must be a file, not {output!r}. To write to an object store, add --shard")
     names = files or ([str(input)] if input else [])
     file = Path(names[0]) if names else None
     plain_only = {"alignments": alignments, "prefix": prefix, "score_pairs": score_pairs, "n_best": n_best > 1}
@@ -172,6 +174,9 @@ def _work(
     worker = parse(shard)
     if not (names and output):
         raise UsageError(f"--shard needs {'a directory: --output DIR' if names else 'the files to translate'}")
+    for name in names:
+        if Path(name).is_dir() and Path(output).resolve().is_relative_to(Path(name).resolve()):
+            raise UsageError(f"the output {output} is in the input directory {name}. Choose another --output")
     files = inputs.find(names)
     documents.check_lines([Path(uncompressed_name(Path(each.place))) for each in files], text_format)
     with ShardedTranslation(files, output, options, run=run, marks=marks, unit_lines=unit_lines) as job:

@@ -247,7 +247,8 @@ def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Le
             kept += [(Branch(other.before, name, other.gap, []), inner_other) for name in missing]
         if branch.selector == "one" and "one" in required and not _suits(branch, other, language):
             inner = inner_other
-        if branch.selector not in CATEGORIES or branch.selector in required:
+        # Dart uses `zero` for the count 0 in every language.
+        if branch.selector not in CATEGORIES or branch.selector in (*required, "zero"):
             kept.append((branch, inner))
     return kept
 

@@ -97,9 +97,12 @@ class PluralGroup:
     ordinal: bool = False
 
     def unused(self, language: str) -> list[Plural]:
-        """Return the items whose plural category does not exist in the target language."""
+        """Return the items whose plural category does not exist in the target language.
+
+        Many libraries use `zero` for the count 0 in every language, so it is never unused.
+        """
         needed = categories(language, ordinal=self.ordinal)
-        return [item for item in self.items if needed and item.category not in needed]
+        return [item for item in self.items if needed and item.category not in (*needed, "zero")]
 
 
 @dataclass

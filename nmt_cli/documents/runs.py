@@ -38,6 +38,7 @@ moveFrom annotationRef footnoteRef endnoteRef
 _JOINING = {f"w:{name}" for name in _JOINS.split()}
 _PAIRS = {"w:bookmarkStart": "open", "w:bookmarkEnd": "close"}
 _PAIRS |= {"w:commentRangeStart": "open", "w:commentRangeEnd": "close"}
+_LINE_ENDS = re.compile(r"((?:_x000[Dd]_)?\r?\n|&#1[03];|&#x[AaDd];|\t)")  # in a cell of Excel
 _ID = re.compile(r"\s(?:\w+:)?id=[\"']([^\"']*)[\"']")
 
 
@@ -115,7 +116,7 @@ class RunReader(Reader):
             end = match.end()
             if match[2]:
                 number = int(match[2])
-            else:
+            elif match[1]:
                 written += run() + match[1]
                 text = ""
         if number != last:
@@ -212,7 +213,8 @@ class _Content:
         space = "" if self._names.text == "a:t" else ' xml:space="preserve"'
         self.formats.setdefault(name, (f"{before}<{tag}{space}>", f"</{tag}>{after}"))
         self.sizes[name] += len(source)
-        self.items.append(Item(source, name=name))
+        for number, piece in enumerate(_LINE_ENDS.split(source) if self._names.text == "x:t" else [source]):
+            self.items.append(Item(f"\2{piece}\1", "break") if number % 2 else Item(piece, name=name))
 
     def _field(self, begin: int, separator: int | None, end: int) -> int:
         """Add a field. The text of a link is translated, and any other field is copied."""

@@ -27,7 +27,8 @@ _STOPS = ".!?\u2026:;\u3002\uff01\uff1f\u266a\u266b"
 _CLOSERS = "\"'\u201d\u2019\u00bb)]"
 _ELLIPSIS = re.compile(r"(?:\.\.\.|\u2026)\s*\Z")
 _CONTINUES = re.compile(r"\s*(?:\.\.\.|\u2026|[^\W\d_])")
-_DASH = re.compile(r"\s*[-\u2010-\u2015]{1,2}\s*(?=[^\W\d_]|[<{\"'])")
+_OPENING = r"[^\W\d_]|[<{\"'(\[\u00a1\u00bf\u00ab\u2018-\u201f\u2026\u266a\u266b]|\.\."
+_DASH = re.compile(rf"\s*[-\u2010-\u2015]{{1,2}}(?:\s+(?=\S)|(?={_OPENING}))")
 _DASHED = re.compile(r"[-\u2010-\u2015]\s*\Z")
 _EDGE = re.compile(r"[\s\u266a\u266b]*")
 _SPACES = re.compile(r"(?:\s|&nbsp;)+")

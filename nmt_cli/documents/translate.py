@@ -61,7 +61,8 @@ def translate_file(
     config = translator.config
     gc.disable()  # garbage collection would visit all objects of a large document, many times
     try:
-        document = FORMATS[kind].read(data, replace(reading, language=config.tgt, source_language=config.src))
+        language = options.search.target or config.tgt
+        document = FORMATS[kind].read(data, replace(reading, language=language, source_language=config.src))
     finally:
         gc.freeze()
         gc.enable()

@@ -17,6 +17,7 @@ _STATE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion
 _STATE_2 = {"state": "translated"}  # attributes in XLIFF 2.x: translated, but not reviewed
 _COPIED = {"x", "ph", "it", "cp", "sub", "sm", "em", "bin-source"}
 _PAIRS = {"bpt": "open", "ept": "close", "bx": "open", "ex": "close", "sc": "open", "ec": "close"}
+_TAG = re.compile(r"<[^<>]*>")
 _CODE = re.compile(r"(START|CLOSE)_(.+)")  # Angular's pairs of <x>
 
 
@@ -92,6 +93,6 @@ def _with_attributes(tag: str, values: dict[str, str]) -> str:
 def _is_done(source: str, unit: Element, target: Element | None) -> bool:
     if unit.get("approved") == "yes":
         return True
-    if not target or not source[target.inner : target.close].strip():
-        return False
+    if not target or not _TAG.sub("", source[target.inner : target.close]).strip():
+        return False  # only white space, or empty markup, as after segmentation
     return target.get("state") not in _UNDONE

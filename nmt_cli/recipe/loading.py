@@ -33,6 +33,8 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
                     f"{key} has {len(old)} entries, so it cannot be set in part. Write the whole list in the recipe"
                 )
             merged[key] = [merge(old[0], value)]  # for example, --set corpus.synthetic.beam=9 changes the only entry
+        elif isinstance(old, dict) and not isinstance(value, dict) and str(value).lower() in ("", "~", "null", "none"):
+            continue  # a section without settings changes nothing
         else:
             merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged

@@ -17,6 +17,7 @@ from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving.language_routes import LanguageRoute, ServedModel
 from nmt_cli.serving.pool import ModelPool
 from nmt_cli.serving.work import SHORT_TEXT
+from nmt_cli.translation.case import unusual
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Translation
 from nmt_cli.translation.segmenter import sentences_of
@@ -31,6 +32,7 @@ async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str],
     if len(route.steps) == 1:
         return await _step(pool, route.steps[0], units, options)
     short = sum(map(len, units)) <= SHORT_TEXT
+    units = [unit.replace("\n", " ") for unit in units]  # a line feed does not end a sentence here
     spans = await pool.workers.map_in_thread(sentences_of, units, short=short)
     sentences = [unit[start:end] for unit, own in zip(units, spans, strict=True) for start, end in own]
     texts = sentences
@@ -87,10 +89,13 @@ class SentenceTerms(Terms):
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], model: ServedModel) -> SentenceTerms:
     """Find the terms in each sentence. Key them by its translation in `texts`, which is the input of the last model."""
     by_text = dict[str, list[Term]]()
+    any_case = Terms([replace(term, any_case=True) for term in terms.terms])
     for sentence, text in zip(sentences, texts, strict=True):
         key = letter_case.lower(normalize(visible(model.prefix + text)), model.source)
         own = by_text.setdefault(key, [])
-        own += [term for term in terms.find(normalize(visible(sentence))) if term not in own]
+        source = normalize(visible(sentence))
+        found = (any_case if unusual(source) else terms).find(source)  # the first model converts capitals
+        own += [term for term in found if term not in own]
     return SentenceTerms(by_text, model.source)
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from nmt_cli.corpus.languages import match
+from nmt_cli.corpus.languages import folded, is_same, match
 from nmt_cli.serving.fields import RETRY_SECONDS, Refusal
 from nmt_cli.serving.language_routes import LanguageRoute, ServedModel, routes_of
 from nmt_cli.serving.metrics import Metrics
@@ -112,11 +112,17 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         for code in (source, target):
             if match(code, self.languages) is None:
                 raise Refusal(400, f"{code[:40]} is not supported")
-        from_code = match(source, self.sources) or ""
-        to_code = match(target, self._direct.get(from_code, [])) or match(target, self.targets(from_code))
-        if to_code is None:
-            raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
-        return self.routes[from_code, to_code]
+        # Models may name one language differently, such as en, eng and en-US. The codes of the request have priority.
+        same = [code for code in self.sources if is_same(code, source)]
+        same.sort(key=lambda code: folded(code) != folded(source))
+        from_codes = same or [match(source, self.sources) or ""]
+        exact = {(one, code) for one in from_codes for code in self.targets(one) if folded(code) == folded(target)}
+        for known in (self._direct, self._targets):
+            for from_code in from_codes:
+                codes = [code for code in known.get(from_code, []) if not exact or (from_code, code) in exact]
+                if to_code := match(target, codes):
+                    return self.routes[from_code, to_code]
+        raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
 
     @contextlib.contextmanager
     def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:

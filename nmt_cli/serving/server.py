@@ -70,6 +70,8 @@ class ServeOptions:
 
 def serve(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT, finish pending requests, and return 0. A second signal ends the server at once."""
+    if not math.isfinite(options.timeout):
+        raise UsageError(f"--timeout must be a number of seconds, not {options.timeout}")
     _return_memory()
     database = Database(options.database)
     keys = api_keys(options, KeyStore(database).exist)

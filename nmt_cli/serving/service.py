@@ -295,6 +295,8 @@ class Service:
             text = f"The text was detected as {name_of(first)} ({first}), which is not supported"
             raise Refusal(400, f"{text}. If that is wrong, set the source language")
         translatable = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
+        if detected[0][1] >= SURE and base_of(first) != base_of(target):
+            return detected[0]  # even if no model translates it: a model of another language would return nonsense
         for code, confidence in detected:
             if code in translatable or (base_of(code) == base_of(target) and confidence >= SURE):
                 return code, confidence
@@ -302,10 +304,10 @@ class Service:
 
     def needs_no_translation(self, source: str, target: str) -> bool:
         """Return whether both languages are the same and no model translates between their variants."""
-        codes = [match(code, self.pool.languages) for code in (source, target)]
-        if not all(codes) or not is_same(source, target):
+        first, second = (match(code, self.pool.languages) for code in (source, target))
+        if first is None or second is None or not is_same(first, second):
             return False
-        return not any((model.source, model.target) == (codes[0], codes[1]) for model in self.pool.models)
+        return not any((model.source, model.target) == (first, second) for model in self.pool.models)
 
 
 def _by_rank(

@@ -13,7 +13,7 @@ from typing import IO
 from nmt_cli.corpus.opening import COMPRESSIONS, decompressing
 from nmt_cli.corpus.readers import check_plain
 from nmt_cli.sharding.bucket import file_system, is_url, remote
-from nmt_cli.system.errors import MissingError, UsageError
+from nmt_cli.system.errors import MissingError, UsageError, printable
 
 REMOTE_BUFFER = 1 << 20  # bytes
 WILDCARD = re.compile(r"[*?\[]")
@@ -40,6 +40,9 @@ def find(words: Sequence[str]) -> list[Input]:
     """
     found = [each for word in words for each in (_found_remotely(word) if is_url(word) else _local(word))]
     found = sorted(dict.fromkeys(found), key=lambda each: each.name)
+    for each in found:
+        if any("\ud800" <= character <= "\udfff" for character in each.name):  # Python's form of undecodable bytes
+            raise UsageError(f"the file name {printable(each.name)} is not UTF-8. Rename the file")
     for one, other in pairwise(found):
         if one.name == other.name:
             both = f"{one.place} and {other.place}"

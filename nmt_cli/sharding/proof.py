@@ -8,7 +8,7 @@ from typing import IO, NamedTuple
 from nmt_cli.corpus.opening import compressing
 from nmt_cli.sharding.bucket import is_url
 from nmt_cli.sharding.job import Job, Sidecar
-from nmt_cli.sharding.store import Store, store_of
+from nmt_cli.sharding.store import Directory, Store, store_of
 from nmt_cli.sharding.units import BLOCK, Reader, Unit
 from nmt_cli.system.errors import DataError, OutputError, UsageError
 
@@ -37,6 +37,8 @@ def join(job: Job, output: str | None) -> list[str]:
     compressed according to the suffix of its name.
     """
     store, names = _outputs(job, output)
+    for name in names:
+        _check_replaceable(store, name, job)
     units = {file: list[Unit]() for file in range(len(job.files))}
     for unit in job.units:
         units[unit.file].append(unit)
@@ -54,6 +56,16 @@ def join(job: Job, output: str | None) -> list[str]:
         for part in parts:
             part.unlink(missing_ok=True)
     return [f"{store.place}/{name}".removeprefix("./") for name in names]
+
+
+def _check_replaceable(store: Store, name: str, job: Job) -> None:
+    """Raise OutputError if an output would replace an input, or something that is not a file."""
+    if not isinstance(store, Directory) or not (target := store.path / name).exists():
+        return
+    if any(not is_url(file.place) and target.samefile(file.place) for file in job.files):
+        raise OutputError(f"{target} is also the input. Choose another --output")
+    if not target.is_file() and not target.is_dir():
+        raise OutputError(f"{target} is not a file. Choose another --output")
 
 
 def _outputs(job: Job, output: str | None) -> tuple[Store, list[str]]:

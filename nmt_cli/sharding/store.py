@@ -114,6 +114,7 @@ class Directory:
         target = self.path / name
         if target.is_dir():
             raise OutputError(f"{target} is a directory. Choose another output")
+        target = Path(os.path.realpath(target))  # a link stays: its target is replaced
         artefact.make_directory(target.parent)
         artefact.sync(part)
         part.replace(target)

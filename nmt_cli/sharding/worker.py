@@ -138,6 +138,8 @@ class Worker:
         try:
             sidecar = self._job.sidecar(unit)
             damage = damage_of(self._job, unit, sidecar) if sidecar else "its sidecar is missing"
+            if sidecar and not damage and self._reader.read(unit).sha256 != sidecar.input_sha256:
+                damage = "the input has changed"
         except DataError as error:
             damage = str(error)
         if damage:

@@ -46,9 +46,17 @@ class RunFiles:
         return read_lines(hypotheses) if same else None
 
 
+# Default values of decoding settings that older versions did not have
+NEWER: dict[str, Any] = {"case": "auto", "spelling": "auto", "target_prefix": ""}
+
+
 def translations_id(model: dict[str, Any], decoding: schema.Decoding) -> str:
-    """Return a digest of the decoding settings and of a model's weights. `model` is the manifest of the model."""
-    return artefact.digest([model["files"]["model.safetensors"]["sha256"], decoding.model_dump()])
+    """Return a digest of the decoding settings and of a model's weights. `model` is the manifest of the model.
+
+    Newer settings count only if they differ from their defaults, so that translations by older versions stay valid.
+    """
+    settings = {name: value for name, value in decoding.model_dump().items() if NEWER.get(name) != value}
+    return artefact.digest([model["files"]["model.safetensors"]["sha256"], settings])
 
 
 def stored_recipe(directory: Path) -> schema.Recipe:

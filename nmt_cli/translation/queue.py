@@ -3,6 +3,7 @@
 import heapq
 import itertools
 import math
+import os
 import threading
 import time
 import traceback
@@ -60,6 +61,7 @@ class SegmentQueue:
         self.done = done
         self.background_limit = background_limit
         self.closed = False
+        self._process = os.getpid()
         self._workers = [WorkerQueue(self, search) for search in searches]
         self._threads: list[threading.Thread] = []
         self._numbers = itertools.count()
@@ -113,6 +115,8 @@ class SegmentQueue:
         """Raise UsageError after `close`."""
         if self.closed:
             raise UsageError(CLOSED)
+        if self._process != os.getpid():  # a forked process has none of the threads
+            raise UsageError("this Translator belongs to another process. Create one after the fork")
 
     def close(self) -> None:
         """Give every unfinished segment a UsageError, and end each worker after its current step.

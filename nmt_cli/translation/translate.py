@@ -5,6 +5,7 @@ import json
 import math
 import os
 import shlex
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +59,8 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
 
 def translate(options: TranslateOptions, run: Run | None = None) -> int:
     """Carry out the command, and return its exit code. For input other than plain lines, pass a `run` that reads it."""
-    if int(os.environ.get("RANK", "0")):
+    rank = os.environ.get("RANK", "")
+    if rank.isdecimal() and int(rank):
         return 0  # of the processes that a launcher such as torchrun starts, only the first translates
     _check(options)
     output = _output_file(options)
@@ -76,6 +78,8 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
         part = output.with_name(output.name + ".part")
         part.unlink(missing_ok=True)  # left by an earlier command, or a link placed there by another user
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        if output.exists():
+            os.fchmod(target, stat.S_IMODE(output.stat().st_mode))
     progress = Progress("translating", count_lines(source), "lines", every=math.inf if typed else 10)
     progress.plain |= typed  # a progress bar would be drawn where lines are typed
     try:
@@ -108,6 +112,9 @@ def _check(options: TranslateOptions) -> None:
     if options.score_pairs and (other or search.target or search.shortlist):
         others = "--sample, --prefix, --terms, --n-best, --alignments, --to or --shortlist"
         raise UsageError(f"--score-pairs cannot be used with {others}")
+    for file in (options.input, options.prefix, options.score_pairs):
+        if file and file.is_dir():
+            raise UsageError(f"{file} is a directory. Name a file in it")
     if options.input and not options.input.exists():
         text = str(options.input)
         advice = "Check the path"
@@ -121,7 +128,10 @@ def _check(options: TranslateOptions) -> None:
 
 
 def _output_file(options: TranslateOptions) -> Path | None:
-    """Return the file to write, or None for stdout. Raise OutputError if it is a directory or the input itself."""
+    """Return the file to write, or None for stdout.
+
+    Raise OutputError if it is a directory, or a file that the command reads.
+    """
     output = options.output
     if output is None or output == Path("/dev/stdout"):
         return None
@@ -129,7 +139,10 @@ def _output_file(options: TranslateOptions) -> Path | None:
         raise OutputError(f"{output} is a directory. Add a file name")
     if output.exists() and not output.is_file():
         return output
-    if options.input and output.exists() and output.samefile(options.input):
+    files = [file.stat() for file in (options.input, options.prefix, options.score_pairs) if file and file.exists()]
+    if options.input is None:
+        files.append(os.fstat(0))
+    if output.exists() and any(os.path.samestat(output.stat(), file) for file in files):
         raise OutputError(f"{output} is also the input. Choose another --output")
     return Path(os.path.realpath(output))  # keep a link, and replace its target
 

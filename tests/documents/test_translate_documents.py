@@ -188,3 +188,17 @@ def test_the_server_passes_the_target_language() -> None:
     assert '"Language: ru\\n"' in written
     [[written]] = texts.assemble(texts.TextFormat("html", language="de"), ['<html lang="en">'], [[[]]])
     assert written == '<html lang="de">'
+
+
+def test_the_language_of_a_file_is_the_target_that_was_chosen(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translator, "_token_of", lambda target: f">>{target}<< ")
+    page = b'<html lang="en"><p>der Hund</p></html>'
+    for target, language in (("fr", b"fr"), ("", translator.config.tgt.encode())):
+        source, out = memory_file(page), memory_file()
+        options = TranslateOptions(search=SearchOptions(target=target))
+        with Progress("translating", None, "lines") as progress:
+            module.runner("html", None, None, [], {})(translator, options, source, out, progress)
+        os.close(source)
+        assert content(out).startswith(b'<html lang="' + language + b'">')

@@ -192,3 +192,11 @@ def test_a_run_is_named_like_a_directory(tmp_path: Path, name: str, valid: bool)
     (tmp_path / "x.yaml").write_text(f"name: {name}")
     with nullcontext() if valid else pytest.raises(UsageError, match="name must be the name of a directory"):
         assert loading.load(tmp_path / "x.yaml").name == name
+
+
+@pytest.mark.parametrize("empty", ["", " null", " ~"])
+def test_an_empty_section_keeps_the_settings_of_the_base(tmp_path: Path, empty: str) -> None:
+    (tmp_path / "base.yaml").write_text("training: {steps: 900, warmup_steps: 80}\n")
+    (tmp_path / "mine.yaml").write_text(f"base: base.yaml\ntraining:{empty}\n# steps: 500\ndecoding: {{beam: 5}}\n")
+    recipe = loading.load(tmp_path / "mine.yaml")
+    assert (recipe.training.steps, recipe.training.warmup_steps, recipe.decoding.beam) == (900, 80, 5)

@@ -11,11 +11,12 @@ import pytest
 from small_run import make_run
 
 from nmt_cli.corpus.readers import read_lines
-from nmt_cli.recipe import loading
+from nmt_cli.recipe import loading, schema
 from nmt_cli.reporting.doctor import doctor, examine, gather
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError, OutputError
+from nmt_cli.training.run import NEWER, translations_id
 
 
 @pytest.fixture(scope="module")
@@ -392,3 +393,16 @@ def test_missing_or_damaged_files(copy, tmp_path):
     (data / "test.tgt").write_text("shorter\n")
     with pytest.raises(DataError, match=r"test\.tgt is damaged"):
         found(run, data)
+
+
+def test_translations_of_older_versions_stay_valid() -> None:
+    """Settings that they did not have count only if they differ from their defaults."""
+    manifest = {"files": {"model.safetensors": {"sha256": "0" * 64}}}
+    decoding = schema.Decoding()
+    older = {name: value for name, value in decoding.model_dump().items() if name not in NEWER}
+    assert translations_id(manifest, decoding) == artefact.digest(["0" * 64, older])
+    for name, value in (("case", "off"), ("spelling", "off"), ("target_prefix", "x"), ("beam", 9)):
+        assert translations_id(manifest, decoding.model_copy(update={name: value})) != translations_id(
+            manifest, decoding
+        )
+    assert {name: value for name, value in decoding.model_dump().items() if name in NEWER} == NEWER

@@ -639,3 +639,12 @@ def test_marks_of_tokenizers_are_recognized(line: str, tokenized: bool) -> None:
 )
 def test_chinese_and_japanese_are_recognized_in_any_script(line: str, found: bool) -> None:
     assert bool(checks.CHINESE_OR_JAPANESE.search(line)) is found
+
+
+def test_segments_never_replace_an_input(files: dict[str, Path]) -> None:
+    inputs = {"hypothesis": files["good"], "source": files["src"], "baseline": files["bad"]}
+    before = {name: file.read_bytes() for name, file in files.items()}
+    for name in files:
+        with pytest.raises(OutputError, match=f"{name} is also an input"):
+            evaluate(**inputs, references=(files["ref"],), segments=files[name])
+    assert {name: file.read_bytes() for name, file in files.items()} == before

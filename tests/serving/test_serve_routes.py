@@ -185,3 +185,20 @@ def test_only_the_first_model_corrects_typos(client: TestClient, monkeypatch: py
     assert seen[6:] == ["off", "off"]  # a correction could change the phrase of a term
     answer = client.post("/translate", json={"q": "x", "source": "de", "target": "fr", "spelling": "x"})
     assert answer.json() == {"error": "Invalid request: spelling must be auto or off"}
+
+
+def test_lines_that_a_request_joins_pass_as_one_sentence(client: TestClient, both: list[Translator]) -> None:
+    """DeepL's split_sentences=nonewlines, also on a route."""
+    text = "der Hund\ngeht und\nist rot"
+    [[english]] = hypotheses(both[0], text.replace("\n", " "))
+    [[french]] = hypotheses(both[1], english)
+    fields = {"text": [text], "source_lang": "DE", "target_lang": "FR", "split_sentences": "nonewlines"}
+    assert client.post("/v2/translate", json=fields).json()["translations"][0]["text"] == french
+
+
+def test_terms_of_a_sentence_in_capitals_are_found_on_a_route() -> None:
+    terms = Terms([Term("der Hund", ("chien",)), Term("Katze", ("chat",))])
+    model = ServedModel(Mock(), "en", "fr")
+    found = pivot._terms_of(terms, ["DER HUND GEHT NICHT", "katze"], ["THE DOG", "a cat"], model)
+    assert [term.source for term in found.find("the dog")] == ["der Hund"]
+    assert found.find("a cat") == []

@@ -1,0 +1,80 @@
+"""Line breaks in cells, dialogs in cues, plural forms for 0 and segmented targets, as programs write them."""
+
+import json
+
+import pytest
+from fake_models import capitals, same, texts_of_file, translated_file
+from test_several_sheets import X, office
+
+from nmt_cli.documents.document import ReadOptions
+
+CUE = "1\n00:00:01,000 --> 00:00:03,000\n{}\n"
+
+
+def workbook(string: str) -> bytes:
+    kinds = {"xl/worksheets/a.xml": "spreadsheetml.worksheet", "xl/sharedStrings.xml": "spreadsheetml.sharedStrings"}
+    cell = '<c r="A1" t="s"><v>0</v></c>'
+    members = {
+        "xl/sharedStrings.xml": f"<sst {X}><si>{string}</si></sst>",
+        "xl/worksheets/a.xml": f"<worksheet {X}><sheetData><row>{cell}</row></sheetData></worksheet>",
+    }
+    return office(kinds, members)
+
+
+@pytest.mark.parametrize(
+    ("string", "texts"),
+    [
+        ("<t>a street 5\nDog town\n\nUSA</t>", ["a street 5", "Dog town", "USA"]),
+        ("<t>one dog_x000D_\ntwo dogs</t>", ["one dog", "two dogs"]),
+        ("<t>one&#10;two\tthree</t>", ["one", "two", "three"]),
+        ("<r><t>one\ntwo </t></r><r><rPr><b/></rPr><t>three</t></r>", ["one", "two three"]),
+        ("<t>one</t>", ["one"]),
+    ],
+)
+def test_line_breaks_and_tabs_in_cells_stay(string: str, texts: list[str]) -> None:
+    data = workbook(string)
+    assert texts_of_file("xlsx", data) == texts
+    assert translated_file("xlsx", data, same) == data
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("- ¿Qué pasa?", "- Nada."), ("-¡Hola!", "-Buenos días."), ("- [laughs]", "- Stop it."),
+        ("- (sighs) Dog.", "- Stop."),
+        ("- 20 dollars.", "- Too much."), ("- ...and.", "- Yes."), ("- $5 each.", "- OK."), ("– „Ja“", "– Nein."),
+        ("— «Да»", "— Нет."), ("- ♪ La ♪", "- Stop."),
+    ],
+)  # fmt: skip
+def test_two_speakers_stay_on_two_lines(first: str, second: str) -> None:
+    data = CUE.format(f"{first}\n{second}").encode()
+    assert len(texts_of_file("srt", data)) == 2
+    assert translated_file("srt", data, same) == data
+
+
+@pytest.mark.parametrize("text", ["a well-\nknown dog", "5 - 3 is\n-2 dogs", "Tuesday\n-5 degrees"])
+def test_a_hyphen_or_minus_begins_no_speech(text: str) -> None:
+    assert len(texts_of_file("srt", CUE.format(text).encode())) == 1
+
+
+def test_messages_for_zero_stay_in_languages_without_the_category() -> None:
+    texts = {"item_zero": "No items", "item_one": "one item", "item_other": "{{count}} items"}
+    out = json.loads(translated_file("json", json.dumps(texts).encode(), capitals, ReadOptions(language="de")))
+    assert out == {"item_zero": "NO ITEMS", "item_one": "ONE ITEM", "item_other": "{{count}} ITEMS"}
+    arb = {"@@locale": "en", "n": "{count, plural, zero{No dogs} one{a dog} two{both dogs} other{dogs}}"}
+    out = json.loads(translated_file("arb", json.dumps(arb).encode(), capitals, ReadOptions(language="de")))
+    assert out["n"] == "{count, plural, zero{NO DOGS} one{A DOG} other{DOGS}}"
+
+
+@pytest.mark.parametrize(
+    ("target", "done"),
+    [
+        ('<mrk mtype="seg" mid="1"/>', False), ('<mrk mtype="seg" mid="1"></mrk> <g id="1"></g>', False), ("", False),
+        ('<mrk mtype="seg" mid="1">der Hund</mrk>', True), ("der Hund", True),
+    ],
+)  # fmt: skip
+def test_a_target_of_empty_markup_is_translated(target: str, done: bool) -> None:
+    unit = f'<trans-unit id="1"><source>a dog</source><target>{target}</target></trans-unit>'
+    head = '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">'
+    file = f'{head}<file original="a" source-language="en" datatype="x"><body>{unit}</body></file></xliff>'
+    assert texts_of_file("xliff", file.encode()) == ([] if done else ["a dog"])

@@ -1,0 +1,69 @@
+"""Models that name one language differently, scripts of Chinese, and detected languages without a model."""
+
+import asyncio
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+pytest.importorskip("starlette")
+
+from nmt_cli.serving import server
+from nmt_cli.serving.fields import Refusal
+from nmt_cli.serving.language_routes import ServedModel
+from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.pool import ModelPool
+from nmt_cli.serving.server import ServeOptions
+from nmt_cli.serving.service import Service
+from nmt_cli.system.errors import UsageError
+
+
+def service_of(*pairs: str) -> Service:
+    models = [ServedModel(Mock(), *pair.split(">")) for pair in pairs]
+    return Service(ModelPool(models, Metrics(), queue=1), Metrics())
+
+
+@pytest.mark.parametrize(
+    ("pair", "route"),
+    [
+        (("en", "de"), "en-de"), (("en", "fr"), "eng-fr"), (("en", "es"), "en_US-es"), (("eng", "de"), "en-de"),
+        (("en-US", "fr"), "eng-fr"), (("de", "en"), "deu-eng"), (("de", "fr"), "deu-eng-fr"),
+    ],
+)  # fmt: skip
+def test_models_with_different_codes_of_a_language_are_found(pair: tuple[str, str], route: str) -> None:
+    pool = service_of("en>de", "eng>fr", "en-US>es", "deu>eng").pool
+    assert pool.find(*pair).name == route
+
+
+def test_an_exact_target_has_priority() -> None:
+    pool = service_of("en>zh-Hant", "en>de", "de>zh-Hans", "zh-Hans>en").pool
+    assert pool.find("en", "zh-Hans").name == "en-de-zh_Hans"
+    assert pool.find("en", "zh-Hant").name == "en-zh_Hant"
+    with pytest.raises(Refusal, match="fr is not supported"):
+        pool.find("en", "fr")
+
+
+def test_one_script_of_chinese_is_translated_into_the_other() -> None:
+    service = service_of("zh-Hans>en", "en>zh-Hant")
+    assert not service.needs_no_translation("zh", "zt")
+    assert not service.needs_no_translation("zh-CN", "zh-TW")
+    assert service.needs_no_translation("en", "en-GB")
+    assert service.needs_no_translation("zh", "zh-Hans")
+
+
+def test_a_certainly_detected_language_is_not_replaced_by_one_with_a_model() -> None:
+    service = service_of("en>de", "en>fr")
+
+    def found(*detected: tuple[str, int]) -> Any:
+        service.detector.detect = Mock(return_value=list(detected))
+        return asyncio.run(service.source_language(["x"], "auto", "fr"))
+
+    assert found(("de", 100), ("en", 0)) == ("de", 100)  # `find` then refuses
+    assert found(("de", 55), ("en", 45)) == ("en", 45)
+    assert found(("en", 100), ("de", 0)) == ("en", 100)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), float("nan")])
+def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
+    with pytest.raises(UsageError, match=r"--timeout must be a number of seconds, not (inf|nan)"):
+        server.serve(ServeOptions(models=(), timeout=timeout))
