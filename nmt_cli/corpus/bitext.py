@@ -123,4 +123,5 @@ def _columns(entry: TextSource, languages: tuple[str, str], *, named: bool) -> C
         numbers = {name.isdecimal() for name in [*names, *([entry.score] if entry.score else [])]}
         if wrong or len(numbers) > 1:
             raise UsageError("corpus.sources: columns and score must be all names, or all numbers from 1 on")
-    return Columns(names[0], names[1], entry.score)
+    chosen = named or bool(entry.columns or entry.score)
+    return Columns(names[0], names[1], entry.score, None if chosen else languages)

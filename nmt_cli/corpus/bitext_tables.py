@@ -9,16 +9,17 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
 from nmt_cli.system.errors import DataError
 
+Read = TypeVar("Read")
 ROWS = 40  # parquet rows read at once; few, because rows that compress well may be large in memory
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # maximum characters of a CSV field
 _FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
@@ -32,6 +33,16 @@ class Columns:
     src: str
     tgt: str
     score: str | None = None
+    # The language codes, if no columns were chosen. A header with both codes then names the columns.
+    languages: tuple[str, str] | None = None
+
+    def of_header(self, cells: Sequence[str]) -> "Columns":
+        """Return the columns that the first row of a table names by language codes, or these columns."""
+        codes = [cell.strip().lower() for cell in cells]
+        if not self.languages or not all(codes.count(code.lower()) == 1 for code in self.languages):
+            return self
+        src, tgt = (cells[codes.index(code.lower())].strip() for code in self.languages)
+        return Columns(src, tgt)
 
     @property
     def names(self) -> list[str]:
@@ -40,8 +51,11 @@ class Columns:
 
 def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
     """Return the rows of a TSV file. Quotes are ordinary characters. Column names refer to a header in line 1."""
-    lines = lines_of(file)
-    indices = _indices(columns, lambda: [cell.decode(errors="replace") for cell in _cells(next(lines, b""))], path)
+    first, lines = _peeked(lines_of(file), columns)
+    header = [cell.decode(errors="replace") for line in first for cell in _cells(line)]
+    columns = columns.of_header(header)
+    lines = itertools.chain(first, lines) if _numbered(columns) else lines
+    indices = _indices(columns, header, path)
     return RawRows(_numbered_lines(lines, 1 + (not _numbered(columns))), partial(_parse_tsv, path, indices))
 
 
@@ -63,8 +77,11 @@ def _parse_tsv(path: Path, indices: list[int], number: int, line: bytes | None) 
 
 def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
     """Return the rows of a CSV file. Cells may be quoted. Columns given by name need a header row."""
-    rows = _csv_rows(file, path)
-    indices = _indices(columns, lambda: _csv_cells(next(rows, (1, 1, 0, [b""]))[3]), path)
+    first, rows = _peeked(_csv_rows(file, path), columns)
+    header = [cell for row in first for cell in _csv_cells(row[3])]
+    columns = columns.of_header(header)
+    rows = itertools.chain(first, rows) if _numbered(columns) else rows
+    indices = _indices(columns, header, path)
     return RawRows(rows, partial(_parse_csv, path, indices))
 
 
@@ -206,11 +223,17 @@ def _numbered(columns: Columns) -> bool:
     return all(name.isdecimal() for name in columns.names)
 
 
-def _indices(columns: Columns, header: Callable[[], Sequence[str]], path: Path) -> list[int]:
-    """Return the position of each column. Call `header` only if the columns are given by name."""
+def _peeked(rows: Iterator[Read], columns: Columns) -> tuple[list[Read], Iterator[Read]]:
+    """Return the first row in a list, if it may be a header and is not empty, and the other rows."""
+    may_be_header = columns.languages or not _numbered(columns)
+    return list(itertools.islice(rows, 1)) if may_be_header else [], rows
+
+
+def _indices(columns: Columns, header: Sequence[str], path: Path) -> list[int]:
+    """Return the position of each column. `header` has the names of the columns, if they are given by name."""
     if _numbered(columns):
         return [max(0, int(name) - 1) for name in columns.names]
-    names = [name.strip() for name in header()]
+    names = [name.strip() for name in header]
     for name in columns.names:
         if name not in names:
             known = ", ".join(names)[:100]

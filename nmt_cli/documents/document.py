@@ -1,11 +1,17 @@
 """The documents that the `read` functions of all formats return, and the options of these functions."""
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
 from nmt_cli.documents.kept import Kept
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts, render, segments_of
+
+BEGINNING = 4096  # number of characters at the start of a file that may declare its format or encoding
+_ENCODING = re.compile(
+    r"(\A\s*<\?xml\b[^<>]*?\sencoding=[\"']|<meta\b[^<>]*?\bcharset=[\"']?)(?!utf-8\b)[\w.:-]+", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Document:
     """
 
     mark = ""  # the byte order mark of the file, if any
+    declares_encoding = False  # whether the format is XML or HTML, which may name the encoding of the file
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
@@ -55,5 +62,8 @@ class Document:
         return render(self.parts)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the translated file."""
-        return (self.mark + self.write()).encode()
+        """Return the content of the translated file, in UTF-8. If a declared encoding is wrong now, declare UTF-8."""
+        text = self.write()
+        if self.declares_encoding and not text.isascii():
+            text = _ENCODING.sub(r"\g<1>UTF-8", text[:BEGINNING]) + text[BEGINNING:]
+        return (self.mark + text).encode()

@@ -32,6 +32,7 @@ class Format:
         mark = "\ufeff" if text.startswith("\ufeff") else ""
         document = module.read(text.removeprefix(mark), options)
         document.mark = mark
+        document.declares_encoding = self.name in _DECLARING
         return document
 
     def _decoded(self, data: bytes) -> str:
@@ -46,6 +47,7 @@ class Format:
 
 
 _BEGINNING = 4096  # number of bytes at the start of a file in which to look for a marker
+_DECLARING = {"html", "xml", "xliff", "android", "stringsdict", "resx", "qt"}  # formats that may declare an encoding
 
 _ALL = (
     Format("html", "html", (".html", ".htm")),

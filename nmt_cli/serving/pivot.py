@@ -90,11 +90,14 @@ def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], mode
     """Find the terms in each sentence. Key them by its translation in `texts`, which is the input of the last model."""
     by_text = dict[str, list[Term]]()
     any_case = Terms([replace(term, any_case=True) for term in terms.terms])
+    originals = dict(zip(any_case.terms, terms.terms, strict=True))
     for sentence, text in zip(sentences, texts, strict=True):
         key = letter_case.lower(normalize(visible(model.prefix + text)), model.source)
         own = by_text.setdefault(key, [])
         source = normalize(visible(sentence))
-        found = (any_case if unusual(source) else terms).find(source)  # the first model converts capitals
+        found = terms.find(source)
+        if unusual(source):  # the first model converts capitals
+            found = [originals[term] for term in any_case.find(source)]
         own += [term for term in found if term not in own]
     return SentenceTerms(by_text, model.source)
 

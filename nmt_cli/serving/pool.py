@@ -112,16 +112,17 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         for code in (source, target):
             if match(code, self.languages) is None:
                 raise Refusal(400, f"{code[:40]} is not supported")
-        # Models may name one language differently, such as en, eng and en-US. The codes of the request have priority.
+        # Models may name one language differently, such as en, eng and en-US. The code of the request has priority. So
+        # does a target in the script of the request, even if another script needs fewer models.
         same = [code for code in self.sources if is_same(code, source)]
         same.sort(key=lambda code: folded(code) != folded(source))
         from_codes = same or [match(source, self.sources) or ""]
-        exact = {(one, code) for one in from_codes for code in self.targets(one) if folded(code) == folded(target)}
-        for known in (self._direct, self._targets):
-            for from_code in from_codes:
-                codes = [code for code in known.get(from_code, []) if not exact or (from_code, code) in exact]
-                if to_code := match(target, codes):
-                    return self.routes[from_code, to_code]
+        for fits in (is_same, lambda *_: True):
+            for known in (self._direct, self._targets):
+                for from_code in from_codes:
+                    codes = [code for code in known.get(from_code, []) if fits(code, target)]
+                    if to_code := match(target, codes):
+                        return self.routes[from_code, to_code]
         raise Refusal(400, f"{target[:40]} is not available as a target language from {source[:40]}")
 
     @contextlib.contextmanager

@@ -305,7 +305,7 @@ class Service:
     def needs_no_translation(self, source: str, target: str) -> bool:
         """Return whether both languages are the same and no model translates between their variants."""
         first, second = (match(code, self.pool.languages) for code in (source, target))
-        if first is None or second is None or not is_same(first, second):
+        if first is None or second is None or not (is_same(source, target) and is_same(first, second)):
             return False
         return not any((model.source, model.target) == (first, second) for model in self.pool.models)
 

@@ -9,6 +9,7 @@ import pytest
 from texts import bitext_rows, bitext_section
 
 from nmt_cli.corpus import bitext, bitext_tables, opening, readers
+from nmt_cli.recipe import loading
 from nmt_cli.system.errors import DataError, MissingError, UsageError
 
 SCORED = {"columns": ["1", "2"], "score": "3"}
@@ -29,7 +30,8 @@ def test_tables_may_have_windows_line_ends(tmp_path: Path) -> None:
     for name, between in (("a.tsv", b"\t"), ("a.csv", b",")):
         data = b"\r\n".join(between.join(row) for row in ((b"en", b"de"), (b"a", b"A"), (b"b", b"B"))) + b"\r\n"
         assert bitext_rows(tmp_path / name, data, columns=["en", "de"]) == [(b"a", b"A", None), (b"b", b"B", None)]
-        assert bitext_rows(tmp_path / name, data)[0] == (b"en", b"de", None), "numbered columns have no header"
+        rows = bitext_rows(tmp_path / name, data, columns=["1", "2"])
+        assert rows[0] == (b"en", b"de", None), "numbered columns have no header"
 
 
 def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path) -> None:
@@ -189,3 +191,39 @@ def test_an_archive_with_a_wrong_offset_is_corrupt(tmp_path: Path) -> None:
     data[-6:-2] = (offset + 1000).to_bytes(4, "little")
     with pytest.raises(DataError, match=r"a\.zip is truncated or corrupt: .*\. Download it again"):
         bitext_rows(tmp_path / "a.zip", bytes(data))
+
+
+@pytest.mark.parametrize(("suffix", "separator"), [("csv", ","), ("tsv", "\t")])
+@pytest.mark.parametrize(
+    ("header", "rows", "pairs"),
+    [
+        ("id,EN,de", ["0,a dog,ein Hund", "1,b,c"], [("a dog", "ein Hund"), ("b", "c")]),
+        ("de, en ", ["ein Hund,a dog"], [("a dog", "ein Hund")]),
+        ("english,german", ["a dog,ein Hund"], [("english", "german"), ("a dog", "ein Hund")]),
+        ("en,en,de", ["a dog,ein Hund,x"], [("en", "en"), ("a dog", "ein Hund")]),
+        ("en", ["a,b"], [("en", ""), ("a", "b")]),
+        ("", ["a,b"], [("", ""), ("a", "b")]),
+    ],
+)
+def test_a_header_with_both_language_codes_names_the_columns(
+    tmp_path: Path, suffix: str, separator: str, header: str, rows: list[str], pairs: list[tuple[str, str]]
+) -> None:
+    lines = "".join(f"{line}\n" for line in [header, *rows]).replace(",", separator)
+    (tmp_path / f"a.{suffix}").write_text(lines)
+    entry = {"files": [str(tmp_path / f"a.{suffix}")]}
+    corpus = loading.from_plain({"corpus": {"name": "o", "src": "en", "tgt": "de", "sources": [entry]}}, "test").corpus
+    found = [pair for chunk in bitext.read_source(corpus, 0, {}) for pair in zip(chunk.src, chunk.tgt, strict=True)]
+    decoded = [tuple((side or b"").decode() for side in pair) for pair in found]
+    assert decoded == pairs
+
+
+def test_chosen_columns_are_not_those_of_the_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("de,en\nein Hund,a dog\n")
+    entry = {"files": [str(tmp_path / "a.csv")], "columns": ["1", "2"]}
+    corpus = loading.from_plain({"corpus": {"name": "o", "src": "en", "tgt": "de", "sources": [entry]}}, "test").corpus
+    [chunk] = bitext.read_source(corpus, 0, {})
+    assert chunk.src[0] == b"de"
+    (tmp_path / "a.csv").write_text("")
+    entry.pop("columns")
+    corpus = loading.from_plain({"corpus": {"name": "o", "src": "en", "tgt": "de", "sources": [entry]}}, "test").corpus
+    assert [len(chunk.src) for chunk in bitext.read_source(corpus, 0, {})] in ([], [0])

@@ -7,6 +7,7 @@ from fake_models import capitals, same, texts_of_file, translated_file
 from test_several_sheets import X, office
 
 from nmt_cli.documents.document import ReadOptions
+from nmt_cli.documents.placement import Aligned
 
 CUE = "1\n00:00:01,000 --> 00:00:03,000\n{}\n"
 
@@ -78,3 +79,24 @@ def test_a_target_of_empty_markup_is_translated(target: str, done: bool) -> None
     head = '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">'
     file = f'{head}<file original="a" source-language="en" datatype="x"><body>{unit}</body></file></xliff>'
     assert texts_of_file("xliff", file.encode()) == ([] if done else ["a dog"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        ("html", '<meta charset="iso-8859-1"><p>dog', '<meta charset="UTF-8"><p>HÜND'),
+        ("html", "<meta content='x; charset=windows-1252'><p>dog", "<meta content='x; charset=UTF-8'><p>HÜND"),
+        ("html", '<meta charset="utf-8"><p>dog', '<meta charset="utf-8"><p>HÜND'),
+        (
+            "xml",
+            '<?xml version="1.0" encoding="us-ascii"?><a>dog</a>',
+            '<?xml version="1.0" encoding="UTF-8"?><a>HÜND</a>',
+        ),
+        ("md", '<meta charset="iso-8859-1">\n\ndog\n', '<meta charset="iso-8859-1">\n\nHÜND\n'),
+    ],
+)
+def test_a_declared_encoding_is_that_of_the_output(kind: str, before: str, after: str) -> None:
+    """An unchanged file keeps its declaration."""
+    data = before.encode()
+    assert translated_file(kind, data, lambda text: Aligned(text.replace("dog", "HÜND"), [])).decode() == after
+    assert translated_file(kind, data, same) == data
