@@ -216,7 +216,7 @@ def clean_chunk(
             src, tgt = tgt, src
         if reason := reason or unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # whatever its tag
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # with any tag
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)

@@ -8,7 +8,7 @@ from nmt_cli.documents.kept import Kept
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts, render, segments_of
 
-BEGINNING = 4096  # number of characters at the start of a file that may declare its format or encoding
+_HEAD = 4096  # number of characters at the start of a file in which its encoding may be declared
 _ENCODING = re.compile(
     r"(\A\s*<\?xml\b[^<>]*?\sencoding=[\"']|<meta\b[^<>]*?\bcharset=[\"']?)(?!utf-8\b)[\w.:-]+", re.IGNORECASE
 )
@@ -65,5 +65,5 @@ class Document:
         """Return the content of the translated file, in UTF-8. If a declared encoding is wrong now, declare UTF-8."""
         text = self.write()
         if self.declares_encoding and not text.isascii():
-            text = _ENCODING.sub(r"\g<1>UTF-8", text[:BEGINNING]) + text[BEGINNING:]
+            text = _ENCODING.sub(r"\g<1>UTF-8", text[:_HEAD]) + text[_HEAD:]
         return (self.mark + text).encode()

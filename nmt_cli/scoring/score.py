@@ -116,12 +116,8 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
     if options.language is not None and not is_language(options.language):
         raise UsageError(f"--language {options.language[:40]!r} is not a language code, such as de, zh or pt-BR")
     read = (options.hypothesis, *options.references, options.source, options.baseline, options.terms)
-    if (
-        (out := options.segments)
-        and out.exists()
-        and any(each and each.exists() and each.samefile(out) for each in read)
-    ):
-        raise OutputError(f"{out} is also an input. Choose another --segments")
+    if options.segments and artefact.is_one_of(options.segments, read):
+        raise OutputError(f"{options.segments} is also an input. Choose another --segments")
     if options.terms and not (options.source or options.test_set or options.corpus):
         raise UsageError("--terms needs the source. Add --source FILE")
     if options.robust and (other := {"comet", "brackets"} & {*options.metrics}):

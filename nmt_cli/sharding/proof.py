@@ -10,6 +10,7 @@ from nmt_cli.sharding.bucket import is_url
 from nmt_cli.sharding.job import Job, Sidecar
 from nmt_cli.sharding.store import Directory, Store, store_of
 from nmt_cli.sharding.units import BLOCK, Reader, Unit
+from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, OutputError, UsageError
 
 MISSING = "not translated"
@@ -62,7 +63,7 @@ def _check_replaceable(store: Store, name: str, job: Job) -> None:
     """Raise OutputError if an output would replace an input, or something that is not a file."""
     if not isinstance(store, Directory) or not (target := store.path / name).exists():
         return
-    if any(not is_url(file.place) and target.samefile(file.place) for file in job.files):
+    if artefact.is_one_of(target, (Path(file.place) for file in job.files if not is_url(file.place))):
         raise OutputError(f"{target} is also the input. Choose another --output")
     if not target.is_file() and not target.is_dir():
         raise OutputError(f"{target} is not a file. Choose another --output")

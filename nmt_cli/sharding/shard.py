@@ -72,7 +72,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
         tasks = count or numbers.get(array[2], 0)
         if not tasks:
             raise UsageError(f"{array[0]} is set, but the number of tasks N is not. Pass --shard auto/N")
-        # N consecutive task numbers have different remainders, whatever the first number is.
+        # N consecutive task numbers have different remainders, also if the first number is not 0 or 1.
         task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
     elif ranks > 1 or count:
         ranks = count or ranks

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,11 @@ def beside(path: Path, before: str, after: str = "") -> Path:
 
 def temporary(path: Path) -> Path:
     return beside(path, ".tmp-nmt-", f"-{HOST}-{os.getpid()}-{os.urandom(8).hex()}")
+
+
+def is_one_of(file: Path, others: Iterable[Path | None]) -> bool:
+    """Return whether a file exists and is the same file as one of the others, also by a link."""
+    return file.exists() and any(each and each.exists() and each.samefile(file) for each in others)
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -1,6 +1,6 @@
 """Correct typos in source text before it is translated, with the words of the training text.
 
-A word that occurs in the training text is never changed. Any other word is replaced by the most frequent training word
+A word with a count is never changed. Any other word is replaced by the most frequent training word
 that differs by one slip of the fingers. If there is none, it is replaced by the most frequent training word that
 differs by any one letter. Names and acronyms stay unchanged, because only lowercase words are corrected. Code,
 addresses and placeholders stay unchanged, because a word must stand alone between spaces and punctuation. The phrases

@@ -139,10 +139,8 @@ def _output_file(options: TranslateOptions) -> Path | None:
         raise OutputError(f"{output} is a directory. Add a file name")
     if output.exists() and not output.is_file():
         return output
-    files = [file.stat() for file in (options.input, options.prefix, options.score_pairs) if file and file.exists()]
-    if options.input is None:
-        files.append(os.fstat(0))
-    if output.exists() and any(os.path.samestat(output.stat(), file) for file in files):
+    is_stdin = options.input is None and output.exists() and os.path.samestat(output.stat(), os.fstat(0))
+    if is_stdin or artefact.is_one_of(output, (options.input, options.prefix, options.score_pairs)):
         raise OutputError(f"{output} is also the input. Choose another --output")
     return Path(os.path.realpath(output))  # keep a link, and replace its target
 

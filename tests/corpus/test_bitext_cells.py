@@ -226,4 +226,4 @@ def test_chosen_columns_are_not_those_of_the_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("")
     entry.pop("columns")
     corpus = loading.from_plain({"corpus": {"name": "o", "src": "en", "tgt": "de", "sources": [entry]}}, "test").corpus
-    assert [len(chunk.src) for chunk in bitext.read_source(corpus, 0, {})] in ([], [0])
+    assert list(bitext.read_source(corpus, 0, {})) == []
