@@ -13,6 +13,7 @@ from nmt_cli.documents.document import Outline
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.service import Service
 from nmt_cli.serving.texts import TextFormat
+from nmt_cli.translation.options import SearchOptions
 
 PREFIXES = "/v2/", "/v3/"
 SPLIT_SENTENCES = "1", "0", "nonewlines"
@@ -52,7 +53,7 @@ async def translate(request: Request) -> JSONResponse:
         spaced=fields.flag("preserve_formatting"),
     )
     show_billed = fields.flag("show_billed_characters")
-    answer = await service.translate(request, texts, (source, target), text_format, terms=terms)
+    answer = await service.translate(request, texts, (source, target), text_format, SearchOptions(terms=terms))
     translations = list[dict[str, object]]()
     for text, [translation, *_] in zip(texts, answer.texts, strict=True):
         item: dict[str, object] = {"detected_source_language": base_of(answer.source).upper(), "text": translation}

@@ -11,6 +11,7 @@ from nmt_cli.serving.files import KINDS
 from nmt_cli.serving.openapi import specification
 from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
 from nmt_cli.serving.texts import TextFormat
+from nmt_cli.translation.options import SearchOptions
 
 FORMATS = "text", "html"
 
@@ -29,9 +30,8 @@ async def translate(request: Request) -> JSONResponse:
     alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
     text_format = TextFormat(fields.choice("format", FORMATS), service.protect)
     case, spelling = (fields.choice(name, ("", "auto", "off")) or None for name in ("case", "spelling"))
-    answer = await service.translate(
-        request, texts, (source, target), text_format, alternatives, case=case, spelling=spelling
-    )
+    options = SearchOptions(n_best=alternatives + 1, case=case, spelling=spelling)
+    answer = await service.translate(request, texts, (source, target), text_format, options)
     content: dict[str, object] = {"translatedText": [each[0] for each in answer.texts]}
     if answer.confidence is not None:
         detected = {"confidence": answer.confidence, "language": answer.source}

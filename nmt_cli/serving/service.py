@@ -13,7 +13,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from nmt_cli.corpus.languages import base_of, is_same, match, name_of
-from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import fields as reader
 from nmt_cli.serving import pivot
@@ -29,7 +28,7 @@ from nmt_cli.serving.pool import ModelPool, while_connected
 from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.serving.work import SHORT_TEXT
 from nmt_cli.system.errors import DataError
-from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.options import MODEL_DEFAULTS, SearchOptions
 
 BYTES_PER_CHARACTER = 12  # maximum bytes of a character that is escaped in JSON or in a form
 BYTES_PER_TEXT = 64  # bytes for the syntax around a text
@@ -200,14 +199,11 @@ class Service:
         texts: Sequence[str],
         pair: tuple[str, str],
         text_format: TextFormat,
-        alternatives: int = 0,
-        terms: Terms | None = None,
-        case: str | None = None,
-        spelling: str | None = None,
+        options: SearchOptions = MODEL_DEFAULTS,
     ) -> Answer:
         """Translate the texts of a request. Refuse with 400 if no model translates between the languages of `pair`.
 
-        The source language may be "auto". See SearchOptions for `case` and `spelling`.
+        The source language may be "auto".
         """
         source, confidence = await self.source_language(texts, *pair)
         if self.needs_no_translation(source, pair[1]):
@@ -215,9 +211,7 @@ class Service:
             return Answer([[text] for text in texts], source, confidence)
         route = self.route(request, source, pair[1])
         text_format = replace(text_format, language=route.target, keep=self.keep)
-        options = SearchOptions(
-            n_best=alternatives + 1, alignments=text_format.marked, terms=terms, case=case, spelling=spelling
-        )
+        options = replace(options, alignments=text_format.marked)
         with self.pool.admit(texts, options):
             await self.charge(request)
             translations = await while_connected(request, self.translate_on(route, texts, text_format, options))
