@@ -1,4 +1,4 @@
-// Compare the products of one level with plain C that does the same arithmetic: `engine_products SHAPES`. Prints the
+// Compare the products of one level with plain C that does the same arithmetic: `engine_products SHAPES SEED`. Prints the
 // levels that this CPU can run, and the number of products with the same bits; exits with 1 at the first difference.
 #include "engine.c"
 
@@ -24,12 +24,13 @@ static float plain(const float *x, const float *w, int64_t size, float bias, int
         if (fabsf(w[i]) > w_top) w_top = fabsf(w[i]);
     }
     if (!eight_bits) return sum;
-    const float steps = positive ? 255 : 127, zero = positive ? 0 : 128, inverse = x_top > 1e-30f ? steps / x_top : 0;
+    const float steps = positive ? HIGHEST : HIGHEST / 2, zero = positive ? 0 : HIGHEST / 2 + 1;
+    const float inverse = x_top > 1e-30f ? steps / x_top : 0;
     const float scale = w_top / 127;
     int64_t products = 0;
     for (int64_t i = 0; i < size; i++) {
         const float byte = x[i] * inverse + (zero + 0.5f);
-        products += (int64_t)(floorf(byte < 255 ? byte : 255) - zero) * (int64_t)rintf(w[i] / scale);
+        products += (int64_t)(floorf(byte < HIGHEST ? byte : HIGHEST) - zero) * (int64_t)rintf(w[i] / scale);
     }
     return (float)products * (scale * (x_top / steps)) + bias;
 }
@@ -71,6 +72,7 @@ static int compare(void) {
 
 int main(int count, char **arguments) {
     const int shapes = count > 1 ? atoi(arguments[1]) : 1;
+    if (count > 2) state = (uint32_t)atoi(arguments[2]);
     printf("%s\n", runnable());
     begin_tiles();
     for (int i = 0; i < shapes; i++)
