@@ -262,16 +262,13 @@ def translate_share(
 
 def part_sizes(stats: cleaning.CleaningStats, corpus: schema.Corpus) -> store.Lengths:
     """Return the number of cleaned pairs in each part of the corpus."""
-    return np.array([stats.kept[part] for part in range(len(part_names(corpus)))])
+    return np.array([stats.kept[part] for part in range(len(corpus.parts))])
 
 
 def part_names(corpus: schema.Corpus) -> list[str]:
     """Return the names of the parts of the training text, in order. Each part can have its own weight in training."""
-    own = [*corpus.train_src, *corpus.mix_src] if corpus.train_src or corpus.sources else [str(corpus.name)]
-    names = [", ".join(own)] if own else []
-    names += [entry.name for entry in corpus.sources if entry.split == "train"]
-    names = names if corpus.real_pairs else []
-    return names + [f"{schema.SYNTHETIC_KINDS[entry.side]} by {entry.model}" for entry in corpus.synthetic]
+    own = [*corpus.train_src, *corpus.mix_src] if corpus.train_src else [str(corpus.name)]
+    return [entry.name if entry else ", ".join(own) for entry in corpus.parts]
 
 
 def with_parts(
@@ -282,9 +279,9 @@ def with_parts(
     first = int(bool(corpus.train_src or not corpus.sources))  # part of the first source
     for chunk in real:
         yield chunk if chunk.source is None else chunk._replace(part=first + trained.index(chunk.source))
-    real_parts = len(part_names(corpus)) - len(corpus.synthetic)
+    real_parts = len(corpus.parts) - len(corpus.synthetic)
     for number, (files, entry) in enumerate(zip(synthetic_files, corpus.synthetic, strict=False), real_parts):
-        section = corpus.of_synthetic(entry)
+        section = corpus.of(entry)
         for chunk in readers.read_files([files], {}):
             yield chunk._replace(part=number, languages=(section.src, section.tgt))
 

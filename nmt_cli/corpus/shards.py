@@ -340,7 +340,7 @@ class _Shard:
             if file.name != artefact.MANIFEST:
                 artefact.write_file(directory / file.name, file.read_bytes())
         vocabularies, flags = stages.load_afresh(directory / "tokenizer.model", self.corpus)
-        left = np.zeros(len(prepare.part_names(self.corpus)), np.int64)
+        left = np.zeros(len(self.corpus.parts), np.int64)
         writers = {name: store.SideWriter(directory, name, size) for name, size in vocabularies.items()}
         types = {name: store.id_type(size) for name, size in vocabularies.items()}
         with writers["src"], writers["tgt"]:

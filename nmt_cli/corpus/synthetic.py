@@ -67,7 +67,7 @@ def make(
     """
     files, stats = list[readers.FilePair](), CleaningStats()
     for number, entry in enumerate(corpus.synthetic):
-        section = corpus.of_synthetic(entry)
+        section = corpus.of(entry)
         check_languages(entry, section)
         real = work / f"real-{number}"
         select_lines(entry, corpus, held_out, train, real, stats)
@@ -93,7 +93,7 @@ def translate_share(
     """
     files = list[Path]()
     for number, entry in enumerate(corpus.synthetic):
-        section = corpus.of_synthetic(entry)
+        section = corpus.of(entry)
         check_languages(entry, section)
         real = work / f"real-{number}"
         select_lines(entry, corpus, held_out, train, real, CleaningStats())
@@ -155,7 +155,7 @@ def select_lines(
             raw_lines = map(moses.converter(getattr(corpus, entry.side)), raw_lines)
         lines = ((raw, corpus.cleaning) for raw in raw_lines)
     else:
-        section = corpus.of_synthetic(entry)
+        section = corpus.of(entry)
         texts = ((chunk, corpus.of_source(chunk.source)) for chunk in train())
         chunks = ((chunk, text.cleaning) for chunk, text in texts if _has_languages(text, section))
         lines = ((raw, settings) for chunk, settings in chunks for raw in getattr(chunk, entry.side))

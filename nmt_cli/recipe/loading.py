@@ -192,9 +192,7 @@ def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> R
 
 def _weights(corpus: Corpus) -> list[float]:
     """Return the weights of the parts of the corpus, in order, or [] if no entry sets a weight."""
-    own = [None] if corpus.train_src or not corpus.sources else []
-    real = [*own, *(entry.weight for entry in corpus.sources if entry.split == "train")] if corpus.real_pairs else []
-    given = [*real, *(entry.weight for entry in corpus.synthetic)]
+    given = [getattr(entry, "weight", None) for entry in corpus.parts]
     if all(weight is None for weight in given):
         return []
     return [1.0 if weight is None else weight for weight in given]
@@ -202,9 +200,7 @@ def _weights(corpus: Corpus) -> list[float]:
 
 def _augment(corpus: Corpus) -> list[Augment]:
     """Return the augmentation of the parts of the corpus, in order, or [] if no entry sets an augmentation."""
-    own = [None] if corpus.train_src or not corpus.sources else []
-    real = [*own, *(entry.augment for entry in corpus.sources if entry.split == "train")] if corpus.real_pairs else []
-    given = [*real, *(None for _ in corpus.synthetic)]
+    given = [getattr(entry, "augment", None) for entry in corpus.parts]
     if all(augment is None for augment in given):
         return []
     return [augment or corpus.augment for augment in given]

@@ -10,21 +10,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from nmt_cli.recipe import limits
 from nmt_cli.recipe.cleaning import Cleaning, Filters
-from nmt_cli.recipe.limits import (
-    ALPHA,
-    BEAM,
-    EXTRA_LENGTH,
-    HEAD_SIZE,
-    HEADS,
-    INNER_WIDTH,
-    LAYERS,
-    LENGTH,
-    WIDTH,
-)
 from nmt_cli.recipe.named import NAMED_CORPORA
 from nmt_cli.recipe.section import LOCAL, MAY_CHANGE, NO_POLICY, OPERATION, TRAINED, UNPUBLISHED, Policy, Section, Share
 from nmt_cli.recipe.text_source import Augment, TextSource, Weight
+
+
+def within(limit: limits.Range, default: Any, description: str) -> Any:
+    """Return a setting whose value is within a range."""
+    return Field(default, ge=limit.low, le=limit.high, description=description)
 
 
 class Tokenizer(Section):  # the joint SentencePiece BPE model
@@ -42,9 +37,14 @@ class Synthetic(Section):  # real text in one language, which a model translates
     tgt: str | None = Field(None, description="target language code of the pairs; null: corpus.tgt")
     model: str | None = Field(None, description="model directory to translate with; null: training.teacher")
     tag: str = Field("", pattern="^[a-z0-9]*$", description="token before the source, such as bt; empty: none")
-    beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size of the model's search")
+    beam: int = within(limits.BEAM, 4, "beam size of the model's search")
     sampling: bool = Field(False, description="sample from the model's probabilities instead of searching")
     weight: Weight | None = Field(None, description="weight of this text, as in training.weights; null: 1")
+
+    @property
+    def name(self) -> str:
+        """The name of this text in messages and manifests."""
+        return f"{SYNTHETIC_KINDS[self.side]} by {self.model}"
 
 
 SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side of the real text
@@ -119,7 +119,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     @property
     def languages(self) -> list[str]:
         """All languages of the text."""
-        sections = [self, *map(self.of_source, range(len(self.sources))), *map(self.of_synthetic, self.synthetic)]
+        sections = map(self.of, [None, *self.sources, *self.synthetic])
         return list(dict.fromkeys(code for section in sections for code in (section.src, section.tgt)))
 
     @property
@@ -130,22 +130,26 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     def of_source(self, index: int | None) -> "Corpus":
         """Return this section with the languages, cleaning and filters of an entry of `sources`."""
-        if index is None:
-            return self
-        entry = self.sources[index]
-        names = "src", "tgt", "cleaning", "filters"
-        return self.model_copy(update={name: getattr(entry, name) or getattr(self, name) for name in names})
+        return self if index is None else self.of(self.sources[index])
 
-    def of_synthetic(self, entry: Synthetic) -> "Corpus":
-        """Return this section with the languages of an entry of `synthetic`."""
-        return self.model_copy(update={"src": entry.src or self.src, "tgt": entry.tgt or self.tgt})
+    def of(self, entry: TextSource | Synthetic | None) -> "Corpus":
+        """Return this section with the languages, cleaning and filters of an entry, or this section for None."""
+        if entry is None:
+            return self
+        names = "src", "tgt", "cleaning", "filters"
+        return self.model_copy(update={name: getattr(entry, name, None) or getattr(self, name) for name in names})
+
+    @property
+    def parts(self) -> list[TextSource | Synthetic | None]:
+        """The entry of each part of the training text, in order. None stands for `train_src` or the named corpus."""
+        own = [None] if self.train_src or not self.sources else []
+        sources = [entry for entry in self.sources if entry.split == "train"]
+        return [*(own + sources if self.real_pairs else []), *self.synthetic]
 
     @property
     def trained(self) -> list["Corpus"]:
         """A copy of this section for each part of the training text, with its languages, cleaning and filters."""
-        own = [self] if self.train_src or not self.sources else []
-        sources = [self.of_source(i) for i, entry in enumerate(self.sources) if entry.split == "train"]
-        return [*(own + sources if self.real_pairs else []), *map(self.of_synthetic, self.synthetic)]
+        return list(map(self.of, self.parts))
 
     @property
     def max_tokens(self) -> int | None:
@@ -169,27 +173,19 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
 
 class Model(Section):  # the Transformer (section 3 of the paper); the defaults are the base model
-    num_layers: int = Field(
-        6, ge=LAYERS.low, le=LAYERS.high, description="layers in the encoder and in the decoder (N)"
-    )
-    encoder_layers: int | None = Field(
-        None, ge=LAYERS.low, le=LAYERS.high, description="layers in the encoder; null: num_layers"
-    )
-    decoder_layers: int | None = Field(
-        None, ge=LAYERS.low, le=LAYERS.high, description="layers in the decoder; null: num_layers"
-    )
-    d_model: int = Field(512, ge=WIDTH.low, le=WIDTH.high, description="width of the residual stream")
-    d_ff: int = Field(
-        2048, ge=INNER_WIDTH.low, le=INNER_WIDTH.high, description="inner width of the feed-forward sub-layers"
-    )
-    num_heads: int = Field(8, ge=HEADS.low, le=HEADS.high, description="attention heads (h)")
-    d_k: int = Field(64, ge=HEAD_SIZE.low, le=HEAD_SIZE.high, description="size of a query or key per head")
-    d_v: int = Field(64, ge=HEAD_SIZE.low, le=HEAD_SIZE.high, description="size of a value per head")
+    num_layers: int = within(limits.LAYERS, 6, "layers in the encoder and in the decoder (N)")
+    encoder_layers: int | None = within(limits.LAYERS, None, "layers in the encoder; null: num_layers")
+    decoder_layers: int | None = within(limits.LAYERS, None, "layers in the decoder; null: num_layers")
+    d_model: int = within(limits.WIDTH, 512, "width of the residual stream")
+    d_ff: int = within(limits.INNER_WIDTH, 2048, "inner width of the feed-forward sub-layers")
+    num_heads: int = within(limits.HEADS, 8, "attention heads (h)")
+    d_k: int = within(limits.HEAD_SIZE, 64, "size of a query or key per head")
+    d_v: int = within(limits.HEAD_SIZE, 64, "size of a value per head")
     dropout: float = Field(0.1, ge=0, le=0.99, description="dropout of sub-layer outputs and embedding sums (P_drop)")
     norm: Literal["post", "pre"] = Field("post", description="layer norm after (paper) or before each sub-layer")
     positions: Literal["sinusoidal", "marian", "learned"] = Field("sinusoidal", description="positional encoding")
-    max_length: Annotated[int, UNPUBLISHED] = Field(
-        1024, ge=LENGTH.low, le=LENGTH.high, description="maximum length of source and target in tokens"
+    max_length: Annotated[int, UNPUBLISHED] = within(
+        limits.LENGTH, 1024, "maximum length of source and target in tokens"
     )
     attention_bias: bool = Field(False, description="biases on query, key, value and output projections")
     output_bias: bool = Field(False, description="a bias on the logits (Marian's models have one, the paper's none)")
@@ -283,11 +279,9 @@ class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for b
 
 
 class Decoding(Section):  # search (section 6.1)
-    beam: int = Field(4, ge=BEAM.low, le=BEAM.high, description="beam size; 1 is greedy search")
-    alpha: float = Field(0.6, ge=ALPHA.low, le=ALPHA.high, description="length penalty ((5 + length) / 6) ^ alpha")
-    extra_length: int = Field(
-        50, ge=EXTRA_LENGTH.low, le=EXTRA_LENGTH.high, description="maximum output tokens beyond the source length"
-    )
+    beam: int = within(limits.BEAM, 4, "beam size; 1 is greedy search")
+    alpha: float = within(limits.ALPHA, 0.6, "length penalty ((5 + length) / 6) ^ alpha")
+    extra_length: int = within(limits.EXTRA_LENGTH, 50, "maximum output tokens beyond the source length")
     split: Annotated[bool, UNPUBLISHED] = Field(
         True, description="split long lines at sentence ends; retry empty or looping output in halves"
     )
