@@ -13,12 +13,13 @@ If several workers translate the same unit, the last sidecar replaces the others
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from nmt_cli import __version__
 from nmt_cli.recipe.limits import Range
@@ -84,13 +85,12 @@ class Failure:
     exit_code: Annotated[int, Range(1, 255)] = 1
 
 
-class States:
+class States(NamedTuple):
     """The sets of units that are finished, have failed or are claimed by a worker. Units are given by number."""
 
-    def __init__(self) -> None:
-        self.done = set[int]()
-        self.failed = set[int]()
-        self.claimed = set[int]()
+    done: set[int]
+    failed: set[int]
+    claimed: set[int]
 
 
 class Job:
@@ -152,7 +152,7 @@ class Job:
 
     def states(self) -> States:
         """Return the states of all units, according to the names of the files in the store."""
-        states = States()
+        states = States(set(), set(), set())
         kinds = {"json": states.done, "failed": states.failed, "claim": states.claimed}
         for folder in range(0, len(self.units), PER_FOLDER):
             for name in self.store.names(_folder(folder)):
@@ -262,8 +262,6 @@ def resume(output: str, files: Sequence[Input]) -> Job:
 
 def summary(path: Path) -> tuple[str, int, int]:
     """Return the SHA-256, the number of bytes and the number of line feeds of a local file."""
-    import hashlib
-
     hashed, size, lines = hashlib.sha256(), 0, 0
     with path.open("rb") as file:
         while block := file.read(units.BLOCK):

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from nmt_cli.corpus.opening import compressing
 from nmt_cli.sharding.bucket import is_url
@@ -16,19 +16,12 @@ from nmt_cli.system.errors import DataError, OutputError, UsageError
 MISSING = "not translated"
 
 
-class Problem(NamedTuple):
-    """Why a unit has no valid result."""
-
-    unit: Unit
-    reason: str
-
-
-def problems(job: Job) -> Iterator[Problem]:
-    """Yield the units without a valid result. Input and output are read once, and all hashes are compared."""
+def problems(job: Job) -> Iterator[tuple[Unit, str]]:
+    """Yield each unit without a valid result, and the reason. Read input and output once, and compare all hashes."""
     with Reader(job.files) as reader:
         for unit in job.units:
             if reason := _problem(job, unit, reader)[1]:
-                yield Problem(unit, reason)
+                yield unit, reason
 
 
 def join(job: Job, output: str | None) -> list[str]:
@@ -113,11 +106,9 @@ def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]
 
 def damage_of(job: Job, unit: Unit, sidecar: Sidecar) -> str:
     """Return a description of the damage to a unit's translated lines, or "" if they match their sidecar."""
-    hashed = hashlib.sha256()
     try:
         with job.open_output(unit, sidecar) as lines:
-            while block := lines.read(BLOCK):
-                hashed.update(block)
+            sha256 = hashlib.file_digest(lines, "sha256").hexdigest()
     except FileNotFoundError:
         return f"{sidecar.output} is missing"
-    return "" if hashed.hexdigest() == sidecar.output_sha256 else f"{sidecar.output} is damaged"
+    return "" if sha256 == sidecar.output_sha256 else f"{sidecar.output} is damaged"

@@ -5,6 +5,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
+import numpy as np
+
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.sharding import inputs
 from nmt_cli.sharding.inputs import Input
@@ -13,7 +15,6 @@ from nmt_cli.system.errors import DataError
 UNIT_LINES = 10_000
 MAX_UNIT_BYTES = 16 << 20  # a unit ends after the line that reaches this size
 BLOCK = 1 << 20
-SCANNED = 256  # bytes: a range this short is searched line by line
 
 
 class Unit(NamedTuple):
@@ -41,38 +42,24 @@ def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
     lines = size = 0
     last = b""
     while block := file.read(BLOCK):
-        start, last = 0, block[-1:]
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
+        start = first = 0  # the first byte and the first line end of the rest of the block
+        last = block[-1:]
         while start < len(block):
-            end = _end(block, start, most_lines - lines, MAX_UNIT_BYTES - size)
-            stop = end or len(block)
-            lines += block.count(b"\n", start, stop)
+            by_lines = first + most_lines - lines - 1
+            by_size = int(np.searchsorted(ends, start + MAX_UNIT_BYTES - size))
+            final = min(by_lines, by_size)  # index of the line end that completes the unit
+            complete = final < len(ends)
+            stop = int(ends[final]) if complete else len(block)
+            lines += min(final + 1, len(ends)) - first
             size += stop - start
             start = stop
-            if end:
+            first = final + 1
+            if complete:
                 yield lines, size
                 lines = size = 0
     if size:
         yield lines + (last != b"\n"), size
-
-
-def _end(block: bytes, start: int, lines: int, size: int) -> int:
-    """Return the offset after the line of a block that completes a unit, or 0 if no line does.
-
-    The unit needs `lines` more lines or `size` more bytes, whichever it reaches first.
-    """
-    end = block.find(b"\n", start + max(size, 1) - 1) + 1
-    if block.count(b"\n", start, end or len(block)) < lines:
-        return end
-    low, high = start, end or len(block)
-    while high - low > SCANNED:  # halve the range in which the last line ends
-        middle = (low + high) // 2
-        if (before := block.count(b"\n", low, middle)) < lines:
-            low, lines = middle, lines - before
-        else:
-            high = middle
-    for _ in range(lines):
-        low = block.index(b"\n", low) + 1
-    return low
 
 
 class Reader(contextlib.AbstractContextManager["Reader"]):

@@ -318,7 +318,7 @@ def test_nothing_is_joined_if_a_later_file_lacks_a_line(
     (tmp_path / "z.en").write_bytes(TEXT)
     work(some_job := begin(tmp_path / "out", file, tmp_path / "z.en"))
     (tmp_path / "out/units/000/0000004.json").unlink()
-    assert [problem.reason for problem in proof.problems(some_job)] == ["not translated"]
+    assert [reason for _, reason in proof.problems(some_job)] == ["not translated"]
     advice = r"z\.en, lines 11 to 20: not translated\. Run nmt translate \.\.\. --check to list all missing"
     for output, place in ((None, tmp_path / "out"), (str(tmp_path / "new"), tmp_path / "new")):
         with pytest.raises(DataError, match=advice):

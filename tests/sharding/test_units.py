@@ -36,7 +36,6 @@ def naive(data: bytes, lines: int, most: int) -> list[tuple[int, int]]:
 def test_units_end_after_lines_or_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = random.Random(3)
     monkeypatch.setattr(units, "MAX_UNIT_BYTES", 60)
-    monkeypatch.setattr(units, "SCANNED", 3)
     for block in (1, 7, 64, 4096):
         monkeypatch.setattr(units, "BLOCK", block)
         for _ in range(60):
