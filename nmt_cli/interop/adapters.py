@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -148,13 +147,6 @@ class CTranslate2(Adapter):
         self.prefix = [prefix] if prefix else []
         self.ids = {name: i for i, name in enumerate(names[1])}
 
-    @classmethod
-    def if_installed(
-        cls, directory: Path, names: Sequence[list[str]], spm: Sequence[bytes], ends_source: bool, prefix: str
-    ) -> "CTranslate2 | None":
-        """Load a model to compute in float32. Return None if CTranslate2 is not installed."""
-        return cls(directory, names, spm, ends_source, "float32", prefix) if find_spec("ctranslate2") else None
-
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
         """See Adapter. Skip lines with a language token, because the SentencePiece model lacks this token."""
         import sentencepiece
@@ -215,12 +207,6 @@ class Marian(Adapter):
         self.vocabularies = vocabularies
         self.names = [[*side] for side in vocabularies]
         self.ids = [{name: i for i, name in enumerate(side)} for side in self.names]
-
-    @classmethod
-    def if_installed(
-        cls, model: Path, vocabularies: list[ForeignIds], norm: str, arrays: Any = None
-    ) -> "Marian | None":
-        return cls(model, vocabularies, norm, arrays) if find_spec("_pymarian") else None
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
         factor = math.ceil(limit / min(map(len, sources)))

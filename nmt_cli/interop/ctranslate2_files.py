@@ -4,6 +4,7 @@ For the meaning of variables see CTranslate2, src/layers/transformer.cc.
 """
 
 import math
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from nmt_cli.interop.ctranslate2_config import (
     shape_of,
 )
 from nmt_cli.interop.ctranslate2_variables import SPECS, check_features, depth, modules, with_current_names
-from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
+from nmt_cli.interop.foreign import ForeignModel, foreign_recipe, sizes_of
 from nmt_cli.interop.formats import BINARY
-from nmt_cli.interop.transformers_marian import permute_d_model, sines_first
+from nmt_cli.interop.transformers_marian import embedding_names, permute_d_model, sines_first
 from nmt_cli.interop.vocabulary import convert_tokenizers, hidden
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError, MissingError, printable
@@ -68,11 +69,9 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
     config = read_config(directory, binary)
     vocabularies = read_vocabularies(directory, binary, config)
     settings, layout = model_settings(binary, vocabularies)
-    settings["source_eos"] = config["add_source_eos"] or has_explicit_eos(binary, config)
-    corpus = {"name": None, "src": "src", "tgt": "tgt"}
-    recipe = foreign_recipe(
-        {"name": directory.resolve().name, "corpus": corpus, **values, "model": settings}, directory
-    )
+    explicit_eos = has_explicit_eos(binary, config)
+    settings["source_eos"] = config["add_source_eos"] or explicit_eos
+    recipe = foreign_recipe({"name": directory.resolve().name, **values, "model": settings}, directory)
     try:
         tensors = convert(binary, recipe.model, vocabularies, config["decoder_start_token"], layout)
     except (RuntimeError, IndexError, ValueError) as error:  # raised by torch and NumPy
@@ -88,8 +87,9 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
     prefix = recipe.decoding.target_prefix
     if prefix:
         tokenizers[-1] = hidden(tokenizers[-1], prefix)
-    explicit = has_explicit_eos(binary, config)
-    adapter = CTranslate2.if_installed(directory, _names(vocabularies), spm, explicit, prefix)
+    adapter = None
+    if find_spec("ctranslate2"):
+        adapter = CTranslate2(directory, _names(vocabularies), spm, explicit_eos, "float32", prefix)
     return ForeignModel(tensors, recipe, tokenizers, [binary.path], adapter, rounding(binary))
 
 
@@ -118,7 +118,7 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
         raise DataError(f"{binary.path} cannot be imported: {UNSUPPORTED} {what}")
     if heads < 1 or d_model % heads:
         raise DataError(f"{binary.path} is damaged: {heads} heads cannot share {d_model} channels")
-    layers = [depth(binary, side) for side in ("encoder", "decoder")]
+    layers = depth(binary, "encoder"), depth(binary, "decoder")
     if not all(layers):
         raise DataError(f"{binary.path} has no layers")
     pre = bool(_same(binary, "pre_norm", 1))
@@ -127,12 +127,8 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
             shape_of(binary, f"{side}/layer_norm/gamma", 1)  # a model without a final norm is refused
     positions, max_length, layout = _positions(binary, d_model)
     sizes = {
-        "num_layers": layers[0],
-        "d_model": d_model,
+        **sizes_of(d_model, heads, layers),
         "d_ff": shape_of(binary, "encoder/layer_0/ffn/linear_0/weight", 2)[0],
-        "num_heads": heads,
-        "d_k": d_model // heads,
-        "d_v": d_model // heads,
         "norm": "pre" if pre else "post",
         "positions": positions,
         "max_length": max_length,
@@ -140,8 +136,6 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
         "activation": ACTIVATIONS[code],
         "output_bias": _has_output_bias(binary, vocabularies.id_maps[1]),
     }
-    if layers[1] != layers[0]:
-        sizes |= {"encoder_layers": layers[0], "decoder_layers": layers[1]}
     parameters = parameter_count(foreign_recipe({"model": sizes}, binary.path).model, max(src_rows, tgt_rows))
     if parameters > MAX_EXPANSION * binary.path.stat().st_size:
         raise DataError(f"{binary.path} cannot be imported: its layers share weights, which nmt does not support")
@@ -254,13 +248,8 @@ def convert(
 
 def _embeddings(binary: Binary, settings: schema.Model, vocabularies: Vocabularies, start: str) -> dict[str, Tensor]:
     result = {}
-    names = {"tgt": "embedding.weight"}
-    if settings.source_vocabulary:
-        names["src"] = "own_embeddings.src.weight"
-    if not settings.tied_output:
-        names["output"] = "own_embeddings.output.weight"
     zero_start = bool(binary.number("decoder/start_from_zero_embedding", 0))
-    for side, name in names.items():
+    for side, name in embedding_names(settings).items():
         matrix = torch.from_numpy(_embedding(binary, side))
         extended = torch.cat([matrix, matrix.new_zeros(1, matrix.shape[1])])
         result[name] = extended[vocabularies.id_maps[side != "src"]]

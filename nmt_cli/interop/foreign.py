@@ -11,6 +11,8 @@ from nmt_cli.recipe import loading, schema
 from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.translation.shortlist import Shortlist
 
+UNNAMED = {"src": "src", "tgt": "tgt"}  # language codes for a model whose files do not name its languages
+
 
 @dataclass(frozen=True)
 class ForeignModel:
@@ -26,9 +28,19 @@ class ForeignModel:
     shortlist: Shortlist | None = None
 
 
+def sizes_of(d_model: int, heads: int, layers: tuple[int, int]) -> dict[str, Any]:
+    """Return the settings of a model whose heads share d_model. `layers` counts those of the encoder and decoder."""
+    sizes = {"num_layers": layers[0], "d_model": d_model, "num_heads": heads}
+    sizes |= {"d_k": d_model // heads, "d_v": d_model // heads}
+    return sizes if layers[0] == layers[1] else {**sizes, "encoder_layers": layers[0], "decoder_layers": layers[1]}
+
+
 def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:
-    """Return a recipe with these settings. Raise DataError if a foreign model exceeds the limits of a recipe."""
+    """Return a recipe with these settings. Raise DataError if a foreign model exceeds the limits of a recipe.
+
+    Unless the values name the languages, they are UNNAMED.
+    """
     try:
-        return loading.from_plain(values, str(source))
+        return loading.from_plain({"corpus": {"name": None, **UNNAMED}, **values}, str(source))
     except UsageError as error:
         raise DataError(f"{error}. Such a model cannot be imported") from None

@@ -12,7 +12,7 @@ from nmt_cli.interop import hub
 from nmt_cli.interop.adapters import Adapter
 from nmt_cli.interop.argos_files import read_argos
 from nmt_cli.interop.ctranslate2_files import read_ctranslate2
-from nmt_cli.interop.foreign import ForeignModel
+from nmt_cli.interop.foreign import UNNAMED, ForeignModel
 from nmt_cli.interop.formats import has_ctranslate2_model, is_argos_package
 from nmt_cli.interop.marian_files import has_marian_model, read_marian
 from nmt_cli.interop.named_models import cache_directory
@@ -28,7 +28,6 @@ from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation import shortlist
 from nmt_cli.translation.translator import Translator
 
-UNNAMED = "src", "tgt"  # language codes for a model whose files do not name its languages
 LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
 # For each format of models, a function that recognizes a path, and the reader. The first match applies. If no format
 # matches, the path is read as a model of transformers.
@@ -78,18 +77,17 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         if found:
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
-    if (corpus.src, corpus.tgt) == UNNAMED:
+    if {"src": corpus.src, "tgt": corpus.tgt} == UNNAMED:
         say("Its files do not name its languages. To set them: nmt import --src CODE --tgt CODE")
     return out
 
 
-def import_cached(name: Path | str, directory: Path | None = None) -> Path:
-    """Return the directory of an imported model. The first call imports the model.
+def import_cached(name: str) -> Path:
+    """Return the cache directory of the model OWNER/NAME or OWNER/NAME@REVISION. The first call imports the model.
 
-    `name` is OWNER/NAME or OWNER/NAME@REVISION on the hub, or a local model with its `directory` in the cache. Later
-    calls do not access the network; remove the directory to import a newer commit.
+    Later calls do not access the network; remove the directory to import a newer commit.
     """
-    directory = directory or cache_directory() / re.sub(r"[/@]+", "--", str(name))
+    directory = cache_directory() / re.sub(r"[/@]+", "--", name)
     if not artefact.present(directory):
         try:
             import_model(name, directory)

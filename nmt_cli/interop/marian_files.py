@@ -7,6 +7,7 @@ Tensors are renamed as in Hugging Face transformers. For the options, see marian
 
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from nmt_cli.engine import layout
 from nmt_cli.interop.adapters import Marian
-from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
+from nmt_cli.interop.foreign import ForeignModel, foreign_recipe, sizes_of
 from nmt_cli.interop.formats import PACKED, PAIR, files_like, is_marian_binary, unpacked_name
 from nmt_cli.interop.marian_binary import read_items
 from nmt_cli.interop.marian_lexicon import read_lexicon
@@ -94,7 +95,7 @@ def read_marian(directory: Path) -> ForeignModel:
     # For the comparison with Marian, write a file with float32 weights. With 8-bit weights, Marian would round the
     # activations. Marian cannot read packed files.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
-    adapter = Marian.if_installed(file, vocabularies, recipe.model.norm, exact)
+    adapter = Marian(file, vocabularies, recipe.model.norm, exact) if find_spec("_pymarian") else None
     lexicons = files_like(directory, "lex.*.bin")
     shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
     note = "Its 8-bit weights were converted to float32 for the comparison." if eight_bits and adapter else ""
@@ -278,17 +279,10 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
 def recipe_of(tensors: dict[str, Tensor], options: Options, vocabularies: list[ForeignIds]) -> schema.Recipe:
     """Return a recipe with the settings of the model."""
     src, tgt, output = (tensors[name] for name in EMBEDDINGS.values())
-    d_model = src.shape[1]
-    heads = int(options["transformer-heads"])
-    encoder_layers = int(options["enc-depth"])
-    decoder_layers = int(options["dec-depth"])
+    layers = int(options["enc-depth"]), int(options["dec-depth"])
     model = {
-        "num_layers": encoder_layers,
-        "d_model": d_model,
+        **sizes_of(src.shape[1], int(options["transformer-heads"]), layers),
         "d_ff": int(options["transformer-dim-ffn"]),
-        "num_heads": heads,
-        "d_k": d_model // heads,
-        "d_v": d_model // heads,
         "dropout": options.get("transformer-dropout", "0"),
         "norm": NORMS[_norms(options)],
         "positions": "marian",
@@ -300,7 +294,4 @@ def recipe_of(tensors: dict[str, Tensor], options: Options, vocabularies: list[F
         "tied_output": torch.equal(tgt, output),
         "decoder_cell": "ssru" if is_recurrent(options) else "attention",
     }
-    if decoder_layers != encoder_layers:
-        model |= {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
-    corpus = {"name": None, "src": "src", "tgt": "tgt"}
-    return foreign_recipe({"name": "marian", "corpus": corpus, "model": model}, OPTIONS)
+    return foreign_recipe({"name": "marian", "model": model}, OPTIONS)

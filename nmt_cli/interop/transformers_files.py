@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nmt_cli.interop import transformers_marian as marian
 from nmt_cli.interop.adapters import OFFLINE, Transformers
-from nmt_cli.interop.foreign import ForeignModel, foreign_recipe
+from nmt_cli.interop.foreign import UNNAMED, ForeignModel, foreign_recipe, sizes_of
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.vocabulary import ForeignIds, convert_tokenizers, in_our_order
 from nmt_cli.storage import artefact
@@ -49,14 +49,10 @@ def read_transformers(directory: Path) -> ForeignModel:
         raise DataError(f"{directory} has no tensor {adapter.missing[0]}")
     tensors = {name: tensor.clone() for name, tensor in adapter.model.state_dict().items()}
     adapter.model.final_logits_bias[0, adapter.pad] = marian.NO_LOGIT  # our model never produces PAD
-    src, tgt = tokenizer_config.get("source_lang"), tokenizer_config.get("target_lang")
-    corpus = {"name": None, "src": src or "src", "tgt": tgt or "tgt"}
-    values = {
-        "name": directory.resolve().name,
-        "corpus": corpus,
-        "model": model_settings(config, tensors, vocabularies),
-    }
-    recipe = foreign_recipe(values, directory)
+    named = {"src": tokenizer_config.get("source_lang"), "tgt": tokenizer_config.get("target_lang")}
+    corpus = {"name": None, **{side: named[side] or UNNAMED[side] for side in UNNAMED}}
+    settings = model_settings(config, tensors, vocabularies)
+    recipe = foreign_recipe({"name": directory.resolve().name, "corpus": corpus, "model": settings}, directory)
     ours = marian.from_transformers(tensors, recipe.model, id_maps, adapter.start, directory)
     return ForeignModel(ours, recipe, tokenizers, files, adapter)
 
@@ -121,13 +117,10 @@ def _check_sizes(directory: Path, config: Any, weight_bytes: int) -> None:
 
 def _sizes(config: Any) -> dict[str, Any]:
     """Return the settings that depend only on config.json."""
-    d_head = config.d_model // config.encoder_attention_heads
+    layers = config.encoder_layers, config.decoder_layers
     sizes = {name: getattr(config, theirs[0]) for name, theirs in marian.CONFIG.items()}
-    sizes |= {"activation": ACTIVATIONS[config.activation_function], "d_k": d_head, "d_v": d_head}
-    sizes["num_layers"] = config.encoder_layers
-    if config.decoder_layers != config.encoder_layers:
-        sizes |= {"encoder_layers": config.encoder_layers, "decoder_layers": config.decoder_layers}
-    return sizes
+    sizes |= sizes_of(config.d_model, config.encoder_attention_heads, layers)
+    return {**sizes, "activation": ACTIVATIONS[config.activation_function]}
 
 
 def read_vocabulary(file: Path, size: int, config: Any) -> ForeignIds:

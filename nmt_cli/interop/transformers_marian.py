@@ -97,7 +97,7 @@ def sines_first(d_model: int) -> Tensor:
     return torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
 
 
-def _embedding_names(settings: schema.Model) -> dict[str, str]:
+def embedding_names(settings: schema.Model) -> dict[str, str]:
     """Return the names of our embedding matrices. A side that is not listed shares the matrix of "tgt"."""
     own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
     return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
@@ -106,7 +106,7 @@ def _embedding_names(settings: schema.Model) -> dict[str, str]:
 def to_transformers(tensors: dict[str, Tensor], settings: schema.Model, id_maps: IdMaps) -> dict[str, Tensor]:
     """Return our weights as transformers stores them, with zeros for biases that our model does not have."""
     permutation = sines_first(settings.d_model)
-    own = _embedding_names(settings)
+    own = embedding_names(settings)
     rows = {side: torch.tensor(id_maps[side != "src"]).argsort() for side in EMBEDDINGS}
     bias = tensors.get("output_bias", torch.zeros(len(id_maps[1])))[rows["tgt"]][None]
     bias[0, id_maps[1][PAD]] = NO_LOGIT
@@ -141,7 +141,7 @@ def _from_transformers(
 ) -> dict[str, Tensor]:
     permutation = sines_first(settings.d_model).argsort()
     result = {}
-    for side, ours in _embedding_names(settings).items():
+    for side, ours in embedding_names(settings).items():
         result[ours] = tensors[EMBEDDINGS[side]].index_select(1, permutation)[id_maps[side != "src"]]
     if settings.output_bias:
         result["output_bias"] = tensors[OUTPUT_BIAS].flatten()[id_maps[1]]
@@ -171,7 +171,7 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
         raise DataError(
             "cannot export: Marian needs sinusoidal positions, and num_heads x d_k and num_heads x d_v must be d_model"
         )
-    if settings.norm == "pre" and len(_embedding_names(settings)) > 1:
+    if settings.norm == "pre" and len(embedding_names(settings)) > 1:
         raise DataError("cannot export: with pre-norm (Pegasus) source, target and output must share one embedding")
     transformers = import_package("transformers")
     with torch.device("meta"):
@@ -211,7 +211,7 @@ def _config(transformers: Any, settings: schema.Model, id_maps: IdMaps) -> Any:
     return transformers.MarianConfig(
         **values,
         decoder_vocab_size=len(ids),
-        share_encoder_decoder_embeddings=len(_embedding_names(settings)) == 1,
+        share_encoder_decoder_embeddings=len(embedding_names(settings)) == 1,
         tie_word_embeddings=settings.tied_output,
     )
 

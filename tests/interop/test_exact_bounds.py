@@ -93,8 +93,9 @@ def test_marian_itself_gets_the_numbers_that_a_file_stands_for(
     if suffix:
         pack(directory, suffix)
     asked = Mock(return_value=object())
-    for adapter in (asked, Mock(return_value=None)):
-        monkeypatch.setattr(marian_files.Marian, "if_installed", adapter)
+    for adapter in (asked, None):
+        monkeypatch.setattr(marian_files, "find_spec", lambda _, adapter=adapter: adapter is asked)
+        monkeypatch.setattr(marian_files, "Marian", adapter)
         found = read_marian(directory)
         compared = "Its 8-bit weights were converted to float32 for the comparison."
         assert found.note == (compared if int8 and adapter is asked else "")

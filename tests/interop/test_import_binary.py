@@ -263,7 +263,7 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
 
 def test_damaged_models_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Or imported, if the damage is to a weight. Nothing of a refused model stays."""
-    monkeypatch.setattr("nmt_cli.interop.adapters.find_spec", lambda _: None)  # Marian need not read them
+    monkeypatch.setattr("nmt_cli.interop.marian_files.find_spec", lambda _: None)  # Marian need not read them
     directory, draw, refused = firefox_directory(tmp_path / "firefox"), random.Random(4), 0
     data = (directory / MODEL).read_bytes()
     for number in range(200):
