@@ -33,7 +33,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError, MissingError, printable
 from nmt_cli.transformer.directory import parameter_count
 from nmt_cli.transformer.model import sinusoids
-from nmt_cli.transformer.weights import check_settings
+from nmt_cli.transformer.weights import check_shapes
 
 OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 uses the names of OpenNMT-tf
 ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
@@ -77,7 +77,7 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
     except (RuntimeError, IndexError, ValueError) as error:  # raised by torch and NumPy
         what = printable(error, 150)
         raise DataError(f"{binary.path} cannot be imported: its variables do not fit together ({what})") from None
-    check_settings(tensors, recipe.model, binary.path)
+    check_shapes(tensors, recipe.model, len(vocabularies.ids[1]), binary.path)
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
             raise DataError(f"{binary.path} is damaged: {name} is not finite")

@@ -12,7 +12,7 @@ import torch
 from nmt_cli import __version__
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import PAD, Tokenizer, copy, normalize
+from nmt_cli.corpus.tokenizer import PAD, copy, normalize
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
 from nmt_cli.interop.argos_export import VERSION, prepare_package, write_archive
 from nmt_cli.interop.argos_package import SENTENCEPIECE, argos_code
@@ -50,7 +50,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
         raise OutputError(f"{out} exists already. Choose another --out")
     loaded = load_model(model)
     recipe = loaded.recipe
-    tokenizer = Tokenizer(loaded.tokenizer_file)
+    tokenizer = loaded.tokenizer
     if target == "hf" and tokenizer.moses:
         raise DataError("cannot export: transformers has no tokenizer for bpe.model. Use --to argos or ctranslate2")
     texts, references = comparison_lines(recipe, file, loaded.directory)
@@ -66,17 +66,17 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     with _place(out, target, recipe, manifest) as stage:
         adapter: Adapter
         if target == "hf":
-            adapter = _write_hf(loaded, tokenizer, penalty, stage, list(lines.values()), references)
+            adapter = _write_hf(loaded, penalty, stage, list(lines.values()), references)
         elif target == "argos":
-            adapter = _write_argos(loaded, tokenizer, penalty, stage, weights)
+            adapter = _write_argos(loaded, penalty, stage, weights)
         else:
-            adapter = _write_ctranslate2(loaded, tokenizer, penalty, stage, weights)
+            adapter = _write_ctranslate2(loaded, penalty, stage, weights)
         say(f"comparing {counted(len(lines), 'translation')}")
         translator = Translator.of(loaded.model, tokenizer, recipe, torch.float32)
         proof, ours, theirs = compare(translator, adapter, lines, exact=weights == "float32")
         if weights != "float32":
             chosen = [references[i] for i in lines] if references else []
-            proof += f" {_bleu_change(tokenizer, recipe, ours, theirs, chosen)}"
+            proof += f" {_bleu_change(loaded, ours, theirs, chosen)}"
         manifest["proof"] = proof
         card = _model_card(loaded, target, out, texts[min(lines)], length, penalty, proof)
         artefact.write_file(stage / "README.md", card.encode())
@@ -118,17 +118,13 @@ def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> t
     return [normalize(line) for line in src[:DEV_LINES]], tgt[:DEV_LINES]
 
 
-def _write_hf(
-    loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, lines: list[str], references: list[str]
-) -> Adapter:
+def _write_hf(loaded: LoadedModel, penalty: float, out: Path, lines: list[str], references: list[str]) -> Adapter:
     adapter = Transformers(out, write_transformers(loaded, penalty, out))
-    adapter.check_tokenizer(tokenizer, lines, [normalize(line) for line in references])
+    adapter.check_tokenizer(loaded.tokenizer, lines, [normalize(line) for line in references])
     return adapter
 
 
-def _write_ctranslate2(
-    loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, quantization: str
-) -> CTranslate2:
+def _write_ctranslate2(loaded: LoadedModel, penalty: float, out: Path, quantization: str) -> CTranslate2:
     from ctranslate2.converters import TransformersConverter
 
     if loaded.model.embedding.weight[PAD].any():
@@ -139,12 +135,12 @@ def _write_ctranslate2(
             raise DataError("cannot export: CTranslate2 converts only Marian models with one vocabulary, not two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
     copy(loaded.tokenizer_file, out / "tokenizer.model")
-    return CTranslate2(out, [tokenizer.vocabulary] * 2)
+    return CTranslate2(out, [loaded.tokenizer.vocabulary] * 2)
 
 
-def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out: Path, quantization: str) -> Adapter:
+def _write_argos(loaded: LoadedModel, penalty: float, out: Path, quantization: str) -> Adapter:
     (out / "model").mkdir()
-    names = _write_ctranslate2(loaded, tokenizer, penalty, out / "model", quantization).names
+    names = _write_ctranslate2(loaded, penalty, out / "model", quantization).names
     corpus = loaded.recipe.corpus
     prefix = loaded.recipe.decoding.target_prefix
     prepare_package(out, corpus.src, corpus.tgt, prefix)
@@ -153,14 +149,13 @@ def _write_argos(loaded: LoadedModel, tokenizer: Tokenizer, penalty: float, out:
     return CTranslate2(out / "model", names, spm, ends_source=False, prefix=prefix)
 
 
-def _bleu_change(
-    tokenizer: Tokenizer, recipe: schema.Recipe, ours: list[TokenIds], theirs: list[TokenIds], references: list[str]
-) -> str:
+def _bleu_change(loaded: LoadedModel, ours: list[TokenIds], theirs: list[TokenIds], references: list[str]) -> str:
     """Return a sentence that tells how quantization changes BLEU. Without references, compare with our output."""
-    before_lines, after_lines = (tokenizer.target.decode([ids[:-1] for ids in side]) for side in (ours, theirs))
+    corpus = loaded.recipe.corpus
+    before_lines, after_lines = (loaded.tokenizer.target.decode([ids[:-1] for ids in side]) for side in (ours, theirs))
     name = "BLEU" if references else "BLEU against the float32 output"
     before, after = (
-        corpus_bleu(lines, references or before_lines, language=recipe.corpus.tgt, tokenized=recipe.corpus.moses)[0]
+        corpus_bleu(lines, references or before_lines, language=corpus.tgt, tokenized=corpus.moses)[0]
         for lines in (before_lines, after_lines)
     )
     return f"{name} changes from {before:.2f} to {after:.2f} ({after - before:+.2f})."

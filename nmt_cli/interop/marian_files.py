@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmt_cli.engine import layout
 from nmt_cli.interop.adapters import Marian
 from nmt_cli.interop.foreign import ForeignModel, foreign_recipe, sizes_of
 from nmt_cli.interop.formats import PACKED, PAIR, files_like, is_marian_binary, unpacked_name
@@ -25,6 +24,7 @@ from nmt_cli.interop.transformers_marian import EMBEDDINGS, OUTPUT_BIAS, from_tr
 from nmt_cli.interop.vocabulary import ForeignIds, convert_tokenizers, in_our_order, read_sentencepiece
 from nmt_cli.recipe import schema, yaml_file
 from nmt_cli.system.errors import DataError, MissingError, UsageError
+from nmt_cli.transformer.weights import check_shapes
 
 OPTIONS = f"{TEXT_PREFIX}model.yml"  # name of the array with the options as YAML
 MAX_LENGTH = 512  # positions; Marian itself has no limit
@@ -89,9 +89,7 @@ def read_marian(directory: Path) -> ForeignModel:
     id_maps = [[*side.values()] for side in vocabularies]
     recipe = _with_pair(recipe_of(tensors, options, vocabularies), file)
     ours = from_transformers(tensors, recipe.model, id_maps, id_maps[1][0], directory)
-    shapes = {name: tuple(tensor.shape) for name, tensor in ours.items()}
-    for difference in layout.differences(shapes, layout.tensor_shapes(recipe.model, len(id_maps[1]))):
-        raise DataError(f"{file} cannot be imported: its options do not fit its tensors ({difference})")
+    check_shapes(ours, recipe.model, len(id_maps[1]), file)
     # For the comparison with Marian, write a file with float32 weights. With 8-bit weights, Marian would round the
     # activations. Marian cannot read packed files.
     exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None

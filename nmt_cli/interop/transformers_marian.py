@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, PAD, UNK, Tokenizer, target_file
+from nmt_cli.corpus.tokenizer import EOS, LANGUAGE, PAD, UNK, target_file
 from nmt_cli.interop.packages import import_package
 from nmt_cli.interop.vocabulary import UNKNOWN, IdMaps
 from nmt_cli.recipe import schema
@@ -159,7 +159,7 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
 
     Returns the foreign id of each token. Raises DataError if neither Marian nor Pegasus can represent the model.
     """
-    settings, tokenizer = loaded.recipe.model, Tokenizer(loaded.tokenizer_file)
+    settings, tokenizer = loaded.recipe.model, loaded.tokenizer
     if settings.decoder_cell != "attention":
         raise DataError(f"cannot export: transformers and CTranslate2 have no {settings.decoder_cell} decoder")
     sides = [side.vocabulary for side in (tokenizer, tokenizer.target)]
@@ -187,7 +187,7 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
             positions = sinusoids(settings.max_length, settings.d_model, "marian")[:, sines_first(settings.d_model)]
             tensors |= {name: positions.clone() for name in POSITIONS}
             save_file(tensors, out / "model.safetensors", {"format": "pt"})
-    _write_tokenizers(loaded, tokenizer, sides, id_maps, out)
+    _write_tokenizers(loaded, sides, id_maps, out)
     return id_maps
 
 
@@ -216,10 +216,9 @@ def _config(transformers: Any, settings: schema.Model, id_maps: IdMaps) -> Any:
     )
 
 
-def _write_tokenizers(
-    loaded: LoadedModel, tokenizer: Tokenizer, sides: list[list[str]], id_maps: IdMaps, out: Path
-) -> None:
+def _write_tokenizers(loaded: LoadedModel, sides: list[list[str]], id_maps: IdMaps, out: Path) -> None:
     """Write the vocabularies, the SentencePiece models and tokenizer_config.json."""
+    tokenizer = loaded.tokenizer
     separate = sides[0] != sides[1]
     names = ("vocab.json", "target_vocab.json")[: 1 + separate]
     for name, tokens, ids in zip(names, sides, id_maps, strict=False):

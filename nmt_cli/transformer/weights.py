@@ -2,7 +2,7 @@
 
 import contextlib
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from nmt_cli.corpus import words
+from nmt_cli.corpus import tokenizer, words
 from nmt_cli.engine import layout
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
@@ -59,19 +59,15 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
     """Replace a model's weights. Raises a DataError that names `source` and the first tensor that does not fit."""
-    check_shapes(tensors, {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}, source)
+    check_shapes(tensors, model.settings, model.vocabulary_size, source)
     model.load_state_dict(tensors, assign=True)
 
 
-def check_shapes(tensors: dict[str, Tensor], expected: Mapping[str, layout.Shape], source: Path) -> None:
-    """Raise a DataError that names `source` if a tensor is missing, unexpected or of the wrong shape."""
-    for difference in layout.differences({name: tuple(tensor.shape) for name, tensor in tensors.items()}, expected):
+def check_shapes(tensors: dict[str, Tensor], settings: schema.Model, vocabulary_size: int, source: Path) -> None:
+    """Raise a DataError that names `source` if tensors do not have the names and shapes that the settings require."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    for difference in layout.differences(shapes, layout.tensor_shapes(settings, vocabulary_size)):
         raise DataError(f"{source} does not fit the model: {difference}")
-
-
-def check_settings(tensors: dict[str, Tensor], settings: schema.Model, source: Path) -> None:
-    """Raise DataError if tensors do not have the shapes that the settings of a model require."""
-    check_shapes(tensors, layout.tensor_shapes(settings, len(tensors["embedding.weight"])), source)
 
 
 class SkipInit(TorchFunctionMode):
@@ -112,9 +108,7 @@ def save_model(
         save_tensors(stage / WEIGHTS, tensors)
         artefact.write_file(stage / MODEL_JSON, model_config.to_json(config))
         artefact.write_file(stage / RECIPE, loading.to_yaml(resolved))
-        artefact.write_file(stage / TOKENIZER, tokenizer_file.read_bytes())
-        if (target := tokenizer_file.with_suffix(".target.model")).is_file():  # a separate tokenizer for target text
-            artefact.write_file(stage / "tokenizer.target.model", target.read_bytes())
+        tokenizer.copy(tokenizer_file, stage / TOKENIZER)
         words.copy(tokenizer_file, stage / TOKENIZER)
 
 
