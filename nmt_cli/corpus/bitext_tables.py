@@ -9,17 +9,16 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
 from nmt_cli.system.errors import DataError
 
-Read = TypeVar("Read")
 ROWS = 40  # parquet rows read at once; few, because rows that compress well may be large in memory
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # maximum characters of a CSV field
 _FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
@@ -51,16 +50,16 @@ class Columns:
 
 def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
     """Return the rows of a TSV file. Quotes are ordinary characters. Column names refer to a header in line 1."""
-    first, lines = _peeked(lines_of(file), columns)
-    header = [cell.decode(errors="replace") for line in first for cell in _cells(line)]
-    columns = columns.of_header(header)
-    lines = itertools.chain(first, lines) if _numbered(columns) else lines
-    indices = _indices(columns, header, path)
-    return RawRows(_numbered_lines(lines, 1 + (not _numbered(columns))), partial(_parse_tsv, path, indices))
+    rows, indices = _table(_numbered_lines(file), _texts, columns, path)
+    return RawRows(rows, partial(_parse_tsv, path, indices))
 
 
-def _numbered_lines(lines: Iterator[bytes | None], first: int) -> Iterator[Piece]:
-    return ((number, 1, len(line or b""), line) for number, line in enumerate(lines, first))
+def _numbered_lines(file: io.BufferedReader) -> Iterator[Piece]:
+    return ((number, 1, len(line or b""), line) for number, line in enumerate(lines_of(file), 1))
+
+
+def _texts(line: bytes | None) -> list[str]:
+    return [cell.decode(errors="replace") for cell in _cells(line)]
 
 
 def _parse_tsv(path: Path, indices: list[int], number: int, line: bytes | None) -> Iterator[Row]:
@@ -77,11 +76,7 @@ def _parse_tsv(path: Path, indices: list[int], number: int, line: bytes | None) 
 
 def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
     """Return the rows of a CSV file. Cells may be quoted. Columns given by name need a header row."""
-    first, rows = _peeked(_csv_rows(file, path), columns)
-    header = [cell for row in first for cell in _csv_cells(row[3])]
-    columns = columns.of_header(header)
-    rows = itertools.chain(first, rows) if _numbered(columns) else rows
-    indices = _indices(columns, header, path)
+    rows, indices = _table(_csv_rows(file, path), _csv_cells, columns, path)
     return RawRows(rows, partial(_parse_csv, path, indices))
 
 
@@ -125,7 +120,7 @@ def _parse_csv(path: Path, indices: list[int], number: int, row: list[bytes]) ->
 
 def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
     """Return the rows of a file with one JSON object per line. A dotted name, such as translation.en, is a path."""
-    rows = (row for row in _numbered_lines(lines_of(file), 1) if row[3] is None or row[3].strip())
+    rows = (row for row in _numbered_lines(file) if row[3] is None or row[3].strip())
     return RawRows(rows, partial(_parse_json, path, columns))
 
 
@@ -223,10 +218,17 @@ def _numbered(columns: Columns) -> bool:
     return all(name.isdecimal() for name in columns.names)
 
 
-def _peeked(rows: Iterator[Read], columns: Columns) -> tuple[list[Read], Iterator[Read]]:
-    """Return the first row in a list, if it may be a header and is not empty, and the other rows."""
-    may_be_header = columns.languages or not _numbered(columns)
-    return list(itertools.islice(rows, 1)) if may_be_header else [], rows
+def _table(
+    rows: Iterator[Piece], cells_of: Callable[[Any], list[str]], columns: Columns, path: Path
+) -> tuple[Iterator[Piece], list[int]]:
+    """Return the rows of a table without its header, if it has one, and the positions of its columns."""
+    may_have_header = columns.languages or not _numbered(columns)
+    first = list(itertools.islice(rows, 1 if may_have_header else 0))
+    header = [cell for *_, content in first for cell in cells_of(content)]
+    columns = columns.of_header(header)
+    if _numbered(columns):
+        rows = itertools.chain(first, rows)
+    return rows, _indices(columns, header, path)
 
 
 def _indices(columns: Columns, header: Sequence[str], path: Path) -> list[int]:

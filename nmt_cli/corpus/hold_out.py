@@ -6,7 +6,7 @@ Therefore, a held-out pair shares neither its source nor its target with the tra
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
@@ -33,17 +33,6 @@ FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
 LARGEST = 10
 
 
-def _cleaned(raw: Sequence[bytes | None], corpus: schema.Corpus) -> tuple[str, str] | None:
-    """Return a raw pair after cleaning, or None if cleaning drops it."""
-    try:
-        src, tgt = (cleaning.repair(line.decode(), corpus.cleaning) for line in raw if line is not None)
-    except ValueError:  # not UTF-8, or too long
-        return None
-    if filters.turns(src, tgt, corpus):
-        src, tgt = tgt, src
-    return None if cleaning.unusable(src, tgt, corpus) else (src, tgt)
-
-
 def _hash(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
 
@@ -55,11 +44,16 @@ def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
     """
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
     section = corpus.of_source(chunk.source)
-    for i, raw in enumerate(zip(chunk.src, chunk.tgt, strict=True)):
-        if not cleaning.has_low_score(corpus, chunk, i) and (pair := _cleaned(raw, section)):
+    for i in range(len(chunk.src)):
+        src, tgt, reason = cleaning.read_pair(section, chunk, i)
+        if reason:
+            continue
+        if filters.turns(src, tgt, section):
+            src, tgt = tgt, src
+        if not cleaning.unusable(src, tgt, section):
             # Folding removes punctuation. If nothing is left, hash the line without folding.
-            folded = (" ".join(near_duplicates.fold(line)) or line for line in pair)
-            hashes[i] = (*map(_hash, folded), _hash("\n".join(pair)))
+            folded = (" ".join(near_duplicates.fold(line)) or line for line in (src, tgt))
+            hashes[i] = (*map(_hash, folded), _hash(f"{src}\n{tgt}"))
     return hashes
 
 

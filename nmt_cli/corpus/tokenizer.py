@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmt_cli.corpus.moses_bpe import MosesBpe, is_moses_file
+from nmt_cli.corpus.moses_bpe import MOST_FIRST, MosesBpe, is_moses_file
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, MissingError
 
@@ -22,8 +22,7 @@ PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, for use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
 LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # target-language token at the beginning of a source
-MOST_FIRST = 2  # maximum number of such tokens: one for the target language, and one for a tag
-_FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
+FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # matches tokens that may continue a word
@@ -45,7 +44,7 @@ def first_tokens(pieces: Sequence[str]) -> int:
 
 def without_first_tokens(line: str) -> str:
     """Remove target-language and tag tokens from the beginning of a source line."""
-    found = _FIRST_TOKENS.match(line)
+    found = FIRST_TOKENS.match(line)
     return line[found.end() :] if found else line
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nmt_cli.corpus import letter_case
 from nmt_cli.corpus.languages import base_of
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.corpus.tokenizer import MOST_FIRST, Tokenizer
+from nmt_cli.corpus.tokenizer import FIRST_TOKENS, Tokenizer
 
 UPPER, TITLE, WORDS = "upper", "title", "words"
 # Minimum words that make a style certain. Fewer words in capitals may be an acronym or a name, and fewer words in title
@@ -35,7 +35,6 @@ NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR 
 """
 ACRONYMS = frozenset(_ACRONYMS.split())
 
-_FIRST_TOKENS = re.compile(rf">>[^<>]+<<(?: ?>>[^<>]+<<){{0,{MOST_FIRST - 1}}}")
 _SPACED = re.compile(r"\S+")
 _LETTERS = re.compile(r"\w+")
 _WORD = re.compile(r"\w+(?:['\u2019]\w+)*")
@@ -142,8 +141,8 @@ class Caser:
         uncertain and `may_ask` is true, the part has both forms, so that the caller can let the model choose.
         """
         spans = list(sentences)
-        head = _FIRST_TOKENS.match(text)
-        front, language = (f"{head[0]} ", self._language(head[0])) if head else ("", self.target)
+        head = FIRST_TOKENS.match(text)
+        front, language = (f"{head[0].rstrip()} ", self._language(head[0])) if head else ("", self.target)
         exact = [match for match in (terms.spans(text) if terms else ()) if not match[0].any_case]
         kept = {form for term, _, _ in exact for form in term.forms}
         fixed = [(start, end) for _, start, end in exact]

@@ -31,14 +31,14 @@ def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None
         copied = _copied(translation.copy)
         alignments = [copied or alignment(tokenizer, translation.parts(rank)) for rank in ranks]
     if form == "jsonl":
-        records = [{name: getattr(hypothesis, name) for name in FIELDS} for hypothesis in hypotheses]
-        for record, words in zip(records, alignments, strict=False):
-            record["alignment"] = words
-        for record, hypothesis in zip(records, hypotheses, strict=True):
-            if translation.terms:
-                record["terms"] = {
-                    term.source: translation.form_of(term, hypothesis.text) for term in translation.terms
-                }
+        records = []
+        for rank, hypothesis in enumerate(hypotheses):
+            record = {name: getattr(hypothesis, name) for name in FIELDS}
+            if alignments:
+                record["alignment"] = alignments[rank]
+            if terms := translation.terms:
+                record["terms"] = {term.source: translation.form_of(term, hypothesis.text) for term in terms}
+            records.append(record)
         mark: dict[str, object] = {"copied": True} if translation.copy else {}
         if translation.case:
             mark["case"] = translation.case
