@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nmt_cli.corpus.tokenizer import PAD
-from nmt_cli.interop.ctranslate2_binary import Binary
+from nmt_cli.interop.ctranslate2_binary import Array, Binary
 from nmt_cli.interop.transformers_marian import NO_LOGIT
 from nmt_cli.interop.vocabulary import SPECIAL, ForeignIds, IdMaps, in_our_order
 from nmt_cli.storage import artefact
@@ -131,10 +133,13 @@ def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -
     return Vocabularies(tokens, sides)
 
 
+def output_bias(binary: Binary) -> Array:
+    """Return the biases of target tokens. It is empty if the model has none, and may lack the last tokens."""
+    name = "decoder/projection/bias"
+    return binary.weights(name).flatten() if name in binary.variables else np.zeros(0, np.float32)
+
+
 def is_never_produced(binary: Binary, number: int) -> bool:
     """Return whether the bias of a target token excludes it from translations."""
-    name = "decoder/projection/bias"
-    if name not in binary.variables:
-        return False
-    bias = binary.weights(name).flatten()
+    bias = output_bias(binary)
     return bool(number < len(bias) and bias[number] <= NO_LOGIT / 2)

@@ -20,6 +20,7 @@ from nmt_cli.interop.ctranslate2_config import (
     UNSUPPORTED,
     Vocabularies,
     has_explicit_eos,
+    output_bias,
     read_config,
     read_vocabularies,
     shape_of,
@@ -146,22 +147,15 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
     return sizes, layout
 
 
-def _nonzero(binary: Binary, name: str) -> bool:
-    return name in binary.variables and bool(binary.weights(name).any())
-
-
 def _has_output_bias(binary: Binary, ids: list[int]) -> bool:
     """Return whether a token other than PAD has a bias."""
-    name = "decoder/projection/bias"
-    if name not in binary.variables:
-        return False
-    bias = binary.weights(name).flatten()
+    bias = output_bias(binary)
     return bool(bias[[i for i in ids[1:] if i < len(bias)]].any())
 
 
 def _has_bias(binary: Binary) -> bool:
     names = [theirs for ours, theirs in modules(binary) if ours.endswith(".bias") and "attention" in ours]
-    return any(_nonzero(binary, name) for name in names)
+    return any(bool(binary.weights(name).any()) for name in names if name in binary.variables)
 
 
 def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
