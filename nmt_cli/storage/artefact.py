@@ -19,7 +19,7 @@ from typing import Any
 
 from nmt_cli import __version__
 from nmt_cli.storage import manifests
-from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError
+from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError, from_os_error
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -103,6 +103,16 @@ def open_no_symlink(path: str, flags: int) -> int:
     Use this function where an attacker may guess the name of the file and create a link.
     """
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+
+
+@contextlib.contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Convert OSErrors to NmtErrors. Errors that name no file get this path."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise from_os_error(error) from error
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -81,15 +81,12 @@ class BatchPlan:
     augmentation.
     """
 
-    def __init__(
-        self, corpus: Corpus, tokens_per_step: int, micro_batches: int, seed: int, mixing: Mixing | None = None,
-        source_eos: bool = True,
-    ) -> None:  # fmt: skip
-        self.corpus, self.micro_batches, self.seed = corpus, micro_batches, seed
+    def __init__(self, corpus: Corpus, training: schema.Training, micro_batches: int, source_eos: bool = True) -> None:
+        self.corpus, self.micro_batches, self.seed = corpus, micro_batches, training.seed
         self.source_eos = source_eos
         self.longest = self._longest(corpus)  # tokens of the longest sentence of either side
-        self.steps_per_epoch = count_steps(corpus, tokens_per_step)
-        self.mixing = mixing or Mixing(corpus, self.steps_per_epoch, seed)
+        self.steps_per_epoch = count_steps(corpus, training.tokens_per_step)
+        self.mixing = Mixing(corpus, self.steps_per_epoch, training)
         self._last: tuple[int, Numbers, list[int]] = -1, np.empty(0, np.int64), [0]
 
     @property

@@ -21,7 +21,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.recipe.text_source import Augment
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
-from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError, from_os_error
+from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.training.batches import count_steps
 from nmt_cli.training.collectives import on_all
@@ -77,20 +77,16 @@ def augmented(
     texts = EpochTexts(corpus, augmentation, directory, accelerator.is_local_main_process)
     result = AugmentedCorpus(**vars(corpus), texts=texts)
     if step < training.steps:
-        mixing = Mixing(result, count_steps(result, training.tokens_per_step), training.seed, training)
+        mixing = Mixing(result, count_steps(result, training.tokens_per_step), training)
         texts.first = mixing.locate(step)[0]
         texts.last = mixing.locate(training.steps - 1)[0]
     if accelerator.is_main_process:
-        for name, each in zip(_part_names(corpus), training.augment, strict=False):
-            say(f"augmenting {name} in each epoch: {_shares(each)}")
+        for part, each in zip(corpus.manifest.get("parts", []), training.augment, strict=False):
+            say(f"augmenting {part['name']} in each epoch: {_shares(each)}")
         if not training.augment:
             say(f"augmenting the text in each epoch: {_shares(augment)}")
     on_all(accelerator, lambda: stack.enter_context(texts))
     return result
-
-
-def _part_names(corpus: Corpus) -> list[str]:
-    return [str(part["name"]) for part in corpus.manifest.get("parts", [])]
 
 
 def _shares(augment: Augment) -> str:
@@ -188,18 +184,18 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         manifest = self.plain.manifest
         sizes = {"src": int(manifest["source_vocabulary_size"]), "tgt": int(manifest["vocabulary_size"])}
         jobs = [(number, block) for block in range(-(-len(self.plain.src) // BLOCK))]
-        try:
-            with artefact.staged(self._directory_of(number), KIND, {}, overwrite=True, own_name=True) as stage:
-                with contextlib.ExitStack() as stack:
-                    writers = [stack.enter_context(SideWriter(stage, name, size)) for name, size in sizes.items()]
-                    for sides in self._pool.map(partial(augment_block, self.augmentation), jobs):
-                        if self._closing:
-                            raise StorageError("training ends")
-                        for writer, side in zip(writers, sides, strict=True):
-                            writer.append(*side)
-        except OSError as error:
-            error.filename = error.filename or str(self.directory)
-            raise from_os_error(error) from error
+        target = self._directory_of(number)
+        with (
+            artefact.os_errors(self.directory),
+            artefact.staged(target, KIND, {}, overwrite=True, own_name=True) as stage,
+            contextlib.ExitStack() as stack,
+        ):
+            writers = [stack.enter_context(SideWriter(stage, name, size)) for name, size in sizes.items()]
+            for sides in self._pool.map(partial(augment_block, self.augmentation), jobs):
+                if self._closing:
+                    raise StorageError("training ends")
+                for writer, side in zip(writers, sides, strict=True):
+                    writer.append(*side)
 
     def _wait(self, number: int) -> None:
         """Wait until the writer process has written an epoch. Raise StorageError if the writer process has ended."""

@@ -35,12 +35,8 @@ class Stage:
 class Mixing:
     """Assigns steps to epochs, and chooses the sentences of each epoch."""
 
-    def __init__(
-        self, corpus: Corpus, steps_per_epoch: int, seed: int, training: schema.Training | None = None
-    ) -> None:
-        """Read the weights from `training`. If it is None, each epoch contains every sentence once."""
-        training = training or schema.Training()
-        self.seed = seed
+    def __init__(self, corpus: Corpus, steps_per_epoch: int, training: schema.Training) -> None:
+        self.seed = training.seed
         self.steps_per_epoch = steps_per_epoch
         self.pairs = corpus.parts
         bounds = np.cumsum([0, *self.pairs])

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe.section import LOCAL
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, counted, duration, say, warn
-from nmt_cli.system.errors import DivergedError, NmtError
+from nmt_cli.system.errors import DataError, DivergedError, NmtError
 from nmt_cli.training import checkpoints, epoch_texts
 from nmt_cli.training.accelerator import make_accelerator
 from nmt_cli.training.collectives import is_sync_step, max_over_processes, on_all, on_main
 from nmt_cli.training.metrics_log import MIN_IMPROVEMENT, peak_memory_mb, worse_than_expected
 from nmt_cli.training.optim import noam_rate
 from nmt_cli.training.processes import in_processes
-from nmt_cli.training.same_inputs import decisive, open_same_corpus
 from nmt_cli.training.stopping import Interrupted, Stop, StopReason
 from nmt_cli.training.torch_errors import to_user_error
 from nmt_cli.training.trainer import Trainer, start_trainer
@@ -64,7 +64,7 @@ def _open(
 ) -> tuple[Corpus, int]:
     """Lock and open the run on the main process. Open the corpus on every process.
 
-    Return the corpus and the step to resume from.
+    Return the corpus and the step to resume from. Raise DataError if a machine has another corpus or recipe.
     """
     opened = list[Corpus]()  # stays empty except on the main process
 
@@ -76,11 +76,24 @@ def _open(
         return {"step": step, "corpus": opened[0].identity, "recipe": decisive(settings)}
 
     def open_here() -> Corpus:
+        if opened:
+            return opened[0]
         first_here = accelerator.is_local_main_process  # one process on each machine checks the hashes of the files
-        return opened[0] if opened else open_same_corpus(settings, data, run["corpus"], run["recipe"], first_here)
+        corpus = open_corpus(data, content=first_here)
+        if corpus.identity != run["corpus"]:
+            raise DataError(f"{data} on {artefact.HOST} differs from the first machine's corpus. Copy it from there")
+        if changes := loading.differences(run["recipe"], decisive(settings)):
+            problem = f"the recipe on {artefact.HOST} differs from the first machine's: {'; '.join(changes)}"
+            raise DataError(f"{problem}. Use the same recipe and --set on all machines")
+        return corpus
 
     run = on_main(accelerator, open_run)
     return on_all(accelerator, open_here), run["step"]
+
+
+def decisive(settings: schema.Recipe) -> dict[str, Any]:
+    """Return the settings that must be the same on all machines; paths may differ."""
+    return schema.without(settings.model_dump(), LOCAL)
 
 
 def _flat(settings: schema.Recipe) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The training steps of one process, with its model and optimizer."""
 
 import contextlib
-import dataclasses
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +19,6 @@ from nmt_cli.training import batches, checkpoints, graphs
 from nmt_cli.training.collectives import broadcast_tensors, on_main
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics_log import MetricsLog
-from nmt_cli.training.mixing import Mixing
 from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet
 from nmt_cli.transformer.hardware import choose_dtype, recorded, reuse_memory
@@ -48,11 +46,7 @@ class Trainer:
         self.warned = False  # whether a warning about low scores has been printed; it is printed only once
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
-        steps_per_epoch = batches.count_steps(corpus, training.tokens_per_step)
-        mixing = Mixing(corpus, steps_per_epoch, training.seed, training)
-        self.plan = batches.BatchPlan(
-            corpus, training.tokens_per_step, parts, training.seed, mixing, settings.model.source_eos
-        )
+        self.plan = batches.BatchPlan(corpus, training, parts, settings.model.source_eos)
         longest = self.plan.longest
         if longest > settings.model.max_length:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
@@ -156,12 +150,12 @@ def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, dir
             if step:
                 start, stored = _read_checkpoint(directory, step, transformer)
                 moments.update(stored)
-                return {"state": dataclasses.asdict(start), "has_moments": bool(stored)}
+                return {"state": start, "has_moments": bool(stored)}
             _read_model(Path(str(settings.training.init_from)), corpus, transformer)
-            return {"state": dataclasses.asdict(state), "has_moments": False}
+            return {"state": state, "has_moments": False}
 
         shared = on_main(accelerator, read)
-        state = checkpoints.State(**shared["state"])
+        state = shared["state"]
         if shared["has_moments"] and not moments:
             moments = checkpoints.blank_moments(transformer)
     trainer = Trainer(settings, corpus, accelerator, directory, transformer, state, moments)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from nmt_cli.corpus import store
+from nmt_cli.recipe import schema
 from nmt_cli.training.batches import BatchPlan
 
 LONGEST = 60  # tokens of a side
@@ -64,7 +65,7 @@ def main() -> None:
         began, cpu = time.perf_counter(), time.process_time()
         sides = [store.open_side(directory, name, VOCABULARY) for name in ("src", "tgt")]
         corpus = store.Corpus(directory, {}, sides[0], sides[1])
-        plan = BatchPlan(corpus, TOKENS_PER_STEP, 8, 1)
+        plan = BatchPlan(corpus, schema.Training(tokens_per_step=TOKENS_PER_STEP), 8)
         sentences = [len(batch) for batch in plan.micro_batches_of(0)]
         spent = f"{time.perf_counter() - began:.0f} s, {time.process_time() - cpu:.0f} s of CPU"
         print(f"{options.pairs:,} pairs: first step after {spent}; {plan.steps_per_epoch:,} steps; {sentences}")

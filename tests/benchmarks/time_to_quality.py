@@ -81,7 +81,7 @@ def textbook(settings: schema.Recipe, corpus: Corpus) -> tuple[Step, Callable[[]
     with torch.no_grad():
         for mine, theirs in same_weights(model, other):
             theirs.copy_(mine)
-    steps = BatchPlan(corpus, training.tokens_per_step, training.micro_batches, training.seed).steps_per_epoch
+    steps = BatchPlan(corpus, training, training.micro_batches).steps_per_epoch
     batches = sorted_batches(corpus, round(len(corpus.tgt.ids) / steps))
 
     @torch.no_grad()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from lab import Lab, held
-from steps import before_each_call, before_each_step
+from steps import before_each_call, before_each_step, plan_of
 
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
 from nmt_cli.corpus.store import open_corpus
@@ -25,7 +25,6 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, DivergedError, OutputError, StorageError
 from nmt_cli.training import checkpoints
 from nmt_cli.training import train as module
-from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.trainer import Trainer
@@ -73,7 +72,7 @@ def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab) ->
     assert checkpoints.newest(lab.run, open_corpus(lab.corpus).identity) == 20
     crash = json.loads((lab.run / "crash.json").read_text())
     assert crash["step"] == 22
-    plan = BatchPlan(open_corpus(lab.corpus), 400, 4, 1)
+    plan = plan_of(open_corpus(lab.corpus), 400, 4, 1)
     assert crash["sentences"] == [m.tolist() for m in plan.micro_batches_of(21)]
     assert all(torch.isfinite(t).all() for t in checkpoints.load(lab.run, 20)[0].values())
 

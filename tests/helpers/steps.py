@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from nmt_cli.corpus.store import Corpus
+from nmt_cli.recipe import loading
+from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.trainer import Trainer
 
@@ -33,6 +36,15 @@ def before_each_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act
         return real(*arguments, **named)
 
     monkeypatch.setattr(owner, name, acting)
+
+
+def plan_of(
+    corpus: Corpus, tokens: int, micro_batches: int, seed: int = 1, source_eos: bool = True, **settings: object
+) -> BatchPlan:
+    """Return the plan of a training with steps of `tokens` tokens, and with these settings of the section training."""
+    values = {"tokens_per_step": tokens, "seed": seed, **settings}
+    training = loading.from_plain({"training": values}, "test").training
+    return BatchPlan(corpus, training, micro_batches, source_eos)
 
 
 def losses(run: Path) -> list[float]:

@@ -12,13 +12,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from steps import plan_of
 
 from nmt_cli.corpus import store
 from nmt_cli.corpus.store import Corpus, Side
-from nmt_cli.recipe import loading, schema
+from nmt_cli.recipe import schema
 from nmt_cli.training import batches, mixing
 from nmt_cli.training.batches import BatchPlan, default_memory_tokens, group_micro_batches
-from nmt_cli.training.mixing import Mixing
 from nmt_cli.transformer.model import PAD
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=60)
@@ -53,10 +53,9 @@ def test_large_corpora_are_read_in_blocks_for_the_same_plan(
     monkeypatch: pytest.MonkeyPatch, weights: list[float]
 ) -> None:
     text = dataclasses.replace(corpus_of(skewed(700)), manifest={"parts": [{"pairs": 200}, {"pairs": 500}]})
-    training = loading.from_plain({"training": {"weights": weights}}, "test").training
 
     def plan() -> list[Any]:
-        made = BatchPlan(text, 90, 2, 1, Mixing(text, batches.count_steps(text, 90), 1, training))
+        made = plan_of(text, 90, 2, weights=weights)
         longest = made.longest_pairs(300, torch.device("cpu")).src.lengths_B.tolist()
         return [epoch(made, 0), epoch(made, 1), made.longest, longest, text.seen_tokens]
 
@@ -86,7 +85,7 @@ def test_many_sentences_are_shuffled_in_buckets(monkeypatch: pytest.MonkeyPatch)
 def test_an_epoch_holds_every_sentence_exactly_once(
     pairs: list[tuple[int, int]], tokens: int, micro_batches: int, seed: int
 ) -> None:
-    plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, seed)
+    plan = plan_of(corpus_of(pairs), tokens, micro_batches, seed)
     assert 1 <= plan.steps_per_epoch <= len(pairs)
     for number in (0, 3):
         cut = epoch(plan, number)
@@ -100,7 +99,7 @@ def test_an_epoch_holds_every_sentence_exactly_once(
 
 def test_steps_change_only_where_one_would_be_empty() -> None:
     """Each of three sentences makes a step, though one is long; where no step is empty, the cost alone decides."""
-    plan = BatchPlan(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
+    plan = plan_of(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
     assert [sum(map(len, step)) for step in epoch(plan, 0)] == [1, 1, 1]
     assert batches.without_empty_parts([0, 0, 0, 3]) == [0, 1, 2, 3]
     assert batches.without_empty_parts([0, 3, 3, 3]) == [0, 1, 2, 3]
@@ -115,17 +114,17 @@ def test_a_step_depends_only_on_seed_and_number(
     pairs: list[tuple[int, int]], tokens: int, seed: int, order: list[int]
 ) -> None:
     corpus = corpus_of(pairs)
-    in_order = BatchPlan(corpus, tokens, 3, seed)
+    in_order = plan_of(corpus, tokens, 3, seed)
     expected = [[m.tolist() for m in in_order.micro_batches_of(step)] for step in range(12)]
-    out_of_order = BatchPlan(corpus, tokens, 3, seed)
+    out_of_order = plan_of(corpus, tokens, 3, seed)
     for step in order:  # a resumed run may start at any step
         assert [m.tolist() for m in out_of_order.micro_batches_of(step)] == expected[step]
 
 
 def test_two_threads_may_ask_for_steps_of_different_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus, cut = corpus_of(skewed(300)), batches.cut_evenly
-    expected = epoch(BatchPlan(corpus, 500, 4, 1), 0)
-    plan = BatchPlan(corpus, 500, 4, 1)
+    expected = epoch(plan_of(corpus, 500, 4, 1), 0)
+    plan = plan_of(corpus, 500, 4, 1)
 
     def interrupted(*arguments: Any) -> Any:
         monkeypatch.undo()
@@ -198,7 +197,7 @@ def test_the_default_of_memory_tokens_on_a_gpu_takes_more_of_its_memory(
 def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
     """Another version may resume a run."""
     corpus = corpus_of([(3, 3)] * 8)
-    orders = {(seed, number): [step[0][0] for step in epoch(BatchPlan(corpus, 3, 1, seed), number)]
+    orders = {(seed, number): [step[0][0] for step in epoch(plan_of(corpus, 3, 1, seed), number)]
               for seed, number in ((1, 0), (1, 1), (2, 0), (0, 1))}  # fmt: skip
     assert orders == {
         (1, 0): [1, 7, 0, 4, 6, 3, 5, 2],
@@ -211,7 +210,7 @@ def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
 @pytest.mark.parametrize(("tokens", "steps"), [(100, 1), (35, 1), (24, 1), (23, 2), (20, 2), (10, 4), (5, 7), (1, 7)])
 def test_an_epoch_has_the_nearest_number_of_steps(tokens: int, steps: int) -> None:
     assert (
-        BatchPlan(corpus_of([(5, 5), (4, 6), (6, 4), (3, 5), (1, 9), (9, 1), (3, 9)]), tokens, 2, 1).steps_per_epoch
+        plan_of(corpus_of([(5, 5), (4, 6), (6, 4), (3, 5), (1, 9), (9, 1), (3, 9)]), tokens, 2, 1).steps_per_epoch
         == steps
     )
 
@@ -232,7 +231,7 @@ class Changing(Corpus):
 def test_steps_are_cut_sorted_and_counted_by_the_text_of_their_epoch() -> None:
     """A line joined to an earlier one is empty and in no step."""
     text = Changing(*vars(corpus_of([(9, 9)] * 4)).values())
-    plan = BatchPlan(text, 100, 2, 1)
+    plan = plan_of(text, 100, 2, 1)
     assert plan.steps_per_epoch == 1
     assert [epoch(plan, number) for number in (0, 1)] == [[[[0, 3, 2], []]], [[[0, 3], [2]]]]
     assert [plan.tokens(np.array([2, 3]), index) for index in (0, 1)] == [(7, 6), (7, 12)]
@@ -242,7 +241,7 @@ def test_steps_are_cut_sorted_and_counted_by_the_text_of_their_epoch() -> None:
 
 def test_costs_above_two_bytes_are_summed_exactly() -> None:
     pairs = [(40_000, 40_000), *[(100, 100)] * 2000]
-    plan = BatchPlan(corpus_of(pairs), 60_000, 1, 1)
+    plan = plan_of(corpus_of(pairs), 60_000, 1, 1)
     order = plan.mixing.order(0).tolist()
     costs = np.array([sum(pairs[i]) for i in order])
     bounds = batches.cut_evenly([costs], 480_000, plan.steps_per_epoch)
@@ -252,7 +251,7 @@ def test_costs_above_two_bytes_are_summed_exactly() -> None:
 
 
 def test_the_longest_pairs_fill_a_batch_by_their_longer_side() -> None:
-    plan = BatchPlan(corpus_of([(3, 3), (1, 9), (5, 5), (8, 2), (4, 4)]), 100, 1, 1)
+    plan = plan_of(corpus_of([(3, 3), (1, 9), (5, 5), (8, 2), (4, 4)]), 100, 1, 1)
     for tokens, longest in ((1, [9]), (9, [9]), (16, [9]), (17, [9, 2]), (22, [9, 2, 5]), (99, [9, 2, 5, 4, 3])):
         batch = plan.longest_pairs(tokens, torch.device("cpu"))
         assert batch.tgt.lengths_B.tolist() == longest
@@ -260,7 +259,7 @@ def test_the_longest_pairs_fill_a_batch_by_their_longer_side() -> None:
 
 def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
     pairs = skewed(4000)
-    plan = BatchPlan(corpus_of(pairs), 4000, 8, 1)
+    plan = plan_of(corpus_of(pairs), 4000, 8, 1)
     longer = np.array(pairs).max(1)
     means, spreads = [], []
     for step in epoch(plan, 0):
@@ -276,7 +275,7 @@ def test_steps_mix_lengths_and_micro_batches_do_not() -> None:
 @pytest.mark.parametrize(("tokens", "micro_batches"), [(2000, 8), (25_000, 8), (25_000, 1)])
 def test_a_step_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: int) -> None:
     pairs = skewed(12_000)
-    plan = BatchPlan(corpus_of(pairs), tokens, micro_batches, 1)
+    plan = plan_of(corpus_of(pairs), tokens, micro_batches, 1)
     src, tgt = (np.array([p[side] for p in pairs]) for side in (0, 1))
     sizes = np.array([[side[[i for m in u for i in m]].sum() for side in (src, tgt)] for u in epoch(plan, 0)])
     # An epoch has a whole number of steps, so with few steps they are all a little larger or smaller.
@@ -285,7 +284,7 @@ def test_a_step_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: 
 
 
 def test_batches_are_packed_in_order_with_shifted_targets() -> None:
-    plan = BatchPlan(corpus_of([(3, 4), (1, 2), (5, 1)]), 100, 1, 1)
+    plan = plan_of(corpus_of([(3, 4), (1, 2), (5, 1)]), 100, 1, 1)
     batch = plan.batch(np.array([2, 0, 1]), 0)
     assert batch.src_N.tolist() == [5, 5, 5, 5, 2, 3, 3, 2, 2]
     assert batch.tgt_out_N.tolist() == [2, 103, 103, 103, 2, 104, 2]
@@ -298,7 +297,7 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
 
 def test_a_model_may_read_sources_without_eos() -> None:
     """All but empty ones, which consist of EOS."""
-    plan = BatchPlan(corpus_of([(3, 2), (1, 4)]), 100, 1, 1, source_eos=False)
+    plan = plan_of(corpus_of([(3, 2), (1, 4)]), 100, 1, 1, source_eos=False)
     batch = plan.batch(np.array([0, 1]), 0)
     assert batch.src_N.tolist() == [3, 3, 2]
     assert batch.tgt_out_N.tolist() == [103, 2, 104, 104, 104, 2]
@@ -307,7 +306,7 @@ def test_a_model_may_read_sources_without_eos() -> None:
 
 def test_dropout_depends_on_sentence_and_step_but_not_on_the_batch() -> None:
     corpus, chosen = corpus_of(skewed(50)), np.array([30, 2, 11])
-    plan, other = (BatchPlan(corpus, 100, 2, seed) for seed in (1, 2))
+    plan, other = (plan_of(corpus, 100, 2, seed) for seed in (1, 2))
     batch, apart = plan.batch(chosen, 7), [plan.batch(chosen[i : i + 1], 7) for i in range(3)]
     assert torch.equal(batch.src_seeds_N, torch.cat([one.src_seeds_N for one in apart]))
     assert torch.equal(batch.tgt_seeds_N, torch.cat([one.tgt_seeds_N for one in apart]))

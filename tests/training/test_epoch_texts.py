@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from lab import Lab
-from steps import before_each_step, losses
+from steps import before_each_step, losses, plan_of
 
 from nmt_cli.corpus.augmentation import Augmentation, augment_block
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
@@ -19,7 +19,6 @@ from nmt_cli.corpus.store import SideWriter, open_corpus
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, OutputError, StorageError
 from nmt_cli.training import checkpoints, epoch_texts
-from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.train import train
 
 AUGMENT = [f"corpus.augment.{kind}=0.3" for kind in ("typos", "upper", "title", "joined", "noise", "bpe_dropout")]
@@ -52,7 +51,7 @@ def test_each_epoch_has_other_text_in_as_many_steps(augmented_lab: Lab) -> None:
     )
     texts.last = 2
     with texts:
-        plan = BatchPlan(epoch_texts.AugmentedCorpus(**vars(corpus), texts=texts), 400, 4, 1)
+        plan = plan_of(epoch_texts.AugmentedCorpus(**vars(corpus), texts=texts), 400, 4, 1)
         assert plan.steps_per_epoch == STEPS_PER_EPOCH
         seen = []
         for epoch in range(3):

@@ -13,13 +13,12 @@ import torch
 import torch.nn.attention.varlen
 from lab import Lab
 from reference import random_model, tiny
-from steps import fake_accelerator
+from steps import fake_accelerator, plan_of
 from test_batches import corpus_of, skewed
 from varlen import plain_varlen_attn
 
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.training import batches, checkpoints, graphs
-from nmt_cli.training.batches import BatchPlan
 from nmt_cli.training.graphs import StepGraphs, has_spare_memory, uses_padding
 from nmt_cli.training.loss import LossModel
 from nmt_cli.training.trainer import Trainer, start_trainer
@@ -30,7 +29,7 @@ from nmt_cli.transformer.model import PAD
 @pytest.mark.parametrize("changes", [{}, {"norm": "pre", "positions": "learned", "output_bias": True}])
 @pytest.mark.parametrize("count", [1, 16, 40])
 def test_padding_changes_neither_loss_nor_gradient(count: int, changes: dict[str, Any]) -> None:
-    plan = BatchPlan(corpus_of(skewed(60)), 100, 1, 1)
+    plan = plan_of(corpus_of(skewed(60)), 100, 1, 1)
     settings = tiny(dropout=0.2, max_length=256, **changes)
     model = LossModel(random_model(settings, 300), 0.1, torch.float64)
     found = []
@@ -48,7 +47,7 @@ def test_padding_changes_neither_loss_nor_gradient(count: int, changes: dict[str
 def test_padding_adds_short_sentences_to_both_sides() -> None:
     """No added sentence is empty or longer than LONGEST_PADDING, which every model with padded batches can take."""
     pairs = skewed(400)
-    plan = BatchPlan(corpus_of(pairs), 100, 1, 1)
+    plan = plan_of(corpus_of(pairs), 100, 1, 1)
     for count in [*range(1, 70), 336, 337, 400]:
         batch = plan.batch(np.arange(count), 0, padded=True)
         for side, ids in ((batch.src, batch.src_N), (batch.tgt, batch.tgt_out_N)):

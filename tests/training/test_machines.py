@@ -20,7 +20,7 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.training import checkpoints
 from nmt_cli.training.metrics_log import read_records
 from nmt_cli.training.processes import in_processes
-from nmt_cli.training.same_inputs import decisive
+from nmt_cli.training.train import decisive
 
 
 @pytest.fixture

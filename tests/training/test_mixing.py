@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from steps import plan_of
 
 from nmt_cli.corpus.prepare import part_names
 from nmt_cli.corpus.store import Corpus, Side
 from nmt_cli.recipe import loading, schema
 from nmt_cli.system.errors import UsageError
-from nmt_cli.training.batches import BatchPlan, count_steps
 from nmt_cli.training.mixing import Mixing
 
 
@@ -28,7 +28,7 @@ def training(**settings: object) -> schema.Training:
 
 
 def mixing(parts: list[tuple[int, int]], steps: int = 10, **settings: object) -> Mixing:
-    return Mixing(corpus(parts), steps, 1, training(**settings))
+    return Mixing(corpus(parts), steps, training(**settings))
 
 
 def test_without_weights_an_epoch_has_every_sentence_once() -> None:
@@ -75,7 +75,7 @@ def test_the_tokens_of_a_part_are_those_of_both_sides() -> None:
     lengths = np.repeat([4, 12], [400, 100])
     offsets = np.append(0, np.cumsum(lengths))
     text = dataclasses.replace(text, tgt=Side(np.ones(offsets[-1], np.uint16), offsets))
-    order = Mixing(text, 10, 1, training(weights=[1, 1])).order(0)
+    order = Mixing(text, 10, training(weights=[1, 1])).order(0)
     assert [(order < 400).sum(), (order >= 400).sum()] == [300, 150]
 
 
@@ -85,9 +85,8 @@ def test_steps_of_a_mix_are_even_although_its_sentences_differ_in_length() -> No
     offsets = np.append(0, np.cumsum(lengths))
     side = Side(np.ones(offsets[-1], np.uint16), offsets)
     text = dataclasses.replace(corpus([(300, 31), (300, 31)]), src=side, tgt=side)
-    steps = count_steps(text, 310)
-    plan = BatchPlan(text, 310, 1, 1, Mixing(text, steps, 1, training(weights=[3, 1])))
-    assert steps == 60
+    plan = plan_of(text, 310, 1, weights=[3, 1])
+    assert plan.steps_per_epoch == 60
     for epoch in range(4):
         sizes = [plan.tokens(plan.micro_batches_of(60 * epoch + step)[0], 60 * epoch)[0] for step in range(60)]
         assert max(sizes) - min(sizes) <= 2 * 60
@@ -126,9 +125,7 @@ def test_a_stage_begins_at_its_step_with_a_new_epoch() -> None:
 
 def test_steps_follow_the_stages() -> None:
     text = corpus([(100, 4), (100, 9)])
-    settings = training(weights=[1, 0], stages=[{"from_step": 7, "weights": [0, 1]}])
-    steps = count_steps(text, 50)
-    plan = BatchPlan(text, 50, 2, 1, Mixing(text, steps, 1, settings))
+    plan = plan_of(text, 50, 2, weights=[1, 0], stages=[{"from_step": 7, "weights": [0, 1]}])
     parts = [{int(i) // 100 for part in plan.micro_batches_of(step) for i in part} for step in range(14)]
     assert parts == [{0}] * 7 + [{1}] * 7
 
@@ -149,7 +146,7 @@ def test_wrong_weights_are_refused(settings: dict[str, object], message: str) ->
 def test_an_epoch_with_fewer_sentences_than_steps_is_refused() -> None:
     text = corpus([(100, 1), (10, 90)])
     with pytest.raises(UsageError, match=r"fewer sentences than there are steps in an epoch"):
-        BatchPlan(text, 10, 1, 1, Mixing(text, count_steps(text, 10), 1, training(weights=[0, 1]))).micro_batches_of(0)
+        plan_of(text, 10, 1, weights=[0, 1]).micro_batches_of(0)
 
 
 def test_weights_beside_the_sources_are_those_of_the_training() -> None:

@@ -14,8 +14,7 @@ from nmt_cli.corpus.store import Corpus, open_corpus, open_side
 from nmt_cli.recipe import loading, schema, yaml_file
 from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.training import epoch_texts
-from nmt_cli.training.same_inputs import decisive
-from nmt_cli.training.train import train
+from nmt_cli.training.train import decisive, train
 
 STEPS = 24
 FIRST = {"typos": 0.3, "joined": 0.3, "bpe_dropout": 0.1}
