@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "scoring": {"system", "storage", "corpus"},
     "training": {"system", "recipe", "storage", "corpus", "transformer", "translation", "scoring"},
     "parsing": {"system", "recipe", "storage", "corpus", "scoring"},
-    "interop": {"system", "recipe", "storage", "corpus", "engine", "transformer", "translation", "scoring"},
+    "interop": {"system", "recipe", "storage", "corpus", "transformer", "translation", "scoring"},
     "reporting": {
         "system",
         "recipe",
@@ -96,6 +96,7 @@ OWNERS = {
         "translation.search",
         SEGMENTS,
         "serving.detect",
+        "sharding.units",
     },
     "torch": {"training", "interop", "reporting", *NETWORK, *SEARCH_BY_TORCH, TRANSLATOR},
 }

@@ -111,7 +111,7 @@ def prepare(
     from nmt_cli.commands import teacher
     from nmt_cli.corpus import prepare as command
     from nmt_cli.corpus.sources import choose
-    from nmt_cli.sharding.shard import parse
+    from nmt_cli.system.shard import parse
 
     if wait and not shard:
         raise UsageError("--wait requires --shard")
@@ -126,6 +126,7 @@ def prepare(
         workers=workers,
         overwrite=overwrite,
         dry_run=dry_run,
+        wait=wait,
         strict=strict,
         translate=teacher.translate,
         translate_units=teacher.translate_units,
@@ -137,9 +138,9 @@ def prepare(
     elif dry_run:
         command.prepare(settings, out, options)
     elif worker:
-        from nmt_cli.corpus.shards import Share, prepare_shard
+        from nmt_cli.corpus.shards import prepare_shard
 
-        prepare_shard(_as_text(settings, out), out, options, Share(*worker, wait))
+        prepare_shard(_as_text(settings, out), out, options, worker)
     else:
         command.prepare(_as_text(settings, out), out, options)
 

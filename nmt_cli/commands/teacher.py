@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from nmt_cli.system.shard import Shard
+
 UNIT_LINES = range(100, 10_001)  # allowed numbers of lines in a unit
 UNITS = 2000  # a text is divided into about this many units if its lines have 100 bytes each
 
@@ -17,7 +19,7 @@ def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> I
             yield translation.text
 
 
-def translate_units(model: Path, directory: Path, beam: int, sampling: bool, worker: tuple[int, int] | None) -> None:
+def translate_units(model: Path, directory: Path, beam: int, sampling: bool, worker: Shard | None) -> None:
     """Translate the text in a directory of the cache, divided into units, as one of many workers.
 
     If `worker` is None, translate the remaining units, join them all, and remove them. Raise DataError if a unit fails.
@@ -25,7 +27,6 @@ def translate_units(model: Path, directory: Path, beam: int, sampling: bool, wor
     from nmt_cli.corpus.synthetic import TEXT, TRANSLATIONS
     from nmt_cli.sharding import inputs
     from nmt_cli.sharding.job import FOLDER
-    from nmt_cli.sharding.shard import Shard
     from nmt_cli.storage import artefact
     from nmt_cli.system.errors import DataError
     from nmt_cli.translation import sharded
@@ -41,7 +42,7 @@ def translate_units(model: Path, directory: Path, beam: int, sampling: bool, wor
     lines = files[0].bytes // (100 * UNITS)
     unit_lines = min(max(lines, UNIT_LINES[0]), UNIT_LINES[-1])
     with sharded.ShardedTranslation(files, out, options, unit_lines=unit_lines) as job:
-        if job.run(Shard(*worker or (1, 1))):
+        if job.run(worker or Shard(1, 1)):
             raise DataError(f"some lines have no translation. To list them: nmt translate {text} --check {out}")
     if worker is None:
         sharded.join([text], out, str(directory / TRANSLATIONS))

@@ -168,7 +168,7 @@ def _work(
     """Carry out the command as one of many workers."""
     from nmt_cli.corpus.opening import uncompressed_name
     from nmt_cli.sharding import inputs
-    from nmt_cli.sharding.shard import parse
+    from nmt_cli.system.shard import parse
     from nmt_cli.translation.sharded import ShardedTranslation
 
     worker = parse(shard)

@@ -27,14 +27,15 @@ from nmt_cli.corpus import (
 )
 from nmt_cli.corpus import held_out as held_out_sets
 from nmt_cli.corpus.held_out import HeldOut, HeldOutPair
-from nmt_cli.corpus.raw_text import RawText, Source, checked_chunks
+from nmt_cli.corpus.raw_text import RawText, checked_chunks
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
 from nmt_cli.recipe.section import TRAINED
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
-from nmt_cli.system.errors import DataError, OutputError, StorageError, from_os_error
+from nmt_cli.system.errors import DataError, OutputError, StorageError
 from nmt_cli.system.processors import usable_cores
+from nmt_cli.system.shard import Shard
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class PrepareOptions:
     workers: int | None = None  # number of processes, by default one per core that this process may use
     overwrite: bool = False
     dry_run: bool = False
+    wait: bool = False  # wait for other shards, instead of raising a BusyError that names them
     strict: bool = False  # raise DataError instead of warning about wrong encodings or shifted or swapped sides
     translate: synthetic.Translate | None = None  # required for corpus.synthetic
     translate_units: synthetic.TranslateUnits | None = None  # required if several machines translate
@@ -56,165 +58,213 @@ class PrepareOptions:
 
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
     """Prepare a corpus in the directory `out`, or verify the corpus that is already there. Return `out`."""
-    source = sources.source_of(corpus, options.mirror)
-    filters.check(corpus)
-    if options.dry_run:
-        size_estimate.show(source, out, options.processes)
-        return out
     work = artefact.beside(out, ".", ".preparing")
-    try:
+    preparation = Preparation(corpus, out, work, options)
+    if options.dry_run:
+        size_estimate.show(preparation.source, out, options.processes)
+        return out
+    with artefact.os_errors(out):
         artefact.restore(out)
         if work.exists() and not artefact.was_locked(work):
             raise OutputError(f"{work} exists, but nmt did not create it. Move it elsewhere")
         # If nmt was killed just after the commit, `out` is complete but `work` still exists. Then do not return here,
         # so that `work` is removed below.
-        if out.exists() and not work.exists() and finished(source, out, options):
+        if not work.exists() and preparation.is_finished():
             console.say(f"{out} is already prepared and complete")
             return out
         with artefact.locked(work, "the corpus being prepared in"):
             try:
-                # Check again: another process may have finished meanwhile.
-                if not out.exists() or not finished(source, out, options):
-                    _prepare(source, out, work, options)
+                if not preparation.is_finished():  # check again: another process may have finished meanwhile
+                    preparation.run()
             finally:
                 artefact.remove_tree(work)
-    except OSError as error:
-        error.filename = error.filename or str(out)
-        raise from_os_error(error) from error
     return out
 
 
-def finished(source: Source, out: Path, options: PrepareOptions) -> bool:
-    """Return whether `out` already has exactly this corpus. If the result is False, `out` may be replaced.
+class Preparation:
+    """Prepares a corpus in the directory `out`. Temporary files are in `work`."""
 
-    Raises OutputError or DataError if `out` must not be replaced.
-    """
-    if not (out / artefact.MANIFEST).is_file() or artefact.read_json(out / artefact.MANIFEST).get("kind") != store.KIND:
-        raise OutputError(f"{out} exists and is not a prepared corpus. Choose another --out")
-    if options.overwrite:
-        return False
-    try:
-        manifest = store.open_corpus(out, content=True).manifest
-    except DataError as error:
-        raise DataError(f"{str(error).removesuffix('. Prepare it again')}. Prepare it again with --overwrite") from None
-    corpus = source.corpus
-    # A setting that an older version of nmt did not store had its default value.
-    stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
-    differences = loading.differences(stored, prepared_settings(corpus))
-    prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}  # names, to notice exchanged files
-    reused = reused_tokenizer(corpus)
-    files = source.local_files() + reused + reused_words(corpus) + synthetic.files_of(corpus)
-    changed = [file for file in files if (file.name, artefact.sha256(file)) not in prepared]
-    differences += [f"{file.name} is a different file" for file in changed]
-    if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
-        differences.append(f"{reused[0]} gained or lost a separate target model")
-    if differences:
-        found = f"{out} was prepared from other inputs ({'; '.join(differences)[:500]})"
-        raise OutputError(f"{found}. Run nmt prepare with --overwrite, or choose another --out (for reproduce: --data)")
-    return True
+    def __init__(self, corpus: schema.Corpus, out: Path, work: Path, options: PrepareOptions) -> None:
+        self.source = sources.source_of(corpus, options.mirror)
+        filters.check(corpus)
+        self.corpus = corpus
+        self.out = out
+        self.work = work
+        self.options = options
 
+    def is_finished(self) -> bool:
+        """Return whether `out` already has exactly this corpus. If the result is False, `out` may be replaced.
 
-def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
-    """Return the settings of a corpus that change the result of `prepare`."""
-    settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
-    newer = {"sources": ("filters", "cleaning", "corpus", "config"), "synthetic": ("src", "tgt")}
-    for section, names in newer.items():
-        for entry in settings[section]:
-            entry.pop("augment", None)
-            del entry["weight"]
-            for name in names:
-                if entry[name] is None:
-                    del entry[name]  # corpora from older versions lack this setting
-    return settings
+        Raises OutputError or DataError if `out` must not be replaced.
+        """
+        corpus, out = self.corpus, self.out
+        if not out.exists():
+            return False
+        manifest_file = out / artefact.MANIFEST
+        if not manifest_file.is_file() or artefact.read_json(manifest_file).get("kind") != store.KIND:
+            raise OutputError(f"{out} exists and is not a prepared corpus. Choose another --out")
+        if self.options.overwrite:
+            return False
+        try:
+            manifest = store.open_corpus(out, content=True).manifest
+        except DataError as error:
+            damage = str(error).removesuffix(". Prepare it again")
+            raise DataError(f"{damage}. Prepare it again with --overwrite") from None
+        # A setting that an older version of nmt did not store had its default value.
+        stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
+        differences = loading.differences(stored, prepared_settings(corpus))
+        prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}  # names, to notice exchanged files
+        files = self.source.local_files() + self.chosen_files()
+        changed = [file for file in files if (file.name, artefact.sha256(file)) not in prepared]
+        differences += [f"{file.name} is a different file" for file in changed]
+        reused = reused_tokenizer(corpus)
+        if reused and len(reused) != len(tokenizer.files_of(out / "tokenizer.model")):
+            differences.append(f"{reused[0]} gained or lost a separate target model")
+        if differences:
+            found = f"{out} was prepared from other inputs ({'; '.join(differences)[:500]})"
+            advice = "Run nmt prepare with --overwrite, or choose another --out (for reproduce: --data)"
+            raise OutputError(f"{found}. {advice}")
+        return True
 
+    def chosen_files(self) -> list[Path]:
+        """Return the files that the recipe names, besides the text: tokenizer, words, and models of synthetic text."""
+        return reused_tokenizer(self.corpus) + reused_words(self.corpus) + synthetic.files_of(self.corpus)
 
-def _prepare(source: Source, out: Path, work: Path, options: PrepareOptions) -> None:
-    """Run all stages of the preparation, and commit the corpus to `out`."""
-    corpus = source.corpus
-    check_room(source, out)
-    make_directories(work)
-    directory, model = work / "corpus", work / "corpus" / "tokenizer.model"
-    text = open_text(source, out, work)
-    held_out = hold_out_pairs(source, text, out, work, options)
-    synthetic_files, synthetic_drops = make_synthetic(source, out, work, held_out, options)
-    held_out_sets.write(directory, held_out)
+    def run(self) -> None:
+        """Run all stages, and commit the corpus."""
+        corpus, directory = self.corpus, self.work / "corpus"
+        cleaned, model = self.work / "cleaned", directory / "tokenizer.model"
+        self.check_room()
+        self.make_directories()
+        text = self.open_text()
+        held_out = self.hold_out(text)
+        synthetic_files, synthetic_drops = self.make_synthetic(held_out)
+        held_out_sets.write(directory, held_out)
 
-    hashes = held_out_hashes(held_out, corpus)
-    with stages.Pool(options.processes) as pool:
-        train = training_text(text, synthetic_files, corpus)
-        repeated, stats = stages.clean(work / "cleaned", train, corpus, hashes, pool)
-        warnings = cleaning_report.warn(stats, text, part_names(corpus), options.strict)
-        left, tokens, near = np.zeros(0, np.int64), dict[str, int](), dict[str, dict[str, Any]]()
-        if len(repeated):
-            if reused := reused_tokenizer(corpus):
-                tokenizer.copy(reused[0], model)
-            sample = partial(stages.sample, work / "cleaned", repeated, corpus.seed)
-            for name, content in stages.train_tokenizer(sample, len(repeated), corpus, pool).items():
-                artefact.write_file(directory / name, content)
-            sizes = part_sizes(stats, corpus)
-            tokens, left, drops, near = stages.encode(work / "cleaned", repeated, sizes, model, corpus, pool)
-            stats.add(drops)
-    stats.add(synthetic_drops)
-    commit(
-        source,
-        text,
-        out,
-        directory,
-        Prepared(stats, warnings, left, tokens, near, held_out_sets.languages_of(held_out)),
-        options,
-    )
+        hashes = held_out_hashes(held_out, corpus)
+        with stages.Pool(self.options.processes) as pool:
+            train = training_text(text, synthetic_files, corpus)
+            repeated, stats = stages.clean(cleaned, train, corpus, hashes, pool)
+            warnings = cleaning_report.warn(stats, text, part_names(corpus), self.options.strict)
+            left, tokens, near = np.zeros(0, np.int64), dict[str, int](), dict[str, dict[str, Any]]()
+            if len(repeated):
+                if reused := reused_tokenizer(corpus):
+                    tokenizer.copy(reused[0], model)
+                sample = partial(stages.sample, cleaned, repeated, corpus.seed)
+                for name, content in stages.train_tokenizer(sample, len(repeated), corpus, pool).items():
+                    artefact.write_file(directory / name, content)
+                sizes = part_sizes(stats, corpus)
+                tokens, left, drops, near = stages.encode(cleaned, repeated, sizes, model, corpus, pool)
+                stats.add(drops)
+        stats.add(synthetic_drops)
+        self.commit(text, held_out, stats, warnings, left, tokens, near)
 
+    def check_room(self) -> None:
+        """Raise StorageError if there is less free disk space than a preparation needs."""
+        needed, free = size_estimate.disk_megabytes(self.source) or 0, artefact.free_megabytes(self.out)
+        if free < needed:
+            found = f"{self.out} needs about {needed:,} MB of disk, but {free:,} MB are free"
+            raise StorageError(f"{found}. Choose another --out")
 
-@dataclass(frozen=True)
-class Prepared:
-    """The numbers that `nmt prepare` reports about a corpus."""
+    def make_directories(self) -> None:
+        """Create empty work directories."""
+        for name in ("input", "cleaned", "corpus"):
+            shutil.rmtree(self.work / name, ignore_errors=True)
+            (self.work / name).mkdir()
 
-    stats: cleaning.CleaningStats
-    warnings: list[str]
-    left: store.Lengths  # the number of remaining pairs in each part of the corpus
-    tokens: dict[str, int]  # the number of tokens on each side
-    near: dict[str, dict[str, Any]]  # split -> summary of near-duplicates
-    languages: held_out_sets.Languages  # the languages of the held-out sets
+    def open_text(self) -> RawText:
+        """Open the text. The attribute `files` of the result lists all files that determine the corpus."""
+        corpus = self.corpus
+        text = self.source.open(self.out.parent / "downloads", self.work / "input")
+        if corpus.moses:
+            for name, split in text.splits.items():
+                text.splits[name] = replace(split, chunks=moses.convert(split.chunks, corpus.src, corpus.tgt))
+        if reused := reused_tokenizer(corpus):
+            tokenizer.Tokenizer(reused[0])  # fail early if these files cannot be used
+            list(map(words.read, reused_words(corpus)))
+        text.files.extend(self.chosen_files())
+        return text
 
+    def hold_out(self, text: RawText) -> HeldOut:
+        """Return the pairs of each held-out set, from its own files or else from the training text."""
+        open_named = partial(self.source.open_named, self.out.parent / "downloads", self.work / "input")
+        held_out = {split: held_out_set(text, split, self.corpus) for split in text.splits if split != "train"}
+        with stages.Pool(self.options.processes) as pool:
+            return held_out | hold_out.held_out_pairs(self.corpus, pool.map, open_named)
 
-def commit(
-    source: Source, text: RawText, out: Path, directory: Path, prepared: Prepared, options: PrepareOptions
-) -> None:
-    """Report the dropped pairs, and move the files of `directory` into the corpus `out`."""
-    stats, names = prepared.stats, part_names(source.corpus)
-    pairs = cleaning_report.remaining_pairs(stats, text)
-    for split, counts in prepared.near.items():
-        console.say(near_duplicates.sentence(split, counts))
-    report = {
-        "read": stats.read,
-        "kept": pairs,
-        "warnings": prepared.warnings,
-        **cleaning_report.dropped(stats),
-        "twins": prepared.near,
-    }
-    if len(names) > 1:
-        report["parts"] = cleaning_report.parts(stats, names, prepared.left)
-    artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
-    manifest = _manifest(source, text, pairs, prepared.tokens, directory / "tokenizer.model")
-    if several := {split: runs for split, runs in prepared.languages.items() if len({run[:2] for run in runs}) > 1}:
-        manifest["languages"] = several
-    manifest["parts"] = [{"name": name, "pairs": int(count)} for name, count in zip(names, prepared.left, strict=True)]
-    with artefact.staged(out, store.KIND, manifest, overwrite=options.overwrite) as stage:
-        for file in sorted(directory.iterdir()):
-            file.rename(stage / file.name)
-    console.say(f"{out}: {console.counted(pairs, 'training pair')}")
+    def make_synthetic(self, held_out: HeldOut) -> tuple[list[readers.FilePair], cleaning.CleaningStats]:
+        """Return the files of each entry of corpus.synthetic, and the numbers of dropped lines."""
+        return synthetic.make(self._synthetic_inputs(held_out), self.options.translate, self.options.translate_units)
 
+    def translate_share(self, held_out: HeldOut, worker: Shard) -> list[Path]:
+        """Translate one worker's share of the text of corpus.synthetic.
 
-def open_text(source: Source, out: Path, work: Path) -> RawText:
-    """Open the text of a corpus. The attribute `files` of the result lists all files that determine the corpus."""
-    corpus = source.corpus
-    text = _converted(source.open(out.parent / "downloads", work / "input"), corpus)
-    reused = reused_tokenizer(corpus)
-    if reused:
-        tokenizer.Tokenizer(reused[0])  # fail early if these files cannot be used
-        list(map(words.read, reused_words(corpus)))
-    text.files.extend([*reused, *reused_words(corpus), *synthetic.files_of(corpus)])
-    return text
+        Return the files that will contain the translations when all workers have translated their shares.
+        """
+        if not self.options.translate_units:
+            return []
+        return synthetic.translate_share(self._synthetic_inputs(held_out), self.options.translate_units, worker)
+
+    def _synthetic_inputs(self, held_out: HeldOut) -> synthetic.Inputs:
+        return synthetic.Inputs(
+            self.corpus,
+            self.work / "input",
+            self.out.parent / "synthetic",
+            held_out_sets.plain_pairs(held_out),
+            lambda: training_chunks(self.open_text(), self.corpus.limit),
+        )
+
+    def commit(
+        self,
+        text: RawText,
+        held_out: HeldOut,
+        stats: cleaning.CleaningStats,
+        warnings: list[str],
+        left: store.Lengths,
+        tokens: dict[str, int],
+        near: dict[str, dict[str, Any]],
+    ) -> None:
+        """Report the dropped pairs, and move the files of the corpus from `work` to `out`.
+
+        `left` is the number of remaining pairs in each part of the corpus, `tokens` the number of tokens on each side,
+        and `near` a summary of the near-duplicates of each held-out set.
+        """
+        directory, names = self.work / "corpus", part_names(self.corpus)
+        pairs = cleaning_report.remaining_pairs(stats, text)
+        for split, counts in near.items():
+            console.say(near_duplicates.sentence(split, counts))
+        dropped = cleaning_report.dropped(stats)
+        report = {"read": stats.read, "kept": pairs, "warnings": warnings, **dropped, "twins": near}
+        if len(names) > 1:
+            report["parts"] = cleaning_report.parts(stats, names, left)
+        artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
+        manifest = self._manifest(text, pairs, tokens)
+        languages = held_out_sets.languages_of(held_out)
+        if several := {split: runs for split, runs in languages.items() if len({run[:2] for run in runs}) > 1}:
+            manifest["languages"] = several
+        manifest["parts"] = [{"name": name, "pairs": int(count)} for name, count in zip(names, left, strict=True)]
+        with artefact.staged(self.out, store.KIND, manifest, overwrite=self.options.overwrite) as stage:
+            for file in sorted(directory.iterdir()):
+                file.rename(stage / file.name)
+        console.say(f"{self.out}: {console.counted(pairs, 'training pair')}")
+
+    def _manifest(self, text: RawText, pairs: int, tokens: dict[str, int]) -> dict[str, Any]:
+        corpus, loaded = self.corpus, tokenizer.Tokenizer(self.work / "corpus" / "tokenizer.model")
+        hashes = {file: text.hashes.get(file) or artefact.sha256(file) for file in dict.fromkeys(text.files)}
+        files = [{"name": file.name, "bytes": file.stat().st_size, "sha256": hashes[file]} for file in hashes]
+        return {
+            "name": corpus.name,
+            "src": corpus.src,
+            "tgt": corpus.tgt,
+            "generated": self.source.generated,
+            "recipe": prepared_settings(corpus),
+            "origin": text.origin,
+            "sources": files,
+            "pairs": pairs,
+            "source_vocabulary_size": loaded.vocabulary_size,
+            "vocabulary_size": loaded.target.vocabulary_size,
+            "tokens": tokens,
+        }
 
 
 def held_out_hashes(held_out: HeldOut, corpus: schema.Corpus) -> frozenset[bytes]:
@@ -229,35 +279,18 @@ def training_text(text: RawText, synthetic_files: list[readers.FilePair], corpus
     return with_parts(real, synthetic_files, corpus)
 
 
-def make_synthetic(
-    source: Source, out: Path, work: Path, held_out: HeldOut, options: PrepareOptions
-) -> tuple[list[readers.FilePair], cleaning.CleaningStats]:
-    """Return the files of each entry of corpus.synthetic, and the numbers of dropped lines."""
-    corpus = source.corpus
-    return synthetic.make(
-        corpus, work / "input", out.parent / "synthetic", held_out_sets.plain_pairs(held_out),
-        lambda: training_chunks(open_text(source, out, work), corpus.limit), options.translate, options.translate_units,
-    )  # fmt: skip
-
-
-def translate_share(
-    source: Source,
-    out: Path,
-    work: Path,
-    held_out: HeldOut,
-    options: PrepareOptions,
-    worker: tuple[int, int],
-) -> list[Path]:
-    """Translate one worker's share of the text of corpus.synthetic. `worker` is (number, number of workers).
-
-    Return the files that will contain the translations when all workers have translated their shares.
-    """
-    if not options.translate_units:
-        return []
-    return synthetic.translate_share(
-        source.corpus, work / "input", out.parent / "synthetic", held_out_sets.plain_pairs(held_out),
-        lambda: training_chunks(open_text(source, out, work), source.corpus.limit), options.translate_units, worker,
-    )  # fmt: skip
+def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
+    """Return the settings of a corpus that change the result of `prepare`."""
+    settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
+    newer = {"sources": ("filters", "cleaning", "corpus", "config"), "synthetic": ("src", "tgt")}
+    for section, names in newer.items():
+        for entry in settings[section]:
+            entry.pop("augment", None)
+            del entry["weight"]
+            for name in names:
+                if entry[name] is None:
+                    del entry[name]  # corpora from older versions lack this setting
+    return settings
 
 
 def part_sizes(stats: cleaning.CleaningStats, corpus: schema.Corpus) -> store.Lengths:
@@ -286,28 +319,6 @@ def with_parts(
             yield chunk._replace(part=number, languages=(section.src, section.tgt))
 
 
-def check_room(source: Source, out: Path) -> None:
-    """Raise StorageError if there is less free disk space than a preparation needs."""
-    needed, free = size_estimate.disk_megabytes(source) or 0, artefact.free_megabytes(out)
-    if free < needed:
-        raise StorageError(f"{out} needs about {needed:,} MB of disk, but {free:,} MB are free. Choose another --out")
-
-
-def make_directories(work: Path) -> None:
-    """Create empty work directories."""
-    for name in ("input", "cleaned", "corpus"):
-        shutil.rmtree(work / name, ignore_errors=True)
-        (work / name).mkdir()
-
-
-def _converted(text: RawText, corpus: schema.Corpus) -> RawText:
-    """Return the text, converted by Moses rules if the recipe asks for it."""
-    if corpus.moses:
-        for name, split in text.splits.items():
-            text.splits[name] = replace(split, chunks=moses.convert(split.chunks, corpus.src, corpus.tgt))
-    return text
-
-
 def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
     """Return the files of the tokenizer that the recipe names, or []."""
     return tokenizer.files_of(Path(corpus.tokenizer.file)) if corpus.tokenizer.file else []
@@ -317,14 +328,6 @@ def reused_words(corpus: schema.Corpus) -> list[Path]:
     """Return the file with the words of the reused tokenizer, or [] if the file is missing or not used."""
     file = words.beside(Path(corpus.tokenizer.file)) if corpus.tokenizer.file and corpus.tokenizer.words else None
     return [file] if file and file.is_file() else []
-
-
-def hold_out_pairs(source: Source, text: RawText, out: Path, work: Path, options: PrepareOptions) -> HeldOut:
-    """Return the pairs of each held-out set, from its own files or else taken from the training text by `hold_out`."""
-    corpus, open_named = source.corpus, partial(source.open_named, out.parent / "downloads", work / "input")
-    held_out = {split: held_out_set(text, split, corpus) for split in text.splits if split != "train"}
-    with stages.Pool(options.processes) as pool:
-        return held_out | hold_out.held_out_pairs(corpus, pool.map, open_named)
 
 
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
@@ -361,23 +364,3 @@ def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
             return
         yield chunk
         rows += len(chunk.src)
-
-
-def _manifest(source: Source, text: RawText, pairs: int, tokens: dict[str, int], model: Path) -> dict[str, Any]:
-    corpus, loaded = source.corpus, tokenizer.Tokenizer(model)
-    return {
-        "name": corpus.name,
-        "src": corpus.src,
-        "tgt": corpus.tgt,
-        "generated": source.generated,
-        "recipe": prepared_settings(corpus),
-        "origin": text.origin,
-        "sources": [
-            {"name": file.name, "bytes": file.stat().st_size, "sha256": text.hashes.get(file) or artefact.sha256(file)}
-            for file in dict.fromkeys(text.files)
-        ],
-        "pairs": pairs,
-        "source_vocabulary_size": loaded.vocabulary_size,
-        "vocabulary_size": loaded.target.vocabulary_size,
-        "tokens": tokens,
-    }

@@ -10,7 +10,6 @@ import itertools
 import operator
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ from nmt_cli import __version__
 from nmt_cli.corpus import (
     cleaning,
     cleaning_report,
-    filters,
     near_duplicates,
     parts,
     prepare,
-    sources,
     stages,
     store,
     synthetic,
@@ -33,13 +30,14 @@ from nmt_cli.corpus import (
 from nmt_cli.corpus import held_out as held_out_sets
 from nmt_cli.corpus.held_out import HeldOut
 from nmt_cli.corpus.parts import Cleaned, numbered
-from nmt_cli.corpus.prepare import PrepareOptions
-from nmt_cli.corpus.raw_text import RawText, Source
+from nmt_cli.corpus.prepare import Preparation, PrepareOptions
+from nmt_cli.corpus.raw_text import RawText
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
-from nmt_cli.system.errors import BusyError, OutputError, UsageError, from_os_error
+from nmt_cli.system.errors import BusyError, OutputError, UsageError
+from nmt_cli.system.shard import Shard
 
 POLL_SECONDS = 5.0
 WORK = {  # step -> description of its unfinished work in messages
@@ -50,24 +48,14 @@ WORK = {  # step -> description of its unfinished work in messages
 MOST_NAMED = 8  # maximum number of shards that a message lists
 
 
-@dataclass(frozen=True)
-class Share:
-    """The share of this process in the work of all shards."""
-
-    number: int  # number of this shard, from 1
-    workers: int  # number of shards
-    wait: bool = False  # whether to wait for other shards, instead of raising a BusyError that names them
-
-
-def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, share: Share) -> Path:
+def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, shard: Shard) -> Path:
     """Do the work of one shard, and return `out`. The last step of shard 1 writes the corpus to `out`."""
     if options.overwrite:
         raise UsageError(f"--overwrite cannot be combined with --shard. Remove {out} first")
-    source = sources.source_of(corpus, options.mirror)
-    filters.check(corpus)
     directory = artefact.beside(out, "", ".parts")
-    work = directory / f"work-{share.number}"
-    try:
+    work = directory / f"work-{shard.number}"
+    preparation = _ShardPreparation(corpus, out, work, options)
+    with artefact.os_errors(directory):
         artefact.restore(out)
         if directory.exists() and not artefact.was_locked(directory):
             raise OutputError(f"{directory} exists, but nmt did not create it. Move it elsewhere")
@@ -75,18 +63,15 @@ def prepare_shard(corpus: schema.Corpus, out: Path, options: PrepareOptions, sha
         (directory / artefact.LOCK).touch()  # marks the directory as made by nmt
         with artefact.locked(work, "this shard's work directory"), stages.Pool(options.processes) as pool:
             try:
-                if not out.exists() or not prepare.finished(source, out, options):
-                    _Shard(source, out, options, share, work, pool).run()
+                if not preparation.is_finished():
+                    preparation.run_shard(shard, pool)
             except _CompletedError:
-                prepare.finished(source, out, options)
+                preparation.is_finished()
             finally:
                 artefact.remove_tree(work)
         if out.exists():
             console.say(f"{out} is prepared and complete")
             artefact.remove_tree(directory)
-    except OSError as error:
-        error.filename = error.filename or str(directory)
-        raise from_os_error(error) from error
     return out
 
 
@@ -98,21 +83,23 @@ def _numbered_result(function: Callable[[Any], Any], job: tuple[int, Any]) -> tu
     return job[0], function(job[1])
 
 
-class _Shard:
+class _ShardPreparation(Preparation):
     """Runs the steps of one shard."""
 
-    def __init__(
-        self, source: Source, out: Path, options: PrepareOptions, share: Share, work: Path, pool: stages.Pool
-    ) -> None:
-        self.source, self.corpus, self.out, self.options = source, source.corpus, out, options
-        self.share, self.work, self.directory, self.pool = share, work, work.parent, pool
-        self.reused = prepare.reused_tokenizer(self.corpus)
+    shard: Shard
+    pool: stages.Pool
 
-    def run(self) -> None:
+    @property
+    def directory(self) -> Path:
+        return self.work.parent
+
+    def run_shard(self, shard: Shard, pool: stages.Pool) -> None:
         """Run all steps in order. Each step continues where an earlier run stopped."""
-        prepare.make_directories(self.work)
+        self.shard = shard
+        self.pool = pool
+        self.make_directories()
         self._agree()
-        text = prepare.open_text(self.source, self.out, self.work)
+        text = self.open_text()
         held_out = self._held_out(text)
         self._clean(text, held_out)
         total = int(self._text_entries()["parts"])
@@ -127,19 +114,14 @@ class _Shard:
         self._train_tokenizer(cleaned)
         self._wait_for(self._waiting_for_tokenizer)
         self._encode(cleaned)
-        if self.share.number > 1:
-            console.say(
-                f"shard {self._name(self.share.number)} has done its work. Shard 1 joins the parts in {self.out}"
-            )
+        if self.shard.number > 1:
+            console.say(f"shard {self.shard} has done its work. Shard 1 joins the parts in {self.out}")
             return
         self._wait_for(lambda: self._waiting("encoded", cleaned.parts))
         self._join(text, held_out, cleaned, stats, warnings)
 
-    def _name(self, index: int) -> str:
-        return f"{index}/{self.share.workers}"
-
     def _is_mine(self, number: int) -> bool:
-        return number % self.share.workers == self.share.number - 1
+        return number % self.shard.workers == self.shard.number - 1
 
     def _missing(self, step: str, total: int) -> list[int]:
         present = parts.numbers_in(self.directory / step)
@@ -148,14 +130,14 @@ class _Shard:
     def _waiting(self, step: str, total: int) -> str:
         """Return a message with the unfinished work of a step and the shards to run, or "" if the step is finished."""
         missing = self._missing(step, total)
-        shards = sorted({number % self.share.workers + 1 for number in missing})
-        listed = ", ".join(map(self._name, shards[:MOST_NAMED]))
+        shards = sorted({number % self.shard.workers + 1 for number in missing})
+        listed = ", ".join(f"{number}/{self.shard.workers}" for number in shards[:MOST_NAMED])
         listed += " and others" if len(shards) > MOST_NAMED else ""
         return f"{len(missing)} of {total} {WORK[step]} yet. Run --shard {listed}" if missing else ""
 
     def _waiting_for_tokenizer(self) -> str:
         present = artefact.present(self.directory / "tokenizer")
-        return "" if present else f"the tokenizer is not trained yet. Run --shard {self._name(1)}"
+        return "" if present else f"the tokenizer is not trained yet. Run --shard 1/{self.shard.workers}"
 
     def _wait_for(self, waiting: Callable[[], str]) -> None:
         """Wait for other shards to finish a step. Return when `waiting` returns "".
@@ -166,7 +148,7 @@ class _Shard:
         while reason := waiting():
             if artefact.present(self.out):
                 raise _CompletedError
-            if not self.share.wait:
+            if not self.options.wait:
                 raise BusyError(f"{reason}, then repeat this command, or pass --wait")
             if reason != told:
                 console.say(f"waiting: {reason}")
@@ -176,7 +158,7 @@ class _Shard:
     def _agree(self) -> None:
         """Store the settings, or raise OutputError if an earlier shard has stored different settings."""
         synthetic_files = synthetic.files_of(self.corpus)
-        reused = [*self.reused, *prepare.reused_words(self.corpus)]
+        reused = [*prepare.reused_tokenizer(self.corpus), *prepare.reused_words(self.corpus)]
         models = [*reused, *(file for file in synthetic_files if file.name == artefact.MANIFEST)]
         job = {
             "settings": prepare.prepared_settings(self.corpus),
@@ -187,7 +169,7 @@ class _Shard:
         }
         directory = self.directory / "job"
         if not artefact.present(directory):
-            prepare.check_room(self.source, self.out)
+            self.check_room()
             parts.keep(directory, {}, job)
         if differences := loading.differences(parts.entries_of(directory), job):
             found = f"{self.directory} has parts of another preparation ({'; '.join(differences)[:500]})"
@@ -197,7 +179,7 @@ class _Shard:
         """Return the dev and test pairs. The first shard that calls this method stores them for all shards."""
         directory = self.directory / "held-out"
         if not artefact.present(directory):
-            held_out = prepare.hold_out_pairs(self.source, text, self.out, self.work, self.options)
+            held_out = self.hold_out(text)
             folder = self.work / "held-out"
             folder.mkdir()
             held_out_sets.write(folder, held_out)
@@ -215,7 +197,7 @@ class _Shard:
         if all_read and not any(map(self._is_mine, self._missing("cleaned", int(self._text_entries()["parts"])))):
             return
         self._translate(held_out)
-        files, drops = prepare.make_synthetic(self.source, self.out, self.work, held_out, self.options)
+        files, drops = self.make_synthetic(held_out)
         hashes = prepare.held_out_hashes(held_out, self.corpus)
         read = [0]  # number of parts so far; a list, so that `jobs` can change it
 
@@ -249,14 +231,13 @@ class _Shard:
 
     def _translate(self, held_out: HeldOut) -> None:
         """Translate a share of the text of corpus.synthetic. Shard 1 then joins the translations of all shards."""
-        worker = self.share.number, self.share.workers
-        files = prepare.translate_share(self.source, self.out, self.work, held_out, self.options, worker)
+        files = self.translate_share(held_out, self.shard)
 
         def waiting() -> str:
             missing = not all(file.is_file() for file in files)
-            return f"the synthetic text is not joined yet. Run --shard {self._name(1)}" if missing else ""
+            return f"the synthetic text is not joined yet. Run --shard 1/{self.shard.workers}" if missing else ""
 
-        if self.share.number > 1:
+        if self.shard.number > 1:
             self._wait_for(waiting)
 
     def _results(self, work: Callable[[Any], Any], jobs: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, list[Any]]]:
@@ -292,12 +273,12 @@ class _Shard:
 
     def _train_tokenizer(self, cleaned: Cleaned) -> None:
         """On shard 1, train the tokenizer, and store it in one directory with the held-out text."""
-        if self.share.number > 1 or artefact.present(self.directory / "tokenizer"):
+        if self.shard.number > 1 or artefact.present(self.directory / "tokenizer"):
             return
         held_out_files = (self.directory / "held-out").glob("*.???")  # all files except manifest.json
         files = {file.name: file.read_bytes() for file in held_out_files}
-        if self.reused:
-            tokenizer.copy(self.reused[0], self.work / "tokenizer.model")
+        if reused := prepare.reused_tokenizer(self.corpus):
+            tokenizer.copy(reused[0], self.work / "tokenizer.model")
             copies = tokenizer.files_of(self.work / "tokenizer.model")
             files |= {file.name: file.read_bytes() for file in copies}
         sample = functools.partial(cleaned.sample, self.corpus.seed)
@@ -356,6 +337,5 @@ class _Shard:
         near = near_duplicates.summary(directory, flags)
         tokens = {name: writer.tokens for name, writer in writers.items()}
         text.hashes.update({Path(file): sha256 for file, sha256 in self._text_entries()["sha256"].items()})
-        prepared = prepare.Prepared(stats, warnings, left, tokens, near, held_out_sets.languages_of(held_out))
-        prepare.commit(self.source, text, self.out, directory, prepared, self.options)
+        self.commit(text, held_out, stats, warnings, left, tokens, near)
         artefact.remove_tree(self.directory)

@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from nmt_cli.corpus import moses, readers
 from nmt_cli.corpus.cleaning import (
@@ -31,14 +32,15 @@ from nmt_cli.recipe.cleaning import Cleaning
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, say
 from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.system.shard import Shard
 
 Pairs = list[tuple[str, str]]
 # A function that translates lines: (model directory, lines, beam, sampling) -> translations in the same order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
 # A function that translates the file TEXT of a cache directory in units of lines: (model directory, cache directory,
-# beam, sampling, worker). `worker` is (number, number of workers), and selects a share of the units. If `worker` is
-# None, the function translates all remaining units and joins the translations in the file TRANSLATIONS.
-TranslateUnits = Callable[[Path, Path, int, bool, tuple[int, int] | None], None]
+# beam, sampling, worker). `worker` selects a share of the units. If it is None, the function translates all remaining
+# units and joins the translations in the file TRANSLATIONS.
+TranslateUnits = Callable[[Path, Path, int, bool, Shard | None], None]
 TEXT, TRANSLATIONS = "text", "translations"  # names of files in a cache directory
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
 SMOOTHING = 10  # this number is added to both lengths, because the ratio of short lengths varies widely
@@ -57,48 +59,60 @@ def token(tag: str) -> str:
     return f">>{tag}<<"
 
 
-def make(
-    corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
-    translate: Translate | None, translate_units: TranslateUnits | None = None,
-) -> tuple[list[readers.FilePair], CleaningStats]:  # fmt: skip
-    """Make the pairs of each entry of corpus.synthetic. Return their files, and the numbers of dropped lines.
+class Inputs(NamedTuple):
+    """The inputs of a corpus's synthetic text."""
 
-    Each call of `train` must yield all training pairs.
-    """
+    corpus: schema.Corpus
+    work: Path  # directory for temporary files
+    cache: Path  # directory of all translations
+    held_out: Pairs
+    train: Callable[[], Iterable[readers.Chunk]]  # each call returns all training pairs
+
+
+class RealText(NamedTuple):
+    """The real text of an entry of corpus.synthetic."""
+
+    entry: schema.Synthetic
+    lines: Path  # the file with its lines
+    target: str  # the target-language token that the model needs before each line, or ""
+    directory: Path  # the cache directory of its translations
+
+
+def real_texts(inputs: Inputs, stats: CleaningStats) -> Iterator[RealText]:
+    """Select the lines to translate for each entry of corpus.synthetic. Count the dropped lines in `stats`."""
+    for number, entry in enumerate(inputs.corpus.synthetic):
+        target = target_token(entry, inputs.corpus.of(entry))
+        lines = inputs.work / f"real-{number}"
+        select_lines(entry, inputs, lines, stats)
+        yield RealText(entry, lines, target, _cache_directory(entry, lines, inputs.cache, target))
+
+
+def make(
+    inputs: Inputs, translate: Translate | None, translate_units: TranslateUnits | None = None
+) -> tuple[list[readers.FilePair], CleaningStats]:
+    """Make the pairs of each entry of corpus.synthetic. Return their files, and the numbers of dropped lines."""
     files, stats = list[readers.FilePair](), CleaningStats()
-    for number, entry in enumerate(corpus.synthetic):
-        section = corpus.of(entry)
-        check_languages(entry, section)
-        real = work / f"real-{number}"
-        select_lines(entry, corpus, held_out, train, real, stats)
-        target = _target_token(entry, section)
-        directory = _cache_directory(entry, real, cache, target)
+    for number, real in enumerate(real_texts(inputs, stats)):
+        entry, directory = real.entry, real.directory
         if (directory / TEXT).is_file() and translate_units:
             with artefact.locked(directory, "the cache of translations"):
                 translate_units(_model(entry), directory, entry.beam, entry.sampling, None)
-        translations = _translated(entry, real, directory, translate, target)
-        sides = work / f"synthetic-{number}.src", work / f"synthetic-{number}.tgt"
-        write_pairs(entry, real, translations, sides, stats, section.tgt if corpus.target_tokens else "")
+        translations = _translated(real, translate)
+        sides = inputs.work / f"synthetic-{number}.src", inputs.work / f"synthetic-{number}.tgt"
+        language = inputs.corpus.of(entry).tgt if inputs.corpus.target_tokens else ""
+        write_pairs(entry, real.lines, translations, sides, stats, language)
         files.append((str(sides[0]), str(sides[1])))
     return files, stats
 
 
-def translate_share(
-    corpus: schema.Corpus, work: Path, cache: Path, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
-    translate_units: TranslateUnits, worker: tuple[int, int],
-) -> list[Path]:  # fmt: skip
+def translate_share(inputs: Inputs, translate_units: TranslateUnits, worker: Shard) -> list[Path]:
     """Translate one worker's share of the lines of corpus.synthetic, and store the translations in the cache.
 
     Return, for each entry, the file that will contain all translations after `make` has joined them.
     """
     files = list[Path]()
-    for number, entry in enumerate(corpus.synthetic):
-        section = corpus.of(entry)
-        check_languages(entry, section)
-        real = work / f"real-{number}"
-        select_lines(entry, corpus, held_out, train, real, CleaningStats())
-        target = _target_token(entry, section)
-        directory = _cache_directory(entry, real, cache, target)
+    for real in real_texts(inputs, CleaningStats()):
+        entry, directory = real.entry, real.directory
         files.append(directory / TRANSLATIONS)
         if files[-1].is_file():
             say(f"the translations by {_model(entry)} are in {directory} already")
@@ -106,8 +120,8 @@ def translate_share(
         if not (directory / TEXT).is_file():
             artefact.make_directory(directory)
             part = artefact.temporary(directory / TEXT)
-            with real.open(encoding="utf-8", newline="\n") as lines, part.open("x", encoding="utf-8") as text:
-                text.writelines(f"{line}\n" for line in _with_target(target, lines))
+            with real.lines.open(encoding="utf-8", newline="\n") as lines, part.open("x", encoding="utf-8") as text:
+                text.writelines(f"{line}\n" for line in _with_target(real.target, lines))
             artefact.sync(part)
             part.replace(directory / TEXT)
         translate_units(_model(entry), directory, entry.beam, entry.sampling, worker)
@@ -123,8 +137,11 @@ def _model(entry: schema.Synthetic) -> Path:
     raise MissingError(f"no model in {named} for corpus.synthetic. Train it first, or set corpus.synthetic.model")
 
 
-def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
-    """Raise DataError if the model of an entry does not translate between the languages of the corpus section."""
+def target_token(entry: schema.Synthetic, corpus: schema.Corpus) -> str:
+    """Return the target-language token that the model of an entry needs before each line, or "" if it needs none.
+
+    Raise DataError if the model does not translate between the languages of the corpus section.
+    """
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     pairs = [(text.src, text.tgt) for text in model.trained]
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
@@ -132,21 +149,12 @@ def check_languages(entry: schema.Synthetic, corpus: schema.Corpus) -> None:
     if not {wanted, unknown} & {*pairs}:
         have, need = (", ".join(f"{src} to {tgt}" for src, tgt in some) for some in (dict.fromkeys(pairs), [wanted]))
         raise DataError(f"{entry.model} translates {have}, but corpus.synthetic with side={entry.side} requires {need}")
+    return token(wanted[1]) if model.target_tokens else ""
 
 
-def _target_token(entry: schema.Synthetic, section: schema.Corpus) -> str:
-    """Return the target-language token that the model of an entry needs before each line, or "" if it needs none."""
-    model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
-    if not model.target_tokens:
-        return ""
-    return token(section.tgt if entry.side == "src" else section.src)
-
-
-def select_lines(
-    entry: schema.Synthetic, corpus: schema.Corpus, held_out: Pairs, train: Callable[[], Iterable[readers.Chunk]],
-    to: Path, stats: CleaningStats,
-) -> None:  # fmt: skip
+def select_lines(entry: schema.Synthetic, inputs: Inputs, to: Path, stats: CleaningStats) -> None:
     """Write the real lines to translate to the file `to`: repaired, distinct, and not in dev or test."""
+    corpus = inputs.corpus
     lines: Iterable[tuple[bytes | None, Cleaning]]
     if entry.files:
         raw_lines: Iterable[bytes | None]
@@ -156,11 +164,11 @@ def select_lines(
         lines = ((raw, corpus.cleaning) for raw in raw_lines)
     else:
         section = corpus.of(entry)
-        texts = ((chunk, corpus.of_source(chunk.source)) for chunk in train())
+        texts = ((chunk, corpus.of_source(chunk.source)) for chunk in inputs.train())
         chunks = ((chunk, text.cleaning) for chunk, text in texts if _has_languages(text, section))
         lines = ((raw, settings) for chunk, settings in chunks for raw in getattr(chunk, entry.side))
     repairs = different_repairs(text.cleaning for text in [corpus, *corpus.trained])
-    held_out_lines = {repair(pair[entry.side == "tgt"], settings) for pair in held_out for settings in repairs}
+    held_out_lines = {repair(pair[entry.side == "tgt"], settings) for pair in inputs.held_out for settings in repairs}
     seen = set[int]()
     with to.open("w", encoding="utf-8") as file:
         for raw, settings in lines:
@@ -193,10 +201,7 @@ def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str,
 
 
 def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path, target: str) -> Path:
-    """Return the cache directory for the translations of a file. Its name is a hash of the model, options and text.
-
-    `target` is the result of `_target_token`.
-    """
+    """Return the cache directory for the translations of a file. Its name is a hash of the model, options and text."""
     options = {"beam": entry.beam, "sampling": entry.sampling, "text": artefact.sha256(real)}
     options |= {"target": target} if target else {}
     return cache / artefact.digest({**options, "model": artefact.sha256(_model(entry) / artefact.MANIFEST)})[:32]
@@ -207,9 +212,10 @@ def _with_target(target: str, lines: Iterable[str]) -> Iterator[str]:
     return (f"{target} {line[:-1]}".lstrip() for line in lines)
 
 
-def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate: Translate | None, target: str) -> Path:
+def _translated(real: RealText, translate: Translate | None) -> Path:
     """Return a file with a translation of each line of `real`. Translate the lines that are not cached."""
-    model, total = _model(entry), sum(1 for _ in real.open("rb"))
+    entry, directory = real.entry, real.directory
+    model, total = _model(entry), sum(1 for _ in real.lines.open("rb"))
     whole, part = directory / TRANSLATIONS, directory / f"{TRANSLATIONS}.part"
     if whole.is_file():
         say(f"{total:,} translations by {model} are in {directory} already")
@@ -222,8 +228,8 @@ def _translated(entry: schema.Synthetic, real: Path, directory: Path, translate:
             data = file.read()
             file.truncate(data.rfind(b"\n") + 1)  # if nmt was killed, the last line may be incomplete
         done = data.count(b"\n")
-        with real.open(encoding="utf-8", newline="\n") as text, part.open("a", encoding="utf-8") as file:
-            rest = _with_target(target, itertools.islice(text, done, None))
+        with real.lines.open(encoding="utf-8", newline="\n") as text, part.open("a", encoding="utf-8") as file:
+            rest = _with_target(real.target, itertools.islice(text, done, None))
             with Progress(f"translating by {model}", total, "lines") as progress:
                 progress.advance(done)
                 translations = translate(model, rest, entry.beam, entry.sampling) if done < total else ()

@@ -119,7 +119,7 @@ class Job:
             self.store.replace(PLAN, _compact({"counts": counts}))
         if len(counts) != len(self.files) or any(len(pair) != 2 for file in counts for pair in file):
             raise DataError(f"{self.store.place}/{PLAN} is damaged. Delete it: the next worker counts the lines again")
-        self._units = units.numbered([[(lines, size) for lines, size in file] for file in counts])
+        self._units = units.numbered(counts)
 
     def _counted(self, start: int) -> list[list[list[int]]]:
         counts: dict[int, list[list[int]]] = {}

@@ -2,10 +2,8 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, NamedTuple
-
-import numpy as np
 
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.sharding import inputs
@@ -39,6 +37,8 @@ class Content(NamedTuple):
 
 def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
     """Yield the numbers of lines and bytes in each unit of an open file."""
+    import numpy as np  # most workers read the plan instead
+
     lines = size = 0
     last = b""
     while block := file.read(BLOCK):
@@ -124,7 +124,7 @@ def count(file: Input, most_lines: int) -> list[tuple[int, int]]:
         return list(measure(stream, most_lines))
 
 
-def numbered(counts: list[list[tuple[int, int]]]) -> list[Unit]:
+def numbered(counts: Sequence[Sequence[Sequence[int]]]) -> list[Unit]:
     """Return the units of all files. `counts` are the results of `count` for each file."""
     units = list[Unit]()
     for file, sizes in enumerate(counts):

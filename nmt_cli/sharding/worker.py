@@ -13,10 +13,10 @@ from pathlib import Path
 
 from nmt_cli.sharding.job import Failure, Job, summary
 from nmt_cli.sharding.proof import damage_of
-from nmt_cli.sharding.shard import Shard
 from nmt_cli.sharding.units import Content, Reader, Unit
 from nmt_cli.system.console import Progress, warn
 from nmt_cli.system.errors import DataError, NmtError
+from nmt_cli.system.shard import Shard
 
 # Translates lines. The arguments are two file descriptors, source and target, and the number of the first line.
 Translate = Callable[[int, int, int], None]

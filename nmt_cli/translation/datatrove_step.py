@@ -9,8 +9,8 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 
 from nmt_cli.sharding import inputs
-from nmt_cli.sharding.shard import Shard
 from nmt_cli.system.errors import NmtError
+from nmt_cli.system.shard import Shard
 from nmt_cli.translation.sharded import ShardedTranslation
 from nmt_cli.translation.translate import TranslateOptions
 

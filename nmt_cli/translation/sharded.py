@@ -10,11 +10,11 @@ from typing import Any
 from nmt_cli import __version__
 from nmt_cli.sharding import inputs, job, proof
 from nmt_cli.sharding.inputs import Input
-from nmt_cli.sharding.shard import Shard
 from nmt_cli.sharding.worker import Worker
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress, counted, say
 from nmt_cli.system.errors import UsageError
+from nmt_cli.system.shard import Shard
 from nmt_cli.transformer.config import MODEL_JSON, RECIPE
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation import shortlist

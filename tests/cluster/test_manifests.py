@@ -20,8 +20,8 @@ from tiny_model import make_model
 
 from nmt_cli.commands.app import app
 from nmt_cli.commands.options import DATABASE_VARIABLE
-from nmt_cli.sharding.shard import Shard, parse
 from nmt_cli.system.errors import DataError, DivergedError, MissingError, OutputError, UsageError
+from nmt_cli.system.shard import Shard, parse
 
 pytest.importorskip("starlette")
 from serving import client_of, server

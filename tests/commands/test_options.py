@@ -11,13 +11,13 @@ import pytest
 
 from nmt_cli.commands import app, teacher
 from nmt_cli.corpus import prepare
-from nmt_cli.corpus.shards import Share
 from nmt_cli.documents.kept import Kept
 from nmt_cli.parsing.score import evaluate
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.score import ScoreOptions
 from nmt_cli.scoring.score import evaluate as text_scores
 from nmt_cli.serving.server import ServeOptions
+from nmt_cli.system.shard import Shard
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.translate import TranslateOptions
 
@@ -43,7 +43,7 @@ CASES: list[tuple[str, str, list[Any]]] = [
       PrepareOptions()]),
     ("prepare --src a --tgt b --out o --shard 2/3 --wait", "corpus.shards.prepare_shard",
      [loading.from_plain({"corpus": {"name": "o", "src": "src", "tgt": "tgt", "train_src": ["a"], "train_tgt": ["b"]}},
-                         "").corpus, o, PrepareOptions(), Share(2, 3, wait=True)]),
+                         "").corpus, o, PrepareOptions(wait=True), Shard(2, 3)]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --run r --tracker x", "training.train.train",
      [STEPS, d, r, "x"]),
     ("train recipes/toy.yaml --set training.steps=3 --data d --dry-run", "training.estimate.dry_run", [STEPS, d]),

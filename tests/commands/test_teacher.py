@@ -8,8 +8,8 @@ import pytest
 from nmt_cli.commands import teacher
 from nmt_cli.corpus.synthetic import TEXT, TRANSLATIONS
 from nmt_cli.sharding.job import FOLDER
-from nmt_cli.sharding.shard import Shard
 from nmt_cli.system.errors import DataError
+from nmt_cli.system.shard import Shard
 from nmt_cli.translation import sharded
 from nmt_cli.translation.options import Sampling, SearchOptions
 
@@ -50,7 +50,7 @@ def test_units_of_a_text_have_100_to_10000_lines(
     monkeypatch.setattr(teacher, "UNITS", 1)
     (tmp_path / TEXT).write_bytes(b"x" * (size - 1) + b"\n")
     for sampling in (None, Sampling()):
-        teacher.translate_units(Path("m"), tmp_path, 7, sampling is not None, (2, 3))
+        teacher.translate_units(Path("m"), tmp_path, 7, sampling is not None, Shard(2, 3))
         assert done[0] == ((Path("m"),), SearchOptions(beam=7, sampling=sampling), lines)
         assert done[1:] == [Shard(2, 3), "closed"], "others may still translate: nothing is joined"
         done.clear()
@@ -71,7 +71,7 @@ def test_a_failed_unit_keeps_all_and_finished_text_is_not_translated_again(
     (tmp_path / TEXT).write_text("a\n")
     with monkeypatch.context() as patch:
         patch.setattr(sharded, "ShardedTranslation", lambda *given, **options: Job(done, 1, *given, **options))
-        for worker in (None, (1, 2)):
+        for worker in (None, Shard(1, 2)):
             with pytest.raises(DataError, match=f"nmt translate {tmp_path / TEXT} --check {tmp_path / FOLDER}"):
                 teacher.translate_units(Path("m"), tmp_path, 4, False, worker)
     assert {path.name for path in tmp_path.iterdir()} == {TEXT, FOLDER}

@@ -13,11 +13,12 @@ import texts
 
 from nmt_cli.corpus import bitext, cleaning, parts, prepare, readers, shards, stages, store, tokenizer
 from nmt_cli.corpus.prepare import PrepareOptions
-from nmt_cli.corpus.shards import Share, prepare_shard
+from nmt_cli.corpus.shards import prepare_shard
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError
+from nmt_cli.system.shard import Shard
 
 NEXT = texts.pairs(1000, seed=4)
 # Duplicates within a chunk, within a part and between parts; a dev pair; pairs that cleaning drops early and late.
@@ -48,7 +49,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def run(corpus: schema.Corpus, out: Path, index: int, count: int, **more: Any) -> None:
-    prepare_shard(corpus, out, PrepareOptions(workers=1, **more), Share(index, count))
+    prepare_shard(corpus, out, PrepareOptions(workers=1, **more), Shard(index, count))
 
 
 def rounds(corpus: schema.Corpus, out: Path, counts: Iterator[int], **more: Any) -> int:
@@ -138,7 +139,7 @@ def test_an_operating_system_error_of_a_shard_names_its_file_or_the_parts(
         def full(*_: object, file: str | None = file) -> None:
             raise OSError(errno.ENOSPC, "No space left on device", file)
 
-        monkeypatch.setattr(prepare, "open_text", full)
+        monkeypatch.setattr(prepare.Preparation, "open_text", full)
         with pytest.raises(StorageError, match=rf"\({named}\): No space left"):
             run(corpus, tmp_path / "out", 1, 2)
         assert not list((tmp_path / "out.parts").glob("work-*"))
@@ -204,7 +205,7 @@ def test_a_finished_corpus_stays(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert (tmp_path / "out").stat().st_ino == before
     assert "out is prepared and complete" in capsys.readouterr().err
     with pytest.raises(UsageError, match="--overwrite cannot be combined with --shard"):
-        prepare_shard(corpus, tmp_path / "out", PrepareOptions(overwrite=True), Share(1, 2))
+        prepare_shard(corpus, tmp_path / "out", PrepareOptions(overwrite=True), Shard(1, 2))
 
 
 def test_the_shards_to_run_are_named(tmp_path: Path) -> None:
@@ -331,7 +332,7 @@ def test_a_waiting_shard_tells_each_reason_once_and_ends_when_the_corpus_is_ther
                 run(corpus, out, *shard)
 
     monkeypatch.setattr(shards.time, "sleep", sleep)
-    prepare_shard(corpus, out, PrepareOptions(workers=1), Share(2, 3, wait=True))
+    prepare_shard(corpus, out, PrepareOptions(workers=1, wait=True), Shard(2, 3))
     told = [line for line in capsys.readouterr().err.split("\n") if line.startswith("waiting: ")]
     assert [line.partition(". Run --shard ")[2] for line in told] == ["1/3, 3/3", "3/3", "1/3"]
     assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))

@@ -18,13 +18,14 @@ from nmt_cli.commands import teacher
 from nmt_cli.corpus import filters, readers, synthetic
 from nmt_cli.corpus.cleaning import CleaningStats
 from nmt_cli.corpus.prepare import PrepareOptions, prepare
-from nmt_cli.corpus.shards import Share, prepare_shard
+from nmt_cli.corpus.shards import prepare_shard
 from nmt_cli.corpus.store import open_corpus
 from nmt_cli.corpus.tokenizer import Tokenizer
 from nmt_cli.recipe import explain as explained
 from nmt_cli.recipe import loading, schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, MissingError, OutputError, UsageError
+from nmt_cli.system.shard import Shard
 
 WORDS = dict(zip([*ENGLISH, *GERMAN], [*GERMAN, *ENGLISH], strict=True))
 
@@ -375,7 +376,8 @@ def test_real_lines_are_repaired_and_compared_with_held_out_lines_of_their_side(
     other = {"src": "known & tgt", "tgt": "known & src"}[side]
     for entry in (schema.Synthetic(side=side), schema.Synthetic(side=side, files=files)):
         stats = CleaningStats()
-        synthetic.select_lines(entry, schema.Corpus(), held_out, lambda: chunks, tmp_path / "real", stats)
+        inputs = synthetic.Inputs(schema.Corpus(), tmp_path, tmp_path, held_out, lambda: chunks)
+        synthetic.select_lines(entry, inputs, tmp_path / "real", stats)
         assert (tmp_path / "real").read_text() == f"a < b\n{other}\nlast\n"
         reasons = {synthetic.HELD_OUT: f"known & {side}", synthetic.DUPLICATE: "a < b", synthetic.EMPTY: ""}
         assert stats == CleaningStats(
@@ -431,11 +433,11 @@ def test_a_model_without_languages_is_accepted(corpus_of: Any, tmp_path: Path) -
     model = make_model(tmp_path / "imported", "corpus.src=src", "corpus.tgt=tgt")
     for side in ("src", "tgt"):
         settings = corpus_of(side=side, model=str(model))
-        synthetic.check_languages(settings.synthetic[0], settings)
+        synthetic.target_token(settings.synthetic[0], settings)
     turned = make_model(tmp_path / "turned", "corpus.src=tgt", "corpus.tgt=src")
     settings = corpus_of(side="tgt", model=str(turned))
     with pytest.raises(DataError, match=r"translates tgt to src, but .* with side=tgt requires de to en$"):
-        synthetic.check_languages(settings.synthetic[0], settings)
+        synthetic.target_token(settings.synthetic[0], settings)
 
 
 def test_progress_resumes_after_an_interrupt(corpus_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,7 +473,7 @@ def test_many_machines_translate_for_one_corpus(corpus_of: Any, tmp_path: Path, 
     options = PrepareOptions(workers=1, translate=teacher.translate, translate_units=teacher.translate_units)
     one = prepare(settings, tmp_path / "one/data", options)
     with pytest.raises(BusyError, match=r"the synthetic text is not joined yet\. Run --shard 1/2, then"):
-        prepare_shard(settings, tmp_path / "many/data", options, Share(2, 2))
+        prepare_shard(settings, tmp_path / "many/data", options, Shard(2, 2))
     (cache,) = (tmp_path / "many/synthetic").iterdir()
     sidecar, *others = sorted(cache.rglob("units/000/*.json"))
     assert others
@@ -493,7 +495,7 @@ def test_shards_translate_and_prepare_one_corpus(corpus_of: Any, tmp_path: Path,
     many = tmp_path / "many/data"
     for number in (2, 1, 2, 1, 2, 1):
         with contextlib.suppress(BusyError):
-            prepare_shard(settings, many, options, Share(number, 2))
+            prepare_shard(settings, many, options, Shard(number, 2))
     for name in ("train.src.ids", "train.tgt.ids", "tokenizer.model", "cleaning.json"):
         assert (one / name).read_bytes() == (many / name).read_bytes()
     (cache,) = (tmp_path / "many/synthetic").iterdir()
@@ -518,7 +520,8 @@ def test_a_model_with_several_targets_gets_the_token_of_the_language_it_translat
     ]
     section = texts.corpus({"name": "own", "sources": both, "synthetic": entries})
     (tmp_path / "work").mkdir()
-    files, _ = synthetic.make(section, tmp_path / "work", tmp_path / "cache", [], list, Words.translate)
+    inputs = synthetic.Inputs(section, tmp_path / "work", tmp_path / "cache", [], list)
+    files, _ = synthetic.make(inputs, Words.translate)
     call = (many, 4, False)
     expected = [(call, f">>{code}<< one two", f">>{code}<< three") for code in ("de", "fr", "en")]
     assert Words.calls == [each for calls in expected for each in calls], (
@@ -549,9 +552,8 @@ def test_a_share_that_is_already_translated_is_left_out(
     (work := tmp_path / "work").mkdir()
 
     def share() -> list[Path]:
-        return synthetic.translate_share(
-            settings, work, tmp_path / "cache", [], list, lambda *given: calls.append(given[1:]), (2, 3)
-        )
+        inputs = synthetic.Inputs(settings, work, tmp_path / "cache", [], list)
+        return synthetic.translate_share(inputs, lambda *given: calls.append(given[1:]), Shard(2, 3))
 
     files = share()
     directories = [file.parent for file in files]
@@ -573,4 +575,4 @@ def test_synthetic_text_without_usable_pairs_is_refused_with_the_reasons(corpus_
     with pytest.raises(DataError, match=message):
         prepare(settings, tmp_path / "one", OPTIONS)
     with pytest.raises(DataError, match=message):
-        prepare_shard(settings, tmp_path / "many", OPTIONS, Share(1, 1))
+        prepare_shard(settings, tmp_path / "many", OPTIONS, Shard(1, 1))

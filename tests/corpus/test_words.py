@@ -10,9 +10,10 @@ import texts
 
 from nmt_cli.corpus import prepare, store, words
 from nmt_cli.corpus.prepare import PrepareOptions
-from nmt_cli.corpus.shards import Share, prepare_shard
+from nmt_cli.corpus.shards import prepare_shard
 from nmt_cli.recipe import loading
 from nmt_cli.system.errors import BusyError, DataError, OutputError, UsageError
+from nmt_cli.system.shard import Shard
 from nmt_cli.training.checkpoints import open_run
 
 PAIRS = texts.pairs(60, seed=3)
@@ -86,7 +87,7 @@ def test_shards_count_the_same_words(tmp_path: Path) -> None:
         while not out.exists():
             for number in (1, 2):
                 with contextlib.suppress(BusyError):
-                    prepare_shard(corpus, out, PrepareOptions(workers=1), Share(number, 2))
+                    prepare_shard(corpus, out, PrepareOptions(workers=1), Shard(number, 2))
         assert (out / "tokenizer.words").read_bytes() == (one / "tokenizer.words").read_bytes()
 
 

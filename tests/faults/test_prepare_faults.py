@@ -23,6 +23,7 @@ from nmt_cli.corpus import parts, readers, shards, stages, store
 from nmt_cli.corpus.prepare import PrepareOptions
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import BusyError, DataError, NmtError, OutputError, StorageError
+from nmt_cli.system.shard import Shard
 
 PAIRS = texts.pairs(600)
 GZIP = gzip.compress("\n".join(src for src, _ in PAIRS).encode(), mtime=0)
@@ -277,7 +278,7 @@ def forked(section: Any, out: Path, index: int, count: int, before: Callable[[],
     os.close(2)
     try:
         before()
-        shards.prepare_shard(section, out, PrepareOptions(workers=1), shards.Share(index, count, wait=True))
+        shards.prepare_shard(section, out, PrepareOptions(workers=1, wait=True), Shard(index, count))
         os._exit(0)
     finally:
         os._exit(3)
@@ -330,7 +331,7 @@ def test_two_processes_with_one_shard_exclude_each_other(tmp_path: Path) -> None
     pid = forked(section, tmp_path / "out", 2, 3)
     wait_for(lambda: (tmp_path / "out.parts" / "text").exists())
     with pytest.raises(BusyError, match="work-2 is in use by host"):
-        shards.prepare_shard(section, tmp_path / "out", PrepareOptions(workers=1), shards.Share(2, 3))
+        shards.prepare_shard(section, tmp_path / "out", PrepareOptions(workers=1), Shard(2, 3))
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
@@ -352,7 +353,7 @@ def test_a_full_disk_of_a_shard_is_reported_and_nothing_is_lost(
     failures = list[str]()
     while not out.exists():
         try:
-            shards.prepare_shard(section, out, PrepareOptions(workers=1), shards.Share(1, 1))
+            shards.prepare_shard(section, out, PrepareOptions(workers=1), Shard(1, 1))
         except StorageError as error:
             failures.append(str(error))
     assert len(failures) > 2

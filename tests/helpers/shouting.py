@@ -8,10 +8,10 @@ from pathlib import Path
 
 from nmt_cli.sharding import inputs, job
 from nmt_cli.sharding.job import Job
-from nmt_cli.sharding.shard import parse
 from nmt_cli.sharding.worker import Worker
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DivergedError
+from nmt_cli.system.shard import parse
 
 POISON = b"poison"
 

@@ -19,12 +19,12 @@ from shouting import begin, expected, work
 from nmt_cli.sharding import inputs, store, units
 from nmt_cli.sharding import worker as worker_module
 from nmt_cli.sharding.job import Failure
-from nmt_cli.sharding.shard import Shard, parse
 from nmt_cli.sharding.store import Directory, store_of
 from nmt_cli.sharding.units import Reader
 from nmt_cli.sharding.worker import Worker
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.system.shard import Shard, parse
 
 TEXT = "".join(f"line {number}\n" for number in range(25)).encode()
 

@@ -10,8 +10,8 @@ from translators import one_at_a_time, translator_by
 
 from nmt_cli import Translator
 from nmt_cli.sharding import inputs
-from nmt_cli.sharding.shard import Shard
 from nmt_cli.system.errors import OutputError, UsageError
+from nmt_cli.system.shard import Shard
 from nmt_cli.translation import sharded
 from nmt_cli.translation.sharded import ShardedTranslation
 from nmt_cli.translation.translate import TranslateOptions, translate

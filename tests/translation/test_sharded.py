@@ -15,9 +15,9 @@ from translators import one_at_a_time
 from nmt_cli import Terms, Translator
 from nmt_cli.documents import choose
 from nmt_cli.sharding import inputs
-from nmt_cli.sharding.shard import Shard
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DivergedError, NmtError, OutputError, UsageError
+from nmt_cli.system.shard import Shard
 from nmt_cli.transformer.weights import load_model, save_model
 from nmt_cli.translation import backends, sharded
 from nmt_cli.translation.options import Sampling, SearchOptions

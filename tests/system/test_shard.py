@@ -2,8 +2,8 @@
 
 import pytest
 
-from nmt_cli.sharding.shard import Shard, parse
 from nmt_cli.system.errors import UsageError
+from nmt_cli.system.shard import Shard, parse
 
 
 @pytest.mark.parametrize(
