@@ -260,7 +260,8 @@ def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
 def _settings_of(model: Path) -> dict[str, Any]:
     """Return the settings that a recipe takes from the model in training.init_from: sizes, languages and tokenizer."""
     if not (model / "recipe.yaml").is_file():
-        raise MissingError(f"no model in {model} to start from. Pass --set training.init_from=DIR")
+        advice = ". Import other formats first: nmt import" if model.exists() else ""
+        raise MissingError(f"no model in {model} to start from. Pass --set training.init_from=DIR{advice}")
     stored = load_stored(model / "recipe.yaml").model_dump()
     languages = {side: stored["corpus"][side] for side in ("src", "tgt")}
     return {"model": stored["model"], "corpus": {**languages, "tokenizer": {"file": str(model / "tokenizer.model")}}}
