@@ -134,7 +134,7 @@ def test_damaged_members_are_refused(data: bytes, words: str) -> None:
 
 
 def test_a_bomb_takes_neither_memory_nor_time() -> None:
-    data = zipped({"a.xml": b"\0" * (200 << 20)})
+    data = zipped({"a.xml": b"\0" * (60 << 20)})
     tracemalloc.start()
     started = time.process_time()
     with pytest.raises(DataError, match="unpacks to more than"):

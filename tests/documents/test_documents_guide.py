@@ -2,12 +2,13 @@
 
 import importlib
 import re
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from fake_models import capitals, translated
+from in_process import run_nmt
 from tiny_model import make_model
 
 from nmt_cli import documents
@@ -16,11 +17,16 @@ from nmt_cli.documents.document import ReadOptions
 GUIDE = (Path(documents.__file__).parent / "README.md").read_text()
 
 
-def test_the_commands_run(tmp_path: Path) -> None:
+def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_model(tmp_path / "runs" / "tiny")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NMT_MODEL", raising=False)
     commands = "".join(re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL))
-    script = f'set -e\nnmt() {{ "{sys.executable}" -m nmt_cli "$@"; }}\n{commands}'
-    subprocess.run(["bash", "-c", script], cwd=tmp_path, check=True, timeout=100)
+    for command in commands.splitlines():
+        if command.startswith("nmt "):
+            assert run_nmt(*shlex.split(command)[1:])[0] == 0, command
+        else:
+            subprocess.run(["bash", "-c", command], check=True, timeout=100)
     outputs = {path.name: path.read_text() for path in tmp_path.glob("*.de.*")}
     assert outputs.keys() == set(re.findall(r"-o (\S+)", commands))
     assert '<a href="/cats">' in outputs["page.de.html"]

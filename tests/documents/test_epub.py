@@ -46,7 +46,7 @@ def test_an_unchanged_text_leaves_every_byte(model: Model) -> None:
 
 def test_chapters_contents_and_title_are_translated() -> None:
     assert texts_of_file("epub", epub()) == [
-        *("A book & more", "A book", "One", "Chapter one", "A black dog sleeps.", "A cat", "var"),
+        *("A book & more", "A book", "One", "Chapter one", "A black dog sleeps.", "A cat", "var")
     ]
     out = translated_file("epub", epub(), capitals, ReadOptions(language="de"))
     book = member(out, "OEBPS/book.opf")

@@ -64,14 +64,13 @@ def shown(text: str) -> list[str]:
     return texts_of(parts)
 
 
-@pytest.mark.parametrize("first", range(0, 2000, 250))
-def test_nothing_is_lost_in_2000_broken_documents(first: int) -> None:
+def test_nothing_is_lost_in_500_broken_documents() -> None:
     """Check three models.
 
     A model that repeats its input keeps the text that a browser shows, and all tags. A model that reverses sentences
     keeps all tags and letters, and repeats only pairs of tags. An empty translation leaves the document as it was.
     """
-    for seed in range(first, first + 250):
+    for seed in range(500):
         text = document(seed)
         out = translated(html.parse(text))
         assert content(out) == content(text), text
@@ -91,14 +90,14 @@ def test_nothing_is_lost_in_2000_broken_documents(first: int) -> None:
 @given(
     st.lists(st.sampled_from([p for p in PIECES if not re.search("[a-zA-Z]", re.sub("<[^>]*>", "", p))]), max_size=20)
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_document_without_text_stays_byte_for_byte(pieces: list[str]) -> None:
     text = " \n".join(piece for piece in pieces if not TEXT_ATTRIBUTE.search(piece) and not piece.startswith("&"))
     assert translated(html.parse(text), backwards) == text
 
 
 @given(st.text(alphabet="ab <>/&;\"'=!-?x\n", max_size=60))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_characters_are_read_without_loss(text: str) -> None:
     assert render(html.parse(text)) == text
     assert content(translated(html.parse(text))) == content(text)

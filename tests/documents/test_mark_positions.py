@@ -68,11 +68,7 @@ DOGS = linked({"sehen": "see", "Katze": "cat", "Hund": "dog"})
             linked({"Jetzt": "now", "große": "big", "Hinweis": "note", "siehe": "see"}),
             "Jetzt große Hinweis<img> siehe",
         ),
-        (
-            "see <img>dog now",
-            linked({"Jetzt": "now", "Hund": "dog", "siehe": "see"}),
-            "Jetzt <img>Hund siehe",
-        ),
+        ("see <img>dog now", linked({"Jetzt": "now", "Hund": "dog", "siehe": "see"}), "Jetzt <img>Hund siehe"),
     ],
 )
 def test_marks_keep_their_order_and_their_spaces(text: str, model: Model, expected: str) -> None:

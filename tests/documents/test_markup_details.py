@@ -80,10 +80,7 @@ def test_empty_elements_of_xhtml() -> None:
 def test_long_tags_are_not_repeated(size: int, count: int) -> None:
     pairs = {"Ich": "I", "rufe": "call", "ihn": "him", "an": "call"}
     begin = "<b x="
-    for tag in (
-        f"{begin}{'x' * (size - len(begin) - 1)}>",
-        f'<b x={"x" * 240} title="5" y={"y" * (size - 259)}>',
-    ):
+    for tag in (f"{begin}{'x' * (size - len(begin) - 1)}>", f'<b x={"x" * 240} title="5" y={"y" * (size - 259)}>'):
         assert len(tag) == size
         assert translated(html.parse(f"{tag}I call</b> him"), linked(pairs)).count("</b>") == count
     tag = f'<b title="see" x={"x" * 300} alt="see" y={"y" * 300}>'

@@ -148,10 +148,9 @@ def noise(text: str) -> Aligned:
     return Aligned(out, [(match.end(), draw.randrange(len(text))) for match in re.finditer(r"\s*\S+", out)])
 
 
-@pytest.mark.parametrize("first", range(0, 2000, 500))
-def test_documents_stay_well_formed_and_keep_all_tags(first: int) -> None:
+def test_documents_stay_well_formed_and_keep_all_tags() -> None:
     outlines = [Outline(), Outline(detect=False), Outline(("p", "br"), ("title",)), Outline(("code",), (), False)]
-    for seed in range(first, first + 500):
+    for seed in range(600):
         text, outline = document(seed), outlines[seed % len(outlines)]
         check(text)
         for model in (same, backwards, noise):
@@ -165,10 +164,9 @@ def test_documents_stay_well_formed_and_keep_all_tags(first: int) -> None:
             assert sorted(tags.findall(cdata.sub("", out))) == sorted(tags.findall(cdata.sub("", text))), text
 
 
-@pytest.mark.parametrize("first", range(0, 1000, 500))
-def test_a_repeated_text_keeps_every_byte(first: int) -> None:
+def test_a_repeated_text_keeps_every_byte() -> None:
     """White space may change."""
-    for seed in range(first, first + 500):
+    for seed in range(300):
         text = document(seed)
         for outline in (Outline(), Outline(detect=False)):
             out = translated(xml.parse(text, None, (), outline), same)
