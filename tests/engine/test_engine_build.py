@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import texts
+from in_process import run_nmt
 
 from nmt_cli.engine import build, library
 from nmt_cli.system.errors import UsageError
@@ -147,17 +148,39 @@ def test_the_library_runs_with_the_glibc_of_the_wheel_tag(own_library: Path) -> 
     assert glibc_of(own_library) <= (2, 17)
 
 
-def test_a_library_with_other_flags_is_compiled_once(tmp_path: Path) -> None:
-    """The same call again does nothing; other flags compile again."""
-    pytest.importorskip("ziglang")
-    made = tmp_path / "one.so"
-    assert build.build(made, levels=["base"], flags=["-O1"])
-    assert library.describe(made) == "base"
-    assert not build.build(made, levels=["base"], flags=["-O1"])
-    assert build.build(made, levels=["base"], flags=["-O1", "-g"])
-    with pytest.raises(build.CannotBuildError, match=r"the compiler failed: .*-fno-such-thing"):
-        build.build(tmp_path / "none.so", levels=["base"], flags=["-fno-such-thing"])
-    assert [path.name for path in tmp_path.iterdir()] == ["one.so"]
+# Writes its arguments and its input objects to the output, and fails at a flag.
+STAND_IN = """
+import sys
+words = sys.argv[1:]
+if "-fno-such-thing" in words:
+    sys.exit("error: unknown argument -fno-such-thing")
+output = words[words.index("-o") + 1]
+objects = [open(word).read() for word in words if word.endswith(".o") and word != output]
+open(output, "w").write("\\n".join([*objects, *words]))
+"""
+
+
+def test_a_library_with_other_flags_is_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same call again does nothing; other flags compile again. A failed build keeps the library."""
+    compiler, made = tmp_path / "path" / "ziglang", tmp_path / "made" / "one.so"
+    compiler.mkdir(parents=True)
+    made.parent.mkdir()
+    (compiler / "__init__.py").touch()
+    (compiler / "__main__.py").write_text(STAND_IN)
+    monkeypatch.syspath_prepend(compiler.parent)
+    monkeypatch.setenv("PYTHONPATH", str(compiler.parent))
+    monkeypatch.delitem(sys.modules, "ziglang", raising=False)
+    levels = list(build.LEVELS[platform.machine()])[-2:]
+    assert build.build(made, levels=levels, flags=["-O1"])
+    words = made.read_text().split("\n")
+    assert f'-DCOMPILED="{" ".join(levels)}"' in words
+    assert {f"-DLEVEL={level}" for level in levels} <= {*words}
+    assert not build.build(made, levels=levels, flags=["-O1"])
+    assert build.build(made, levels=levels, flags=["-O1", "-g"])
+    with pytest.raises(build.CannotBuildError, match=r"^the compiler failed: error: unknown argument -fno-such-thing$"):
+        build.build(made, levels=levels, flags=["-fno-such-thing"])
+    assert "-g" in made.read_text().split("\n")
+    assert [path.name for path in made.parent.iterdir()] == ["one.so"]
 
 
 def test_a_library_of_another_build_is_not_current(tmp_path: Path) -> None:
@@ -169,6 +192,7 @@ def test_a_library_of_another_build_is_not_current(tmp_path: Path) -> None:
         assert build.is_current(made) == (number == 0)
 
 
+@pytest.mark.slow
 def test_the_engine_compiles_for_arm(tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
     made = tmp_path / "arm.so"
@@ -180,11 +204,24 @@ def test_the_engine_compiles_for_arm(tmp_path: Path) -> None:
         assert library.describe(made).startswith("none: it cannot be loaded: ")
 
 
+ARM_MAC, INTEL_MAC = 0x0100000C, 0x01000007  # CPU types in mach-o/loader.h
+
+
+@pytest.mark.parametrize("machine", build.LEVELS)
+def test_the_choice_of_a_level_compiles_for_macos(machine: str, tmp_path: Path) -> None:
+    """No other source depends on the system."""
+    pytest.importorskip("ziglang")
+    zig = [sys.executable, "-m", "ziglang", "cc", "-target", build.target_of(f"{machine}-macos"), *build.FLAGS]
+    source = ['-DCOMPILED="base"', '-DSTAMP=""', "-c", build.HERE / "dispatch.c", "-o", tmp_path / "dispatch.o"]
+    subprocess.run([*zig, *build.WARNINGS, "-Werror", *source], check=True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "cpu", "levels", "tag"),
     [
-        ("aarch64-macos", 0x0100000C, "i8mm dotprod base", "macosx_11_0_arm64"),
-        ("x86_64-macos", 0x01000007, "avx2 base", "macosx_11_0_x86_64"),
+        ("aarch64-macos", ARM_MAC, "i8mm dotprod base", "macosx_11_0_arm64"),
+        ("x86_64-macos", INTEL_MAC, "avx2 base", "macosx_11_0_x86_64"),
     ],
 )
 def test_the_engine_compiles_for_macos(tmp_path: Path, name: str, cpu: int, levels: str, tag: str) -> None:
@@ -193,7 +230,7 @@ def test_the_engine_compiles_for_macos(tmp_path: Path, name: str, cpu: int, leve
     made, target = tmp_path / "mac.so", build.target_of(name)
     assert build.build(made, target)
     content = made.read_bytes()
-    magic, found, _, kind = struct.unpack("<4I", content[:16])  # mach-o/loader.h
+    magic, found, _, kind = struct.unpack("<4I", content[:16])
     assert (magic, found, kind) == (0xFEEDFACF, cpu, 6)
     assert f"\0{levels}\0".encode() in content
     assert {f"_run_{level}".encode() for level in levels.split()} <= set(content.split(b"\0"))
@@ -203,6 +240,8 @@ def test_the_engine_compiles_for_macos(tmp_path: Path, name: str, cpu: int, leve
 
 def test_only_supported_systems_are_built_for() -> None:
     assert build.target_of("aarch64") == "aarch64-linux-gnu.2.17"
+    assert build.levels_of("aarch64-macos.11.0") == ["i8mm", "dotprod", "base"]
+    assert build.levels_of("x86_64-macos.11.0") == ["avx2", "base"], "no Mac has AMX, or shows AVX-512"
     for name in ("riscv64", "aarch64-windows", "macos", ""):
         with pytest.raises(build.CannotBuildError, match="supports x86_64 and aarch64, with -macos for macOS, not"):
             build.target_of(name)
@@ -248,13 +287,15 @@ def wheel_of(tmp_path: Path, **environment: str) -> tuple[Path, str]:
     return wheel, done.stdout + done.stderr
 
 
-def test_env_shows_the_level_or_the_reason_for_none(own_library: Path) -> None:
+def test_env_shows_the_level_or_the_reason_for_none(own_library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown level is a usage error in one line."""
     for name, expected in (("base", '"engine": "base"'), ("off", '"engine": "none: NMT_ENGINE=off"')):
-        assert expected in texts.python("-m", "nmt_cli", "env", "--json", NMT_ENGINE=name).stdout
-    done = texts.python("-m", "nmt_cli", "env", NMT_ENGINE="sse9")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith("nmt env: error: NMT_ENGINE must be amx, ")
+        monkeypatch.setenv("NMT_ENGINE", name)
+        assert expected in run_nmt("env", "--json")[1]
+    monkeypatch.setenv("NMT_ENGINE", "sse9")
+    code, _, stderr = run_nmt("env")
+    assert (code, stderr.count("\n")) == (2, 1)
+    assert stderr.startswith("nmt env: error: NMT_ENGINE must be amx, ")
 
 
 @pytest.fixture

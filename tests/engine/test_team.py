@@ -94,7 +94,7 @@ def test_helpers_end_with_their_team() -> None:
             assert not thread.is_alive()
 
 
-# Shares two jobs in turn until helpers have computed 500,000 parts. A helper that takes a part of the new job before it
+# Shares two jobs in turn until helpers have computed 100,000 parts. A helper that takes a part of the new job before it
 # sees the new job computes a part of the old one.
 JOBS = """
 #include <stdint.h>
@@ -123,7 +123,7 @@ int main(void) {
     pthread_t thread;
     pthread_create(&thread, 0, as_helper, team);
     begin_work(team);
-    for (int64_t i = 1; helped(team) < 500000; i++) {
+    for (int64_t i = 1; helped(team) < 100000; i++) {
         Job *job = &jobs[i % 2];
         *job = (Job){i, {0}};
         share(team, compute, job, PARTS);
