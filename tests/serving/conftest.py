@@ -1,6 +1,8 @@
 """The model and the client that the tests of the server share, and databases of both kinds."""
 
-from collections.abc import Iterator
+import functools
+import importlib
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,26 @@ import pytest
 from postgres_server import PostgresServer, programs, running
 from tiny_model import make_model
 
+from nmt_cli.serving import detect
+
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("serving"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_classifiers() -> Iterator[None]:
+    """Load py3langid's model once for each set of languages. It takes half a second."""
+    load = functools.cache(detect.load_classifier)
+
+    def shared(languages: Collection[str]) -> Any:
+        importlib.import_module("py3langid.langid")  # some tests hide it
+        return load(frozenset(languages))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(detect, "load_classifier", shared)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -337,12 +337,7 @@ def test_terms_of_two_lists_are_merged_by_their_words(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("kind", "entries", "line"),
-    [
-        ("csv", '"a\nb\nc",x\nd,y\ne', 5),
-        ("csv", 'a,"x"y', 1),
-        ("csv", "a,x,en", 1),
-        ("tsv", "a\tx\n \t \nb\ty\nc", 4),
-    ],
+    [("csv", '"a\nb\nc",x\nd,y\ne', 5), ("csv", 'a,"x"y', 1), ("csv", "a,x,en", 1), ("tsv", "a\tx\n \t \nb\ty\nc", 4)],
 )
 def test_the_line_of_a_malformed_term_is_named(kind: str, entries: str, line: int) -> None:
     with pytest.raises(Refusal, match=f"entries, line {line} is no"):

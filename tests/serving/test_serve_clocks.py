@@ -18,15 +18,7 @@ from starlette.testclient import TestClient
 from test_serve_limits import GET, ended, listening
 from test_serve_steps import stored
 
-from nmt_cli.serving import (
-    connections,
-    deepl_documents,
-    fields,
-    key_store,
-    on_demand,
-    sqlite_connection,
-    work,
-)
+from nmt_cli.serving import connections, deepl_documents, fields, key_store, on_demand, sqlite_connection, work
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.database import MIGRATIONS, Database
 from nmt_cli.serving.deepl_documents import Job, Jobs

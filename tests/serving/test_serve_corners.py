@@ -26,17 +26,7 @@ from test_serve_steps import Step, stored, translated, words_of
 from test_serve_totals import Classifier
 
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving import (
-    deepl,
-    detect,
-    glossaries,
-    on_demand,
-    pivot,
-    server,
-    sqlite_connection,
-    text_process,
-    work,
-)
+from nmt_cli.serving import deepl, detect, glossaries, on_demand, pivot, server, sqlite_connection, text_process, work
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.deepl_documents import Job, Jobs

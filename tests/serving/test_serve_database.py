@@ -296,11 +296,11 @@ def test_processes_that_create_a_data_base_at_the_same_time(place: str) -> None:
         "import sys; from nmt_cli.serving.database import Database\n"
         "from nmt_cli.serving.key_store import KeyStore\n"
         "keys = KeyStore(Database(sys.argv[1]))\n"
-        "for number in range(20): keys.add(f'{sys.argv[2]} {number}')"
+        "for number in range(10): keys.add(f'{sys.argv[2]} {number}')"
     )
-    running = [subprocess.Popen([sys.executable, "-c", script, place, str(one)], cwd=ROOT) for one in range(6)]
-    assert [each.wait(60) for each in running] == [0] * 6
-    assert len(list(KeyStore(Database(place)))) == 120
+    running = [subprocess.Popen([sys.executable, "-c", script, place, str(one)], cwd=ROOT) for one in range(4)]
+    assert [each.wait(60) for each in running] == [0] * 4
+    assert len(list(KeyStore(Database(place)))) == 40
 
 
 WRITER = """
@@ -331,7 +331,7 @@ def test_what_was_confirmed_survives_sigkill(place: str) -> None:
     """tests/benchmarks/database_kills.py does this 200 times, with a server."""
     draw = random.Random(3)
     confirmed = list[list[str]]()
-    for run in range(4):
+    for run in range(2):
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, place, str(run)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )

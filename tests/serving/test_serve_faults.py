@@ -202,20 +202,20 @@ def test_files_that_cannot_be_translated_are_refused(client: TestClient, name: s
     refused(client.post("/translate_file", data={**PAIR, "file": "rot"}), 400, "missing file")
 
 
-@pytest.mark.parametrize("unit", ["[", "![", "[a][", "[*", "<[", "[<b>", "[a\n"])
-def test_pathological_markdown_is_refused(model: Path, unit: str) -> None:
-    text = (unit * 100_000)[:100_000]
+def test_pathological_markdown_is_refused(model: Path) -> None:
     with client_of(model, limits=Limits()) as client:
-        answer = client.post("/translate_file", data=PAIR, files={"file": ("a.md", text)})
-        refused(answer, 400, "too many unclosed brackets")
+        for unit in ("[", "![", "[a][", "[*", "<[", "[<b>", "[a\n"):
+            text = (unit * 100_000)[:100_000]
+            answer = client.post("/translate_file", data=PAIR, files={"file": ("a.md", text)})
+            refused(answer, 400, "too many unclosed brackets")
 
 
-@pytest.mark.parametrize("unit", ["<b>", "<b", "</b>", "<!--", "<code>", "&", "<b translate=no>", "%", "{", "<p>"])
-def test_html_of_one_repeated_tag_is_answered(model: Path, unit: str) -> None:
+def test_html_of_one_repeated_tag_is_answered(model: Path) -> None:
     with client_of(model, limits=Limits()) as client:
-        text = (unit * 100_000)[:100_000]
-        answer = client.post("/translate", json={"q": text, **PAIR, "format": "html"})
-        assert (answer.status_code, answer.json()["translatedText"]) == (200, text)
+        for unit in ("<b>", "<b", "</b>", "<!--", "<code>", "&", "<b translate=no>", "%", "{", "<p>"):
+            text = (unit * 20_000)[:20_000]
+            answer = client.post("/translate", json={"q": text, **PAIR, "format": "html"})
+            assert (answer.status_code, answer.json()["translatedText"]) == (200, text)
 
 
 def test_incomplete_requests_time_out(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_incomplete_requests_time_out(model: Path, monkeypatch: pytest.MonkeyPat
     real = Service.translate
 
     async def translate(self: Service, *arguments: Any, **options: Any) -> Any:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.3)
         return await real(self, *arguments, **options)
 
     monkeypatch.setattr(Service, "translate", translate)
@@ -258,7 +258,7 @@ def test_incomplete_requests_time_out(model: Path, monkeypatch: pytest.MonkeyPat
         made.close()
 
     with service_of(model, limits=Limits(body_seconds=0.2)) as service:
-        config = uvicorn.Config(create_app(service), log_config=None, lifespan="off")
+        config = uvicorn.Config(create_app(service), log_config=None, lifespan="off", timeout_keep_alive=1)
         config.load()
         asyncio.run(ask(config))
 

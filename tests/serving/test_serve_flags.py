@@ -220,11 +220,11 @@ def captions(language: str) -> list[str]:
 @pytest.mark.skipif("NMT_CORPORA" not in os.environ, reason="NMT_CORPORA names no folder of real text")
 @pytest.mark.parametrize("words", [None, 3, 5])
 def test_no_caption_in_a_models_language_is_refused(words: int | None) -> None:
-    """1,000 captions per language, whole and cut to their first words."""
+    """200 captions per language, whole and cut to their first words."""
     pytest.importorskip("py3langid")
     for ours in (("en", "de"), ("de", "en"), ("fr", "en")):
         detector = Detector(ours[:1], ours)
-        lines = [" ".join(line.split()[:words]) for line in captions(ours[0])]
+        lines = [" ".join(line.split()[:words]) for line in captions(ours[0])[::5]]
         found = [detector.detect(line)[0] for line in lines]
         assert [line for line, (code, _) in zip(lines, found, strict=True) if code not in ours] == []
         if words is None:
@@ -235,7 +235,7 @@ def test_no_caption_in_a_models_language_is_refused(words: int | None) -> None:
 def test_french_captions_are_not_detected_as_english() -> None:
     pytest.importorskip("py3langid")
     detector = Detector(["en"], ["en", "de"])
-    found = [detector.detect(line)[0] for line in captions("fr")]
+    found = [detector.detect(line)[0] for line in captions("fr")[::5]]
     assert sum(code == "fr" for code, _ in found) >= 0.9 * len(found)
     assert max(sure for code, sure in found if code != "fr") < 50
 

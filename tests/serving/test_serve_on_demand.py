@@ -60,7 +60,7 @@ class Lab:
         self.by_pair = {each.directions[0][:2]: self.loader.add(each) for each in stored}
         models = [ServedModel(each, *each.model.directions[0]) for each in self.by_pair.values()]
         self.pool = ModelPool(models, Metrics(), queue=1000)
-        self.app = create_app(Service(self.pool, self.pool.metrics, Limits(5000, 50, 5)))
+        self.app = create_app(Service(self.pool, self.pool.metrics, Limits(5000, 50, 60)))
 
     def _load(self, model: StoredModel) -> Translator:
         assert self.gate.wait(60)
@@ -246,7 +246,7 @@ def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
     with lab.pool, TestClient(lab.app) as client, ThreadPoolExecutor(8) as threads:
         expected = {pair: request(client, *pair).json() for pair in PAIRS}
         asked = [
-            (PAIRS[number * 7 % 3], threads.submit(request, client, *PAIRS[number * 7 % 3])) for number in range(90)
+            (PAIRS[number * 7 % 3], threads.submit(request, client, *PAIRS[number * 7 % 3])) for number in range(21)
         ]
         for pair, answer in asked:
             assert answer.result().json() == expected[pair]

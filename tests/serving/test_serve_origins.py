@@ -1,15 +1,13 @@
 """Access: web origins, host names and API keys."""
 
 import re
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("starlette")
-from serving import PAIR, client_of, failed, server
+from serving import PAIR, client_of, failed
 from starlette.testclient import TestClient
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
@@ -291,14 +289,13 @@ def test_file_urls_are_absolute_and_use_our_host(model: Path, headers: dict[str,
 
 
 def test_a_server_names_the_option_that_allows_a_host_or_origin(model: Path) -> None:
-    with server(str(model), "--allow-host", "translate.example", "--cors", "https://one.example") as (_, address):
+    access = access_for("127.0.0.1", ["translate.example"], ["https://one.example"])
+    with client_of(model, access=access) as client:
+        client.base_url = "http://127.0.0.1:5000"
 
         def asked(**headers: str) -> tuple[int, str]:
-            try:
-                with urllib.request.urlopen(urllib.request.Request(f"{address}/detect", b"q=", headers)) as answer:
-                    return answer.status, ""
-            except urllib.error.HTTPError as error:
-                return error.code, error.read().decode()
+            answer = client.post("/detect", data={"q": ""}, headers=headers)
+            return answer.status_code, answer.text
 
         assert asked()[0] == asked(Host="translate.example")[0] == asked(Origin="https://one.example")[0] == 200
         code, message = asked(Host="evil.example")

@@ -273,10 +273,7 @@ def test_a_lost_connection_is_opened_again(monkeypatch: pytest.MonkeyPatch, code
         assert asked == ["connect", "SELECT 1", "close", "connect", "SELECT 1"]
     else:
         kind = BusyError if code == "40P01" else StorageError
-        with (
-            pytest.raises(kind, match=r"the database n at h:5432 cannot be used: no\. Try again"),
-            connection.errors(),
-        ):
+        with pytest.raises(kind, match=r"the database n at h:5432 cannot be used: no\. Try again"), connection.errors():
             connection.execute("SELECT 1")
         assert asked == ["connect", "SELECT 1"]
 

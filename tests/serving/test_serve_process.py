@@ -73,28 +73,24 @@ def test_a_second_signal_ends_at_once(model: Path) -> None:
         while b"nmt_texts_total 1.0" not in urllib.request.urlopen(f"{address}/metrics", timeout=60).read():
             time.sleep(0.01)
         process.terminate()
-        time.sleep(0.5)
+        time.sleep(0.2)
         assert process.poll() is None, "it answers what it has accepted"
         process.terminate()
-        assert process.wait(10) == 143
+        assert process.wait(30) == 143
         client.join(60)
 
 
-def test_the_log_is_on_stderr_unless_quiet(model: Path) -> None:
+def test_a_quiet_server_has_no_log(model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
-    for options, lines in ([], 2), (["--quiet"], 0):
-        process = start("--port", port, str(model), *options)
-        while process.poll() is None:
-            with contextlib.suppress(OSError):
-                ask(f"http://127.0.0.1:{port}", "rot")
-                break
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=60)
-        assert (process.returncode, stdout) == (0, "")
-        assert stderr.count("\n") == lines, stderr
-        assert ("POST /translate 200 1 text 3 characters" in stderr) == (not options)
+    process = start("--port", port, str(model), "--quiet")
+    while process.poll() is None:
+        with contextlib.suppress(OSError):
+            ask(f"http://127.0.0.1:{port}", "rot")
+            break
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert (*process.communicate(timeout=60), process.returncode) == ("", "", 0)
 
 
 def test_a_port_in_use_is_named(model: Path) -> None:
@@ -142,13 +138,6 @@ def test_public_addresses_need_keys(model: Path, tmp_path: Path) -> None:
     assert failed(str(model), "--api-key-file", str(tmp_path / "empty"), "--port", "0")[0] == 65
     assert failed(str(model), "--api-key-file", str(tmp_path / "none"), "--port", "0")[0] == 66
     assert failed(str(model), "--host", "no such host", "--port", "0")[0] == 2
-    (tmp_path / "keys").write_text("one\n two \n")
-    with server(str(model), "--host", "0.0.0.0", "--api-key-file", str(tmp_path / "keys")) as (_, address):
-        address = address.replace("0.0.0.0", "127.0.0.1")
-        with pytest.raises(urllib.error.HTTPError, match="400"):
-            ask(address, "rot")
-        key = urllib.request.Request(f"{address}/metrics", headers={"Authorization": "Bearer two"})
-        assert urllib.request.urlopen(key, timeout=60).status == 200
 
 
 def test_every_setting_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -248,16 +237,16 @@ def test_without_the_extra_one_line_names_it(model: Path, tmp_path: Path) -> Non
 
 
 def test_memory_does_not_grow(model: Path) -> None:
-    """Between 200 and 1,500 requests of mixed lengths."""
+    """Between 200 and 800 requests of mixed lengths."""
     texts = ["rot", LONG[:400], "der Hund geht. rot"]
     with server(str(model)) as (process, address):
         assert process.stderr
         drain = threading.Thread(target=process.stderr.read)
         drain.start()
-        for number in range(1500):
+        for number in range(800):
             ask(address, texts[number % 3])
             if number == 200:
                 before = resident(process.pid)
-        assert resident(process.pid) < 1.05 * before
+        assert resident(process.pid) < 1.03 * before
         process.terminate()
         drain.join(60)
