@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import texts
 import torch
+from in_process import run_nmt
 from searching import options, search_all
 from tiny_model import WORDS, make_model
 
@@ -173,10 +174,8 @@ def test_an_unavailable_precision_is_a_usage_error(model: Path, monkeypatch: pyt
         monkeypatch.setenv("NMT_ENGINE", engine)
         with pytest.raises(UsageError, match=words):
             Translator(model, precision=precision)
-        done = texts.python("-m", "nmt_cli", "translate", "--model", model, "--precision", precision, NMT_ENGINE=engine)
-        assert done.returncode == 2
-        assert done.stderr.count("error:") == 1
-        assert done.stdout == ""
+        code, stdout, stderr = run_nmt("translate", "--model", model, "--precision", precision)
+        assert (code, stdout, stderr.count("error:")) == (2, "", 1)
 
 
 def test_a_gpu_is_looked_for_only_where_there_may_be_one(
@@ -280,24 +279,27 @@ def test_a_translation_on_a_cpu_imports_neither_torch_nor_numpy(model: Path, tmp
     heavy = ("torch", "numpy", "datasets", "safetensors", "pyarrow", "accelerate", "sacrebleu", "transformers")
     (tmp_path / "in").write_text("der Hund\n\nrot und blau\n")
     (tmp_path / "tgt").write_text("der Hund\n\nrot und blau\n")
-    code = (
-        "import sys\nfrom nmt_cli.commands import app as cli\nsys.argv[0] = 'nmt'\n"
-        f"code = cli.run()\nsys.exit(str((code, [name for name in {heavy} if name in sys.modules])))"
-    )
-    command = ["-c", code, "translate", tmp_path / "in", "--model", model]
-    for more, imported in (
-        (["--alignments", "--n-best", "2", "--beam", "3", "--format", "jsonl"], []),
-        (["--score-pairs", tmp_path / "tgt"], []),
-        (["--precision", "int8", "--output", tmp_path / "out"], []),
-        (["--sample", "--top-k", "5"], ["numpy"]),
-    ):
-        done = texts.python(*command, *more, NMT_ENGINE="")
-        assert done.stderr.endswith(f"(0, {imported})\n"), done.stderr
-    library_code = (
-        f"import sys, nmt_cli\nwith nmt_cli.Translator({str(model)!r}) as t: list(t.translate(['der Hund']))\n"
-    )
-    done = texts.python("-c", f"{library_code}sys.exit(str([name for name in {heavy} if name in sys.modules]))")
-    assert done.stderr.endswith("[]\n"), done.stderr
+    commands = [
+        "--alignments --n-best 2 --beam 3 --format jsonl",
+        f"--score-pairs {tmp_path / 'tgt'}",
+        f"--precision int8 --output {tmp_path / 'out'}",
+        "--sample --top-k 5",
+    ]
+    code = f"""
+import sys, nmt_cli
+from nmt_cli.commands import app
+heavy = lambda: [name for name in {heavy} if name in sys.modules]
+with nmt_cli.Translator({str(model)!r}) as translator:
+    list(translator.translate(["der Hund"]))
+found = [heavy()]
+for more in {commands}:
+    sys.argv = ["nmt", "translate", {str(tmp_path / "in")!r}, "--model", {str(model)!r}, *more.split()]
+    found.append((app.run(), heavy()))
+sys.exit(str(found))
+"""
+    done = texts.python("-c", code, NMT_ENGINE="")
+    expected = [[], (0, []), (0, []), (0, []), (0, ["numpy"])]
+    assert done.stderr.endswith(f"{expected}\n"), done.stderr
 
 
 def test_without_the_engine_no_compiler_of_torch_is_imported(model: Path) -> None:

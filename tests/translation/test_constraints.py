@@ -65,7 +65,7 @@ def searched(models: list[Transformer], segments: list[Segment], *, engine: bool
 def test_states_know_the_terms_that_are_met() -> None:
     """For random sequences and random forms, as a plain search for each form finds them."""
     draw, hits, some = random.Random(1), 0, 0
-    for _ in range(3000):
+    for _ in range(1000):
         terms, begins = random_terms(draw, 6)
         constraints, state = Constraints(terms, begins), START
         ids = [draw.randint(3, 5) for _ in range(draw.randint(0, 9))]
@@ -86,8 +86,8 @@ def test_states_know_the_terms_that_are_met() -> None:
         assert max(counts) <= sum(constraints.sizes)
         assert not met or (counts[-1] == sum(constraints.sizes) and not constraints.wanted(closed))
         hits += met
-    assert hits > 300
-    assert some > 300
+    assert hits > 100
+    assert some > 100
 
 
 def test_banks_survive_in_turn() -> None:
@@ -105,12 +105,11 @@ def test_banks_survive_in_turn() -> None:
     assert [(c.row, c.id) for c in chosen] == [(2, EOS), (0, 3), (0, 4), (0, 7), (0, 8)]
 
 
-@pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
-def test_a_full_width_search_finds_all_sequences_with_the_terms(engine: bool, tolerance: float) -> None:
+def test_a_full_width_search_finds_all_sequences_with_the_terms() -> None:
     """Ranked by score; none where no sequence has them."""
-    length, none = 4, 0
+    length = 4
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
-    for seed in range(60):
+    for seed in (*range(19), 59):
         draw = random.Random(seed)
         begins = bytes([1, 0, 1, draw.random() < 0.7, draw.random() < 0.7])
         terms = [
@@ -122,39 +121,36 @@ def test_a_full_width_search_finds_all_sequences_with_the_terms(engine: bool, to
         scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
         ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
         wanted = [(score, s) for score, s in ranked if says(s, terms, begins)]
-        segment = Segment(source, how, constraints=Constraints(terms, begins))
-        (hypotheses,) = searched([model], [segment], engine=engine)
-        assert [h.ids for h in hypotheses] == [s for _, s in wanted]
-        assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in wanted], abs=tolerance)
-        none += not wanted
-    assert 0 < none < 30
+        for engine, tolerance in ((False, 1e-10), (True, 1e-4)):
+            segment = Segment(source, how, constraints=Constraints(terms, begins))
+            (hypotheses,) = searched([model], [segment], engine=engine)
+            assert [h.ids for h in hypotheses] == [s for _, s in wanted]
+            assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in wanted], abs=tolerance)
+    assert not wanted, "no sequence has the terms of the last seed"
 
 
 @pytest.mark.parametrize("shape", SHAPES[:4])
-@pytest.mark.parametrize(("best", "extra"), [(1, 14), (3, 14), (1, 1)])
-def test_the_engine_finds_what_torch_finds(shape: dict[str, object], best: int, extra: int) -> None:
+@pytest.mark.parametrize(("members", "best", "extra"), [(1, 1, 14), (2, 3, 14), (2, 1, 1)])
+def test_the_engine_finds_what_torch_finds(shape: dict[str, object], members: int, best: int, extra: int) -> None:
     """Every hypothesis has the terms, also with prefixes, ensembles and alignments; or none where they have no room."""
-    none = 0
-    for members in (1, 2):
-        draw = random.Random(members)
-        models = [model_of(seed, eos=1.5, vocabulary=V, **shape) for seed in range(members)]
-        how = options(beam=16, extra_length=extra, n_best=best, alignments=True)
-        cases = [(source, *random_terms(draw)) for source in sources_of(12, 4, vocabulary=39, longest=20)]
-        found = []
-        for engine in (True, False):
-            segments = [
-                Segment(source, how, [5, 6, 7][: i % 4], (i,), constraints=Constraints(terms, begins))
-                for i, (source, terms, begins) in enumerate(cases)
-            ]
-            found.append(searched(models, segments, engine=engine))
-        assert_same(*found)
-        assert [[h.ids for h in each] for each in found[0]] == [[h.ids for h in each] for each in found[1]]
-        assert [[h.source_positions for h in each] for each in found[0]] == [
-            [h.source_positions for h in each] for each in found[1]
+    draw, none = random.Random(members), 0
+    models = [model_of(seed, eos=1.5, vocabulary=V, **shape) for seed in range(members)]
+    how = options(beam=16, extra_length=extra, n_best=best, alignments=True)
+    count = 6 if extra > 1 else 12
+    cases = [(source, *random_terms(draw)) for source in sources_of(count, 4, vocabulary=39, longest=20)]
+    found = []
+    for engine in (True, False):
+        segments = [
+            Segment(source, how, [5, 6, 7][: i % 4], (i,), constraints=Constraints(terms, begins))
+            for i, (source, terms, begins) in enumerate(cases)
         ]
-        for hypotheses, (_, terms, begins) in zip(found[0], cases, strict=True):
-            assert all(says(h.ids, terms, begins) for h in hypotheses)
-            none += not hypotheses
+        found.append(searched(models, segments, engine=engine))
+    assert_same(*found)
+    ours, theirs = ([[(h.ids, h.source_positions) for h in each] for each in results] for results in found)
+    assert ours == theirs
+    for hypotheses, (_, terms, begins) in zip(found[0], cases, strict=True):
+        assert all(says(h.ids, terms, begins) for h in hypotheses)
+        none += not hypotheses
     assert none == 0 if extra > 1 else none > 0
 
 

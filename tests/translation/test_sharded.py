@@ -152,8 +152,7 @@ def test_scores_that_are_not_finite_fail_their_unit(
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [({"prefix": Path("x")}, "--prefix"), ({"score_pairs": Path("x")}, "--score-pairs")],
+    ("change", "message"), [({"prefix": Path("x")}, "--prefix"), ({"score_pairs": Path("x")}, "--score-pairs")]
 )
 def test_options_for_other_files_are_refused(file: Path, change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=f"--shard does not support {message}"):
