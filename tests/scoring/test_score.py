@@ -146,9 +146,9 @@ def test_a_wrong_seed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_intervals_of_a_published_test_set_equal_those_of_sacrebleu(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On newstest2014, with a seed from the user. The signature of the significance test stays the same."""
+    """On lines of newstest2014, with a seed from the user. The signature of the significance test stays the same."""
     table = pyarrow.parquet.read_table(corpora / "wmt14-mini" / "de-en" / "test-00000-of-00001.parquet")
-    lines = [row["de"] for row in table["translation"].to_pylist()]
+    lines = [row["de"] for row in table["translation"].to_pylist()[:600]]
     rng = random.Random(1)
     spoilt = [" ".join(word for word in line.split() if rng.random() > 0.2) for line in lines]
     paths = write(tmp_path / "ref", lines), write(tmp_path / "hyp", spoilt)
