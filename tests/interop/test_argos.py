@@ -42,6 +42,7 @@ def test_a_package_and_its_installed_directory_give_the_same_model(tmp_path, fol
     assert second.manifest["weights"].keys() == {"en_de.argosmodel"}
 
 
+@pytest.mark.usefixtures("imports_here")
 def test_commands_read_packages_and_import_each_once(tmp_path, folder, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     [directory] = model_directories([folder])
@@ -138,6 +139,7 @@ def test_an_exported_package_returns_the_same_model(tmp_path):
         export(model, "argos", tmp_path / "package", None, tmp_path / "lines")
 
 
+@pytest.mark.usefixtures("imports_here")
 def test_packages_in_a_directory_are_described_and_imported_when_opened(tmp_path, folder, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     packages = tmp_path / "packages"

@@ -71,6 +71,7 @@ def test_both_sides_are_tokenized_by_the_rules_of_argos_own_codes(tmp_path: Path
     assert files[0]["tokens"] == files[1]["tokens"]
 
 
+@pytest.mark.usefixtures("imports_here")
 def test_commands_translate_with_terms_alignments_and_tokens(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,13 +17,7 @@ import torch
 from binary_marian import FIREFOX_INT8, FLOAT32, float_item, int8_item, write_items
 from test_import_binary import BIG, MODEL, firefox_directory, lexicon, pack
 
-from nmt_cli.interop import (
-    importing,
-    marian_binary,
-    marian_files,
-    transformers_files,
-    vocabulary_map,
-)
+from nmt_cli.interop import importing, marian_binary, marian_files, transformers_files, vocabulary_map
 from nmt_cli.interop.argos_package import unpack
 from nmt_cli.interop.importing import import_model
 from nmt_cli.interop.marian_files import check_options, find_files, parse_yaml, read_marian, rename_tensors

@@ -63,7 +63,7 @@ def models(tmp_path_factory):
     batch = pack(sides[0], lengths, sides[1], lengths)
 
     @functools.cache
-    def small_model(steps=100, **changes):
+    def small_model(steps=60, **changes):
         model_directory = directory / f"{steps}-{'-'.join(map(str, changes.items()))}"
         sizes = {"num_layers": 2, "d_model": 32, "d_ff": 48, "num_heads": 4, "d_k": 8, "d_v": 8, "max_length": 64}
         decoding = {"beam": 2, "extra_length": 10}

@@ -59,11 +59,7 @@ def test_a_firefox_directory_is_imported_with_its_languages(tmp_path: Path) -> N
     """In 8 bits, log-probabilities are near those of the same model in float32, which are Marian's."""
     pairs = [(line["src"], line["tgt"]) for line in json.loads((DATA / "marian.json").read_text())]
     found = {}
-    for name, options in (
-        ("float32", {"int8": False}),
-        ("int8", {}),
-        ("separate", {"int8": False, "separate": True}),
-    ):
+    for name, options in (("float32", {"int8": False}), ("int8", {}), ("separate", {"int8": False, "separate": True})):
         model = import_model(firefox_directory(tmp_path / name, **options), tmp_path / f"{name}-model")
         with Translator(model, workers=1, precision="fp32") as translator:
             assert (translator.config.src, translator.config.tgt) == ("en", "de")
@@ -266,7 +262,7 @@ def test_damaged_models_are_refused_in_one_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("nmt_cli.interop.marian_files.find_spec", lambda _: None)  # Marian need not read them
     directory, draw, refused = firefox_directory(tmp_path / "firefox"), random.Random(4), 0
     data = (directory / MODEL).read_bytes()
-    for number in range(200):
+    for number in range(70):
         (directory / MODEL).write_bytes(damaged(data, draw))
         out = tmp_path / str(number)
         with contextlib.suppress(DataError):
@@ -274,7 +270,7 @@ def test_damaged_models_are_refused_in_one_line(tmp_path: Path, monkeypatch: pyt
             shutil.rmtree(out)
             continue
         refused += 1
-    assert 80 < refused < 200
+    assert 30 < refused < 70
     assert sorted(path.name for path in tmp_path.iterdir()) == ["firefox"]
 
 

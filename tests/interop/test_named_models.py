@@ -37,7 +37,7 @@ def test_languages_are_those_of_the_first_binary_model(tmp_path: Path) -> None:
     (tmp_path / "a.aabb.bin").mkdir()
     assert firefox_pair(tmp_path) == ("en", "de")
     assert [file.name for file in files_like(tmp_path, "*.bin")] == [
-        *("a.xxyy.bin", "model.alphas.bin", "model.ende.bin", "model.fren.bin"),
+        *("a.xxyy.bin", "model.alphas.bin", "model.ende.bin", "model.fren.bin")
     ]
     for name in ("model.fren.bin", "model.ende.bin"):
         (tmp_path / name).unlink()

@@ -61,10 +61,10 @@ def test_damaged_weights_are_refused_or_read(theirs: Path, tmp_path: Path) -> No
     directory = shutil.copytree(theirs, tmp_path / "model")
     data, draw = (theirs / "model.bin").read_bytes(), random.Random(1)
     refused = 0
-    for _ in range(300):
+    for _ in range(120):
         (directory / "model.bin").write_bytes(damaged(data, draw))
         refused += refuses(lambda path: read_binary(path) and read_ctranslate2(path.parent), directory / "model.bin")
-    assert refused > 200  # the others have changed weights
+    assert refused > 60  # the others have changed weights
 
 
 def test_damaged_packages_are_refused_or_read(theirs: Path, tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_damaged_packages_are_refused_or_read(theirs: Path, tmp_path: Path) -> N
     (tmp_path / "whole.argosmodel").unlink()
     refused = sum(
         refuses(read_argos, path)
-        for _ in range(200)
+        for _ in range(80)
         if (path := tmp_path / "x.argosmodel").write_bytes(damaged(data, draw)) >= 0
     )
-    assert refused > 150
+    assert refused > 60
     assert [path.name for path in tmp_path.iterdir()] == ["x.argosmodel"]
 
 

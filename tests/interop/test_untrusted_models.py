@@ -191,7 +191,8 @@ def test_no_value_in_a_stored_recipe_breaks_or_fills_what_opens_it(model: Path, 
     values, draw = yaml.safe_load((model / "recipe.yaml").read_text()), random.Random(1)
     place = of_nmt_0_1(model, tmp_path / "changed")
     for path in paths_of(values):
-        each = EXTREME if path[0] in READ or path[-1] in ("src", "tgt", "max_tokens") else draw.sample(EXTREME, 2)
+        read = path[0] in READ or path[-1] in ("src", "tgt", "max_tokens")
+        each = draw.sample(EXTREME, 7 if read else 1)
         for value in each:
             text = yaml.safe_dump(changed(values, path, value), sort_keys=False)
             (place / "recipe.yaml").write_text(text)

@@ -1,0 +1,21 @@
+"""Imports of named models within the process of a test."""
+
+import subprocess
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from in_process import run_nmt
+
+from nmt_cli.interop import named_models
+
+
+@pytest.fixture
+def imports_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import the models that a command names in this process, which has loaded torch and transformers already."""
+
+    def run(command: list[str], **_: Any) -> Any:
+        code, _, stderr = run_nmt(*command[command.index("import") :])
+        return subprocess.CompletedProcess(command, code, stderr=stderr.encode())
+
+    monkeypatch.setattr(named_models, "subprocess", SimpleNamespace(run=run, PIPE=subprocess.PIPE))
