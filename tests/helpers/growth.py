@@ -21,10 +21,10 @@ def seconds(run: Callable[[str], Any], text: str, times: int = 1) -> float:
 
 def is_linear(run: Callable[[str], Any], unit: str, begin: str = "", end: str = "") -> bool:
     """Return whether four times the length takes less than six times as long. Measure again in case of doubt."""
-    count = 4_000 // len(unit)
+    count = 3_000 // len(unit)
     texts = [begin + unit * size + end for size in (count, 4 * count)]
     for times in (1, 3):
         short, long = (seconds(run, text, times) for text in texts)
-        if long < 6 * short + 0.03:
+        if long < 6 * short + 0.02:
             return True
     return False

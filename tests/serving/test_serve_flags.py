@@ -67,9 +67,9 @@ def test_deepl_flags_in_every_form(client: TestClient) -> None:
 
 
 def test_ignored_deepl_flags_accept_any_form(client: TestClient) -> None:
+    names = ("outline_detection", "enable_beta_languages", "formality", "context", "model_type")
     for value in [*YES, *NO, *ABSENT]:
-        for name in ("outline_detection", "enable_beta_languages", "formality", "context", "model_type"):
-            assert agree(deepl(client, "", **{name: value}), {"detected_source_language": "EN", "text": ""})
+        assert agree(deepl(client, "", **dict.fromkeys(names, value)), {"detected_source_language": "EN", "text": ""})
 
 
 def test_choices_ignore_case(client: TestClient) -> None:

@@ -237,15 +237,15 @@ def test_without_the_extra_one_line_names_it(model: Path, tmp_path: Path) -> Non
 
 
 def test_memory_does_not_grow(model: Path) -> None:
-    """Between 200 and 800 requests of mixed lengths."""
+    """Between 150 and 600 requests of mixed lengths."""
     texts = ["rot", LONG[:400], "der Hund geht. rot"]
     with server(str(model)) as (process, address):
         assert process.stderr
         drain = threading.Thread(target=process.stderr.read)
         drain.start()
-        for number in range(800):
+        for number in range(600):
             ask(address, texts[number % 3])
-            if number == 200:
+            if number == 150:
                 before = resident(process.pid)
         assert resident(process.pid) < 1.03 * before
         process.terminate()

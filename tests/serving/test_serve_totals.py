@@ -24,7 +24,7 @@ from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.glossaries import Glossaries, parse
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.origins import access_for
-from nmt_cli.serving.pool import ModelPool, ServedModel, while_connected
+from nmt_cli.serving.pool import ModelPool, while_connected
 from nmt_cli.serving.service import Limits
 from nmt_cli.serving.texts import TextFormat
 from nmt_cli.translation.options import SearchOptions
@@ -65,30 +65,6 @@ def test_the_glossaries_used_last_stay_parsed(monkeypatch: pytest.MonkeyPatch) -
     assert again == ["a", "b", "c", "a", "c"]
 
 
-class Loaded:
-    """A translator with segments that wait and segments in search."""
-
-    def __init__(self, waiting: int, searched: int) -> None:
-        self.load = waiting, searched
-        self.closed = 0
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def test_the_gauges_add_up_all_models() -> None:
-    """A model for two pairs counts once, and is closed once."""
-    both: Any = Loaded(3, 1)
-    other: Any = Loaded(40, 20)
-    models = [ServedModel(both, "en", "de"), ServedModel(both, "en", "fr"), ServedModel(other, "de", "en")]
-    measured = Metrics()
-    with ModelPool(models, measured, queue=5):
-        page = measured.page().decode()
-    assert "nmt_segments_waiting 43.0\n" in page
-    assert "nmt_slots_in_use 21.0\n" in page
-    assert (both.closed, other.closed) == (1, 1)
-
-
 def test_each_line_waits_and_each_request_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request's search begins with the first segment of any line; a line without segments is not counted."""
     monkeypatch.setattr(metrics, "monotonic", lambda: 30.0)
@@ -102,21 +78,6 @@ def test_each_line_waits_and_each_request_is_searched(monkeypatch: pytest.Monkey
     page = measured.page().decode().split("\n")
     assert {"nmt_queue_seconds_count 3.0", "nmt_queue_seconds_sum 21.0"} <= {*page}  # 4 + 2 + 15
     assert {"nmt_search_seconds_count 1.0", "nmt_search_seconds_sum 18.0"} <= {*page}
-
-
-def test_all_texts_decide_about_the_language(model: Path) -> None:
-    with service_of(model) as service, TestClient(create_app(service)) as client:
-        seen = list[str]()
-
-        def detect(text: str) -> list[tuple[str, int]]:
-            seen.append(text)
-            return [("en", 70), ("de", 30)]
-
-        service.detector.detect = detect  # type: ignore[method-assign]
-        assert client.post("/detect", json={"q": ["12", "rot"]}).json()[1] == {"confidence": 30, "language": "de"}
-        answer = client.post("/translate", json={**PAIR, "q": ["12", "rot", "und"], "source": "auto"}).json()
-        assert answer["detectedLanguage"] == [{"confidence": 70, "language": "en"}] * 3
-        assert seen == ["12\nrot", "12\nrot\nund"]
 
 
 def test_the_memory_for_bodies_is_used_up_exactly() -> None:
