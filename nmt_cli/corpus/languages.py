@@ -1,5 +1,7 @@
 """Names of languages, and comparison of language codes."""
 
+import re
+
 _TABLE = """
 af afr Afrikaans;am amh Amharic;ar ara Arabic;az aze Azerbaijani;be bel Belarusian;bg bul Bulgarian;bn ben Bengali
 bs bos Bosnian;ca cat Catalan;cs ces Czech;cy cym Welsh;da dan Danish;de deu German;el ell Greek;en eng English
@@ -20,6 +22,11 @@ NAMES = {code: name for code, _, name in _ROWS}
 # Languages that are easily mistaken for one another.
 _NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
 _SHORT = {three: two for two, three, _ in _ROWS}
+# The bibliographic codes of ISO 639-2, where they differ
+_BIBLIOGRAPHIC = "alb:sq arm:hy baq:eu bur:my chi:zh cze:cs dut:nl fre:fr geo:ka ger:de gre:el ice:is mac:mk may:ms"
+_BIBLIOGRAPHIC += " per:fa rum:ro slo:sk wel:cy"
+_SHORT |= {code[:3]: code[4:] for code in _BIBLIOGRAPHIC.split()}
+_ALIKE = {"no": "nb", "nb": "no"}  # models for Norwegian are models for Bokmål
 _VARIANTS = {
     "pt-br": "Portuguese (Brazil)",
     "zh-hans": "Chinese (simplified)",
@@ -53,6 +60,13 @@ def base_of(code: str) -> str:
     return _SHORT.get(first, first)
 
 
+def shortest(code: str) -> str:
+    """Return a code with the two-letter code of its language, as files declare it: fr for fra, zh_Hans for zho_Hans."""
+    code = ARGOS_CODES.get(code.lower(), code)
+    first = re.split("[-_]", code)[0]
+    return base_of(first) + code[len(first) :]
+
+
 def is_same(code: str, other: str) -> bool:
     """Return whether two codes name the same language and script. Ignore countries: en-GB is the same as EN-US."""
     code, other = folded(code), folded(other)
@@ -63,14 +77,16 @@ def is_same(code: str, other: str) -> bool:
 def match(code: str, known: list[str]) -> str | None:
     """Return the known code that equals `code`, or else the first known code for the same language, or None.
 
-    For Chinese, codes with the same script are preferred.
+    For Chinese, codes with the same script are preferred. Norwegian (no) and Bokmål (nb) match if there is no other.
     """
     code = folded(code)
     for each in known:
         if folded(each) == code:
             return each
-    same = [each for each in known if base_of(folded(each)) == base_of(code)]
-    if base_of(code) == "zh":
+    base = base_of(code)
+    same = [each for each in known if base_of(folded(each)) == base]
+    same = same or [each for each in known if base_of(each) == _ALIKE.get(base)]
+    if base == "zh":
         same.sort(key=lambda each: is_traditional(each) != is_traditional(code))
     return same[0] if same else None
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from nmt_cli.corpus.languages import shortest
 from nmt_cli.documents import html
 from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.document import Document, ReadOptions
@@ -61,7 +62,7 @@ def translate_file(
     config = translator.config
     gc.disable()  # garbage collection would visit all objects of a large document, many times
     try:
-        language = options.search.target or config.tgt
+        language = shortest(options.search.target or config.tgt)
         document = FORMATS[kind].read(data, replace(reading, language=language, source_language=config.src))
     finally:
         gc.freeze()

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from nmt_cli.corpus.languages import shortest
 from nmt_cli.documents.document import Document, Outline, ReadOptions
 from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.kept import Kept, kept_phrases
@@ -45,7 +46,7 @@ class TextFormat:
         """Parse a text with markup, or the bytes of a file. Raise DataError if they are not in this format."""
         options = ReadOptions(
             self.protect is not False,
-            self.language,
+            shortest(self.language),
             self.ignored,
             self.outline,
             source_language=self.source_language,

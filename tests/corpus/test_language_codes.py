@@ -36,12 +36,25 @@ def test_codes_of_the_same_language_and_script(code: str, other: str, same: bool
 
 
 @pytest.mark.parametrize(
+    ("code", "short"),
+    [
+        ("fra", "fr"), ("deu_Latn", "de_Latn"), ("zho-Hant", "zh-Hant"), ("pt-BR", "pt-BR"), ("DE", "de"),
+        ("pb", "pt-BR"), ("zt", "zh-Hant"), ("yue", "yue"), ("", ""), (">>fra<<", ">>fra<<"),
+    ],
+)  # fmt: skip
+def test_the_shortest_code(code: str, short: str) -> None:
+    assert languages.shortest(code) == short
+
+
+@pytest.mark.parametrize(
     ("code", "known", "found"),
     [
         ("de", ["en", "de-AT", "de"], "de"), ("DE_de", ["de-AT", "de"], "de-AT"), ("fr", ["de", "en"], None),
         ("zh-TW", ["zh-Hans", "zh-Hant"], "zh-Hant"), ("zh-CN", ["zh-Hant", "zh-Hans"], "zh-Hans"),
         ("zh", ["zh-Hant", "zh-Hans"], "zh-Hans"), ("zh-HK", ["zh"], "zh"), ("zt", ["zh", "zh-Hant"], "zh-Hant"),
         ("pt-BR", ["pt-PT", "pb"], "pb"), ("pt", ["pt-PT", "pb"], "pt-PT"), ("deu", ["DE"], "DE"),
+        ("no", ["da", "nb"], "nb"), ("nb", ["nob", "no"], "nob"),
+        ("nb", ["nn", "nor"], "nor"), ("chi", ["en", "zh"], "zh"), ("ger", ["de"], "de"),
     ],
 )  # fmt: skip
 def test_a_code_matches_itself_or_the_first_of_its_language(code: str, known: list[str], found: str | None) -> None:

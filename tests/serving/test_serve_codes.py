@@ -1,6 +1,7 @@
 """Models that name one language differently, scripts of Chinese, and detected languages without a model."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -8,14 +9,17 @@ import pytest
 
 pytest.importorskip("starlette")
 
+from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import server
+from nmt_cli.serving.database import Database
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.language_routes import ServedModel
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.pool import ModelPool
 from nmt_cli.serving.server import ServeOptions
 from nmt_cli.serving.service import Service
-from nmt_cli.system.errors import UsageError
+from nmt_cli.serving.texts import TextFormat
+from nmt_cli.system.errors import StorageError, UsageError
 
 
 def service_of(*pairs: str) -> Service:
@@ -61,6 +65,29 @@ def test_a_certainly_detected_language_is_not_replaced_by_one_with_a_model() -> 
     assert found(("de", 100), ("en", 0)) == ("de", 100)  # `find` then refuses
     assert found(("de", 55), ("en", 45)) == ("en", 45)
     assert found(("en", 100), ("de", 0)) == ("en", 100)
+
+
+@pytest.mark.parametrize("fmt", ["html", "yaml"])
+def test_a_text_declares_the_shortest_code_of_its_language(fmt: str) -> None:
+    source = {"html": '<html lang="en"><p>a</p></html>', "yaml": "en:\n  a: b c"}[fmt]
+    parsed = TextFormat(fmt, language="fra").parse(source)
+    written = parsed.translated([Aligned(unit, []) for unit in parsed.units])
+    assert written == source.replace('"en"', '"fr"').replace("en:", "fr:")
+
+
+def test_the_file_of_suggestions_can_be_made(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "missing" / "s"):
+        with pytest.raises(UsageError, match="--suggestions must be a file in an existing directory, not "):
+            server.serve(ServeOptions(models=(), suggestions=path))
+
+
+def test_a_service_closes_its_connections(tmp_path: Path) -> None:
+    for database in (Database(tmp_path / "a.db"), Database()):
+        pool = service_of("en>de").pool
+        Service(pool, Metrics(), database=database).close()
+        with pytest.raises(StorageError, match="closed"):
+            database.read("SELECT 1")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"], "the last connection removes the log"
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), float("nan")])
