@@ -12,7 +12,7 @@ from nmt_cli.system import console
 from nmt_cli.system.errors import MissingError
 
 if TYPE_CHECKING:
-    from nmt_cli.serving.key_store import KeyStore
+    from nmt_cli.serving.key_store import ApiKey, KeyStore
 
 app = typer.Typer(help="Manage the API keys of nmt serve --database.", cls=Group, rich_markup_mode=None)
 command = partial(app.command, cls=Command)
@@ -55,10 +55,13 @@ def add(name: Name, database: Database, per_minute: PerMinute = None, per_day: P
 def list_keys(database: Database) -> None:
     """List keys with their limits."""
     for key in _keys(database):
-        minute = "no limit" if key.per_minute is None else f"{key.per_minute:,}"
-        day = "no limit" if key.per_day is None else f"{key.per_day:,}"
         state = f"revoked {key.revoked}" if key.revoked else f"since {key.created}"
-        typer.echo(f"{key.name}\t{minute} requests/minute\t{day} characters/day\t{state}")
+        typer.echo("\t".join([key.name, *_limits(key), state]))
+
+
+def _limits(key: "ApiKey") -> list[str]:
+    limits = (key.per_minute, "requests/minute"), (key.per_day, "characters/day")
+    return [f"{'no limit' if limit is None else f'{limit:,}'} {what}" for limit, what in limits]
 
 
 @command()
@@ -70,8 +73,9 @@ def revoke(name: Name, database: Database) -> None:
 
 @command()
 def limit(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
-    """Replace both limits of a key."""
-    _keys(database).limit(name, per_minute, per_day)
+    """Set limits of a key; without any limit, remove both."""
+    key = _keys(database).limit(name, per_minute, per_day)
+    console.say(f"{key.name}: {', '.join(_limits(key))}")
 
 
 @command()

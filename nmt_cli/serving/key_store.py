@@ -42,6 +42,8 @@ class Exceeded:
 
 _LIST = "SELECT id, name, created, revoked, per_minute, per_day FROM keys ORDER BY id"
 _FIND = "SELECT hash, id, name, created, revoked, per_minute, per_day FROM keys WHERE hash = ?"
+_SET_LIMITS = "UPDATE keys SET per_minute = ?, per_day = ? WHERE name = ?"
+_KEEP_LIMITS = "UPDATE keys SET per_minute = coalesce(?, per_minute), per_day = coalesce(?, per_day) WHERE name = ?"
 # The limits of a key, its requests in a minute, and its characters on a day
 _USED = (
     "SELECT per_minute, per_day, CASE minute WHEN ? THEN minute_requests ELSE 0 END, coalesce(characters, 0) "
@@ -76,9 +78,11 @@ class KeyStore:
         """Revoke a key for good. Its name and its usage stay."""
         self._change(name, "UPDATE keys SET revoked = coalesce(revoked, ?) WHERE name = ?", _now())
 
-    def limit(self, name: str, per_minute: int | None, per_day: int | None) -> None:
-        """Replace both limits of a key."""
-        self._change(name, "UPDATE keys SET per_minute = ?, per_day = ? WHERE name = ?", per_minute, per_day)
+    def limit(self, name: str, per_minute: int | None, per_day: int | None) -> ApiKey:
+        """Set limits of a key, and return its record. None keeps a limit; without any limit, remove both."""
+        has_limits = per_minute is not None or per_day is not None
+        self._change(name, _KEEP_LIMITS if has_limits else _SET_LIMITS, per_minute, per_day)
+        return next(key for key in self if key.name == name)
 
     def _change(self, name: str, statement: str, *values: object) -> None:
         """Change a key with an SQL statement. Raise MissingError if there is no key of this name."""

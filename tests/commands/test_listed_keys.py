@@ -16,7 +16,7 @@ from nmt_cli.translation.stored_models import Direction, StoredModel
 
 
 def test_keys_are_listed_with_their_own_limits(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit of 0 counts as one. Changing one limit replaces both."""
+    """A limit of 0 counts as one. Changing a limit keeps the other. Without any limit, both are removed."""
     monkeypatch.setattr("nmt_cli.serving.key_store._now", lambda: "now")
     options = ["--database", "a.db"]
     for name, *limits in (("b",), ("a", "--per-minute", "0"), ("c", "--per-day", "1000000", "--per-minute", "1500")):
@@ -28,8 +28,10 @@ def test_keys_are_listed_with_their_own_limits(nmt: Nmt, tmp_path: Path, monkeyp
         "c\t1,500 requests/minute\t1,000,000 characters/day\tsince now",
         "",
     ]
-    assert nmt("keys", "limit", "c", "--per-day", "7", *options) == (0, "", "")
-    assert nmt("keys", "list", *options)[1].split("\n")[2].startswith("c\tno limit requests/minute\t7 characters/day")
+    changed = nmt("keys", "limit", "c", "--per-day", "7", *options)
+    assert changed == (0, "", "c: 1,500 requests/minute, 7 characters/day\n")
+    assert nmt("keys", "list", *options)[1].split("\n")[2].startswith("c\t1,500 requests/minute\t7 characters/day")
+    assert nmt("keys", "limit", "c", *options)[2] == "c: no limit requests/minute, no limit characters/day\n"
     store = KeyStore(Database(tmp_path / "a.db"))
     [key] = [key for key in store if key.name == "b"]
     for day, characters in ((1, 2000), (2, 50)):
