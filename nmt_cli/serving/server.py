@@ -72,6 +72,8 @@ def serve(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT, finish pending requests, and return 0. A second signal ends the server at once."""
     if not math.isfinite(options.timeout):
         raise UsageError(f"--timeout must be a number of seconds, not {options.timeout}")
+    if options.suggestions and (options.suggestions.is_dir() or not options.suggestions.parent.is_dir()):
+        raise UsageError(f"--suggestions must be a file in an existing directory, not {options.suggestions}")
     _return_memory()
     database = Database(options.database)
     keys = api_keys(options, KeyStore(database).exist)
@@ -85,18 +87,22 @@ def serve(options: ServeOptions) -> int:
         gc.collect()
         gc.freeze()  # exclude the loaded modules and models from garbage collection, which delays requests
         max_cost = COST_FACTOR * options.char_limit
-        with ModelPool(models, metrics, queue=options.queue, max_cost=max_cost, pivot=options.pivot) as pool:
-            limits = Limits(options.char_limit, options.batch_limit, options.timeout)
-            service = Service(
-                pool,
-                metrics,
-                limits,
-                keys,
-                protect=options.protect,
-                keep=keep,
-                suggestions=options.suggestions,
-                database=database,
-            )
+        limits = Limits(options.char_limit, options.batch_limit, options.timeout)
+        with (
+            ModelPool(models, metrics, queue=options.queue, max_cost=max_cost, pivot=options.pivot) as pool,
+            contextlib.closing(
+                Service(
+                    pool,
+                    metrics,
+                    limits,
+                    keys,
+                    protect=options.protect,
+                    keep=keep,
+                    suggestions=options.suggestions,
+                    database=database,
+                )
+            ) as service,
+        ):
             app = create_app(service, access)
             limit = connection_limit(options.connections)
             config = uvicorn.Config(

@@ -83,9 +83,15 @@ class Service:
         self.detector = Detector(self.pool.sources, self.pool.languages)
         self.glossaries = Glossaries(self.database)
         # Key look-ups use a separate connection, so that they do not wait for glossaries.
-        self.api_keys = KeyStore(self.database.another())
+        self._key_database = self.database.another()
+        self.api_keys = KeyStore(self._key_database)
         self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key: start and task
         self._has_stored_keys = self.api_keys.exist
+
+    def close(self) -> None:
+        """Close the connections to the database."""
+        self._key_database.close()
+        self.database.close()
 
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
         """Return the fields of a request, and look up its API key.

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from nmt_cli.corpus.languages import match
 from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.service import Service
 
@@ -23,7 +24,10 @@ async def suggest(request: Request) -> JSONResponse:
         raise Refusal(403, "Suggestions are disabled on this server.")
     suggestion = {name: fields.text(name) for name in ("q", "s", "source", "target")}
     service.count(request, [suggestion["q"], suggestion["s"]])
-    service.pool.find(suggestion["source"], suggestion["target"])
+    source, target, pool = suggestion["source"], suggestion["target"], service.pool
+    if source.lower() == "auto":
+        source = next((code for code in pool.sources if match(target, pool.targets(code))), source)
+    pool.find(source, target)
     line = json.dumps(suggestion, ensure_ascii=False) + "\n"
     await service.pool.workers.in_thread(append, service.suggestions, line.encode(), short=True)
     return JSONResponse({"success": True})

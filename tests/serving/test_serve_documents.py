@@ -191,8 +191,11 @@ def test_suggestions_are_refused_unless_there_is_a_file(model: Path, tmp_path: P
     with service_of(model, suggestions=path) as service, TestClient(create_app(service)) as client:
         assert client.get("/frontend/settings").json()["suggestions"] is True
         assert client.post("/suggest", data=fields).json() == {"success": True}
-        assert client.post("/suggest", json={**fields, "target": "xx"}).status_code == 400
-        assert [json.loads(line) for line in path.read_text().split("\n") if line] == [fields]
+        for source in ("en", "auto"):
+            assert client.post("/suggest", json={**fields, "source": source, "target": "xx"}).status_code == 400
+        detected = {**fields, "source": "auto"}
+        assert client.post("/suggest", json=detected).json() == {"success": True}
+        assert [json.loads(line) for line in path.read_text().split("\n") if line] == [fields, detected]
         assert path.stat().st_mode & 0o777 == 0o600
         monkeypatch.setattr(suggestions, "MAX_FILE_BYTES", 100)
         assert client.post("/suggest", json=fields).status_code == 503
