@@ -29,6 +29,7 @@ TOKEN = re.compile(
 _END_NAME = re.compile(r"</([a-zA-Z][^\s/>]*+|\d{1,4}+)")
 _START_NUMBER = re.compile(r"<(\d{1,4})\s*+>")
 _ENTITY = re.compile(r"&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);?|[&<>\"']")
+_REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
 _NAMED_VALUE = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
 RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
 COPIED = {"code", "kbd", "samp", "var", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
@@ -133,6 +134,12 @@ def has_tags(text: str, protection: Protection | None) -> bool:
     """Return whether a text contains a comment, or a tag whose name begins with a letter."""
     tokens = _tokens(text, protection)
     return any(token.name[:1].isalpha() or token.source.startswith("<!--") for token in tokens if token.kind != "text")
+
+
+def is_html(text: str, protection: Protection | None) -> bool:
+    """Return whether a message is HTML: it has tags, or character references such as &nbsp; and neither < nor >."""
+    references = _REFERENCE.findall(text) if "<" not in text and ">" not in text else []
+    return any(unescape(each) != each for each in references) or has_tags(text, protection)
 
 
 def read(text: str, options: ReadOptions) -> Document:

@@ -22,7 +22,10 @@ from nmt_cli.documents.segment import Parts, plain_parts, render
 from nmt_cli.system.errors import DataError
 
 MOST_LEVELS = 100  # maximum depth of nested elements, objects and lists
-_NEW_LINE = re.compile(r"(\r?\n)")
+_MODIFIER = "(?:Raw)?(?:Ctrl|Control|Alt|Shift|Cmd|Command|Meta|Option|Super|Win)[+-]"
+_SHORTCUT = rf"(?:{_MODIFIER})++(?:\w++|\S)|F\d{{1,2}}|Del|Esc|Ins|PgDn|PgUp"
+# Line ends and tabs divide a message. Programs read a key after a tab as the shortcut of the menu item: Open\tCtrl+O
+LINES = re.compile(rf"(\r?\n|\t(?:(?:{_SHORTCUT})(?![^\r\n\t]))?)")
 # Values that are not text: keys and file names, such as "menu.file_open", colors, paths and date patterns.
 _IDENTIFIER = re.compile(
     r"\s*+(?:[a-z][\w-]*+(?:\.[a-z_][\w-]++)++(?:\.[A-Z]\w*+)?+|[a-z][^\W_]*+(?:_\w++)++|[a-z]++(?:-[a-z]*+)*+\d[\w-]*+"
@@ -32,9 +35,10 @@ _DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")
 
 
 def text_parts(text: str, protection: Protection | None) -> Parts:
-    """Cut the text of a message into parts. Read it as HTML if it contains tags. Keep the number of lines."""
-    parse = html.parse if html.has_tags(text, protection) else plain_parts
-    return [part for line in _NEW_LINE.split(text) for part in parse(line, protection)]
+    """Cut the text of a message into parts. Keep line ends and tabs."""
+    parse = html.parse if html.is_html(text, protection) else plain_parts
+    lines = enumerate(LINES.split(text))
+    return [part for number, line in lines for part in ([line] if number % 2 else parse(line, protection))]
 
 
 def is_code(text: str) -> bool:

@@ -6,9 +6,9 @@ Source: https://developer.apple.com/documentation/xcode/localizing-strings-that-
 import re
 
 from nmt_cli.documents.document import Document, ReadOptions
-from nmt_cli.documents.messages import Found, Message, MessageFile, Plural, PluralGroup
+from nmt_cli.documents.messages import LINES, Found, Message, MessageFile, Plural, PluralGroup
 from nmt_cli.documents.plural_categories import CATEGORIES
-from nmt_cli.documents.xml_messages import LINES, Element, Escapes, InlineReader, elements
+from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, elements
 
 _READER = InlineReader(lambda name, tag: ("tag", ""), Escapes(lines=LINES))
 _FLAGS = ("objc-format",)

@@ -7,9 +7,9 @@ from functools import partial
 
 from nmt_cli.documents import plurals
 from nmt_cli.documents.document import Document, ReadOptions
-from nmt_cli.documents.messages import Found, Message, MessageFile
+from nmt_cli.documents.messages import LINES, Found, Message, MessageFile
 from nmt_cli.documents.po_header import locale_of
-from nmt_cli.documents.xml_messages import LINES, Element, Escapes, InlineReader, elements, with_attribute
+from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, elements, with_attribute
 
 _READER = InlineReader(lambda name, tag: ("copy" if name == "byte" else "tag", ""), Escapes(lines=LINES))
 _FLAGS = ("qt-format", "qt-plural-format")

@@ -5,8 +5,8 @@ comments: https://learn.microsoft.com/en-us/globalization/localization/localizat
 """
 
 from nmt_cli.documents.document import Document, ReadOptions
-from nmt_cli.documents.messages import Found, Message, MessageFile, is_code
-from nmt_cli.documents.xml_messages import LINES, Escapes, InlineReader, elements
+from nmt_cli.documents.messages import LINES, Found, Message, MessageFile, is_code
+from nmt_cli.documents.xml_messages import Escapes, InlineReader, elements
 
 _READER = InlineReader(lambda name, tag: ("tag", ""), Escapes(lines=LINES))
 

@@ -8,9 +8,9 @@ import re
 from functools import partial
 
 from nmt_cli.documents.document import Document, ReadOptions
-from nmt_cli.documents.messages import Found, Message, MessageFile, wrong
+from nmt_cli.documents.messages import LINES, Found, Message, MessageFile, wrong
 from nmt_cli.documents.po_header import locale_of
-from nmt_cli.documents.xml_messages import LINES, Element, Escapes, InlineReader, attributes, elements, with_attribute
+from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, attributes, elements, with_attribute
 
 _UNDONE = {"new", "needs-translation"}  # states of a target that contains no translation yet
 _STATE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}  # attributes in XLIFF 1.2

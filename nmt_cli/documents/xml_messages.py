@@ -16,7 +16,6 @@ from nmt_cli.documents.segment import Parts, Rewritten, SegmentBuilder
 from nmt_cli.system.errors import printable
 
 _ATTRIBUTE = re.compile(r"""(?<![^\s<>/="'])([^\s<>/="']++)\s*+=\s*+(?:"([^"<]*+)"|'([^'<]*+)')""")
-LINES = re.compile(r"(\r?\n)")
 
 
 @dataclass
@@ -129,7 +128,7 @@ class InlineReader:
         """Return the parts of the content of an element."""
         tokens, parts, index = xml.tokens_of(source), Parts(), 0
         plain = unescape(source)
-        if all(token.kind == "text" for token in tokens) and html.has_tags(plain, protection):
+        if all(token.kind == "text" for token in tokens) and html.is_html(plain, protection):
             return self._html(source, protection)
         ends, _ = xml.tree_of(tokens)
         spelling = xml.Spelling()
@@ -159,7 +158,7 @@ class InlineReader:
         return parts + builder.build()
 
     def _html(self, source: str, protection: Protection | None) -> Parts:
-        """Return the parts of a text with escaped HTML tags."""
+        """Return the parts of a text with escaped HTML."""
         parts, spelling = Parts(), xml.Spelling()
         for number, line in enumerate(self._lines(source)):
             own = text_parts(self._unescaped(spelling, line), protection)

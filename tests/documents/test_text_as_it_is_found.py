@@ -1,6 +1,7 @@
 """Line breaks in cells, dialogs in cues, plural forms for 0 and segmented targets, as programs write them."""
 
 import json
+from html import escape
 
 import pytest
 from fake_models import capitals, same, texts_of_file, translated_file
@@ -100,3 +101,56 @@ def test_a_declared_encoding_is_that_of_the_output(kind: str, before: str, after
     data = before.encode()
     assert translated_file(kind, data, lambda text: Aligned(text.replace("dog", "HÜND"), [])).decode() == after
     assert translated_file(kind, data, same) == data
+
+
+TS = '<TS language="de" version="2.1"><context><message><source>{}</source></message></context></TS>'
+MENU = "&Open a dog...\tCtrl+O"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("po", 'msgid "&Open a dog...\\tCtrl+O"\nmsgstr ""\n'), ("json", json.dumps({"a": MENU})),
+        ("properties", "a=&Open a dog...\\tCtrl+O\n"), ("strings", '"a" = "&Open a dog...\\tCtrl+O";\n'),
+        ("qt", TS.format(MENU.replace("&", "&amp;"))), ("yaml", 'a: "&Open a dog...\\tCtrl+O"\n'),
+    ],
+)  # fmt: skip
+def test_a_tab_divides_a_message_and_a_shortcut_stays(kind: str, data: str) -> None:
+    assert texts_of_file(kind, data.encode()) == ["Open a dog..."]
+    out = translated_file(kind, data.encode(), capitals).decode()
+    assert "OPEN A DOG...\tCtrl+O" in out.replace("\\t", "\t").replace("&amp;", "").replace("&", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("Name:\tThe value", ["Name:", "The value"]), ("a dog\tShift+Alt+F12", ["a dog"]), ("a dog\tF5", ["a dog"]),
+        ("a dog\tCtrl+Page Up", ["a dog", "Ctrl+Page Up"]), ("a dog\tCtrl++\n\tb", ["a dog", "b"]),
+        ("\ta <b>dog</b>\tcat", ["a dog", "cat"]),
+    ],
+)  # fmt: skip
+def test_text_after_a_tab_is_translated_unless_it_is_a_shortcut(text: str, texts: list[str]) -> None:
+    data = json.dumps({"a": text}).encode()
+    assert texts_of_file("json", data) == texts
+    assert translated_file("json", data, same) == data
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"),
+    [
+        ("&larr; A man with a dog &rarr;", ["\u2190 A man with a dog \u2192"]),
+        ("A man&nbsp;and a dog &copy; 2024", ["A man and a dog \u00a9 2024"]),
+        ("A dog &amp; a cat&hellip;", ["A dog & a cat\u2026"]), ("Fish &#38; chips", ["Fish & chips"]),
+        ("a &other; b", ["a &other; b"]), ("Fish & chips; AT&T;", ["Fish & chips; AT&T;"]),
+    ],
+)  # fmt: skip
+def test_character_references_in_messages_are_characters(text: str, texts: list[str]) -> None:
+    for kind, data in {
+        "json": json.dumps({"a": text}),
+        "po": f'msgid "{text}"\nmsgstr ""\n',
+        "resx": f'<root><data name="a"><value>{escape(text)}</value></data></root>',
+    }.items():
+        assert texts_of_file(kind, data.encode()) == texts, kind
+        out = translated_file(kind, data.encode(), same).decode()
+        data = data.replace("&amp;nbsp;", " ")  # in XML, a text is written anew
+        assert out == data.replace('msgstr ""', f'msgstr "{text}"').replace('msgid "', '#, fuzzy\nmsgid "'), kind
