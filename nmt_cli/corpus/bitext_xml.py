@@ -5,9 +5,10 @@ not expanded, and nothing outside the file is read.
 """
 
 import io
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -15,11 +16,17 @@ from xml.parsers import expat
 from nmt_cli.corpus.languages import base_of
 from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
+from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 
 PIECE = 1 << 18  # bytes parsed at once
 MOST_DEPTH = 100  # maximum depth of nested elements
 MOST_SEGMENTS = 100_000  # maximum segments of a unit
+MOST_LANGUAGES = 10  # maximum language codes in a warning
+_CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r")
+_SPACES = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
+_CONTROL = re.compile(rb"&#(?:0*(?:[0-8]|1[124-9]|2[0-9]|3[01])|x0*(?:[0-8bcefBCEF]|1[0-9a-fA-F]));")
+_REFERENCE_BYTES = 16  # maximum size of a character reference that is cut between two pieces
 Segment = str | None  # None: longer than MAX_LINE_BYTES
 # States of finished translations. XLIFF 2 has only "final".
 FINISHED = {"final", "signed-off"}
@@ -56,7 +63,7 @@ def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator
     parser.CharacterDataHandler = handler.characters
     parser.EntityDeclHandler = handler.refuse_entity
     try:
-        while piece := file.read(PIECE):
+        for piece in _pieces(file):
             parser.Parse(piece)
             yield from handler.units
             handler.units.clear()
@@ -70,6 +77,23 @@ def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator
     yield from handler.units
     if not handler.root:
         raise DataError(f"{path} is not {handler.kind}. Check its format")
+    if handler.languages and not handler.found:
+        languages = ", ".join(sorted(handler.languages))
+        warn(f"{path} has no pairs of {' and '.join(handler.wanted)}. Its languages are {languages}. Check the codes")
+
+
+def _pieces(file: io.BufferedReader) -> Iterator[bytes]:
+    """Yield the file in pieces. Replace control characters, which XML does not allow, with spaces, except in UTF-16."""
+    if b"\0" in file.peek(4)[:4]:
+        yield from iter(partial(file.read, PIECE), b"")
+        return
+    rest = b""  # the beginning of a reference that continues in the next piece
+    while piece := file.read(PIECE):
+        piece = rest + piece.translate(_SPACES)
+        start = piece.rfind(b"&", -_REFERENCE_BYTES)
+        piece, rest = (piece, b"") if start < 0 else (piece[:start], piece[start:])
+        yield _CONTROL.sub(b" ", piece)
+    yield _CONTROL.sub(b" ", rest)
 
 
 class _Refused(Exception):
@@ -83,7 +107,10 @@ class _Handler(ABC):
     roots: tuple[str, ...]
     codes: frozenset[str]  # elements whose text is code of the original document
 
-    def __init__(self) -> None:
+    def __init__(self, src: str, tgt: str) -> None:
+        self.wanted = src, tgt
+        self.languages = set[str]()  # some of the codes in the file
+        self.found = False  # whether a pair was found
         self.units = list[Piece]()
         self.root = False
         self.depth = 0
@@ -121,6 +148,11 @@ class _Handler(ABC):
     def refuse_entity(self, name: str, *_: Any) -> None:
         raise _Refused(f"the file declares the entity {name[:40]!r}. Replace entities with characters")
 
+    def unit_differs(self, *codes: str) -> None:
+        """Store the languages of a unit that has other languages, unless a pair was found."""
+        if not self.found and len(self.languages) < MOST_LANGUAGES:
+            self.languages.update(filter(None, codes))
+
     def segment_begins(self) -> None:
         self.text = []
         self.size = 0
@@ -132,6 +164,7 @@ class _Handler(ABC):
         return segment
 
     def unit_ends(self, src: Segment, tgt: Segment) -> None:
+        self.found = True
         self.units.append((0, 1, len(src or "") + len(tgt or ""), (src, tgt)))
 
     @abstractmethod
@@ -149,8 +182,7 @@ class _Tmx(_Handler):
     codes = frozenset(("bpt", "ept", "ph", "it", "ut"))
 
     def __init__(self, src: str, tgt: str) -> None:
-        super().__init__()
-        self.wanted = src, tgt
+        super().__init__(src, tgt)
         self.language = ""
         self.unit = dict[str, Segment]()  # language code -> text of the unit in this language
 
@@ -171,6 +203,8 @@ class _Tmx(_Handler):
             sides = [_of_language(self.unit, code) for code in self.wanted]
             if all(side in self.unit for side in sides):
                 self.unit_ends(self.unit[str(sides[0])], self.unit[str(sides[1])])
+            else:
+                self.unit_differs(*self.unit)
 
 
 class _Xliff(_Handler):
@@ -179,10 +213,9 @@ class _Xliff(_Handler):
     codes = frozenset(("bpt", "ept", "ph", "it"))  # only XLIFF 1.2 has these; XLIFF 2 keeps codes out of the text
 
     def __init__(self, src: str, tgt: str, finished: bool) -> None:
-        super().__init__()
-        self.wanted = src, tgt
+        super().__init__(src, tgt)
         self.finished = finished
-        self.languages = "", ""
+        self.pair = "", ""
         self.sides = dict[str, Segment]()
         self.side = ""
         self.approved = False
@@ -192,9 +225,9 @@ class _Xliff(_Handler):
         if self.ignored_depth:
             return
         if name == "xliff" and "srcLang" in attributes:
-            self.languages = attributes["srcLang"], attributes.get("trgLang", "")
+            self.pair = attributes["srcLang"], attributes.get("trgLang", "")
         elif name == "file" and "source-language" in attributes:
-            self.languages = attributes["source-language"], attributes.get("target-language", "")
+            self.pair = attributes["source-language"], attributes.get("target-language", "")
         elif name in ("trans-unit", "segment"):
             self.sides = {}
             self.approved = attributes.get("approved") == "yes" or attributes.get("state") in FINISHED
@@ -211,8 +244,10 @@ class _Xliff(_Handler):
         elif name == self.side and self.text is not None:
             self.sides[name] = self.segment_ends()
         elif name in ("trans-unit", "segment") and self.text is None:
-            alike = all(_same(has, want) for has, want in zip(self.languages, self.wanted, strict=True))
-            if alike and len(self.sides) == 2 and (self.approved or not self.finished):
+            alike = all(_same(has, want) for has, want in zip(self.pair, self.wanted, strict=True))
+            if not alike:
+                self.unit_differs(*self.pair)
+            elif len(self.sides) == 2 and (self.approved or not self.finished):
                 self.unit_ends(self.sides["source"], self.sides["target"])
             self.sides = {}
 

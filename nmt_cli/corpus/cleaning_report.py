@@ -64,6 +64,6 @@ def remaining_pairs(stats: CleaningStats, text: RawText) -> int:
     pairs = stats.read - stats.dropped.total()
     if not pairs:
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in stats.dropped.most_common(4))
-        reasons = reasons or f"{text.splits['train'].name} is empty"
-        raise DataError(f"no usable pairs: {stats.read:,} read; {reasons}")
+        found = f"{stats.read:,} read; {reasons}" if reasons else f"none in {text.splits['train'].name}"
+        raise DataError(f"no usable pairs: {found}")
     return pairs

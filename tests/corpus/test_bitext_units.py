@@ -101,3 +101,25 @@ def test_the_first_variant_of_a_language_counts(tmp_path: Path) -> None:
     for variants in ((("de", "first"), ("de", "second")), (("de-AT", "first"), ("de", "second"))):
         data = f"<tmx><body>{unit.format(''.join(variant.format(*each) for each in variants))}</body></tmx>"
         assert bitext_rows(tmp_path / "a.tmx", data.encode()) == [(b"a", b"first", None)]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_control_characters_are_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(bitext_xml, "PIECE", piece)
+    units = [("a&#x1F;b &#x20;&#31;", "A\x0bB"), ("c &amp;#x1F; &#x1D11E;", "C&#0;&#x00b;")]
+    assert tmx(tmp_path, *units) == [(b"a b", b"A B"), ("c &#x1F; \U0001d11e".encode(), b"C")]
+    assert tmx(tmp_path, ("a&#10;b&#9;c", "A")) == [(b"a b c", b"A")]
+
+
+def test_a_file_of_other_languages_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = TMX_UNIT.format("a", "A").replace('"en"', '"en_US"')
+    assert tmx(tmp_path, ("a", "A")) == [(b"a", b"A")]
+    assert capsys.readouterr().err == ""
+    file = tmp_path / "b.tmx"
+    assert bitext_rows(file, f"<tmx><body>{body}{body}</body></tmx>".encode(), tgt="fr") == []
+    found = f"{file} has no pairs of en and fr. Its languages are de, en-us. Check the codes"
+    assert capsys.readouterr().err == f"nmt: warning: {found}\n"
+    file = tmp_path / "b.xlf"
+    unit = "<trans-unit><source>a</source><target>A</target></trans-unit>"
+    assert bitext_rows(file, f'<xliff><file source-language="en">{unit}</file></xliff>'.encode()) == []
+    assert "has no pairs of en and de. Its languages are en. Check" in capsys.readouterr().err
