@@ -8,6 +8,7 @@ from typing import Any
 
 from nmt_cli.corpus.bitext import is_bitext
 from nmt_cli.corpus.hub import HubSource
+from nmt_cli.corpus.languages import is_language
 from nmt_cli.corpus.multi30k import Multi30kSource
 from nmt_cli.corpus.raw_text import Source
 from nmt_cli.corpus.toy import ToySource
@@ -21,6 +22,9 @@ from nmt_cli.system.errors import MissingError, UsageError, meant
 SOURCES: dict[str, type[Source]] = {
     "toy": ToySource, "multi30k": Multi30kSource, "wmt14": HubSource, "hub": HubSource,
 }  # fmt: skip
+
+# Suffixes of text files that are also codes of small languages
+_NO_LANGUAGES = {"bak", "bpe", "hyp", "new", "old", "out", "raw", "ref", "src", "tgt", "tmp", "tok", "trg"}
 
 
 def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
@@ -76,10 +80,13 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
         if not src:
             what = "a hub data set" if name.startswith("hub:") else name
             raise UsageError(f"{what} requires language codes. Pass them as in --src en --tgt de")
+        _check_codes(name, src, tgt)
         section = {"name": name, "src": src[0], "tgt": tgt[0]}
         if is_bitext(Path(name)):
             stem = Path(name).name.partition(".")[0]
             section |= {"name": out.name if out else stem, "sources": [{"files": [name]}]}
+    elif name and src and name.endswith(".json"):
+        raise UsageError(f"{name} is JSON, and nmt reads only JSON lines: one object per line, in a file NAME.jsonl")
     elif name and src:
         raise UsageError(f"{name} cannot be combined with files of --src and --tgt. Remove {name} to prepare them")
     elif name and (_is_recipe(name) or Path(name).is_file()):
@@ -92,6 +99,16 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
         section |= {"src": _language_of(src[0]) or "src", "tgt": _language_of(tgt[0]) or "tgt"}
     plain = functools.reduce(loading.merge, map(loading.override, overrides), {"corpus": {**section, **values}})
     return loading.from_plain(plain, "the options").corpus
+
+
+def _check_codes(name: str, *sides: list[str]) -> None:
+    """Raise UsageError unless each side is a language code. On the hub and in tables, it may also name a column."""
+    is_column = name.startswith("hub:") or name.endswith((".jsonl", ".parquet"))
+    for codes in sides:
+        code = codes[0][:40]
+        if len(codes) > 1 or not (is_language(code) or (is_column and not Path(code).exists())):
+            wrong = f"{name} has both languages, and {' '.join(codes)[:60]!r} is not a language code"
+            raise UsageError(f"{wrong}. Pass codes, as in --src en --tgt de")
 
 
 def _is_recipe(name: str) -> bool:
@@ -111,4 +128,4 @@ def _language_of(file: str) -> str | None:
     """Return the language code at the end of a file name, without a country: zh for news.zh-CN.gz."""
     stem = re.sub(r"(?<!\.gz)(?<!\.txt)(\.gz|\.txt)+$", "", file)
     code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", stem)
-    return code and code[1]
+    return code[1] if code and is_language(code[1]) and code[1].lower() not in _NO_LANGUAGES else None

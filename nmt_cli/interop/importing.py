@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from nmt_cli.corpus.languages import is_language
 from nmt_cli.corpus.tokenizer import UNK, Tokenizer, normalize, target_file
 from nmt_cli.interop import hub
 from nmt_cli.interop.adapters import Adapter
@@ -22,7 +23,7 @@ from nmt_cli.interop.vocabulary_map import VMAP, read_vocabulary_map
 from nmt_cli.recipe import schema
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
-from nmt_cli.system.errors import DataError, DivergedError, MissingError, OutputError
+from nmt_cli.system.errors import DataError, DivergedError, MissingError, OutputError, UsageError
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation import shortlist
@@ -47,6 +48,9 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
+    for code in filter(None, (src, tgt)):
+        if not is_language(code):
+            raise UsageError(f"{code[:40]!r} is not a language code, such as de, zh or pt-BR")
     directory = Path(source)
     name = directory.resolve().name
     if not directory.exists():
@@ -77,8 +81,9 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         if found:
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
-    if {"src": corpus.src, "tgt": corpus.tgt} == UNNAMED:
-        say("Its files do not name its languages. To set them: nmt import --src CODE --tgt CODE")
+    # The readers use "src" and "tgt" where the files do not name a language.
+    if missing := [f"--{side} CODE" for side in ("src", "tgt") if getattr(corpus, side) == side]:
+        say(f"Its files do not name its languages. To set them: nmt import {' '.join(missing)}")
     return out
 
 

@@ -11,13 +11,14 @@ from typing import Any
 from sacrebleu import BLEU, CHRF
 
 from nmt_cli.corpus import near_duplicates, store
+from nmt_cli.corpus.languages import is_language
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import normalize
 from nmt_cli.scoring import comet
 from nmt_cli.scoring.checks import hypothesis_warnings, reference_warnings, test_set_warnings
 from nmt_cli.scoring.downloads import fetch
-from nmt_cli.scoring.languages import is_language, tokenizer_of
+from nmt_cli.scoring.languages import tokenizer_of
 from nmt_cli.scoring.metrics import METRICS, Score, score_comet, score_lines
 from nmt_cli.scoring.robustness import Translate, score_damaged
 from nmt_cli.scoring.score_report import (

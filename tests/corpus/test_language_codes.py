@@ -59,3 +59,8 @@ def test_the_shortest_code(code: str, short: str) -> None:
 )  # fmt: skip
 def test_a_code_matches_itself_or_the_first_of_its_language(code: str, known: list[str], found: str | None) -> None:
     assert languages.match(code, known) == found
+
+
+def test_codes_of_languages() -> None:
+    assert all(map(languages.is_language, ("de", "zh-CN", "yue", "pt_br", "zho_Hant", "zh-Hant-TW", "es-419", "no")))
+    assert not any(map(languages.is_language, ("xx", "e", "engl", "de-D", "de-Lat", "de-12", "a.en", "d/e", "")))

@@ -114,6 +114,14 @@ def test_one_file_of_both_languages_is_prepared() -> None:
         assert choose(name, typed, Path("data/mine.v2"), []).name == "mine.v2"
         with pytest.raises(UsageError, match=rf"^{name} requires language codes. Pass them as in --src en --tgt de$"):
             choose(name, {}, None, [])
+        for src in (["a.en"], ["english"], ["en", "fr"]):
+            wrong = (
+                rf"^{name} has both languages, and '{' '.join(src)}' is not a language code. Pass codes, as in --src "
+            )
+            with pytest.raises(UsageError, match=wrong):
+                choose(name, {**typed, "src": src}, None, [])
+    with pytest.raises(UsageError, match=r"a\.json is JSON, and nmt reads only JSON lines"):
+        choose("a.json", typed, None, [])
 
 
 def test_sources_conflict_with_named_corpora() -> None:

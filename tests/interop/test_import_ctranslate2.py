@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from nmt_cli.commands.app import app
 from nmt_cli.interop.ctranslate2_binary import read_binary
 from nmt_cli.interop.importing import import_model
-from nmt_cli.system.errors import DataError, MissingError
+from nmt_cli.system.errors import DataError, MissingError, UsageError
 from nmt_cli.transformer.weights import load_model, load_tensors
 
 pytest.importorskip("ctranslate2")
@@ -64,7 +64,11 @@ def test_languages_that_the_files_do_not_name_are_options_of_the_import(tmp_path
         result = CliRunner().invoke(app, ["import", "model", "--out", out, *options])
         config = load_model(Path(out)).config
         assert (config.src, config.tgt) == languages
-        assert ("nmt import --src CODE --tgt CODE" in result.stderr) == (not options)
+        missing = " ".join(f"--{side} CODE" for side in ("src", "tgt") if side in languages)
+        assert f"Its files do not name its languages. To set them: nmt import {missing}\n" in result.stderr
+    for code in ("english", "d/e"):
+        with pytest.raises(UsageError, match=f"^'{code}' is not a language code, such as de, zh or pt-BR$"):
+            import_model("model", Path("other"), tgt=code)
 
 
 def test_eight_bit_weights_keep_their_integers(tmp_path):

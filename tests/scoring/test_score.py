@@ -542,7 +542,6 @@ def test_every_language_has_its_tokenizer_and_its_metrics(tmp_path: Path) -> Non
     tokenizers = {**dict.fromkeys(("zh", "zh-CN", "ZH_tw"), "zh"), **dict.fromkeys(("de", "", "zhx", "ko"), "13a")}
     tokenizers |= dict.fromkeys(("ja", "th", "my", "km", "lo", "JA-jp"), "char")
     assert {language: languages.tokenizer_of(language) for language in tokenizers} == tokenizers
-    assert not any(map(languages.is_language, ("xx", "e", "engl", "de-D", "de-Lat", "de-12")))
     lines = write(tmp_path / "lines", ["a b c d e"])
     for language, names in (("de", 4), ("fr", 3), ("de-AT", 2), (None, 2)):
         scores = evaluate(hypothesis=lines, references=[lines], language=language, intervals=False).scores
