@@ -68,5 +68,5 @@ def copy(
     path = path or Path(source.name)
     if path.exists():
         raise OutputError(f"{path} exists already. Name another file")
-    artefact.replace_file(path, to_copy(source))
+    artefact.replace_file(path, to_copy(source, path.parent))
     console.say(f"wrote {path}")

@@ -1,5 +1,6 @@
 """Find the files of recipes: the package's own recipes by name, and a user's recipes by path."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,8 +30,12 @@ def listed() -> Iterator[tuple[str, str]]:
         yield path.relative_to(HOME / "recipes").with_suffix("").as_posix(), first_line.removeprefix("# ")
 
 
-def to_copy(path: Path) -> bytes:
-    """Return the text of a recipe for a copy in another directory. A `base` in the package becomes recipes/NAME."""
+def to_copy(path: Path, directory: Path) -> bytes:
+    """Return the text of a recipe for a copy in a directory. A `base` in the package becomes recipes/NAME."""
     text = path.read_bytes()
-    own = path.resolve().is_relative_to((HOME / "recipes").resolve())
-    return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text) if own else text
+    if path.resolve().is_relative_to((HOME / "recipes").resolve()):
+        return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text)
+    base = re.search(rb"(?m)^base: *([^\s'\"#]+)", text)
+    if not base or not (file := path.parent / os.fsdecode(base[1])).is_file():
+        return text
+    return text[: base.start(1)] + os.fsencode(os.path.relpath(file, directory)) + text[base.end(1) :]

@@ -21,6 +21,8 @@ from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 MAX_COMPLAINTS = 5
 STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # settings of `expect` that depend on training.steps
 
+_ITEM = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^,]*))\s*(?:,|\Z)""")  # an item of a list
+
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of both dicts, with sections merged recursively. `high` has priority."""
@@ -207,12 +209,12 @@ def _augment(corpus: Corpus) -> list[Augment]:
 
 
 def override(text: str) -> dict[str, Any]:
-    """Parse `key.key=value` into nested dicts. A value in brackets is a list."""
+    """Parse `key.key=value` into nested dicts. A value in brackets is a list, whose items may be in quotes."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set {text[:60]} is malformed. Write section.key=value")
-    parts = map(str.strip, value[1:-1].split(","))
-    change: Any = list(filter(None, parts)) if value.startswith("[") else value
+    items = (match[1] or match[2] or (match[3] or "").strip() for match in _ITEM.finditer(value[1:-1]))
+    change: Any = list(filter(None, items)) if value.startswith("[") else value
     for part in reversed(key.strip().split(".")):
         change = {part: change}
     return {**change}

@@ -490,3 +490,11 @@ def test_settings_taken_from_the_model_to_start_from(read: Read, tmp_path: Path)
     named = read(f"corpus: {{name: multi30k-de-en}}\ntraining: {{init_from: {tmp_path}}}").corpus
     assert (named.src, named.tgt, named.rows) == ("de", "en", 29_000), "languages not those of the named corpus"
     assert named.tokenizer.file == str(tmp_path / "tokenizer.model")
+
+
+def test_items_of_a_list_on_the_command_line_may_be_in_quotes() -> None:
+    for text, items in (
+        ("""["a b.en", 'c,d.en', e.en]""", ["a b.en", "c,d.en", "e.en"]), ("[1, 2,]", ["1", "2"]), ("[]", []),
+        ("""[a"b, "c"d, ""]""", ['a"b', '"c"d']),
+    ):  # fmt: skip
+        assert loading.override(f"corpus.train_src={text}") == {"corpus": {"train_src": items}}

@@ -121,6 +121,9 @@ def test_recipes_are_listed_shown_and_copied(
     (tmp_path / "own.yaml").write_text("base: low.yaml  # own\n")
     recipe_commands.copy(Path("own.yaml"), tmp_path / "copied.yaml")
     assert (tmp_path / "copied.yaml").read_bytes() == (tmp_path / "own.yaml").read_bytes()
+    (tmp_path / "low.yaml").write_text("training: {steps: 8}\n")
+    recipe_commands.copy(Path("own.yaml"), tmp_path / "below" / "own.yaml")
+    assert (tmp_path / "below" / "own.yaml").read_text() == "base: ../low.yaml  # own\n"
     recipe_commands.copy(tmp_path / "a-h1.yaml", tmp_path / "again.yaml")
     assert loading.load(tmp_path / "again.yaml").model == settings.model
     for short in ("base.yaml", "table3/base.yaml", "recipes/toy", "toy"):  # not the copy of toy.yaml in this directory
