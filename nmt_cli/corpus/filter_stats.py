@@ -93,7 +93,7 @@ def _show_part(name: str, stats: CleaningStats, section: schema.Corpus) -> None:
             example = " | ".join(stats.examples[reason][0])[:70] if count else ""
             rows.append((label, state, f"{count:,}", share, example))
     title = f"{name[-60:]}: {console.counted(stats.read, 'pair')} read; a pair may have several faults"
-    console.table(title, ("reason or filter", "state", "pairs dropped", "share", "example"), rows)
+    console.table(title, ("reason or filter", "state", "pairs dropped", "share", "example"), rows, is_result=True)
 
 
 def _shown(value: object) -> str:

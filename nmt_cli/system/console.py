@@ -1,4 +1,4 @@
-"""Progress, tables and log lines, all on stderr: stdout is for results."""
+"""Progress, tables and log lines. All but results go to stderr."""
 
 import sys
 import time
@@ -38,9 +38,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table, unless quiet: the first column aligned left, the others right."""
-    if _quiet or sys.stderr is None:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, is_result: bool = False) -> None:
+    """Print a table, unless quiet: the first column aligned left, the others right. Print a result to stdout always."""
+    stream = sys.stdout if is_result else sys.stderr
+    if (_quiet and not is_result) or stream is None:
         return
     from rich import box
     from rich.console import Console
@@ -52,8 +53,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
         grid.add_column(column, justify="right" if i else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(escape(printable(cell, 1000)) for cell in row))
-    width = None if sys.stderr.isatty() else 200  # so that lines in a file are not wrapped
-    screen = Console(stderr=True, highlight=False, width=width)
+    width = None if stream.isatty() else 200  # so that lines in a file are not wrapped
+    screen = Console(file=stream, highlight=False, width=width)
     screen.print(escape(printable(title)), style="bold")
     screen.print(grid)
 

@@ -17,6 +17,7 @@ from nmt_cli.corpus.store import open_corpus
 from nmt_cli.recipe.cleaning import Filters
 from nmt_cli.recipe.schema import Corpus
 from nmt_cli.storage import artefact
+from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, UsageError
 
 EN = [
@@ -160,7 +161,7 @@ def test_statistics_try_every_filter_and_write_nothing(tmp_path: Path, capsys: p
     before = sorted(tmp_path.rglob("*"))
     filter_stats.show(corpus, tmp_path / "data" / "own", PrepareOptions(workers=1))
     assert sorted(tmp_path.rglob("*")) == before
-    tables = capsys.readouterr().err.split("mixed.tsv: 120 pairs read")
+    tables = capsys.readouterr().out.split("mixed.tsv: 120 pairs read")
     found = [{tuple(line.split("  ")[0].split(": ")): line.split() for line in table.split("\n")} for table in tables]
     names = [{row[0]: cells for row, cells in table.items()} for table in found]
     assert names[0]["empty side"][2:5] == ["on", "1", "0.33"]
@@ -177,7 +178,7 @@ def test_pairs_that_are_turned_count_for_no_filter_of_languages(
 ) -> None:
     corpus = own(tmp_path, sources=[entry(tmp_path, filters={"swapped": "turn", "language": True})])
     filter_stats.show(corpus, tmp_path / "data" / "own", PrepareOptions(workers=1))
-    table = capsys.readouterr().err.split("mixed.tsv: 120 pairs read")[1]
+    table = capsys.readouterr().out.split("mixed.tsv: 120 pairs read")[1]
     cells = {line.split("  ")[0].split(":")[0]: line.split() for line in table.split("\n")}
     assert cells["filters.swapped"][1:4] == ["turn", "on", "60"]
     assert cells["filters.language"][1:4] == ["yes", "on", "0"]
@@ -214,8 +215,8 @@ def test_without_eldc_only_two_filters_are_refused(tmp_path: Path, capsys: pytes
             texts.run(corpus, tmp_path / "data")
     corpus = texts.own(tmp_path / "own", texts.pairs(300), filters={"numbers": True})
     filter_stats.show(corpus, tmp_path / "data", PrepareOptions(workers=1))
-    shown = capsys.readouterr().err
-    assert 'the filters language and swapped need eldc. Install it: pip install "nmt-cli[filters]"' in shown
+    shown, logged = capsys.readouterr()
+    assert 'the filters language and swapped need eldc. Install it: pip install "nmt-cli[filters]"' in logged
     assert "filters.numbers" in shown
     assert "filters.language" not in shown
     texts.run(corpus, tmp_path / "data")
@@ -281,10 +282,14 @@ def test_about_a_hundred_pairs_of_a_chunk_are_sampled_without_their_tokens(
     assert list(filters.sample_of_sides(src, tgt, Corpus(src="nb", tgt="nn"))) == []
 
 
-def test_statistics_are_those_of_the_pairs_up_to_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_statistics_are_those_of_the_pairs_up_to_the_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are printed even with --quiet."""
     corpus = texts.own(tmp_path / "own", [*texts.pairs(40), ("1", "")], limit=39)
+    monkeypatch.setattr(console, "_quiet", True)
     filter_stats.show(corpus, tmp_path / "data" / "own", PrepareOptions(workers=1))
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert "train.en: 39 pairs read; a pair may have several faults" in " ".join(shown.split())
     assert "empty side" not in shown
 
