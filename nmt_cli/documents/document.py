@@ -52,6 +52,7 @@ class Document:
     """
 
     mark = ""  # the byte order mark of the file, if any
+    target = ""  # the target language that the file itself names, if any
     declares_encoding = False  # whether the format is XML or HTML, which may name the encoding of the file
 
     def __init__(self, parts: Parts) -> None:

@@ -116,6 +116,7 @@ class Found:
     messages: list[Message] = field(default_factory=list)
     groups: list[PluralGroup] = field(default_factory=list)
     edits: list[Edit] = field(default_factory=list)
+    target: str = ""  # the target language that the file names, if any
 
 
 class MessageFile(Document):
@@ -124,6 +125,7 @@ class MessageFile(Document):
     def __init__(self, source: str, found: Found, options: ReadOptions) -> None:
         self._source = source
         self._language = options.language
+        self.target = found.target
         self._edits = found.edits
         self._groups = [group for group in found.groups if any(item.category == "other" for item in group.items)]
         self._removed = list[Edit]()

@@ -12,7 +12,7 @@ from nmt_cli.documents import plurals
 from nmt_cli.documents.document import Document, ReadOptions
 from nmt_cli.documents.messages import MessageText, placeholders, text_parts
 from nmt_cli.documents.placeholders import Protection
-from nmt_cli.documents.po_header import header_edits, plural_field
+from nmt_cli.documents.po_header import header_edits, language_of, plural_field
 from nmt_cli.documents.po_syntax import Edit, Message, edited, read_messages, spelled
 
 
@@ -40,6 +40,7 @@ class Catalog(Document):
         self._new_line = "\r\n" if re.match(r"[^\n]*\r\n", text) else "\n"
         messages = read_messages(text)
         self._header = next((message for message in messages if message.is_header), None)
+        self.target = language_of(self._header)
         self._has_plurals = any(message.plural for message in messages)
         self._forms = plurals.parse(plural_field(self._header, language))
         self._open = [self._opened(message) for message in messages if message.id.text and not self._is_done(message)]

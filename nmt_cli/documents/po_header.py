@@ -14,6 +14,7 @@ _LINE = r"(?:\A|(?<=\\n)){}:[ \t]*+"
 _CHARSET = re.compile(_LINE.format("Content-Type") + r"[^\\]*?\bcharset=(?P<value>[^\\;\s]*+)", re.IGNORECASE)
 _ENCODING = re.compile(_LINE.format("Content-Transfer-Encoding") + r"(?P<value>ENCODING|)(?=\\n|\s*\Z)")
 _LANGUAGE = re.compile(_LINE.format("Language") + r"(?P<value>LANGUAGE|LL|)[ \t]*(?=\\n|\Z)")
+_NAMED = re.compile(_LINE.format("Language") + r"(?P<value>[A-Za-z]{2,3}(?:[-_@][A-Za-z]++)*+)(?=\\n|\Z)")
 _PLURALS = re.compile(_LINE.format("Plural-Forms") + r"(?P<value>[^\\]*+)")
 _INITIAL = re.compile("PACKAGE VERSION|YEAR-MO-DA|FULL NAME|LANGUAGE|CHARSET|ENCODING|INTEGER|EXPRESSION")
 
@@ -23,6 +24,12 @@ def locale_of(code: str) -> str:
     _, _, rest = code.replace("-", "_").partition("_")
     locale = base_of(code) + (f"_{rest}" if rest and rest != "Latn" else "")
     return locale if _CODE.fullmatch(locale) else ""
+
+
+def language_of(header: Message | None) -> str:
+    """Return the language that a header names, or ""."""
+    match = _NAMED.search(_raw(header.forms[0])) if header else None
+    return match["value"] if match and match["value"] != "LL" else ""
 
 
 def plural_field(header: Message | None, language: str) -> str:

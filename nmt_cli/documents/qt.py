@@ -22,6 +22,7 @@ def read(text: str, options: ReadOptions) -> Document:
     every = elements(text, "TS", "file of Qt Linguist")
     rule = plurals.parse(plurals.field_of(locale_of(options.language))) or plurals.GERMANIC
     root = every[0]
+    found.target = root.get("language")
     if options.language and not root.get("language"):
         tag = with_attribute(root.tag, "language", locale_of(options.language) or options.language)
         found.edits.append((root.start, root.inner, tag))

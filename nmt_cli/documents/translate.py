@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nmt_cli.corpus.languages import shortest
+from nmt_cli.corpus.languages import NAMES, base_of, match, shortest
 from nmt_cli.documents import html
 from nmt_cli.documents.alignment import translate_aligned
 from nmt_cli.documents.document import Document, ReadOptions
@@ -16,7 +16,7 @@ from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.placement import place_marks
 from nmt_cli.documents.segment import MarkedSegment, plain_parts
-from nmt_cli.system.console import Progress, counted, say
+from nmt_cli.system.console import Progress, counted, say, warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.lines import chunks_of, read_chunks
 from nmt_cli.translation.translate import Run, TranslateOptions
@@ -67,6 +67,8 @@ def translate_file(
     finally:
         gc.freeze()
         gc.enable()
+    if {base_of(document.target), base_of(language)} <= NAMES.keys() and not match(document.target, [language]):
+        warn(f"the file is for {document.target}, and this translation is in {language}. Check --model and --to")
     progress.total, progress.unit = len(document.segments), "segments"
     texts = (segment.text for segment in document.segments)
     try:

@@ -48,6 +48,7 @@ def read(text: str, options: ReadOptions) -> Document:
     for element in every:
         if element.name == ("xliff" if is_second else "file") and options.language:
             name = "trgLang" if is_second else "target-language"
+            found.target = found.target or element.get(name)
             if not element.get(name):
                 language = locale_of(options.language).replace("_", "-") or options.language
                 found.edits.append((element.start, element.inner, with_attribute(element.tag, name, language)))

@@ -202,3 +202,21 @@ def test_the_language_of_a_file_is_the_target_that_was_chosen(
             module.runner("html", None, None, [], {})(translator, options, source, out, progress)
         os.close(source)
         assert content(out).startswith(b'<html lang="' + language + b'">')
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("po", 'msgid ""\nmsgstr "Language: {}\\n"\n\nmsgid "der Hund"\nmsgstr ""\n'),
+        ("qt", '<TS language="{}"><context><message><source>der Hund</source></message></context></TS>'),
+        ("xliff", '<xliff version="1.2"><file source-language="en" target-language="{}"><body></body></file></xliff>'),
+        ("xliff", '<xliff version="2.0" srcLang="en" trgLang="{}"></xliff>'),
+    ],
+)
+def test_a_catalog_of_another_language_gives_a_warning(
+    translator: Translator, capsys: pytest.CaptureFixture[str], kind: str, text: str
+) -> None:
+    for language in ("fr", "de", "de-AT", "", "LL", "C"):
+        run(translator, text.format(language.replace("-", "_" if kind != "xliff" else "-")).encode(), kind)
+        warned = "warning: the file is for fr, and this translation is in de. Check --model" in capsys.readouterr().err
+        assert warned == (language == "fr"), language
