@@ -10,7 +10,7 @@ from nmt_cli.documents.segment import Parts, render, segments_of
 
 _HEAD = 4096  # number of characters at the start of a file in which its encoding may be declared
 _ENCODING = re.compile(
-    r"(\A\s*<\?xml\b[^<>]*?\sencoding=[\"']|<meta\b[^<>]*?\bcharset=[\"']?)(?!utf-8\b)[\w.:-]+", re.IGNORECASE
+    r"(\A\ufeff?\s*<\?xml\b[^<>]*?\sencoding=[\"']|<meta\b[^<>]*?\bcharset=[\"']?)(?!utf-8\b)[\w.:-]+", re.IGNORECASE
 )
 
 
@@ -65,6 +65,9 @@ class Document:
     def to_bytes(self) -> bytes:
         """Return the content of the translated file, in UTF-8. If a declared encoding is wrong now, declare UTF-8."""
         text = self.write()
-        if self.declares_encoding and not text.isascii():
-            text = _ENCODING.sub(r"\g<1>UTF-8", text[:_HEAD]) + text[_HEAD:]
-        return (self.mark + text).encode()
+        return (self.mark + (declaring_utf8(text) if self.declares_encoding else text)).encode()
+
+
+def declaring_utf8(text: str) -> str:
+    """Return XML or HTML with UTF-8 as its declared encoding, if it declares another one that matters."""
+    return text if text.isascii() else _ENCODING.sub(r"\g<1>UTF-8", text[:_HEAD]) + text[_HEAD:]

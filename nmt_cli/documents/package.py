@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from nmt_cli.documents.archive import Archive
-from nmt_cli.documents.document import Document
+from nmt_cli.documents.document import Document, declaring_utf8
 from nmt_cli.documents.segment import Parts, render
 
 _REGIONS = """
@@ -40,5 +40,6 @@ class Package(Document):
         contents = dict[str, bytes]()
         for name, member in self._members.items():
             if (written := render(member.parts)) != member.source:
-                contents[name] = written.encode(member.encoding)
+                declared = declaring_utf8(written) if member.encoding == "utf-8" else written
+                contents[name] = declared.encode(member.encoding)
         return self._archive.replaced(contents)

@@ -84,3 +84,12 @@ def test_an_encrypted_chapter_is_refused() -> None:
     chapters = zipped({**members, "META-INF/encryption.xml": encryption.format("OEBPS/text/one%20a.xhtml")})
     with pytest.raises(DataError, match="encrypted"):
         translated_file("epub", chapters)
+
+
+def test_the_declared_encoding_of_a_chapter_is_that_of_the_output() -> None:
+    chapter = CHAPTER.replace('encoding="utf-8"', 'encoding="iso-8859-1"')
+    written = [
+        member(translated_file("epub", epub(one=chapter), model), "OEBPS/text/one a.xhtml").split("?>")[0]
+        for model in (capitals, lambda text: same(text.replace("dog", "H\u00fcnd")))
+    ]
+    assert written == ['<?xml version="1.0" encoding="iso-8859-1"', '<?xml version="1.0" encoding="UTF-8"']
