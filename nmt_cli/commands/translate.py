@@ -154,6 +154,7 @@ def translate(
     options = command.TranslateOptions(
         models=model_directories(models or []), search=search, precision=precision, format=format or "text",
         strict=strict, prefix=prefix, score_pairs=score_pairs, workers=workers,
+        also_read=tuple(filter(None, (terms, keep))),
     )  # fmt: skip
     if shard is not None:
         marks = {"markup": markup, "protect": protect, "kept": str(reading.get("kept", ""))}

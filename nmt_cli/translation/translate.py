@@ -39,6 +39,7 @@ class TranslateOptions:
     prefix: Path | None = None  # a file with the beginning of each translation
     score_pairs: Path | None = None  # a file of translations, one per line, to score; nothing is translated
     workers: int | None = None
+    also_read: tuple[Path, ...] = ()  # other files that the command reads, such as a glossary
     first_line: int = 1  # number of the first line; used in messages, numbered output and random seeds
     is_unit: bool = False  # the input is one unit of a sharded job: the caller reports on the whole job
 
@@ -140,7 +141,7 @@ def _output_file(options: TranslateOptions) -> Path | None:
     if output.exists() and not output.is_file():
         return output
     is_stdin = options.input is None and output.exists() and os.path.samestat(output.stat(), os.fstat(0))
-    if is_stdin or artefact.is_one_of(output, (options.input, options.prefix, options.score_pairs)):
+    if is_stdin or artefact.is_one_of(output, (options.input, options.prefix, options.score_pairs, *options.also_read)):
         raise OutputError(f"{output} is also the input. Choose another --output")
     return Path(os.path.realpath(output))  # keep a link, and replace its target
 

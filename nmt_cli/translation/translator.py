@@ -233,8 +233,8 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     def _token_of(self, target: str) -> str:
         """Return the text that selects a target language when it is placed before a source. May raise UsageError."""
-        if target.startswith(">>"):
-            return target  # it is already the text, not a language code
+        if self.tokenizer.language(*self.tokenizer.encode([target])):
+            return f"{target.strip()} "  # it is already the text, not a language code
         tokens = {each.target: each.prefix for each in directions_of(self.config, self.tokenizer)}
         code = match(target, list(tokens))
         if code is None:

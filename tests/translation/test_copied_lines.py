@@ -146,6 +146,9 @@ def test_the_target_language_is_an_option(multilingual: Path) -> None:
         asked = list(translator.translate(lines, target="fr", alignments=True))
         assert [line.text for line in asked] == [line.text for line in typed]
         assert [line.text for line in translator.translate(lines, target="deu")] != [line.text for line in typed]
+        assert [line.text for line in translator.translate(lines, target=">>fra<<")] == [line.text for line in typed]
+        with pytest.raises(UsageError, match=r"^the model does not translate to '>>spa<<', only to deu, fra$"):
+            list(translator.translate(lines, target=">>spa<<"))
         words = [[pair.split("-") for pair in alignment_of(line, translator).split()] for line in (typed[0], asked[0])]
         moved = {(str(max(int(src) - 1, 0)), tgt) for src, tgt in words[0]}
         assert set(map(tuple, words[1])) == moved, "the token is no word"

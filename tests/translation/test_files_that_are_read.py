@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from translators import one_at_a_time, translator_by
+from typer.testing import CliRunner
 
 from nmt_cli import Translator
+from nmt_cli.commands.app import app
 from nmt_cli.sharding import inputs
 from nmt_cli.system.errors import OutputError, UsageError
 from nmt_cli.system.shard import Shard
@@ -28,7 +30,7 @@ def test_outputs_do_not_replace_inputs(
     options: TranslateOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pairs = tmp_path / "pairs"
-    for changes in ({"prefix": pairs}, {"score_pairs": pairs}):
+    for changes in ({"prefix": pairs}, {"score_pairs": pairs}, {"also_read": (tmp_path / "in", pairs)}):
         with pytest.raises(OutputError, match="pairs is also the input"):
             translate(replace(options, output=pairs, **changes))
     with (tmp_path / "in").open("rb") as file:
@@ -41,6 +43,15 @@ def test_outputs_do_not_replace_inputs(
             os.dup2(kept, 0)
     assert (tmp_path / "in").read_bytes() == b"der Hund\ndas Haus\n"
     assert pairs.read_bytes() == b"rot\nrot\n"
+
+
+@pytest.mark.parametrize("option", ["--terms", "--keep"])
+def test_outputs_do_not_replace_a_glossary_or_kept_words(model: Path, tmp_path: Path, option: str) -> None:
+    (words := tmp_path / "words").write_text("Hund\tdog\n")
+    typed = ["translate", "--model", str(model), option, str(words), "-o", str(words)]
+    result = CliRunner().invoke(app, typed, input="der Hund\n")
+    assert isinstance(result.exception, OutputError)
+    assert words.read_text() == "Hund\tdog\n"
 
 
 def test_a_directory_is_named(options: TranslateOptions, tmp_path: Path) -> None:
