@@ -89,7 +89,9 @@ def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
             try:
                 _csv_cells(_extending(row, lines))
             except csv.Error as error:
-                raise DataError(f"{path}, line {number + len(row):,}: {error}. Export the file again") from None
+                lines_read = f"{number + 1:,}" if len(row) == 1 else f"{number + 1:,} to {number + len(row):,}"
+                advice = "Is a quotation mark missing? Correct the first of these lines, or export the file again"
+                raise DataError(f"{path}, line {lines_read}: {error}. {advice}") from None
             size = sum(map(len, row))
         number += len(row)
         yield number, 1, size, row

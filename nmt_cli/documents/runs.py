@@ -21,6 +21,7 @@ from nmt_cli.documents.xml import Spelling
 
 _MARKED = re.compile(r"\x01([^\x01\x02]*+)\x02|\x03(\d+)\x02")
 _FIELD = re.compile(r"fldCharType=[\"'](begin|separate|end)[\"']")
+_SIMPLE_LINK = re.compile(r"<\S+\s[^<>]*?\binstr=[\"']\s*HYPERLINK\b")
 _INSTRUCTION = re.compile(r"<w:instrText\b[^<>]*>\s*(\w*)")
 # Invisible properties of a run: its language, and marks of the spelling checker.
 _INVISIBLE = re.compile(
@@ -161,7 +162,7 @@ class _Content:
             self._run(index, stop)
         elif kind == "start" and name == self._names.text:
             self._text(index, stop, _DIRECT, "", "")
-        elif kind == "start" and name in _WRAPS:
+        elif kind == "start" and (name in _WRAPS or self._is_simple_link(index)):
             first = index + 1
             if name == "w:sdt":
                 first = min(self._next("w:sdtContent", index, stop) + 1, stop)
@@ -175,6 +176,11 @@ class _Content:
         else:
             self.items.append(Item(kind="mark", parts=self._reader.walk(index, stop), joins=name in _JOINING))
         return stop
+
+    def _is_simple_link(self, index: int) -> bool:
+        """Return whether an element is a field without inner marks that is a link."""
+        is_field = self._markup.names[index] == "w:fldSimple"
+        return is_field and bool(_SIMPLE_LINK.match(self._markup.sources[index]))
 
     def _next(self, name: str, index: int, end: int) -> int:
         """Return the index of the next tag with this name, or `end`."""

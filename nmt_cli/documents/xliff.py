@@ -96,4 +96,6 @@ def _is_done(source: str, unit: Element, target: Element | None) -> bool:
         return True
     if not target or not _TAG.sub("", source[target.inner : target.close]).strip():
         return False  # only white space, or empty markup, as after segmentation
-    return target.get("state") not in _UNDONE
+    original = unit.child("source")
+    copied = original and source[original.inner : original.close] == source[target.inner : target.close]
+    return target.get("state") not in _UNDONE and not (copied and unit.get("state") == "initial")

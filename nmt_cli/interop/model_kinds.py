@@ -39,7 +39,8 @@ def _describe_or_warn(path: Path) -> StoredModel | None:
         return kind.describe(path) if kind else None
     except (NmtError, OSError) as error:
         reason = str(from_os_error(error) if isinstance(error, OSError) else error)
-        warn(f"{path} is skipped: {reason.removeprefix(f'{path} ')}")
+        own = reason.removeprefix(f"{path} ")
+        warn(f"{path} is skipped: {reason if own == reason else f'it {own}'}")
     return None
 
 

@@ -167,9 +167,9 @@ def test_files_that_are_missing_or_packed_twice(tmp_path: Path, name: str) -> No
                 read(tmp_path / f"{name}{suffix}")
 
 
-def test_an_error_of_csv_names_the_last_line_that_was_read(tmp_path: Path) -> None:
-    for data, line in ((b'a,A\n"b\nb",B\n"c\nc', 5), (b'a,A\n"b\nb",B\n"c', 4), (b'"c\n\n\n', 3)):
-        with pytest.raises(DataError, match=rf"a\.csv, line {line}: unexpected end of data"):
+def test_an_error_of_csv_names_the_line_with_the_quotation_mark(tmp_path: Path) -> None:
+    for data, line in ((b'a,A\n"b\nb",B\n"c\nc', "4 to 5"), (b'a,A\n"b\nb",B\n"c', "4"), (b'"c\n\n\n', "1 to 3")):
+        with pytest.raises(DataError, match=rf"a\.csv, line {line}: unexpected end of data\. Is a quotation mark"):
             bitext_rows(tmp_path / "a.csv", data)
 
 

@@ -148,6 +148,15 @@ def test_a_segment_with_an_empty_target_gets_its_state(target: str) -> None:
     assert filled(document, capitals) == SECOND.format(expected)
 
 
+@pytest.mark.parametrize(
+    ("state", "target", "done"), [("initial", "a", False), ("initial", "b", True), ("final", "a", True)]
+)
+def test_a_copied_target_in_the_initial_state_is_translated(state: str, target: str, done: bool) -> None:
+    text = SECOND.format(f'<segment state="{state}"><source>a</source><target>{target}</target></segment>')
+    document = FORMATS["xliff"].read(text, ReadOptions(language="de"))
+    assert (filled(document, capitals) == text) == done
+
+
 def test_escaped_tags_beside_elements_are_text() -> None:
     text = '<resources><string name="a">a <b>x</b> &lt;i&gt;y&lt;/i&gt; z</string></resources>'
     document = FORMATS["android"].read(text, ReadOptions())

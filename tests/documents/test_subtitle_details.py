@@ -297,3 +297,8 @@ def test_music_dashes_and_tags_at_the_edges_stay(cue: str) -> None:
         translated_file("srt", data.format(cue.lower()).encode(), capitals)
         == data.format(cue).lower().replace("a dog", "A DOG").replace("a cat", "A CAT").encode()
     )
+
+
+def test_times_of_webvtt_may_have_a_comma() -> None:
+    text = "WEBVTT\n\n00:00:01,000 --> 00:00:02,000\na dog\n"
+    assert translated_file("vtt", text.encode(), capitals).decode() == text.replace("a dog", "A DOG")

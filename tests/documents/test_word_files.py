@@ -174,3 +174,16 @@ def test_nested_paragraphs(depth: int) -> None:
     data = docx(inside)
     assert translated_file("docx", data) == data
     assert body(translated_file("docx", data, capitals)).count("TEXT") == depth
+
+
+@pytest.mark.parametrize(
+    ("instruction", "texts"), [(' HYPERLINK "x"', ["See our page here."]), (" PAGE ", ["See here."])]
+)
+def test_the_text_of_a_link_in_a_simple_field_is_translated(instruction: str, texts: list[str]) -> None:
+    link = f"<w:fldSimple w:instr='{instruction}'>{run('our page')}</w:fldSimple>"
+    data = docx(paragraph(run("See "), link, run(" here.")))
+    assert texts_of_file("docx", data) == texts
+    assert translated_file("docx", data, same) == data
+    assert ("OUR PAGE</w:t></w:r></w:fldSimple>" in body(translated_file("docx", data, capitals))) == (
+        len(texts[0]) > 9
+    )

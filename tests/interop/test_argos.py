@@ -152,7 +152,7 @@ def test_packages_in_a_directory_are_described_and_imported_when_opened(tmp_path
     package, marian = find_models(packages)
     assert (package.kind, package.directions, package.bytes) == ("argos", (("en", "de", ""),), file.stat().st_size)
     assert (marian.kind, marian.directions) == ("firefox", (("en", "fr", ""),))
-    assert "damaged.argosmodel is skipped: is damaged or not an Argos package" in capsys.readouterr().err
+    assert "damaged.argosmodel is skipped: it is damaged or not an Argos package" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
     assert package.open() == model_directories([file])[0]
     assert "is en_de.argosmodel. On 12 sentences" in capsys.readouterr().err

@@ -102,7 +102,7 @@ def test_a_package_that_is_not_there_is_none(tmp_path: Path, monkeypatch: pytest
     kind = model_kinds.Kind("argos", formats.is_argos_package, fail)
     monkeypatch.setattr(model_kinds, "KINDS", (kind,))
     assert find_models(tmp_path) == []
-    assert capsys.readouterr().err == f"nmt: warning: {tmp_path / 'a.argosmodel'} is skipped: is damaged\n"
+    assert capsys.readouterr().err == f"nmt: warning: {tmp_path / 'a.argosmodel'} is skipped: it is damaged\n"
 
 
 @pytest.mark.parametrize(
