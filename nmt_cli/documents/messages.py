@@ -25,7 +25,7 @@ MOST_LEVELS = 100  # maximum depth of nested elements, objects and lists
 _MODIFIER = "(?:Raw)?(?:Ctrl|Control|Alt|Shift|Cmd|Command|Meta|Option|Super|Win)[+-]"
 _SHORTCUT = rf"(?:{_MODIFIER})++(?:\w++|\S)|F\d{{1,2}}|Del|Esc|Ins|PgDn|PgUp"
 # Line ends and tabs divide a message. Programs read a key after a tab as the shortcut of the menu item: Open\tCtrl+O
-LINES = re.compile(rf"(\r?\n|\t(?:(?:{_SHORTCUT})(?![^\r\n\t]))?)")
+LINES = re.compile(rf"(\r\n?|\n|\t(?:(?:{_SHORTCUT})(?![^\r\n\t]))?)")
 # Values that are not text: keys and file names, such as "menu.file_open", colors, paths and date patterns.
 _IDENTIFIER = re.compile(
     r"\s*+(?:[a-z][\w-]*+(?:\.[a-z_][\w-]++)++(?:\.[A-Z]\w*+)?+|[a-z][^\W_]*+(?:_\w++)++|[a-z]++(?:-[a-z]*+)*+\d[\w-]*+"

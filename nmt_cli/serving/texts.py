@@ -16,7 +16,7 @@ from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import plain_parts
 
 MAX_UNPACKED = 1 << 24  # bytes of text that a compressed file may hold
-_NEW_LINE = re.compile("(\r?\n)")
+_NEW_LINE = re.compile("(\r\n?|\n)")
 
 
 @dataclass(frozen=True)

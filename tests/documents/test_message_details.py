@@ -124,7 +124,7 @@ def test_each_format_has_its_own_placeholders(kind: str) -> None:
         ("android", "a &lt;b&gt;c&lt;/b&gt;\\nd", capitals, "A &lt;b&gt;C&lt;/b&gt;\\nD"),
         ("strings", "a\\nb", capitals, "A\\nB"),
         ("strings", "a\nb", capitals, "A\nB"),
-        ("strings", "a\\tb\\rc", capitals, "A\\tB C"),
+        ("strings", "a\\tb\\rc", capitals, "A\\tB\\rC"),
         ("strings", "a \\101\\12b \\U00E9 \\u00e8", capitals, "A A\\nB É È"),
         ("strings", "a \\U2019s", capitals, "A \\U2019S"),
         ("laravel", "see {0} x", capitals, "SEE {0} X"),

@@ -116,6 +116,7 @@ def test_a_line_with_fewer_hypotheses_repeats_its_last() -> None:
     ("text_format", "text", "units"),
     [
         (TextFormat(), "a %s\r\n\nb", ["a %s", "", "b"]),
+        (TextFormat(), "a\rb\n\rc", ["a", "b", "", "c"]),
         (TextFormat(joined=True), "a\nb", ["a\nb"]),
         (TextFormat(protect=True), "a %s (b)\nc", ["a (b)", "c"]),
         (TextFormat(protect=True, joined=True), "a %s\nb", ["a b"]),
