@@ -115,7 +115,7 @@ def translate(
     if files and len(files) > 1 and not shard:
         advice = "To translate text from the command line: echo TEXT | nmt translate"
         raise UsageError(f"Unexpected argument ({' '.join(files[1:])}). {advice}. See: nmt translate --help")
-    if output is not None and (not output or "://" in output) and not shard:
+    if output is not None and (not output or "://" in output or output.endswith("/")) and not shard:
         raise UsageError(f"--output must be a file, not {output!r}. To write to an object store, add --shard")
     names = files or ([str(input)] if input else [])
     file = Path(names[0]) if names else None

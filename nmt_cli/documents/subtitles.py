@@ -28,8 +28,9 @@ _CLOSERS = "\"'\u201d\u2019\u00bb)]"
 _ELLIPSIS = re.compile(r"(?:\.\.\.|\u2026)\s*\Z")
 _CONTINUES = re.compile(r"\s*(?:\.\.\.|\u2026|[^\W\d_])")
 _OPENING = r"[^\W\d_]|[<{\"'(\[\u00a1\u00bf\u00ab\u2018-\u201f\u2026\u266a\u266b]|\.\."
-_DASH = re.compile(rf"\s*[-\u2010-\u2015]{{1,2}}(?:\s+(?=\S)|(?={_OPENING}))")
-_DASHED = re.compile(r"[-\u2010-\u2015]\s*\Z")
+# A dash, >> in American captions, or a note in songs: each begins a new line of speech.
+_DASH = re.compile(rf"\s*(?:[-\u2010-\u2015\u266a\u266b]{{1,2}}|(?:>|&gt;){{2,3}})(?:\s+(?=\S)|(?={_OPENING}))")
+_DASHED = re.compile(r"(?:[-\u2010-\u2015]|>>|&gt;&gt;)\s*\Z")
 _EDGE = re.compile(r"[\s\u266a\u266b]*")
 _SPACES = re.compile(r"(?:\s|&nbsp;)+")
 

@@ -70,6 +70,8 @@ class ServeOptions:
 
 def serve(options: ServeOptions) -> int:
     """Serve until SIGTERM or SIGINT, finish pending requests, and return 0. A second signal ends the server at once."""
+    if math.isnan(options.idle):
+        raise UsageError("--idle must be a number of seconds, not nan")
     if not math.isfinite(options.timeout):
         raise UsageError(f"--timeout must be a number of seconds, not {options.timeout}")
     if options.suggestions and (options.suggestions.is_dir() or not options.suggestions.parent.is_dir()):

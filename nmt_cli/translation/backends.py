@@ -27,6 +27,8 @@ def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None
     """Return the backend for an ensemble of models. Raises UsageError if the precision is not available here."""
     if precision not in ("auto", "fp32", "bf16", "int8"):
         raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers must be at least 1, not {workers}")
     if may_have_gpu():
         from nmt_cli.translation import torch_backend
 

@@ -46,6 +46,7 @@ def test_line_breaks_and_tabs_in_cells_stay(string: str, texts: list[str]) -> No
         ("- (sighs) Dog.", "- Stop."),
         ("- 20 dollars.", "- Too much."), ("- ...and.", "- Yes."), ("- $5 each.", "- OK."), ("– „Ja“", "– Nein."),
         ("— «Да»", "— Нет."), ("- ♪ La ♪", "- Stop."),
+        (">> A dog.", ">> A cat."), ("&gt;&gt; A dog.", "&gt;&gt; A cat."), ("♪ a dog ♪", "♪ a cat ♪"),
     ],
 )  # fmt: skip
 def test_two_speakers_stay_on_two_lines(first: str, second: str) -> None:

@@ -94,3 +94,8 @@ def test_a_service_closes_its_connections(tmp_path: Path) -> None:
 def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
     with pytest.raises(UsageError, match=r"--timeout must be a number of seconds, not (inf|nan)"):
         server.serve(ServeOptions(models=(), timeout=timeout))
+
+
+def test_models_stay_loaded_for_a_number_of_seconds() -> None:
+    with pytest.raises(UsageError, match="--idle must be a number of seconds, not nan"):
+        server.serve(ServeOptions(models=(), idle=float("nan")))

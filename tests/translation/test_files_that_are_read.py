@@ -127,3 +127,16 @@ def _refusal(translator: Translator) -> int:
     except UsageError as error:
         return 7 if "belongs to another process" in str(error) else 8
     return 9
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_a_translator_has_at_least_one_worker(model: Path, workers: int) -> None:
+    with pytest.raises(UsageError, match=f"^workers must be at least 1, not {workers}$"):
+        Translator(model, workers=workers)
+
+
+@pytest.mark.parametrize("output", ["", "missing/", "s3://bucket/x"])
+def test_an_output_that_is_no_file_is_refused(model: Path, output: str) -> None:
+    result = CliRunner().invoke(app, ["translate", "--model", str(model), "-o", output], input="der Hund\n")
+    assert isinstance(result.exception, UsageError)
+    assert "--output must be a file, not" in str(result.exception)
