@@ -372,7 +372,7 @@ def test_nmt_keys(path: Path) -> None:
     assert isinstance(run("revoke", "x").exception, MissingError)
     assert "weblate\t60 requests/minute\t100,000 characters/day\tsince" in run("list").stdout
     assert run("limit", "weblate", "--per-minute", "5").exit_code == 0
-    assert "weblate\t5 requests/minute\tno limit characters/day" in run("list").stdout
+    assert "weblate\t5 requests/minute\t100,000 characters/day" in run("list").stdout
     found = KeyStore(Database(path)).find(key)
     assert found
     KeyStore(Database(path)).charge(found, 12, DAY)
@@ -384,6 +384,15 @@ def test_nmt_keys(path: Path) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sqlite_connection, "BUSY_SECONDS", 0.05)
             assert isinstance(run("add", "late").exception, BusyError | OutputError)
+
+
+def test_a_limit_that_is_not_given_stays(place: str) -> None:
+    with contextlib.closing(Database(place)) as database:
+        keys = KeyStore(database)
+        keys.add("limited", per_minute=3, per_day=9)
+        for given, limits in (((5, None), (5, 9)), ((None, 0), (5, 0)), ((None, None), (None, None))):
+            key = keys.limit("limited", *given)
+            assert (key.per_minute, key.per_day) == limits
 
 
 def test_public_addresses_need_a_stored_key(model: Path, path: Path) -> None:
