@@ -81,8 +81,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         if found:
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
-    # The readers use "src" and "tgt" where the files do not name a language.
-    if missing := [f"--{side} CODE" for side in ("src", "tgt") if getattr(corpus, side) == side]:
+    if missing := [f"--{side} CODE" for side, unnamed in UNNAMED.items() if getattr(corpus, side) == unnamed]:
         say(f"Its files do not name its languages. To set them: nmt import {' '.join(missing)}")
     return out
 
