@@ -194,7 +194,7 @@ def test_pairs_of_a_hub_data_set_are_held_out(tmp_path: Path) -> None:
 def test_statistics_show_each_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     entries: list[dict[str, Any]] = [own_file(tmp_path), {"corpus": "toy-en-de"}]
     filter_stats.show(bitext_section(*entries, limit=500), tmp_path / "out", PrepareOptions(workers=1))
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert "own.tsv: 100 pairs read" in shown
     assert "toy-en-de: 400 pairs read" in shown
 
