@@ -33,7 +33,7 @@ LETTERS = "".join(char for char in map(chr, range(0x3400, 0x20000)) if char.isal
 
 def _seconds(act: Callable[[str], object], text: str) -> float:
     best = 1e9
-    for _ in range(3):
+    for _ in range(2):
         start = time.process_time()
         act(text)
         best = min(best, time.process_time() - start)
@@ -82,7 +82,7 @@ def _texts(longest: int) -> list[str]:
     marks = "".join(UNITS.values())
     units = [*marks, *"aé\u1e09ﬃ \u00a0ä日"]
     texts = []
-    for _ in range(3000):
+    for _ in range(800):
         runs = ["".join(draw.choices(marks, k=draw.randrange(longest))) for _ in range(3)]
         texts.append("".join(draw.choice(units) + run for run in runs) + "".join(draw.choices(units, k=9)))
     return texts
@@ -90,7 +90,7 @@ def _texts(longest: int) -> list[str]:
 
 def test_text_with_few_marks_in_a_row_becomes_plain_nfc() -> None:
     texts = [text for text in _texts(25) if _longest_run(unicodedata.normalize("NFD", text)) <= MOST_MARKS]
-    assert len(texts) > 500
+    assert len(texts) > 130
     for text in texts:
         assert normalize(text) == " ".join(unicodedata.normalize("NFC", text).replace("\u00a0", " ").split())
 

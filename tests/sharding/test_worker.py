@@ -100,18 +100,18 @@ def test_workers_that_run_together_share_the_work(tmp_path: Path) -> None:
 
 def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
     """SIGKILL at random times, with another number of workers each time."""
-    text = b"".join(b"line %d\n" % number for number in range(3000))
+    text = b"".join(b"line %d\n" % number for number in range(2000))
     (tmp_path / "text.en").write_bytes(text)
     draw = random.Random(11)
     command = [sys.executable, texts.ROOT / "tests/helpers/shouting.py", tmp_path / "out"]
     environment = {**os.environ, "PYTHONPATH": f"{texts.ROOT}:{texts.ROOT / 'tests/helpers'}"}
-    for _ in range(6):
+    for _ in range(4):
         count = draw.randint(1, 3)
         workers = [
             subprocess.Popen([*command, f"{index}/{count}", "0.003", tmp_path / "text.en"], env=environment)
             for index in range(1, count + 1)
         ]
-        time.sleep(draw.uniform(0.3, 1.2))
+        time.sleep(draw.uniform(0.2, 0.7))
         for process in workers:
             process.send_signal(signal.SIGKILL)
             process.wait()

@@ -80,7 +80,7 @@ def test_many_sentences_are_shuffled_in_buckets(monkeypatch: pytest.MonkeyPatch)
     assert abs(np.corrcoef(orders[0], np.arange(10_000))[0, 1]) < 0.05
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(lengths, st.integers(1, 200), st.integers(1, 9), st.integers(0, 2**31))
 def test_an_epoch_holds_every_sentence_exactly_once(
     pairs: list[tuple[int, int]], tokens: int, micro_batches: int, seed: int
