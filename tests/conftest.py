@@ -1,5 +1,6 @@
 """Shared fixtures: a small prepared corpus of spelled-out numbers, and a recipe to train on it."""
 
+import gc
 import os
 import random
 import shutil
@@ -33,12 +34,18 @@ TINY = """
 name: tiny
 corpus: {{name: numbers, train_src: [{0}/train.en], train_tgt: [{0}/train.de], dev_src: {0}/dev.en, dev_tgt: {0}/dev.de,
   test_src: {0}/test.en, test_tgt: {0}/test.de, tokenizer: {{vocabulary_size: 320}}, cleaning: {{check_script: false}}}}
-model: {{num_layers: 2, d_model: 32, d_ff: 64, num_heads: 2, d_k: 16, d_v: 16, dropout: 0.1, max_length: 64}}
+model: {{num_layers: 1, d_model: 32, d_ff: 64, num_heads: 2, d_k: 16, d_v: 16, dropout: 0.1, max_length: 64}}
 training: {{steps: 30, tokens_per_step: 400, micro_batches: 4, warmup_steps: 60, log_every: 5, validate_every: 15,
   validate_bleu: 4, checkpoint_every: 10, keep_checkpoints: 3, precision: fp32}}
 averaging: {{last: 3}}
 decoding: {{beam: 1}}
 """
+
+
+def pytest_collection_finish() -> None:
+    """Exempt all imported modules from garbage collection, which otherwise visits them hundreds of times."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

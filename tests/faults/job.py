@@ -1,8 +1,7 @@
 """Runs training jobs of one or several processes for tests. It imports torch once and forks each process.
 
-    python tests/faults/job.py SPECS.json
-
-SPECS: a list of jobs, run one after the other, each {"world": 2, "args": ["train", ...]} with these options:
+Each line of stdin is an order: {"jobs": [...], "environment": {...}, "stderr": FILE}. The answer is a line of stdout.
+The jobs run one after the other, each {"world": 2, "args": ["train", ...]} with these options:
 "ids": a directory for logs of the sentences that each rank computed in each step;
 "nan": [step, rank]: the loss of that step is NaN on that rank;
 "kill": [SIGNAL, step, rank]: that rank sends itself the signal in that step; with rank -1, rank 0 sends it to the
@@ -16,8 +15,8 @@ process that forked it;
 "kills": [[step, rank], ...] and "loop": a directory: each rank is started again until it succeeds, as by a shell loop
 with a pause; it is killed when it first reaches its step, which the directory records.
 
-Prints a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. If one fails, the
-others are killed after 30 seconds, as launchers do.
+An answer is a list of {"codes": [...], "seconds": ...}; a negative code is the signal that ended a rank. If one fails,
+the others are killed after 30 seconds, as launchers do.
 """
 
 import contextlib
@@ -154,8 +153,22 @@ def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
     return {"codes": codes, "seconds": time.monotonic() - begin}
 
 
-if __name__ == "__main__":
+def work(order: dict[str, Any]) -> None:
+    """Run the jobs of an order in this process, and print the answer."""
+    os.dup2(os.open(order["stderr"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+    os.environ.clear()
+    os.environ.update(order["environment"])
     results: list[dict[str, Any]] = []
-    for spec in json.loads(Path(sys.argv[1]).read_text()):
+    for spec in order["jobs"]:
         results.append(run(spec, results[0]["seconds"] if results else 0.0))
-    print(json.dumps(results))
+    print(json.dumps(results), flush=True)
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        if not os.fork():
+            try:
+                work(json.loads(line))
+            finally:
+                os._exit(0)
+        os.wait()

@@ -1,6 +1,7 @@
 """The words of the numbers corpus, and what a test needs to train a run and compare it with an undisturbed one."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -38,6 +39,16 @@ def held(directory: Path) -> Iterator[int]:
         os.waitpid(child, 0)
 
 
+@functools.cache
+def job_server() -> Any:
+    """Start faults/job.py, which imports torch once for all jobs. It ends with this process, which holds its stdin."""
+    job = Path(__file__).parents[1] / "faults" / "job.py"
+    variables = {**os.environ, "PYTHONPATH": str(job.parents[2])}
+    return subprocess.Popen(
+        [sys.executable, job], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+
+
 @dataclass
 class Lab:
     """The tiny recipe, its corpus, a directory to train in, and an undisturbed run to compare with."""
@@ -73,8 +84,10 @@ class Lab:
             where = ["--data", str(self.corpus), "--run", str(self.run.with_name(spec.get("name", "run")))]
             sets = [word for change in spec.get("set", ()) for word in ("--set", change)]
             spec["args"] = ["train", str(self.recipe_file), *where, *sets]
-        job, file = Path(__file__).parents[1] / "faults" / "job.py", self.run.with_name("specs")
-        file.write_text(json.dumps(specs))
-        variables = os.environ | {"PYTHONPATH": str(job.parents[2]), "NMT_PATIENCE_SECONDS": "60", **environment}
-        done = subprocess.run([sys.executable, job, file], env=variables, capture_output=True, text=True, check=True)
-        return [{**result, "stderr": done.stderr} for result in json.loads(done.stdout)]
+        file, variables = self.run.with_name("stderr"), {**os.environ, "NMT_PATIENCE_SECONDS": "60", **environment}
+        file.write_bytes(b"")
+        server = job_server()
+        print(json.dumps({"jobs": specs, "environment": variables, "stderr": str(file)}), file=server.stdin, flush=True)
+        answer, stderr = server.stdout.readline(), file.read_text()
+        assert answer, stderr
+        return [{**result, "stderr": stderr} for result in json.loads(answer)]

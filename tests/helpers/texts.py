@@ -1,5 +1,6 @@
 """Made-up parallel text for tests: enough like language to train a tokenizer on."""
 
+import json
 import os
 import random
 import subprocess
@@ -83,10 +84,27 @@ def run(section: schema.Corpus, out: Path, **options: Any) -> Path:
     return prepare(section, out, PrepareOptions(**{"workers": 1, **options}))
 
 
-def python(*words: object, **env: str) -> "subprocess.CompletedProcess[str]":
+def python(*words: object, timeout: float = 100, **env: str) -> "subprocess.CompletedProcess[str]":
     """Run another Python that imports from here and from the package."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'helpers'}", **env}
-    return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True, text=True, timeout=timeout)
+
+
+COMMANDS = """
+import json, sys
+from nmt_cli import __main__
+
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["nmt", *words]
+    print(__main__._exit_code(__main__._command))
+"""
+
+
+def commands(*lines: list[Any], **env: str) -> tuple[list[str], str]:
+    """Run commands in one other process, which imports libraries once. Return the exit codes, and the messages."""
+    done = python("-c", COMMANDS, json.dumps([[*map(str, words)] for words in lines]), timeout=280, **env)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout.split(), done.stderr
 
 
 def bitext_section(*entries: dict[str, Any], **more: Any) -> schema.Corpus:

@@ -21,14 +21,14 @@ def sentences(directory: Path, step: int) -> list[list[int]]:
 
 
 def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: Lab) -> None:
-    """The same sentences in every step, and a loss within 1e-5 over 100 steps.
+    """The same sentences in every step, and the same loss to 1e-5.
 
     The learning rate is low, since this small model is chaotic at the recipe's own: another order of float32 sums
     (`training.memory_tokens=1`) moves the loss by a hundredth within 100 steps, in one process too.
     """
     changes = ("training.log_every=1", "training.validate_every=100", "training.rate_factor=0.1")
     specs = []
-    for name, world, steps in (("alone", 1, 100), ("elastic", 1, 30), ("elastic", 2, 70), ("elastic", 4, 100)):
+    for name, world, steps in (("alone", 1, 20), ("elastic", 1, 6), ("elastic", 2, 13), ("elastic", 4, 20)):
         ids = tmp_path / f"ids-{name}-{steps}"
         ids.mkdir()
         parts = "training.micro_batches=" + ("4" if name == "alone" else "1")  # fewer than processes
@@ -37,34 +37,31 @@ def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: La
     results = lab.jobs(*specs)
     assert [result["codes"] for result in results] == [[0], [0], [0, 0], [0, 0, 0, 0]], results[0]["stderr"]
     assert results[0]["stderr"].count("; 4 x cpu, ") == 1
-    whole = [sorted(sentences(tmp_path / "ids-alone-100", step)[0]) for step in range(100)]
+    whole = [sorted(sentences(tmp_path / "ids-alone-20", step)[0]) for step in range(20)]
     assert sum(map(len, whole[:15])) == len(set().union(*whole[:15])) == 500, "an epoch has every sentence once"
-    for step in range(100):
-        end, world = (30, 1) if step < 30 else (70, 2) if step < 70 else (100, 4)
+    for step in range(20):
+        end, world = (6, 1) if step < 6 else (13, 2) if step < 13 else (20, 4)
         shares = sentences(tmp_path / f"ids-elastic-{end}", step)
         assert len(shares) == world
         assert all(shares), "each process works"
         assert sorted(i for share in shares for i in share) == whole[step]
     alone, elastic = losses(tmp_path / "alone"), losses(tmp_path / "elastic")
-    assert len(alone) == 100
-    assert alone[-1] < 2
+    assert len(alone) == 20
     assert elastic == pytest.approx(alone, rel=1e-5)
 
 
 def test_a_signal_to_one_process_stops_both_after_the_same_step(lab: Lab) -> None:
-    stopped, resumed = lab.jobs({"world": 2, "kill": ["SIGTERM", 7, 1]}, {"world": 2, "set": ["training.steps=9"]})
+    """The resumed training also skips a step that is not finite on one process."""
+    stopped, resumed = lab.jobs(
+        {"world": 2, "kill": ["SIGTERM", 7, 1]}, {"world": 2, "set": ["training.steps=9"], "nan": [8, 1]}
+    )
     assert stopped["codes"] == [143, 143], stopped["stderr"]
     assert stopped["stderr"].count("stopped after step 7") == 1
     assert stopped["stderr"].count("resuming after step 7") == 1
     assert resumed["codes"] == [0, 0]
+    assert resumed["stderr"].count("step 8: the gradient is not finite") == 1
+    assert checkpoints.read_state(lab.run, 9).skipped == 1
     assert checkpoints.steps_in(lab.run) == [7, 9]
-
-
-def test_a_step_not_finite_on_one_process_is_skipped_by_both(lab: Lab) -> None:
-    (result,) = lab.jobs({"world": 2, "set": ["training.steps=10"], "nan": [7, 1]})
-    assert result["codes"] == [0, 0], result["stderr"]
-    assert result["stderr"].count("step 7: the gradient is not finite") == 1
-    assert checkpoints.read_state(lab.run, 10).skipped == 1
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -77,7 +74,7 @@ def test_a_killed_process_ends_the_other(lab: Lab, rank: int) -> None:
 
 
 def test_a_suspended_process_ends_the_other_after_a_timeout(lab: Lab) -> None:
-    (result,) = lab.jobs({"world": 2, "kill": ["SIGSTOP", 7, 1]}, NMT_PATIENCE_SECONDS="4")
+    (result,) = lab.jobs({"world": 2, "kill": ["SIGSTOP", 7, 1]}, NMT_PATIENCE_SECONDS="2")
     assert result["codes"] == [74, -9], result["stderr"]
     assert "another process of this run does not respond" in result["stderr"]
     assert "Traceback" not in result["stderr"]
@@ -97,6 +94,7 @@ def test_an_error_of_one_process_ends_both_with_its_code(lab: Lab) -> None:
     assert first["stderr"].count(": error:") == 1 + 1
 
 
+@pytest.mark.slow
 def test_the_documented_launch_trains_on_two_processes(tmp_path: Path, lab: Lab) -> None:
     command = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "nmt_cli", "train"]
     words = [str(lab.recipe_file), "--set", "training.steps=10", "--data", str(lab.corpus)]

@@ -23,13 +23,15 @@ from nmt_cli.training.train import train
 
 AUGMENT = [f"corpus.augment.{kind}=0.3" for kind in ("typos", "upper", "title", "joined", "noise", "bpe_dropout")]
 STEPS_PER_EPOCH = 15
+LAST = 31
+STEPS = f"training.steps={LAST}"
 
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Any, numbers_corpus: Path) -> Path:
-    """A run of 45 steps, three epochs, with augmented text. Do not change it: it is shared."""
+    """A run of two epochs and a step, with augmented text. Do not change it: it is shared."""
     run = tmp_path_factory.mktemp("runs") / "augmented"
-    assert train(tiny_recipe(*AUGMENT, "training.steps=45"), numbers_corpus, run) == 0
+    assert train(tiny_recipe(*AUGMENT, STEPS), numbers_corpus, run) == 0
     return run
 
 
@@ -40,7 +42,7 @@ def augmented_lab(lab: Lab, undisturbed: Path) -> Lab:
 
 
 def train_augmented(lab: Lab, *changes: str) -> int:
-    return lab.train(*AUGMENT, "training.steps=45", *changes)
+    return lab.train(*AUGMENT, STEPS, *changes)
 
 
 def test_each_epoch_has_other_text_in_as_many_steps(augmented_lab: Lab) -> None:
@@ -88,15 +90,15 @@ def test_shares_need_no_new_corpus_but_a_new_run(augmented_lab: Lab, tmp_path: P
         train_augmented(augmented_lab, "corpus.augment.typos=0.1")
 
 
-def test_a_run_killed_ten_times_ends_with_the_same_bits(augmented_lab: Lab, tmp_path: Path) -> None:
+def test_a_run_killed_seven_times_ends_with_the_same_bits(augmented_lab: Lab, tmp_path: Path) -> None:
     draw, killed = random.Random(os.environ.get("NMT_KILL_SEED", "1")), tmp_path / "killed"
     killed.mkdir()
-    steps = sorted({1, 15, 16, 31, *draw.sample(range(2, 45), 6)})
+    steps = sorted({1, 15, 16, 31, *draw.sample(range(2, 15), 2), draw.randint(17, 30)})
     kills = [[step, 0] for step in steps]
-    (result,) = augmented_lab.jobs({"set": [*AUGMENT, "training.steps=45"], "kills": kills, "loop": str(killed)})
-    assert len(list(killed.iterdir())) == len(steps) >= 8
+    (result,) = augmented_lab.jobs({"set": [*AUGMENT, STEPS], "kills": kills, "loop": str(killed)})
+    assert len(list(killed.iterdir())) == len(steps) == 7
     assert result["codes"] == [0], result["stderr"]
-    assert augmented_lab.same(45)
+    assert augmented_lab.same(LAST)
     assert not (augmented_lab.run / epoch_texts.DIRECTORY).exists()
 
 
@@ -107,24 +109,23 @@ def test_a_signal_leaves_no_text_behind_and_the_run_resumes_exactly(augmented_la
         assert train_augmented(augmented_lab) == 143
     assert not (augmented_lab.run / epoch_texts.DIRECTORY).exists()
     assert train_augmented(augmented_lab) == 0
-    assert augmented_lab.same(45)
+    assert augmented_lab.same(LAST)
 
 
-def test_one_two_and_three_processes_train_on_the_same_text(augmented_lab: Lab, tmp_path: Path) -> None:
-    """On one machine, and on two with a corpus each. The low rate keeps this small model from being chaotic."""
+def test_one_and_three_processes_and_two_machines_train_on_the_same_text(augmented_lab: Lab, tmp_path: Path) -> None:
+    """Each machine has a corpus. The low rate keeps this small model from being chaotic."""
     changes = [*AUGMENT, "training.log_every=1", "training.rate_factor=0.1", "training.validate_every=100"]
-    changes += ["training.steps=32", "training.micro_batches=6"]
+    changes += ["training.steps=18", "training.micro_batches=6"]
     other = shutil.copytree(augmented_lab.corpus, tmp_path / "other")
     results = augmented_lab.jobs(
         {"name": "one", "set": changes},
-        {"name": "two", "set": changes, "world": 2},
         {"name": "three", "set": changes, "world": 3},
         {"name": "machines", "set": changes, "world": 2, "elsewhere": ["--data", str(other)]},
     )
-    assert [result["codes"] for result in results] == [[0], [0, 0], [0, 0, 0], [0, 0]], results[0]["stderr"]
+    assert [result["codes"] for result in results] == [[0], [0, 0, 0], [0, 0]], results[0]["stderr"]
     expected = losses(tmp_path / "one")
-    assert len(expected) == 32
-    for name in ("two", "three", "machines"):
+    assert len(expected) == 18
+    for name in ("three", "machines"):
         assert losses(tmp_path / name) == pytest.approx(expected, rel=1e-5), name
         assert not (tmp_path / name / epoch_texts.DIRECTORY).exists()
 
@@ -153,7 +154,7 @@ def test_a_full_disk_ends_the_run_and_the_same_command_resumes(augmented_lab: La
     assert 10 in checkpoints.steps_in(augmented_lab.run)
     assert not (augmented_lab.run / epoch_texts.DIRECTORY).exists()
     assert train_augmented(augmented_lab) == 0
-    assert augmented_lab.same(45)
+    assert augmented_lab.same(LAST)
 
 
 def test_too_small_a_disk_is_noticed_at_the_start(augmented_lab: Lab) -> None:
@@ -190,7 +191,7 @@ def test_damaged_text_is_noticed_before_it_is_used(augmented_lab: Lab, damage: s
         ):
             train_augmented(augmented_lab)
     assert train_augmented(augmented_lab) == 0
-    assert augmented_lab.same(45)
+    assert augmented_lab.same(LAST)
 
 
 def test_leftovers_of_a_killed_run_are_removed_and_never_used(augmented_lab: Lab) -> None:
@@ -205,22 +206,19 @@ def test_leftovers_of_a_killed_run_are_removed_and_never_used(augmented_lab: Lab
     for directory in (ours, other_machine):
         (directory / artefact.LOCK).touch()
     assert train_augmented(augmented_lab) == 0
-    assert augmented_lab.same(45)
+    assert augmented_lab.same(LAST)
     assert [path.name for path in not_ours.parent.iterdir()] == ["mine"]
 
 
 def test_two_runs_share_a_corpus_and_write_nothing_into_it(augmented_lab: Lab, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in augmented_lab.corpus.iterdir() if path.is_file()}
-    jobs = [{"name": name, "set": [*AUGMENT, "training.steps=45"]} for name in ("run", "second")]
-    threads = [threading.Thread(target=augmented_lab.jobs, args=(job,)) for job in jobs[1:]]
-    for thread in threads:
-        thread.start()
+    thread = threading.Thread(target=augmented_lab.jobs, args=({"name": "second", "set": [*AUGMENT, STEPS]},))
+    thread.start()
     assert train_augmented(augmented_lab) == 0
-    for thread in threads:
-        thread.join()
-    assert augmented_lab.same(45)
+    thread.join()
+    assert augmented_lab.same(LAST)
     augmented_lab.run = tmp_path / "second"
-    assert augmented_lab.same(45)
+    assert augmented_lab.same(LAST)
     assert before == {path: path.read_bytes() for path in augmented_lab.corpus.iterdir() if path.is_file()}
 
 
@@ -229,7 +227,7 @@ def test_a_finished_run_writes_no_text(augmented_lab: Lab) -> None:
     augmented_lab.patch.setattr(epoch_texts.EpochTexts, "_write", lambda *_: pytest.fail("written"))
     assert train_augmented(augmented_lab) == 0
     output = augmented_lab.stderr()
-    assert "finished with step 45 of 45" in output
+    assert f"finished with step {LAST} of {LAST}" in output
     kinds = "typos 0.3, upper 0.3, title 0.3, noise 0.3, joined 0.3, bpe_dropout 0.3"
     assert f"augmenting the text in each epoch: {kinds}\n" in output
 

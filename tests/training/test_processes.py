@@ -179,7 +179,7 @@ def test_a_failed_fork_ends_the_run_with_one_line_and_a_killed_command_ends_its_
 
 
 def test_a_checkpoint_being_written_survives_the_loss_of_another_fork(lab: Lab) -> None:
-    (result,) = lab.jobs({"set": [*FORKS, "training.steps=30"], "kill": ["SIGKILL", 12, 1], "slow_save": 3})
+    (result,) = lab.jobs({"set": [*FORKS, "training.steps=30"], "kill": ["SIGKILL", 12, 1], "slow_save": 1})
     assert result["codes"] == [74], result["stderr"]
     assert checkpoints.steps_in(lab.run) == [10]
     checkpoints.check(lab.run, 10)
