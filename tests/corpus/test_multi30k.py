@@ -144,12 +144,3 @@ def test_only_temporary_errors_are_tried_again(pauses: list[int], error: Excepti
     with pytest.raises(type(error)) as caught:
         downloads.with_retries(download)
     assert (caught.value is error, len(done), pauses) == (True, tries, [1, 4][: tries - 1])
-
-
-def test_the_real_multi30k_from_a_mirror(corpora: Path, tmp_path: Path) -> None:
-    section = texts.corpus({"name": "multi30k-de-en"})
-    corpus = store.open_corpus(texts.run(section, tmp_path / "out", mirror=corpora / "multi30k"), content=True)
-    assert 28_900 < len(corpus.src) <= 29_000
-    assert (len(corpus.lines("dev")[0]), len(corpus.lines("test")[1])) == (1014, 1000)
-    assert (corpus.manifest["src"], corpus.manifest["generated"]) == ("de", False)
-    assert corpus.lines("test")[1][0].startswith("A man in an orange hat")
