@@ -249,7 +249,7 @@ def test_errors_of_the_client_become_ours(error: Exception, kind: type[Exception
             raise error
 
 
-def prepare(hub: hub_server.Hub, tmp_path: Path, *commands: str, **env: str) -> tuple[list[str], str]:
+def prepare(hub: hub_server.Hub, tmp_path: Path, *commands: str, **env: str) -> tuple[list[int], str]:
     """Prepare several corpora in turn; return the exit codes and the messages."""
     more = "--workers 1 --overwrite --set corpus.tokenizer.vocabulary_size=400 --out"
     words = [["prepare", *f"{command} {more}".split(), tmp_path / "out"] for command in commands]
@@ -262,7 +262,7 @@ def test_wmt14_at_its_pinned_commit_and_again_offline(tmp_path: Path) -> None:
     with hub_server.serving("wmt/wmt14", served, catalog.WMT14_REVISION) as hub:
         hub.cut = hub.busy = 1
         codes, messages = prepare(hub, tmp_path, accepted)
-        assert (codes, hub.cut, hub.busy) == (["0"], 0, 0), messages
+        assert (codes, hub.cut, hub.busy) == ([0], 0, 0), messages
         assert hub.url not in messages, "retries are silent"
         assert sum(r.startswith("GET") and r.endswith(".parquet") for r in hub.requests) == 6  # two of them fail
         assert not any("/main/" in request for request in hub.requests)
@@ -272,7 +272,7 @@ def test_wmt14_at_its_pinned_commit_and_again_offline(tmp_path: Path) -> None:
     assert catalog.WMT14_REVISION in first.manifest["origin"]
     other = "hub:some/texts --src en --tgt de"  # the server has stopped
     codes, messages = prepare(hub, tmp_path, "wmt14-en-de", accepted, other, HF_HUB_OFFLINE="1")
-    assert codes == ["65", "0", "69"], messages
+    assert codes == [65, 0, 69], messages
     assert store.open_corpus(tmp_path / "out").identity == first.identity
     assert "1,000 pairs, but 4,508,785 are expected" in messages
     assert re.fullmatch("nmt prepare: error: .* and pass --mirror DIR", messages.strip().split("\n")[-1])
@@ -284,7 +284,7 @@ def test_a_limited_data_set_with_columns_is_streamed(tmp_path: Path) -> None:
         wrong = (f"some/texts@0000000 {words} de-en", f"some/others {words} de-en", f"some/texts {words} fr-en")
         names = [f"some/texts {words} de-en --limit 300", *wrong]
         codes, messages = prepare(hub, tmp_path, *(f"hub:{name}" for name in names))
-    assert codes == ["0", "65", "65", "65"], messages
+    assert codes == [0, 65, 65, 65], messages
     assert all(message in messages for message in ("Revision", "doesn't exist", "Available: ['de-en']")), messages
     assert not any("train-00003" in request for request in hub.requests if request.startswith("GET"))
     corpus = store.open_corpus(tmp_path / "out")

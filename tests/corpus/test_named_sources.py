@@ -133,7 +133,7 @@ def recipe_file(path: Path, *entries: dict[str, Any]) -> None:
     path.write_bytes(yaml_file.dump({"corpus": corpus}))
 
 
-def prepare(tmp_path: Path, *names: tuple[str, str], **env: str) -> tuple[list[str], str]:
+def prepare(tmp_path: Path, *names: tuple[str, str], **env: str) -> tuple[list[int], str]:
     """Prepare the recipe of each first name as the corpus of the second. Return the exit codes and the messages."""
     words = (["prepare", tmp_path / f"{recipe}.yaml", "--out", tmp_path / out, "--workers", 1] for recipe, out in names)
     return texts.commands(*words, **env)
@@ -154,7 +154,7 @@ def test_a_hub_data_set_beside_files(tmp_path: Path) -> None:
         env["HF_ENDPOINT"] = server.url
         server.cut = server.busy = 1
         codes, messages = prepare(tmp_path, ("named", "online"), ("plain", "plain"), **env)
-        assert codes == ["0", "0"], messages
+        assert codes == [0, 0], messages
         assert sum(r.startswith("GET") and r.endswith(".parquet") for r in server.requests) == 6, "two of them fail"
     assert same_text(tmp_path / "online", tmp_path / "plain")
     manifest = store.open_corpus(tmp_path / "online").manifest

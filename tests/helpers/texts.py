@@ -94,17 +94,20 @@ COMMANDS = """
 import json, sys
 from nmt_cli import __main__
 
+codes = []
 for words in json.loads(sys.argv[1]):
     sys.argv = ["nmt", *words]
-    print(__main__._exit_code(__main__._command))
+    codes.append(__main__._exit_code(__main__._command))
+print()
+print(codes)
 """
 
 
-def commands(*lines: list[Any], **env: str) -> tuple[list[str], str]:
+def commands(*lines: list[Any], **env: str) -> tuple[list[int], str]:
     """Run commands in one other process, which imports libraries once. Return the exit codes, and the messages."""
     done = python("-c", COMMANDS, json.dumps([[*map(str, words)] for words in lines]), timeout=280, **env)
     assert "Traceback" not in done.stderr, done.stderr
-    return done.stdout.split(), done.stderr
+    return json.loads(done.stdout.split("\n")[-2]), done.stderr
 
 
 def bitext_section(*entries: dict[str, Any], **more: Any) -> schema.Corpus:

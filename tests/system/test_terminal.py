@@ -91,9 +91,7 @@ def test_a_lock_never_follows_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "victim").read_text() == "precious"
 
 
-@pytest.mark.parametrize(
-    "arguments", ["recipes", "recipes show toy", "--help", "translate --help", "--version", "env", "score a -r a"]
-)
+@pytest.mark.parametrize("arguments", ["recipes", "translate --help", "--version", "score a -r a"])
 def test_a_closed_pipe_ends_a_command_with_141(tmp_path: Path, arguments: str) -> None:
     (tmp_path / "a").write_text("Ein Hund geht.\n" * 9)
     out, into = os.pipe()
