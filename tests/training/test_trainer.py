@@ -67,7 +67,7 @@ def difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "micro_batches", "worlds"), [(400, 1, [1]), (400, 3, [1, 2, 3]), (400, 8, [1, 8, 16]), (1, 8, [16])]
+    ("tokens", "micro_batches", "worlds"), [(400, 1, [1]), (400, 3, [1, 2, 3]), (400, 8, [1, 16]), (1, 8, [16])]
 )
 def test_the_gradient_equals_that_of_single_sentences(
     lab: Lab, tokens: int, micro_batches: int, worlds: list[int]
@@ -79,17 +79,16 @@ def test_the_gradient_equals_that_of_single_sentences(
     lab.patch.setattr(Trainer, "check_memory", lambda self: None)
     changes = (f"training.tokens_per_step={tokens}", f"training.micro_batches={micro_batches}")
     settings = lab.recipe(*changes, "training.label_smoothing=0.2")
-    for step in (0, 7):
-        run = start_trainer(settings, open_corpus(lab.corpus), fake_accelerator(1, 0), Path(), 0)
-        model, sentences = run.transformer.double(), np.concatenate(run.plan.micro_batches_of(step))
-        for i in sentences:
-            batch = run.plan.batch(np.array([i]), step)
-            loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.2)
-            (loss / run.plan.tokens(sentences, step)[1]).backward()
-        one_by_one = {name: parameter.grad for name, parameter in model.named_parameters()}
-        for world in worlds:
-            for memory_tokens in (1, 120, 1_000_000) if world <= 3 else (1000,):
-                assert difference(one_by_one, gradients(settings, lab.corpus, world, memory_tokens, step)) < 1e-10
+    run = start_trainer(settings, open_corpus(lab.corpus), fake_accelerator(1, 0), Path(), 0)
+    model, sentences = run.transformer.double(), np.concatenate(run.plan.micro_batches_of(7))
+    for i in sentences:
+        batch = run.plan.batch(np.array([i]), 7)
+        loss, _ = smoothed_loss(model(batch), model.embedding.weight, batch.tgt_out_N, 0.2)
+        (loss / run.plan.tokens(sentences, 7)[1]).backward()
+    one_by_one = {name: parameter.grad for name, parameter in model.named_parameters()}
+    for world in worlds:
+        for memory_tokens in (1, 120, 1_000_000) if world <= 3 else (1000,):
+            assert difference(one_by_one, gradients(settings, lab.corpus, world, memory_tokens, 7)) < 1e-10
 
 
 def test_the_losses_of_processes_add_up_to_the_loss_of_the_step(lab: Lab) -> None:
