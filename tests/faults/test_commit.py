@@ -145,16 +145,16 @@ def damage_20(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prepare", "step", "before"),
+    ("prepare", "step", "before", "error"),
     [
-        (lambda run: None, 10, 0),
-        (lambda run: save_all(run, 10, 20), 30, 20),
-        (damage_20, 20, 10),
-        (lambda run: save_all(run, 10, 20), 20, 20),
+        (lambda run: None, 10, 0, None),
+        (lambda run: save_all(run, 10, 20), 30, 20, errno.ENOSPC),
+        (damage_20, 20, 10, None),
+        (damage_20, 20, 10, errno.ENOSPC),
+        (lambda run: save_all(run, 10, 20), 20, 20, None),
     ],
-    ids=["first", "later", "over a damaged one", "over a good one"],
+    ids=["first", "later, disk full", "over a damaged one", "over a damaged one, disk full", "over a good one"],
 )
-@STOPPED
 def test_a_save_leaves_the_old_checkpoint_or_the_new_one(
     tmp_path: Path, prepare: Callable[[Path], None], step: int, before: int, error: int | None
 ) -> None:
@@ -195,8 +195,7 @@ def value_of(directory: Path) -> float:
     return float(load_tensors(directory / "model.safetensors")["embedding.weight"])
 
 
-@STOPPED
-@pytest.mark.parametrize("before", [0.0, 1.0], ids=["no model", "a model"])
+@pytest.mark.parametrize(("before", "error"), [(0.0, None), (1.0, None), (1.0, errno.ENOSPC)])
 def test_a_reader_finds_the_old_model_or_the_new_one(tmp_path: Path, before: float, error: int | None) -> None:
     missing = 0
     prepare = (lambda run: save(run / "model", before)) if before else (lambda run: None)

@@ -115,21 +115,15 @@ def test_training_continues_while_a_checkpoint_is_written(lab: Lab) -> None:
     assert lab.same()
 
 
-def failing_saves(monkeypatch: pytest.MonkeyPatch, steps: list[int], error: int) -> None:
-    """Make the checkpoints of these steps fail to commit."""
+def test_a_failed_save_warns_and_training_continues(lab: Lab) -> None:
     real = checkpoints.save
 
     def save(run: Path, state: checkpoints.State, *rest: Any) -> None:
-        if state.step in steps:
-            raise OSError(error, os.strerror(error), str(run))
+        if state.step == 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run))
         real(run, state, *rest)
 
-    monkeypatch.setattr(checkpoints, "save", save)
-
-
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
-def test_a_failed_save_warns_and_training_continues(lab: Lab, error: int) -> None:
-    failing_saves(lab.patch, [10, 15], error)
+    lab.patch.setattr(checkpoints, "save", save)
     assert lab.train() == 0
     assert "cannot write the checkpoint of step 10" in lab.stderr()
     assert checkpoints.steps_in(lab.run) == [20, 30]
