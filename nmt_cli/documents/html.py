@@ -125,9 +125,10 @@ def _placeholders_with_tags(text: str, closed: Collection[str], protection: Prot
     """Yield the spans of placeholders that contain a "<", such as "%<count>d". In "5%<b>c</b>", "<b>" is a tag."""
     for start, stop in protection.spans(text):
         bracket = text.find("<", start, stop)
-        name = text[bracket + 1 : text.find(">", bracket, stop)].lower()
-        if bracket > start and not (text[start] == "%" and (name in closed or name in VOID | BLOCKS)):
-            yield start, stop
+        if bracket > start:
+            name = text[bracket + 1 : text.find(">", bracket, stop)].lower()
+            if not (text[start] == "%" and (name in closed or name in VOID | BLOCKS)):
+                yield start, stop
 
 
 def has_tags(text: str, protection: Protection | None) -> bool:
