@@ -2,7 +2,7 @@
 //
 // A job consists of parts that any thread may compute. Its owner takes the first part that is left, a helper the last,
 // so that a core's cache often still holds the weights of its part. Helpers sleep if no job appears for a while.
-// At most `threads` threads compute at once: a helper for each thread that does not search at the moment.
+// At most `threads` threads compute at once: a helper for each thread whose search has no sentences.
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
@@ -10,7 +10,7 @@
 typedef void Part(const void *job, int64_t part);
 
 struct Team {
-    int64_t threads, searching;  // maximum number of threads at once; number of threads inside `enter` or `run`
+    int64_t threads, searching;  // maximum number of threads at once; number of searches that have sentences
     uint64_t left;  // parts that nobody has taken: the first, and in the upper 32 bits the end
     int64_t alone;  // how many next jobs their owners compute alone, because other processes use the helpers' cores
     int64_t helped;  // parts of all jobs that helpers have computed
@@ -93,14 +93,14 @@ static void share(Team *team, Part *function, const void *job, int64_t parts) {
     SET(team->owned, 0);
 }
 
+// Count a search while it has sentences, even between calls of `run`: if helpers began then, they would take the core
+// that its thread needs again at once.
 static void begin_work(Team *team) {
-    begin_tiles();
     if (team) ADD(team->searching, 1);
 }
 
 static void end_work(Team *team) {
     if (team) ADD(team->searching, -1);
-    end_tiles();
 }
 
 // Return a team of `threads` threads that search, or 0 if out of memory.
