@@ -13,6 +13,7 @@ struct Team {
     int64_t threads, searching;  // maximum number of threads at once; number of searches that have sentences
     uint64_t left;  // parts that nobody has taken: the first, and in the upper 32 bits the end
     int64_t alone;  // how many next jobs their owners compute alone, because other processes use the helpers' cores
+    int64_t quiet_until;  // time before which owners compute alone, after another search has ended
     int64_t helped;  // parts of all jobs that helpers have computed
     Part *function;
     const void *job;
@@ -24,6 +25,7 @@ struct Team {
 
 enum { SPINS = 4000 };  // how often a helper looks at `left` before it sleeps, about 0.1 ms
 enum { PATIENCE = 100000 };  // nanoseconds, in addition to twice its own time, for which an owner waits for helpers
+enum { QUIET = 1000000 };  // nanoseconds that the threads which handle a search's results may need
 enum { ALONE = 1000 };  // jobs that owners compute alone after a helper took longer
 
 #define GET(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
@@ -59,6 +61,12 @@ static int64_t take_part(Team *team, int last) {
 // The number of helpers that may work now.
 static int64_t helpers_of(Team *team) { return team ? team->threads - GET(team->searching) : 0; }
 
+// The number of helpers for a new job.
+static int64_t helpers_for_job(Team *team) {
+    const int64_t helpers = helpers_of(team);
+    return helpers > 0 && nanoseconds() > GET(team->quiet_until) ? helpers : 0;
+}
+
 static int has_part(Team *team) {
     const uint64_t left = GET(team->left);
     return (left & 0xffffffff) < left >> 32;
@@ -66,7 +74,7 @@ static int has_part(Team *team) {
 
 // Compute all parts of a job, with helpers if there are any. Returns when all parts are done.
 static void share(Team *team, Part *function, const void *job, int64_t parts) {
-    const int64_t helpers = helpers_of(team);
+    const int64_t helpers = helpers_for_job(team);
     const int alone = helpers > 0 && GET(team->alone) > 0 && ADD(team->alone, -1) >= 0;
     if (helpers <= 0 || alone || __atomic_exchange_n(&team->owned, 1, __ATOMIC_SEQ_CST)) {
         for (int64_t part = 0; part < parts; part++) function(job, part);
@@ -99,8 +107,9 @@ static void begin_work(Team *team) {
     if (team) ADD(team->searching, 1);
 }
 
+// When a search ends and others go on, leave its core to the threads that handle its results, for a moment.
 static void end_work(Team *team) {
-    if (team) ADD(team->searching, -1);
+    if (team && ADD(team->searching, -1)) SET(team->quiet_until, nanoseconds() + QUIET);
 }
 
 // Return a team of `threads` threads that search, or 0 if out of memory.
