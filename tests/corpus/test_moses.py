@@ -77,5 +77,6 @@ def test_files_of_synthetic_text_are_tokenized_by_the_language_of_their_side(tmp
             {"corpus": {"synthetic": [{"side": side, "files": [str(tmp_path / "mono")], "model": "m"}], "moses": True}},
             "x",
         ).corpus
-        synthetic.select_lines(entry.synthetic[0], entry, [], list, tmp_path / "real", CleaningStats())
+        inputs = synthetic.Inputs(entry, tmp_path, tmp_path, [], list)
+        synthetic.select_lines(entry.synthetic[0], inputs, tmp_path / "real", CleaningStats())
         assert (tmp_path / "real").read_text() == expected

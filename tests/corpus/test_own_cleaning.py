@@ -112,7 +112,8 @@ def test_lines_to_translate_are_repaired_like_their_source(tmp_path: Path) -> No
     chunks = [Chunk([b"a &amp; 1", b"held &amp; out"], [b"x"] * 2, source=0)]
     chunks.append(Chunk([b"b &amp; 2", b"held &amp; out"], [b"x"] * 2, source=1))
     [entry], stats = section.synthetic, cleaning.CleaningStats()
-    synthetic.select_lines(entry, section, [("held &amp; out", "x")], lambda: chunks, tmp_path / "lines", stats)
+    inputs = synthetic.Inputs(section, tmp_path, tmp_path, [("held &amp; out", "x")], lambda: chunks)
+    synthetic.select_lines(entry, inputs, tmp_path / "lines", stats)
     assert (tmp_path / "lines").read_text() == "a &amp; 1\nb & 2\n"
     assert stats.dropped == {cleaning.HELD_OUT: 2}
 
