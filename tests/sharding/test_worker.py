@@ -244,7 +244,7 @@ def test_a_stopped_worker_releases_its_units(tmp_path: Path, file: Path) -> None
     def translate(source: int, target: int, first: int) -> None:
         if first > 40:
             if first == 41:
-                signal.raise_signal(signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)  # interrupts the main thread, as Ctrl-C does
             assert stop.wait(20)
             raise UsageError("this Translator is closed")
         shouting.shout(source, target, first)
