@@ -48,7 +48,7 @@ def test_helpers_change_no_bit(shape: dict[str, Any], int8: bool) -> None:
         (models[:1], 1, options(4)),
         (models[:1], 9, options(1, alignments=True)),
         (models[:1], 5, options(6, n_best=3, shortlist=shortlist)),
-        (models, 2, options(3)),
+        (models, 1, options(3)),
     ):
         sources = sources_of(count, 5, 3000, 20)
         alone = searched(members, sources, chosen, None)
