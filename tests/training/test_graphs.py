@@ -108,7 +108,9 @@ class Pair:
 
 @pytest.fixture
 def pair(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Pair:
-    settings = lab.recipe("model.num_layers=2", "training.tokens_per_step=150", "training.warmup_steps=3", "model.dropout=0.2")
+    settings = lab.recipe(
+        "model.num_layers=2", "training.tokens_per_step=150", "training.warmup_steps=3", "model.dropout=0.2"
+    )
     runs = Pair(
         *(start_trainer(settings, open_corpus(lab.corpus), fake_accelerator(1, 0), Path(), 0) for _ in range(2))
     )
