@@ -234,6 +234,7 @@ TAGS = re.compile(r"<[^<>]*>")
         ("ＡＢ cd", 6, ["ＡＢ", "cd"]),
         ("我们今天", 4, ["我们", "今天"]),
         ("我们今。", 6, ["我们", "今。"]),
+        ("我们 今天好", 40, ["我们 今天好"]),
     ],
 )
 def test_lines_hold_as_many_words_as_fit(text: str, length: int, lines: list[str]) -> None:
