@@ -59,6 +59,17 @@ def test_helpers_change_no_bit(shape: dict[str, Any], int8: bool) -> None:
             searched(models, sources, chosen, team)
 
 
+def test_helpers_leave_a_search_with_several_sentences_alone() -> None:
+    """They would take the cores that other searches need."""
+    model = engine_model(model_of(1, eos=1.5, **LARGE), int8=True)
+    team = Team(model.library, 2)
+    search = EngineSearch([model], 2, team)
+    search.enter([Segment(ids, options(4), max_tokens=18) for ids in sources_of(2, 5, 3000, 20)])
+    while len(search.segments) == 2:
+        search.run(1)
+    assert team.helped == 0
+
+
 @pytest.mark.parametrize("size", [3, 7])
 def test_several_threads_share_one_team(size: int) -> None:
     """Of which one at a time has the helpers, if there are any for four threads."""
