@@ -96,7 +96,7 @@ def _close(workers: list[_Worker], owner: int) -> None:
         worker.connection.close()
         if os.getpid() == owner:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(worker.pid, signal.SIGTERM)
+                os.kill(worker.pid, signal.SIGKILL)  # SIGTERM would be lost if the fork is still starting
                 os.waitpid(worker.pid, 0)
 
 

@@ -434,6 +434,28 @@ def test_the_unexpected_exit_of_a_worker_is_an_error() -> None:
             found(segments_of([5, 2]))
 
 
+def test_workers_that_are_still_starting_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork has the parent's handler of SIGTERM at first, so SIGTERM would not end it."""
+    end_with_parent = workers.end_with_parent
+    monkeypatch.setattr(workers, "end_with_parent", lambda *a, **k: time.sleep(1) or end_with_parent(*a, **k))
+    ours = set(children(os.getpid()))
+    handler = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with pool_of(lambda _: [1]) as pool:
+            pool.start()
+            started = set(children(os.getpid())) - ours
+            closing = threading.Thread(target=pool.close, daemon=True)
+            closing.start()
+            closing.join(20)
+            hung = closing.is_alive()
+            for pid in started if hung else ():
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert len(started) == 2
+    assert not hung
+
+
 def test_a_thread_without_memory_ends_the_command_with_one_line(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
