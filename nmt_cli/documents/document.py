@@ -16,15 +16,16 @@ _ENCODING = re.compile(
 
 @dataclass(frozen=True)
 class Outline:
-    """The XML elements that end a segment.
+    """Where the segments of XML end.
 
     Elements in `splitting` end a segment. If `detect` is true, so does any other element whose parent directly contains
-    no text, unless the element is in `joining`.
+    no text, unless the element is in `joining`. If `lines` is true, so does a line end.
     """
 
     splitting: tuple[str, ...] = ()
     joining: tuple[str, ...] = ()
     detect: bool = True
+    lines: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class ReadOptions:
     protect: bool = True  # hide placeholders from the model
     language: str = ""  # the target language, for HTML's `lang` and gettext's header
     ignored: tuple[str, ...] = ()  # HTML or XML elements whose content is copied, not translated
-    outline: Outline = Outline()  # the XML elements that end a segment
+    outline: Outline = Outline()  # where the segments of XML end
     source_language: str = ""  # selects the code page of files that are not in Unicode
     line_length: int = 42  # maximum line length of subtitles, in characters
     max_unpacked: int = 1 << 28  # maximum bytes of text in a compressed file

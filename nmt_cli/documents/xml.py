@@ -1,13 +1,13 @@
 """Read XML. Cut a document or fragment into tags and text by the rules of XML 1.0, and group them into segments.
 
 No entity is expanded: references to entities that the document declares are copied. No element name has a special
-meaning. As in DeepL's API, segments end at elements that a client names, and at elements whose parent directly contains
-no text.
+meaning. As in DeepL's API, segments end at elements that a client names, at elements whose parent directly contains no
+text, and, if the client wants it, at line ends.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ _QUOTES = {'"': "&quot;", "'": "&apos;"}
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
+_LINE_END = re.compile(r"(\r\n?|\n)")
 _ROOT = -1  # the parent of the outermost elements; other parents are given by the index of the start tag
 
 
@@ -74,7 +75,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 class Token(NamedTuple):
-    kind: str  # "text", "start", "end", "empty", "comment", "cdata" or "head"
+    kind: str  # "text", "line end", "start", "end", "empty", "comment", "cdata" or "head"
     source: str
     name: str = ""  # the name of a tag
     text: str = ""  # the text of a CDATA section
@@ -88,7 +89,10 @@ def parse(
     text: str, protection: Protection | None = None, ignored: Collection[str] = (), outline: Outline | None = None
 ) -> Parts:
     """Return the parts of a text. The content of elements in `ignored` is copied."""
+    outline = outline or Outline()
     tokens = tokens_of(text)
+    if outline.lines:
+        tokens = list(_with_line_ends(tokens))
     ignored = frozenset(ignored)
     ends, parents = tree_of(tokens)
     copied = {
@@ -96,7 +100,7 @@ def parse(
         for start, end in ends.items()
         if tokens[start].name in ignored or NOT_TRANSLATED.search(tokens[start].source)
     }
-    blocks = _blocks(tokens, ends, parents, copied, outline or Outline())
+    blocks = _blocks(tokens, ends, parents, copied, outline)
     parts, builder, spelling, index = Parts(), SegmentBuilder(protection=protection), Spelling(), 0
     while index < len(tokens):
         token, stop = tokens[index], copied.get(index, index + 1)
@@ -145,6 +149,17 @@ def _cut(text: str) -> list[Token]:
     return [*tokens, Token("text", text[end:])] if end < len(text) else tokens
 
 
+def _with_line_ends(tokens: list[Token]) -> Iterator[Token]:
+    """Yield the tokens. Yield each line end in text as a token of its own."""
+    for token in tokens:
+        if token.kind != "text":
+            yield token
+            continue
+        for number, part in enumerate(_LINE_END.split(token.source)):
+            if part:
+                yield Token("line end" if number % 2 else "text", part)
+
+
 def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
     """Return the index of the end tag for each start tag, and of the innermost start tag around each token."""
     ends, parents = dict[int, int](), list[int]()
@@ -172,10 +187,12 @@ def _blocks(
         if token.kind in ("text", "cdata") and not (token.text or token.source).isspace() and token.source
     }
     roots = sum(parent == _ROOT for index, parent in enumerate(parents) if index in ends)
-    blocks, stop = {_ROOT}, 0
+    blocks, stop, copied_stop = {_ROOT}, 0, 0
     splitting, joining = frozenset(outline.splitting), frozenset(outline.joining)
     for index, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+        copied_stop = max(copied_stop, copied.get(index, 0))
         is_block = token.kind in ("head", "cdata") or token.name in splitting
+        is_block = is_block or (token.kind == "line end" and index >= copied_stop)
         if token.kind == "start" and index in ends and not is_block:
             is_only_root = parent == _ROOT and roots == 1  # this element is a block, so that all text stays inside
             detected = outline.detect and token.name not in joining

@@ -39,17 +39,19 @@ async def translate(request: Request) -> JSONResponse:
     source = fields.text("source_lang", default="") or "auto"
     terms = await _terms(service, fields, source, target)
     limit = service.limits.texts
+    split_lines = fields.choice("split_sentences", SPLIT_SENTENCES) == "1"
     outline = Outline(
         splitting=_names(fields, "splitting_tags", limit),
         joining=_names(fields, "non_splitting_tags", limit),
         detect=not fields.has("outline_detection") or fields.flag("outline_detection"),
+        lines=split_lines,
     )
     text_format = TextFormat(
         kind=fields.choice("tag_handling", ("", "html", "xml")) or "text",
         protect=service.protect,
         ignored=_names(fields, "ignore_tags", limit),
         outline=outline,
-        joined=fields.choice("split_sentences", SPLIT_SENTENCES) != "1",
+        joined=not split_lines,
         spaced=fields.flag("preserve_formatting"),
     )
     show_billed = fields.flag("show_billed_characters")

@@ -17,7 +17,7 @@ from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
 
-MAX_GLOSSARIES = 100
+MAX_GLOSSARIES = 1000  # as many as DeepL allows; Weblate makes one per project and language pair
 MAX_ENTRIES = 5000  # terms in a dictionary
 MAX_FORMS = 50_000  # translations in all glossaries together
 MAX_PARSED_FORMS = 10_000  # translations in the cache of parsed dictionaries, about 6 MB
@@ -86,7 +86,7 @@ class Glossaries:
         with self._database.transaction() as connection:
             [[count]] = connection.execute("SELECT count(*) FROM glossaries")
             if count >= MAX_GLOSSARIES:
-                raise Refusal(QUOTA_EXCEEDED, f"There are {MAX_GLOSSARIES} glossaries already: delete one first")
+                raise Refusal(QUOTA_EXCEEDED, f"There are {MAX_GLOSSARIES:,} glossaries already: delete one first")
             connection.execute("INSERT INTO glossaries VALUES (?, ?, ?)", (key, name, created))
             for row in rows:
                 _put(connection, row)

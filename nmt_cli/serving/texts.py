@@ -26,7 +26,7 @@ class TextFormat:
     kind: str = "text"  # or another name in FORMATS
     protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
     ignored: tuple[str, ...] = ()  # HTML or XML elements that are copied, not translated
-    outline: Outline = field(default_factory=Outline)  # in XML: which elements end a segment
+    outline: Outline = field(default_factory=Outline)  # where the segments of XML end
     joined: bool = False  # the lines of plain text are parts of one sentence
     spaced: bool = False  # keep the white space around each line
     language: str = ""  # of the translation

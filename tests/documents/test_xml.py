@@ -78,6 +78,20 @@ def test_an_outline_decides_where_segments_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a dog\nsees\r\n\r\n it\rnow.\n", ["a dog", "sees", "it", "now."]),
+        ("a <b>dog\nsees</b> it", ["a", "dog", "sees", "it"]),
+        ("<d>\n<p>a <b>dog</b></p>\n<p>sees</p>\n</d>\n", ["a dog", "sees"]),
+        ('a <i\nid="1"/>dog <x>b\nc</x> sees <!-- d\ne --> it', ["a dog sees it"]),
+        ("<d><x>\n</x>a\n<x>b</x></d>", ["a"]),
+    ],
+)
+def test_line_ends_in_text_may_end_segments(text: str, expected: list[str]) -> None:
+    assert shown(text, ("x",), Outline(lines=True)) == expected
+
+
+@pytest.mark.parametrize(
     ("text", "output", "expected"),
     [
         ("<b>x</b>", "a < b & c > d ]]> \"e'", "<b>a &lt; b &amp; c &gt; d ]]&gt; \"e'</b>"),
@@ -150,6 +164,7 @@ def noise(text: str) -> Aligned:
 
 def test_documents_stay_well_formed_and_keep_all_tags() -> None:
     outlines = [Outline(), Outline(detect=False), Outline(("p", "br"), ("title",)), Outline(("code",), (), False)]
+    outlines += [Outline(lines=True), Outline(detect=False, lines=True)]
     for seed in range(600):
         text, outline = document(seed), outlines[seed % len(outlines)]
         check(text)
@@ -168,7 +183,7 @@ def test_a_repeated_text_keeps_every_byte() -> None:
     """White space may change."""
     for seed in range(300):
         text = document(seed)
-        for outline in (Outline(), Outline(detect=False)):
+        for outline in (Outline(), Outline(detect=False), Outline(lines=True)):
             out = translated(xml.parse(text, None, (), outline), same)
             assert re.sub(r"\s", "", out) == re.sub(r"\s", "", text), text
 

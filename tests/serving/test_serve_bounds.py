@@ -84,7 +84,7 @@ def test_the_guide_states_the_limits() -> None:
         f"| all bodies above 64 KB that are being read | {fields.MAX_BODY_MEMORY // megabytes} MB |",
         f"| {fields.MAX_JSON_VALUES:,}; {fields.MAX_FIELD_CHARACTERS:,} | 400 |",
         f"| sentences in a text for `/sentences` | {sentences.MAX_SENTENCES:,} |",
-        f"| {glossaries.MAX_GLOSSARIES}; {glossaries.MAX_ENTRIES:,}; {glossaries.MAX_FORMS:,} |",
+        f"| {glossaries.MAX_GLOSSARIES:,}; {glossaries.MAX_ENTRIES:,}; {glossaries.MAX_FORMS:,} |",
         f"| {deepl_documents.MAX_WAITING}; {deepl_documents.MAX_KEPT}, 64 MB, 30 minutes; 10 minutes |",
         f"| stored file translations | {files.MAX_FILES} files, 64 MB, 30 minutes |",
         f"`alternatives` (0 to {service.MAX_ALTERNATIVES})",

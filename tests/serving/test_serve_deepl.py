@@ -71,6 +71,17 @@ def test_split_sentences_decides_about_line_ends(client: TestClient, best: dict[
         assert ask(client, text, split_sentences=way)[0]["text"] == best[f"{TEXTS[0]} {TEXTS[1]}"]
 
 
+def test_line_ends_split_xml_but_not_html(client: TestClient) -> None:
+    """In plain text and XML, split_sentences is 1 by default; in HTML it is nonewlines. Weblate relies on this."""
+    one, two = (ask(client, text, tag_handling="xml")[0]["text"] for text in TEXTS[:2])
+    [whole] = ask(client, f"{TEXTS[0]} {TEXTS[1]}", tag_handling="xml")
+    text = f"{TEXTS[0]}\n\n{TEXTS[1]}\n"
+    for more in ({}, {"split_sentences": "1"}):
+        assert ask(client, text, tag_handling="xml", **more)[0]["text"] == f"{one}\n\n{two}\n"
+    for more in ({"tag_handling": "html"}, {"tag_handling": "xml", "split_sentences": "nonewlines"}):
+        assert ask(client, text, **more)[0]["text"].split() == whole["text"].split()
+
+
 def test_preserve_formatting_keeps_white_space(client: TestClient, best: dict[str, str]) -> None:
     text = f"  {TEXTS[0]}\t\n \n{TEXTS[1]} "
     kept = f"  {best[TEXTS[0]]}\t\n \n{best[TEXTS[1]]} "
@@ -114,7 +125,7 @@ def test_xml_options_decide_where_segments_end(client: TestClient, monkeypatch: 
     monkeypatch.setattr(TextFormat, "parse", lambda each, *rest: seen.append(each) or parse(each, *rest))
     ask(client, text, tag_handling="xml", splitting_tags="a, b", non_splitting_tags=["c"], outline_detection="0")
     ask(client, text, tag_handling="xml")
-    outlines = Outline(("a", "b"), ("c",), detect=False), Outline()
+    outlines = Outline(("a", "b"), ("c",), detect=False, lines=True), Outline(lines=True)
     assert list(dict.fromkeys((form.kind, form.outline) for form in seen)) == [("xml", each) for each in outlines]
 
 

@@ -124,12 +124,21 @@ def test_a_glossary_for_another_language_pair_is_refused(client: TestClient, mod
             assert "for en to de" in several.post("/v2/translate", json=fields).json()["message"]
 
 
-def test_number_and_size_of_glossaries_are_bounded(client: TestClient) -> None:
+def test_a_database_holds_as_many_glossaries_as_weblate_creates(client: TestClient) -> None:
+    """Weblate deletes its oldest glossary when it has 999."""
+    for _ in range(1000):
+        create(client)
+    assert client.post("/v2/glossaries", json=NEW).status_code == 456
+    assert len(client.get("/v2/glossaries").json()["glossaries"]) == 1000
+
+
+def test_number_and_size_of_glossaries_are_bounded(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [f"a{number}\tb" for number in range(5001)]
     assert len(glossaries.parse("\n\n".join(entries[1:]), "tsv").terms) == 5000
     with pytest.raises(Refusal, match="more than 5,000 terms"):
         glossaries.parse("\n".join(entries), "tsv")
-    keys = [create(client) for _ in range(100)]
+    monkeypatch.setattr(glossaries, "MAX_GLOSSARIES", 3)
+    keys = [create(client) for _ in range(3)]
     assert client.post("/v2/glossaries", json=NEW).status_code == 456
     client.delete(f"/v2/glossaries/{keys[0]}")
     create(client)
