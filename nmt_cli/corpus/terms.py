@@ -104,7 +104,9 @@ class Terms:
             forms = [form.strip() for form in rest[0].split("|")] if rest else []
             flags = [flag for flag in rest[1:] if flag]
             sizes = [len(words(text)) for text in (source, *forms)]
-            if not forms or min(sizes) == 0 or max(sizes) > MOST_WORDS or flags not in ([], [ANY]):
+            if max(sizes) > MOST_WORDS:
+                raise DataError(f"{name}, line {number:,} has a phrase of more than {MOST_WORDS} words. Shorten it")
+            if not forms or min(sizes) == 0 or flags not in ([], [ANY]):
                 wanted = "a phrase, a tab, forms separated by |, and optionally a tab and “any” (ignores case)"
                 raise DataError(f"{name}, line {number:,} is not a term. Write {wanted}")
             terms.append(Term(source, tuple(dict.fromkeys(forms)), bool(flags), number))
