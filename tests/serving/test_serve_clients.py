@@ -112,6 +112,7 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "settings"
 django.setup()
 from django.core.cache import cache
 from weblate.lang.models import Language
+from weblate.machinery.base import GlossaryDoesNotExistError
 from weblate.machinery.deepl import DeepLTranslation
 from weblate.machinery.libretranslate import LibreTranslateTranslation
 from weblate.trans.models import Component, Project, Translation, Unit
@@ -120,17 +121,35 @@ en, de = Language(id=1, code="en"), Language(id=2, code="de")
 project = Project(id=1, slug="project")
 component = Component(id=1, slug="component", project=project, source_language=en, file_format="po")
 translation = Translation(id=1, component=component, language=de)
-cache.set(project.get_glossary_tsv_cache_key(en, de), "rot\\tBaum")
-units = [(text, Unit(id=1, translation=translation, source=text, flags="python-format")) for text in texts]
-translations = {}
-for kind, settings in ((LibreTranslateTranslation, {"url": url}), (DeepLTranslation, {"url": url + "/v2"})):
-    machine = kind({"key": "-", **settings})
-    machine.validate_settings()
-    pair = [machine.map_language_code(code) for code in ("en", "de")]
-    assert machine.is_supported(*pair)
-    found = machine._translate(*pair, units)
-    translations[kind.__name__] = [found[text][0]["text"] for text in texts]
-translations["glossaries"] = len(machine.get_glossaries(use_cache=False))
+flags = "python-format,python-brace-format"
+units = [(text, Unit(id=1, translation=translation, source=text, flags=flags)) for text in texts]
+found = {"refused": []}
+
+def translations(terms):
+    cache.set(project.get_glossary_tsv_cache_key(en, de), terms)
+    results = machine._translate(*pair, units)
+    return [results[text][0]["text"] for text in texts]
+
+for kind, settings in (
+    (LibreTranslateTranslation, {"url": url}),
+    (DeepLTranslation, {"url": url + "/v2", "formality": "prefer_more", "context": "rot", "next_gen": True}),
+):
+    refused = kind.settings_form(kind, {**settings, "key": "wrong"})
+    found["refused"] += [error for errors in refused.errors.values() for error in errors]
+    form = kind.settings_form(kind, {**settings, "key": key})
+    assert form.is_valid(), form.errors
+    machine = kind(form.cleaned_data)
+    pair = machine.get_languages(en, de)
+    found[kind.__name__] = translations("rot\\tBaum")
+assert len(machine.get_glossaries(use_cache=False)) == 1
+found["changed"] = translations("rot\\tHund")
+[glossary] = machine.get_glossaries(use_cache=False).values()
+machine.delete_glossary(glossary)
+assert machine.get_glossaries(use_cache=False) == {}
+try:
+    machine.delete_glossary(glossary)
+except GlossaryDoesNotExistError:
+    print(json.dumps(found))
 """
 NODE = """
 const { translate } = require("libretranslate");
@@ -217,7 +236,7 @@ def test_python_clients_translate_files(package: str, address: str, model: Path,
 
 @pytest.mark.timeout(900)
 def test_weblates_machinery(model: Path, tmp_path: Path) -> None:
-    """LibreTranslate and DeepL: languages, batches, both forms of placeholders ([X3X], <x id="3"></x>), a glossary."""
+    """LibreTranslate and DeepL: settings, keys, batches, lines, placeholders ([X3X], <x id="3"></x>), glossaries."""
     subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True, timeout=100)
     python = tmp_path / "bin" / "python"
     listed = "import importlib.metadata as m; print(*m.requires('weblate'), sep='\\n')"
@@ -229,21 +248,25 @@ def test_weblates_machinery(model: Path, tmp_path: Path) -> None:
     except subprocess.CalledProcessError:
         pytest.skip("Weblate cannot be installed here")
     (tmp_path / "settings.py").write_text(SETTINGS)
-    texts = ["der Hund %(name)s geht.", "rot & <b>und</b> %s", "die Katze"]
-    with server(str(model), "--precision", "fp32", "--protect") as (_, address):
-        script = f"import json\nurl, texts = {address!r}, {texts!r}\n{MACHINERY}\nprint(json.dumps(translations))\n"
+    texts = ["der Hund %(name)s geht.", "rot & <b>und</b> %s", "die Katze", "der {name}\nist\n\n “rot”\n"]
+    (tmp_path / "keys").write_text("a-key\n")
+    with server(str(model), "--precision", "fp32", "--protect", "--api-key-file", str(tmp_path / "keys")) as (_, url):
+        script = f"import json\nurl, texts, key = {url!r}, {texts!r}, 'a-key'\n{MACHINERY}"
         done = subprocess.run(
             [python, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
         )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["glossaries"] == 1
-    for name in ("LibreTranslateTranslation", "DeepLTranslation"):
+    assert len(found["refused"]) == 2
+    assert all("403" in error and "Invalid API key" in error for error in found["refused"])
+    for name in ("LibreTranslateTranslation", "DeepLTranslation", "changed"):
         for source, text in zip(texts, found[name], strict=True):
-            assert re.findall("%(?:[(]name[)])?s", text) == re.findall("%(?:[(]name[)])?s", source)
+            kept = re.compile(r"%(?:[(]name[)])?s|[{]name[}]|\n")
+            assert kept.findall(text) == kept.findall(source)
             assert "[X" not in text
             assert "<x" not in text
     assert "Baum" in found["DeepLTranslation"][1]
+    assert "Hund" in found["changed"][1]
 
 
 def test_the_javascript_client(address: str, expected: list[str], tmp_path: Path) -> None:
