@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nmt_cli.corpus import store
 from nmt_cli.corpus.store import Corpus, Side, SideWriter
 
 
@@ -26,6 +27,11 @@ def test_ids_and_offsets_have_the_documented_layout(tmp_path: Path, vocabulary: 
 def side(*lengths: int) -> Side:
     offsets = np.cumsum([0, *lengths])
     return Side(np.arange(offsets[-1], dtype=np.uint16), offsets)
+
+
+def test_blocks_have_the_lengths_of_all_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "BLOCK", 2)
+    assert [block.tolist() for block in side(3, 1, 4, 1, 5).length_blocks()] == [[3, 1], [4, 1], [5]]
 
 
 def test_sentences_are_gathered_in_the_requested_order() -> None:

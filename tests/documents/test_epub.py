@@ -1,5 +1,6 @@
 """EPUB books."""
 
+import re
 from pathlib import PurePath
 
 import pytest
@@ -42,6 +43,11 @@ def epub(**changed: str) -> bytes:
 @pytest.mark.parametrize("model", [same, silent])
 def test_an_unchanged_text_leaves_every_byte(model: Model) -> None:
     assert translated_file("epub", epub(), model) == epub()
+
+
+def test_the_elements_of_a_package_document_may_have_a_prefix() -> None:
+    prefixed = re.sub(r"<(/?)(package|metadata|manifest|item)\b", r"<\1opf:\2", BOOK).replace("xmlns=", "xmlns:opf=")
+    assert texts_of_file("epub", epub(book=prefixed)) == texts_of_file("epub", epub())
 
 
 def test_chapters_contents_and_title_are_translated() -> None:

@@ -19,6 +19,7 @@ SLIDE = f"""{HEAD}<p:sld {P} {A} {R}><p:sp>
 MASTER = f"""<p:sldMaster {P} {A}>
 <p:sp><p:nvPr><p:ph type="title"/></p:nvPr><a:p><a:r><a:t>Click to edit</a:t></a:r></a:p></p:sp>
 <p:sp><a:p><a:r><a:t>Our company</a:t></a:r></a:p></p:sp></p:sldMaster>"""
+LAYOUT = MASTER.replace("sldMaster", "sldLayout").replace("Our company", "Our aim")
 CHART = f"""<c:chart {C} {A}><c:title><a:p><a:r><a:t>A chart</a:t></a:r></a:p></c:title><c:cat><c:f>Sheet1!A2</c:f>
 <c:strCache><c:pt><c:v>Dogs &amp; cats</c:v></c:pt></c:strCache>
 <c:numCache><c:formatCode>General</c:formatCode><c:pt><c:v>1E-3</c:v></c:pt></c:numCache></c:cat></c:chart>"""
@@ -27,6 +28,7 @@ SLIDES = ooxml(
         "ppt/presentation.xml": f'<p:presentation {P} {A}><a:defRPr lang="en-US"/></p:presentation>',
         "ppt/slides/slide1.xml": SLIDE,
         "ppt/slideMasters/slideMaster1.xml": MASTER,
+        "ppt/slideLayouts/slideLayout1.xml": LAYOUT,
         "ppt/notesSlides/notesSlide1.xml": f"<p:notes {P} {A}><a:p><a:r><a:t>A note</a:t></a:r></a:p></p:notes>",
         "ppt/charts/chart1.xml": CHART,
     }
@@ -61,7 +63,7 @@ def test_slides() -> None:
     """Numbers of slides and the prompts of a layout are not text."""
     assert texts_of_file("pptx", SLIDES) == [
         *("A shape", "A black dog sleeps, see our page", "First line", "second line", "Slide"),
-        *("Our company", "A note", "A chart", "Dogs & cats"),
+        *("Our company", "Our aim", "A note", "A chart", "Dogs & cats"),
     ]
     words = {"Siehe": "see", "unsere": "our", "Seite:": "page", "der": "A", "schwarze": "black", "Hund": "dog"}
 

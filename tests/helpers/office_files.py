@@ -21,6 +21,7 @@ _TYPES = {
     "ppt/presentation.xml": "presentationml.presentation.main",
     "ppt/slides/slide1.xml": "presentationml.slide",
     "ppt/slideMasters/slideMaster1.xml": "presentationml.slideMaster",
+    "ppt/slideLayouts/slideLayout1.xml": "presentationml.slideLayout",
     "ppt/notesSlides/notesSlide1.xml": "presentationml.notesSlide",
     "ppt/charts/chart1.xml": "drawingml.chart",
     "xl/workbook.xml": "spreadsheetml.sheet.main",

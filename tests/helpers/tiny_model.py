@@ -17,11 +17,11 @@ WORDS = [
 ]  # fmt: skip
 
 
-def train_tokenizer(seed: int = 5) -> bytes:
-    """Return a tokenizer of 340 tokens, which depends on the seed."""
+def train_tokenizer(seed: int = 5, size: int = 340) -> bytes:
+    """Return a tokenizer of `size` tokens, which depends on the seed."""
     draw = random.Random(seed)
     return spm.train(
-        [" ".join(draw.choices(WORDS, k=8)) + draw.choice([" .", " ?", ",", "!"]) for _ in range(400)], 340
+        [" ".join(draw.choices(WORDS, k=8)) + draw.choice([" .", " ?", ",", "!"]) for _ in range(400)], size
     )
 
 

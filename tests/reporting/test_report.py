@@ -293,6 +293,19 @@ def test_the_page_of_a_long_run_is_small_and_omits_values_that_are_not_finite(sm
     assert all(re.fullmatch(r"[0-9., ]+", path) for path in points)
 
 
+def test_a_score_of_zero_is_a_point_of_its_curve(small, tmp_path):
+    run, data = small
+    counts = []
+    for bleu in (0.0, 5.0):
+        lines = records(200)
+        next(line for line in lines if "dev_bleu" in line)["dev_bleu"] = bleu
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        page = read(report(run, out=tmp_path / "zero.html", data=[data]))
+        counts.append([attributes["points"].count(",") for tag, attributes in page.tags if tag == "polyline"])
+    assert counts[0] == counts[1]
+    assert 2 in counts[0]
+
+
 @pytest.mark.parametrize("text", [*HOSTILE, *SAMPLES, "", "' onclick=x", "{{ 1 }}", "\0\r\u2028", "]]>-->"])
 def test_any_text_is_shown_as_text(text):
     values = {"title": text, "model": text, "roles": {text: text}}

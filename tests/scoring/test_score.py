@@ -213,6 +213,7 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
         ({"references": ["r"], "metrics": ("blue",)}, "--metric must be one of bleu"),
         ({"test_set": "wmt14full", "language_pair": "en-de"}, "such as wmt14/full"),
         ({"test_set": "wmt14", "language_pair": "en-xx"}, "one of cs-en, de-en"),
+        ({"test_set": "wmt14"}, "needs --language-pair: one of cs-en, de-en"),
     ],
 )
 def test_refuses_options_before_reading(options: dict[str, Any], message: str) -> None:
@@ -275,6 +276,22 @@ def test_named_test_set_without_network(
     for count, warnings in ((2737, 1), (3003, 0)):
         path = write(tmp_path / "lines", ["a"] * count)
         assert len(evaluate(hypothesis=path, references=[path], metrics=("chrf",)).warnings) == warnings
+
+
+def test_all_references_of_a_test_set_are_used(
+    files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sacrebleu.dataset import DATASETS
+
+    dataset, good = DATASETS["wmt20/tworefs"], files["good"].read_text().split("\n")[:-1]
+    monkeypatch.setattr(dataset, "_outdir", str(tmp_path))
+    names = dataset.fieldnames("en-de")
+    assert len([name for name in names if name.startswith("ref")]) == 2
+    last = max(name for name in names if name.startswith("ref"))
+    for name in names:
+        write(Path(dataset._get_txt_file_path("en-de", name)), good if name == last else ["x"] * len(good))
+    report = evaluate(hypothesis=files["good"], test_set="wmt20/tworefs", language_pair="en-de", metrics=("bleu",))
+    assert report.scores[0].score == pytest.approx(100)
 
 
 def test_tokenized_hypotheses_give_a_warning(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:

@@ -238,6 +238,7 @@ def test_a_run_extended_later_equals_a_longer_run(lab: Lab) -> None:
     for steps in (12, 30):
         assert lab.train(f"training.steps={steps}") == 0
         assert load_model(lab.run / "model").manifest["steps"] == [steps]
+        assert stored_recipe(lab.run).training.steps == steps
     assert lab.same()
 
 

@@ -357,6 +357,14 @@ def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: floa
 
 
 @pytest.mark.parametrize("engine", [False, True])
+def test_an_ensemble_stops_at_the_length_of_its_shortest_model(engine: bool) -> None:
+    models = [model_of(1, eos=-1), model_of(2, eos=-1, max_length=12)]
+    for each in (models, models[::-1]):
+        [[hypothesis, *_]] = searched(each, sources_of(5)[:1], options(extra_length=50), engine=engine)
+        assert len(hypothesis.ids) <= 12
+
+
+@pytest.mark.parametrize("engine", [False, True])
 def test_scores_do_not_read_the_end_of_a_source_that_the_model_does_not_read(engine: bool) -> None:
     model, sources = model_of(3, source_eos=False), [[EOS], *sources_of(9, 5)]
     found = searched([model], sources, options(extra_length=6), engine=engine)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tiny_model import train_tokenizer
 
-from nmt_cli.corpus.tokenizer import target_file
+from nmt_cli.corpus.tokenizer import Tokenizer, target_file
 from nmt_cli.system.errors import DataError
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation.shortlist import FILE, Shortlist, read_shortlist
@@ -51,9 +51,10 @@ def test_a_shortlist_belongs_to_both_tokenizers(model: Path, tmp_path: Path) -> 
     opened = open_model(model)
     own = shutil.copy(model / "tokenizer.model", tmp_path)
     target = target_file(Path(own))
-    target.write_bytes(train_tokenizer(seed=6))
+    target.write_bytes(train_tokenizer(seed=6, size=V - 10))
     (tmp_path / FILE).write_bytes(Shortlist([5], LISTS, [5, 6]).to_bytes(Path(own)))
     assert read_shortlist(tmp_path, opened.tokenizer, Path(own))
+    assert read_shortlist(tmp_path, Tokenizer(Path(own)), Path(own))
     target.write_bytes(train_tokenizer(seed=7))
     with pytest.raises(DataError, match="belongs to another tokenizer"):
         read_shortlist(tmp_path, opened.tokenizer, Path(own))
