@@ -155,7 +155,10 @@ class CTranslate2(Adapter):
         for model, names, ours, lines in zip(
             self.spm, self.names, (tokenizer, tokenizer.target), (sources, targets), strict=False
         ):
-            theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+            try:
+                theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+            except RuntimeError as error:
+                raise DataError(f"SentencePiece cannot load the model's tokenizer: {printable(error, 150)}") from None
             ids = {name: i for i, name in enumerate(names)}
             for line, found in zip(lines, ours.encode(lines), strict=True):
                 if not ours.language(found):

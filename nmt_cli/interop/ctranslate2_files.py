@@ -3,7 +3,11 @@
 For the meaning of variables see CTranslate2, src/layers/transformer.cc.
 """
 
+import contextlib
 import math
+import os
+import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,6 +34,7 @@ from nmt_cli.interop.foreign import ForeignModel, foreign_recipe, sizes_of
 from nmt_cli.interop.formats import BINARY
 from nmt_cli.interop.transformers_marian import embedding_names, permute_d_model, sines_first
 from nmt_cli.interop.vocabulary import convert_tokenizers, hidden
+from nmt_cli.interop.vocabulary_map import VMAP
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import DataError, MissingError, printable
 from nmt_cli.transformer.directory import parameter_count
@@ -90,8 +95,25 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
         tokenizers[-1] = hidden(tokenizers[-1], prefix)
     adapter = None
     if find_spec("ctranslate2"):
-        adapter = CTranslate2(directory, _names(vocabularies), spm, explicit_eos, "float32", prefix)
+        with _without_vocabulary_map(directory) as place:
+            adapter = CTranslate2(place, _names(vocabularies), spm, explicit_eos, "float32", prefix)
     return ForeignModel(tensors, recipe, tokenizers, [binary.path], adapter, rounding(binary))
+
+
+@contextlib.contextmanager
+def _without_vocabulary_map(directory: Path) -> Iterator[Path]:
+    """Yield a directory with links to the files of a model, without its vocabulary map.
+
+    CTranslate2 reads the map although the comparison does not use it. A damaged map can crash CTranslate2.
+    """
+    if not os.path.lexists(directory / VMAP):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        for file in directory.iterdir():
+            if file.is_file() and file.name != VMAP:
+                (Path(temporary) / file.name).symlink_to(file.resolve())
+        yield Path(temporary)
 
 
 def _names(vocabularies: Vocabularies) -> list[list[str]]:

@@ -77,10 +77,11 @@ def check_features(binary: Binary) -> None:
     for module in ("encoder/embeddings_0", "decoder/embeddings", "decoder/projection"):
         known |= {f"{module}/{end}" for end in ("weight", "weight_scale", "bias")}
     layers = depth(binary, "decoder")
+    heads = binary.number("decoder/num_heads", SPECS[binary.spec])
     ranges = {  # CTranslate2 does not check these numbers
         "encoder/embeddings_merge": (0, 1),
         "decoder/alignment_layer": (-layers, layers - 1),
-        "decoder/alignment_heads": (0, int(min(binary.number("decoder/num_heads", SPECS[binary.spec]), 1 << 20))),
+        "decoder/alignment_heads": (0, int(min(heads, 1 << 20)) if heads > 0 else 0),  # heads may be NaN
     }
     for name, variable in binary.variables.items():
         last = name.rpartition("/")[2]

@@ -58,8 +58,11 @@ def read_unpacked(file: Path) -> bytes:
 
 
 def is_marian_binary(file: Path) -> bool:
-    """Return whether a file is a binary model of Marian. For packed files, only the name is checked."""
-    if file.suffix in PACKED:
+    """Return whether a file is a binary model of Marian.
+
+    For packed files and for Firefox's names, such as model.ende.intgemm.alphas.bin, only the name is checked.
+    """
+    if file.suffix in PACKED or PAIR.search(file.name):
         return file.name.startswith("model.")
     with file.open("rb") as stream:
         return stream.read(len(MARIAN_MAGIC)) == MARIAN_MAGIC

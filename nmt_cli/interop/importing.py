@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from nmt_cli.corpus.languages import is_language
@@ -59,7 +60,8 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         directory = hub.download(str(source))
         name = f"{str(source).partition('@')[0]}@{directory.name}"
     read = next((reader for matches, reader in FORMATS if matches(directory)), read_transformers)
-    foreign = read(directory)
+    with np.errstate(all="ignore"):  # no warnings about weights that are not finite, because they are refused below
+        foreign = read(directory)
     languages = {side: code for side, code in (("src", src), ("tgt", tgt)) if code}
     corpus = foreign.recipe.corpus.model_copy(update=languages)
     recipe = foreign.recipe.model_copy(update={"name": name, "corpus": corpus})
@@ -74,10 +76,10 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
         seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
-        save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
         found = foreign.shortlist
-        if found is None and (directory / VMAP).is_file():
+        if found is None and (directory / VMAP).is_file():  # read before saving: a damaged file leaves no model
             found = read_vocabulary_map(directory / VMAP, Tokenizer(tokenizer_file))
+        save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
         if found:
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))
     say(f"{out} is {name}. {proof}")
@@ -122,7 +124,7 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     adapter.check_tokenizer(tokenizer, lines, targets, allowed=LINES // 2)
     try:
         translator = Translator.of(model, tokenizer, recipe, torch.float32)
-        return compare(translator, adapter, dict(enumerate(lines)), exact=True)[0]
+        return compare(translator, adapter, dict(enumerate(lines)), exact=True, show=False)[0]
     except (DataError, DivergedError) as error:
         raise DataError(f"{recipe.name} and its import give different results: {error}") from None
 

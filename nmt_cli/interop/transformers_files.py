@@ -71,7 +71,7 @@ def weight_files(directory: Path) -> list[Path]:
             if missing := [part for part in parts if not part.is_file()]:
                 raise MissingError(f"no file {missing[0]}, which {index.name} names")
             return parts
-    raise MissingError(f"{directory} has no weights: neither {SAFETENSORS} nor {PICKLE} nor Marian's *.npz")
+    raise MissingError(f"{directory} has no weights: neither {SAFETENSORS} nor {PICKLE} nor Marian's *.npz or *.bin")
 
 
 def _read_config(directory: Path, weight_bytes: int) -> Any:

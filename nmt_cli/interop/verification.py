@@ -4,6 +4,7 @@ Translations are compared without length penalty, and only if they end before ou
 define the penalty and the limit differently.
 """
 
+import math
 from collections.abc import Iterable
 
 from nmt_cli.corpus.tokenizer import EOS
@@ -22,18 +23,22 @@ MAX_LISTED = 20  # differing lines shown to the user
 
 
 def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> float:
-    """Return the largest difference between token log-probabilities, in nats, or relative to values below -1."""
+    """Return the largest difference between token log-probabilities, in nats, or relative to values below -1.
+
+    Return NaN if any difference is NaN. `max` alone would skip it.
+    """
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
-    return max(abs(p - q) / max(1.0, -p) for p, q in both)
+    differences = [abs(p - q) / max(1.0, -p) for p, q in both]
+    return math.nan if any(map(math.isnan, differences)) else max(differences)
 
 
 def compare(
-    translator: Translator, adapter: Adapter, lines: dict[int, str], exact: bool
+    translator: Translator, adapter: Adapter, lines: dict[int, str], exact: bool, show: bool = True
 ) -> tuple[str, list[TokenIds], list[TokenIds]]:
     """Translate lines in both toolkits, and return a report and both translations.
 
-    The keys of `lines` are indexes of lines in a file. If `exact` is true, print the translations that differ, and
-    raise DataError if the differences are too large for rounding errors.
+    The keys of `lines` are indexes of lines in a file. If `exact` is true, raise DataError if the differences are too
+    large for rounding errors, and with `show`, print the translations that differ.
     """
     decoding = translator.config.decoding
     beam = adapter.beam or decoding.beam
@@ -49,12 +54,14 @@ def compare(
     differing = [i for i in ended if ours[i] != theirs[i]]
     pairs = list(zip(sources, ours, strict=True))
     largest = largest_difference(translator.score_ids(pairs), adapter.score(pairs))
+    if exact and not math.isfinite(largest):
+        raise DataError("a log-probability is not finite. The weights are damaged or too large")
     same = f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same."
     report = (
         f"On {len(lines)} sentences ({sum(map(len, ours)):,} tokens), beam {beam}, without length penalty: the largest "
         f"difference of a token's log-probability is {largest:.1e}; {adapter.difference or same}"
     )
-    if exact and differing:
+    if exact and show and differing:
         numbers = [index + 1 for index in lines]
         decode = translator.tokenizer.target.decode
         rows = [[str(numbers[i]), *decode([ours[i][:-1], theirs[i][:-1]])] for i in differing[:MAX_LISTED]]

@@ -54,9 +54,12 @@ def read_sentencepiece(file: Path) -> Any:
     messages = import_package("sentencepiece.sentencepiece_model_pb2")
     data = read_unpacked(file)
     try:
-        return messages.ModelProto.FromString(data)
+        model = messages.ModelProto.FromString(data)
     except Exception:  # protobuf's DecodeError
         raise DataError(f"{file} is not a SentencePiece model") from None
+    if not all(isinstance(token.piece, str) for token in model.pieces):  # protobuf returns invalid UTF-8 as bytes
+        raise DataError(f"{file} is damaged: a token is not UTF-8")
+    return model
 
 
 def hidden(model: bytes, token: str) -> bytes:

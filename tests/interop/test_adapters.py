@@ -1,5 +1,6 @@
 """The calls that adapters make to other toolkits, and the tokens and numbers that they return."""
 
+import math
 import re
 import warnings
 import zipfile
@@ -293,6 +294,25 @@ def test_lines_that_differ_show_ours_then_theirs(translator: Translator, capsys:
     assert re.search(rf"^7 +{' +'.join(map(re.escape, texts))}$", capsys.readouterr().err, re.MULTILINE)
 
 
+def test_log_probabilities_that_are_not_finite_are_refused_in_one_line(
+    translator: Translator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The lines, which differ too, are not listed. An import does not list its random lines at all."""
+    segment = SimpleNamespace(ids=[5, EOS], hypotheses=[SimpleNamespace(ids=[302])])
+    ours = Mock(config=translator.config, tokenizer=translator.tokenizer)
+    ours.translate.return_value = [SimpleNamespace(segments=[segment])]
+    ours.score_ids.return_value = [[-1.0, -2.0]]
+    adapter = Mock(beam=1, difference="")
+    adapter.translate.return_value = [[303, EOS]]
+    for scores in ([math.nan, -2.0], [-1.0, math.nan], [-math.inf, -2.0]):
+        adapter.score.return_value = [scores]
+        with pytest.raises(DataError, match="a log-probability is not finite"):
+            verification.compare(ours, adapter, {0: "a line"}, exact=True)
+    adapter.score.return_value = [[-1.0, -2.0]]
+    verification.compare(ours, adapter, {0: "a line"}, exact=True, show=False)
+    assert not capsys.readouterr().err
+
+
 def test_translations_are_compared_only_where_both_end(translator: Translator) -> None:
     """All of theirs end within the limit, six tokens more than the source; lines where ours reach it are left out."""
     lines = dict(enumerate(["der Hund", "die Katze geht", "rot", "ein Baum und ein Haus"]))
@@ -319,7 +339,7 @@ def test_imports_are_compared_with_every_language_token(tmp_path: Path, monkeypa
     assert (lines[:12], second.kwargs) == (targets, {"allowed": 6})
     assert not any(">>" in line for line in targets)
     assert compared.call_args.args[2:] == (dict(enumerate(lines)),)
-    assert compared.call_args.kwargs == {"exact": True}
+    assert compared.call_args.kwargs == {"exact": True, "show": False}
     for error in (DivergedError("nan"), DataError("other")):
         compared.side_effect = error
         with pytest.raises(DataError, match=f"m and its import give different results: {error}"):
