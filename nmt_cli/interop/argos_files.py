@@ -23,7 +23,10 @@ def read_argos(path: Path) -> ForeignModel:
         return _read_package(path)
     with tempfile.TemporaryDirectory() as temporary:
         unpack(path, Path(temporary))
-        return replace(_read_package(Path(temporary)), weight_files=[path])
+        try:
+            return replace(_read_package(Path(temporary)), weight_files=[path])
+        except (DataError, MissingError) as error:  # name the package instead of the temporary directory
+            raise type(error)(str(error).replace(temporary, str(path))) from None
 
 
 def _read_package(directory: Path) -> ForeignModel:

@@ -71,14 +71,18 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         tokenizer_file = Path(temporary) / "tokenizer.model"
         for path, data in zip((tokenizer_file, target_file(tokenizer_file)), foreign.tokenizers, strict=False):
             path.write_bytes(data)
-        proof = verify_import(model.eval(), Tokenizer(tokenizer_file), recipe, foreign.adapter)
+        try:
+            tokenizer = Tokenizer(tokenizer_file)
+        except DataError as error:  # name the model instead of the temporary directory
+            raise DataError(str(error).replace(f"{temporary}/", f"{directory}: ")) from None
+        proof = verify_import(model.eval(), tokenizer, recipe, foreign.adapter)
         proof = f"{proof} {foreign.note}".strip()
         weights = {path.name: artefact.sha256(path) for path in foreign.weight_files}
         seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
         found = foreign.shortlist
         if found is None and (directory / VMAP).is_file():  # read before saving: a damaged file leaves no model
-            found = read_vocabulary_map(directory / VMAP, Tokenizer(tokenizer_file))
+            found = read_vocabulary_map(directory / VMAP, tokenizer)
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
         if found:
             artefact.replace_file(out / shortlist.FILE, found.to_bytes(tokenizer_file))

@@ -20,7 +20,7 @@ from nmt_cli.interop.verification import largest_difference
 pytest.importorskip("ctranslate2")
 
 from binary_ctranslate2 import written
-from opennmt_models import opennmt_model
+from opennmt_models import argos_file, argos_folder, opennmt_model
 
 DATA = Path(__file__).parents[1] / "data" / "marian" / "ssru"
 FIREFOX = "model.ende.intgemm.alphas.bin"
@@ -80,6 +80,18 @@ def test_a_tokenizer_that_sentencepiece_refuses(model: Path, change: Any, reason
     """Our tokenizer has the tokens of the vocabulary, so it can be read although the file cannot."""
     change_pieces(model / "sentencepiece.model", change)
     assert reason in refusal(model)
+
+
+def test_a_refusal_names_the_model_instead_of_temporary_files(model: Path, tmp_path: Path) -> None:
+    spm = import_package("sentencepiece.sentencepiece_model_pb2").ModelProto.FromString(
+        (model / "sentencepiece.model").read_bytes()
+    )
+    spm.normalizer_spec.precompiled_charsmap = b"\xff\xff\xff\xffdamaged"
+    (model / "sentencepiece.model").write_bytes(spm.SerializeToString())
+    assert f"{model}: tokenizer.model is not a SentencePiece model" in refusal(model)
+    (model / "config.json").write_text("[]")
+    package = argos_file(argos_folder(model, tmp_path / "package"), tmp_path / "en_de.argosmodel")
+    assert f"error: {package}/model/config.json is damaged" in refusal(package)
 
 
 def test_a_token_must_be_utf_8(model: Path, firefox: Path) -> None:
