@@ -14,6 +14,7 @@ ForeignIds = dict[str, int]  # the foreign id of each token, in our order
 IdMaps = list[list[int]]  # for source and target: the foreign id of each of our tokens
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of SentencePiece tokens
 UNIGRAM = 1  # a type of SentencePiece models
+MAX_TOKEN = 1000  # characters; the longest tokens of real models have about 100
 UNNAMED_PREFIX = "<unused "  # begins the names that we give to ids without a token
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 
@@ -21,11 +22,14 @@ SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first thr
 def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
     """Return a vocabulary of `size` ids in our order: our first three tokens, then the others sorted by id.
 
-    Ids without a token get a name. Raises DataError if ids are not distinct numbers below `size`.
+    Ids without a token get a name. Raises DataError if ids are not distinct numbers below `size`,
+    or if a token is so long that tokenizers would take long for it.
     """
     numbers = [number for number in ids.values() if type(number) is int and 0 <= number < size]
     if missing := [name for name in SPECIAL if name not in ids]:
         raise DataError(f"{source} has no token {missing[0]}")
+    if (longest := max(map(len, ids))) > MAX_TOKEN:
+        raise DataError(f"{source} has a token of {longest:,} characters: {MAX_TOKEN:,} at most are supported")
     if len(numbers) < len(ids) or len({*numbers}) < len(numbers):
         raise DataError(f"the token numbers in {source} must be distinct and below {size}")
     ids = ids | {f"{UNNAMED_PREFIX}{number}>": number for number in {*range(size)} - {*numbers}}

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nmt_cli.corpus.tokenizer import EOS, WIDE, Tokenizer
+from nmt_cli.system.errors import NOT_FINITE, DivergedError
 from nmt_cli.translation.case import UPPER, WORDS
 from nmt_cli.translation.constraints import constraints_of
 from nmt_cli.translation.pending import Pending
@@ -120,6 +121,8 @@ class Assembler:
                 if self._gives_up(segment.unconstrained, pending):
                     self._leave_untranslated(segment.unconstrained)
             return
+        if not segment.hypotheses:  # all logits are so low that the search takes no token for possible
+            raise DivergedError(NOT_FINITE)
         if segment.given:
             other = replace(
                 segment, ids=segment.given, case=None, given=[], rival=segment, owner=pending, hypotheses=[]

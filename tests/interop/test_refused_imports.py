@@ -1,5 +1,6 @@
 """Imports of damaged models end with one line on stderr, and leave nothing behind."""
 
+import json
 import math
 import shutil
 import struct
@@ -123,6 +124,24 @@ def test_weights_that_overflow(model: Path) -> None:
         variables[name] = np.full_like(variables[name], 3e38)
     written(model / "model.bin", variables)
     assert "not finite" in refusal(model)
+
+
+def test_biases_that_exclude_every_token(model: Path) -> None:
+    """They are finite, but the search finds no translation at all."""
+    binary = read_binary(model / "model.bin")
+    variables = {name: binary.values(name) for name in binary.variables}
+    variables["decoder/projection/bias"] = np.full_like(variables["decoder/projection/bias"], -1e10)
+    written(model / "model.bin", variables)
+    assert "the model's scores are not finite" in refusal(model)
+
+
+def test_a_token_of_ten_million_characters(model: Path) -> None:
+    """A tokenizer would take minutes for it."""
+    file = model / "shared_vocabulary.json"
+    tokens = json.loads(file.read_text())
+    tokens[-1] = "x" * 10**7
+    file.write_text(json.dumps(tokens))
+    assert "a token of 10,000,000 characters" in refusal(model)
 
 
 def test_a_difference_that_is_not_a_number_is_the_largest() -> None:
