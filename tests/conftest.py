@@ -50,8 +50,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def own_settings() -> Iterator[None]:
-    """Reset the settings that commands make for their process: --quiet, and torch's threads, which affect rounding."""
+    """Reset what commands set for their process: signal handlers, --quiet, and the threads of torch (for rounding)."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
     console.set_quiet(False)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
