@@ -109,6 +109,23 @@ def test_every_dash_begins_a_speech(dash: str) -> None:
     assert not joined("I came", f"{dash}you went")
 
 
+@pytest.mark.parametrize("dash", [">>", ">> ", ">>>", "&gt;&gt;", "&gt;&gt; ", "&gt;&gt;&gt;"])
+def test_every_mark_of_american_captions_begins_a_speech(dash: str) -> None:
+    text = f"1\n00:00:01,000 --> 00:00:02,000\n{dash}I came\n{dash}You went\n"
+    assert texts_of_file("srt", text.encode()) == ["I came", "You went"]
+    assert not joined("I came", f"{dash}you went")
+
+
+@pytest.mark.parametrize(
+    "opening", ["a", "<i>", "{\\i1}", *"\"'([\u00a1\u00bf\u00ab\u2018\u201c\u201e\u201f\u2026\u266a\u266b", ".."]
+)
+def test_a_dash_without_a_space_begins_a_speech_before_each_opening(opening: str) -> None:
+    text = f"1\n00:00:01,000 --> 00:00:02,000\n-{opening}I came\n-{opening}You went\n"
+    assert len(texts_of_file("srt", text.encode())) == 2
+    other = text.replace(f"-{opening}", "-5")
+    assert len(texts_of_file("srt", other.encode())) == 1
+
+
 @pytest.mark.parametrize("pause", ',;:.!?\u2026\u2013\u2014)"\u3001\u3002')
 def test_every_pause_is_a_good_end_of_a_cue(pause: str) -> None:
     assert pieces(f"a b c{pause} d", [0, 2, 1, 3], ["p q", "r s"], [9, 9]) == [f"a b c{pause}", "d"]

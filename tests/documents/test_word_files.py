@@ -26,7 +26,8 @@ CONTROL = "<w:sdt><w:sdtPr><w:id/></w:sdtPr><w:sdtContent>", "</w:sdtContent></w
 def field(instruction: str, text: str) -> str:
     marks = [f'<w:r><w:fldChar w:fldCharType="{kind}"/></w:r>' for kind in ("begin", "separate", "end")]
     marks[0] = marks[0].replace("/>", "></w:fldChar>")  # as LibreOffice writes it
-    return f"{marks[0]}<w:r><w:instrText> {instruction} </w:instrText></w:r>{marks[1]}{run(text)}{marks[2]}"
+    code = f"<w:r><w:instrText xml:space='preserve'> {instruction} </w:instrText></w:r>"
+    return f"{marks[0]}{code}{marks[1]}{run(text)}{marks[2]}"
 
 
 EVERYTHING = "".join(
@@ -50,7 +51,7 @@ EVERYTHING = "".join(
 
 def text_of(data: bytes) -> str:
     """Return the text that a reader sees, with <b>, <i> and <a> for formats and links."""
-    text = re.sub(r"<w:del .*?</w:del>|<w:instrText>.*?</w:instrText>", "", body(data))
+    text = re.sub(r"<w:del .*?</w:del>|<w:instrText.*?</w:instrText>", "", body(data))
     text = re.sub(r"<w:r><w:rPr><w:([bi])/></w:rPr><w:t[^>]*>(.*?)</w:t></w:r>", r"<\1>\2</\1>", text)
     text = re.sub(r"<w:hyperlink.*?>(.*?)</w:hyperlink>", r"<a>\1</a>", text)
     return re.sub(r"<(?!/?[abi]>)[^<>]*>", "", text.replace("<w:footnoteReference", "[2]<w:"))
@@ -177,10 +178,15 @@ def test_nested_paragraphs(depth: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("instruction", "texts"), [(' HYPERLINK "x"', ["See our page here."]), (" PAGE ", ["See here."])]
+    ("instruction", "texts"),
+    [
+        ("' HYPERLINK \"x\"'", ["See our page here."]),
+        ('"HYPERLINK x"', ["See our page here."]),
+        ("' PAGE '", ["See here."]),
+    ],
 )
 def test_the_text_of_a_link_in_a_simple_field_is_translated(instruction: str, texts: list[str]) -> None:
-    link = f"<w:fldSimple w:instr='{instruction}'>{run('our page')}</w:fldSimple>"
+    link = f"<w:fldSimple w:instr={instruction}>{run('our page')}</w:fldSimple>"
     data = docx(paragraph(run("See "), link, run(" here.")))
     assert texts_of_file("docx", data) == texts
     assert translated_file("docx", data, same) == data
