@@ -12,7 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 from nmt_cli.documents import html
-from nmt_cli.documents.document import Document, Outline, ReadOptions
+from nmt_cli.documents.document import LINE_END, Document, Outline, ReadOptions
 from nmt_cli.documents.placeholders import Protection
 from nmt_cli.documents.segment import Parts, SegmentBuilder, plain_parts, segments_of
 
@@ -36,7 +36,6 @@ _QUOTES = {'"': "&quot;", "'": "&apos;"}
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
-_LINE_END = re.compile(r"(\r\n?|\n)")
 _ROOT = -1  # the parent of the outermost elements; other parents are given by the index of the start tag
 
 
@@ -155,7 +154,7 @@ def _with_line_ends(tokens: list[Token]) -> Iterator[Token]:
         if token.kind != "text":
             yield token
             continue
-        for number, part in enumerate(_LINE_END.split(token.source)):
+        for number, part in enumerate(LINE_END.split(token.source)):
             if part:
                 yield Token("line end" if number % 2 else "text", part)
 

@@ -4,19 +4,17 @@ A unit is a line, or a segment of a text with markup, that is translated by itse
 only on their arguments, so any process can run them.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nmt_cli.corpus.languages import shortest
-from nmt_cli.documents.document import Document, Outline, ReadOptions
+from nmt_cli.documents.document import LINE_END, Document, Outline, ReadOptions
 from nmt_cli.documents.formats import FORMATS
 from nmt_cli.documents.kept import Kept, kept_phrases
 from nmt_cli.documents.placement import Aligned, place_marks
 from nmt_cli.documents.segment import plain_parts
 
 MAX_UNPACKED = 1 << 24  # bytes of text that a compressed file may hold
-_NEW_LINE = re.compile("(\r\n?|\n)")
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class TextFormat:
         """Divide a text into units. Raise DataError if it is not in this format."""
         if self.kind != "text":
             return MarkedText(self.document(text))
-        lines = [text] if self.joined else _NEW_LINE.split(text)
+        lines = [text] if self.joined else LINE_END.split(text)
         if self.marked:
             protection = ReadOptions(bool(self.protect), kept=self.kept).protection()
             return MarkedText(Document([part for line in lines for part in plain_parts(line, protection)]))

@@ -25,43 +25,6 @@ def test_every_language_with_a_rule_of_gettext_has_categories() -> None:
         assert [name for name in CATEGORIES if name in categories(code)] == categories(code)
 
 
-MORE = {  # languages whose categories differ from gettext's plural forms in number, or for which gettext has no rule
-    "one other": "fil fy ku or sd so tk ug xh",
-    "other": "to wo yue",
-    "one many other": "ca es fr it pt",
-    "one two other": "he",
-    "one two few other": "gd",
-    "one few many other": "be cs lt pl ru sk uk",
-    "one two few many other": "br",
-}
-ORDINAL = {
-    "one other": "fil fr ga hu hy lo ms ne ro sv tl vi",
-    "many other": "it kk",
-    "few other": "be tk uk",
-    "one many other": "ka sq",
-    "one two few other": "ca en gd mr",
-    "one two many other": "mk",
-    "one few many other": "az",
-    "one two few many other": "bn gu hi or",
-    "zero one two few many other": "cy",
-    "other": "ar cs de es ja pl pt ru sl zh",
-}
-
-
-def test_the_number_of_categories_is_that_of_the_plural_forms_of_gettext() -> None:
-    others = {code for codes in MORE.values() for code in codes.split()}
-    for number, _, languages in plurals.RULES:
-        for code in {each.split("_")[0] for each in languages.split()} - others - {"la"}:
-            assert len(categories(code)) == number, code
-
-
-@pytest.mark.parametrize(("table", "ordinal"), [(MORE, False), (ORDINAL, True)])
-def test_categories_that_gettext_does_not_have(table: dict[str, str], ordinal: bool) -> None:
-    for names, codes in table.items():
-        for code in codes.split():
-            assert categories(code, ordinal=ordinal) == names.split(), code
-
-
 @pytest.mark.parametrize("code", sorted(NAMES))
 def test_the_table_is_that_of_cldr(code: str) -> None:
     babel = pytest.importorskip("babel")
