@@ -27,8 +27,9 @@ def translate_aligned(
             sent.extend(chunk)
             yield chunk
 
-    for translation in translator.translate_chunks(noted(), replace(options, alignments=True)):
-        yield align(translator, translation, sent.popleft())
+    for translations in translator.translate_chunks(noted(), replace(options, alignments=True)):
+        for translation in translations:
+            yield align(translator, translation, sent.popleft())
 
 
 def align(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:

@@ -21,7 +21,7 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.lines import chunks_of, read_chunks
 from nmt_cli.translation.translate import Run, TranslateOptions
 from nmt_cli.translation.translator import Translator
-from nmt_cli.translation.writer import report, write_line
+from nmt_cli.translation.writer import report, write_lines
 
 READ_BYTES = 1 << 20
 
@@ -100,7 +100,8 @@ def translate_lines(
     waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines, each with its untranslated segments
 
     def chunks() -> Iterator[list[str]]:
-        for lines in read_chunks(source, translator.counts, strict=options.strict, first=options.first_line):
+        counts, first = translator.counts, options.first_line
+        for lines in read_chunks(source, counts, strict=options.strict, first=first, all_read=options.all_read):
             texts = list[str]()
             for line in lines:
                 document = Document(html.parse(line, protection) if is_html else plain_parts(line, protection))
@@ -115,7 +116,7 @@ def translate_lines(
             segment = segments.popleft()
             segment.result = place_marks(segment, aligned)
         if not segments:
-            write_line(target, document.write())
+            write_lines(target, [document.write()])
             waiting.popleft()
             progress.advance()
     if not options.is_unit:

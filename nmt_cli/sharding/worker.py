@@ -18,9 +18,10 @@ from nmt_cli.system.console import Progress, warn
 from nmt_cli.system.errors import DataError, NmtError
 from nmt_cli.system.shard import Shard
 
-# Translates lines. The arguments are two file descriptors, source and target, and the number of the first line.
-Translate = Callable[[int, int, int], None]
-LANES = 2  # units translated at the same time: while one unit ends, another keeps the search threads busy
+# Translates lines. The arguments are two file descriptors, source and target, the number of the first line, and a
+# function to call when all lines are read.
+Translate = Callable[[int, int, int, Callable[[], None]], None]
+LANES = 2  # maximum units translated at the same time: while one unit ends, another keeps the search threads busy
 STOP_SECONDS = 10  # how long an interrupted unit may take to stop
 
 
@@ -39,7 +40,7 @@ class Worker:
         self._own = set[int]()  # units that this worker has translated or is translating
         self._reader = Reader(job.files)
         self._order = self._in_order()
-        self._lock = threading.Lock()  # for the order and the reader
+        self._turn = threading.Lock()  # held by a lane while it takes a unit and until all lines of the unit are read
         self._events = queue.SimpleQueue[tuple[Unit, Failure | None] | BaseException | None]()
         self.failures = list[tuple[Unit, Failure]]()
         self.lines = 0
@@ -80,20 +81,32 @@ class Worker:
         if self._job.is_done(unit):
             return None
         with self._reader:
-            return self._do(unit, self._reader.read(unit))
+            return self._do(unit, self._reader.read(unit), lambda: None)
 
     def _lane(self) -> None:
         try:
-            while taken := self._take():
-                self._events.put((taken[0], self._do(*taken)))
+            while self._do_next():
+                pass
             self._events.put(None)
         except BaseException as error:  # the main thread raises it
             self._events.put(error)
 
-    def _take(self) -> tuple[Unit, Content] | None:
-        with self._lock:
+    def _do_next(self) -> bool:
+        """Translate the next unit. Return False if there is none. Another lane begins when all lines are read."""
+        once = threading.Lock()
+
+        def end_turn() -> None:
+            if once.acquire(blocking=False):
+                self._turn.release()
+
+        self._turn.acquire()
+        try:
             unit = None if self._stopping else next(self._order, None)
-            return (unit, self._reader.read(unit)) if unit else None
+            if unit:
+                self._events.put((unit, self._do(unit, self._reader.read(unit), end_turn)))
+        finally:
+            end_turn()
+        return unit is not None
 
     def _in_order(self) -> Iterator[Unit]:
         """Yield the units to translate. Choose each unit only when the worker is ready for it."""
@@ -147,12 +160,12 @@ class Worker:
             self._job.forget(unit)
         return not damage
 
-    def _do(self, unit: Unit, content: Content) -> Failure | None:
+    def _do(self, unit: Unit, content: Content, all_read: Callable[[], None]) -> Failure | None:
         """Translate a unit and store its result. If that fails, store and return the failure."""
         part = self._job.store.part()
         try:
             try:
-                self._write(content.data, part, unit)
+                self._write(content.data, part, unit, all_read)
             except NmtError as error:
                 if self._stopping:
                     raise
@@ -168,7 +181,7 @@ class Worker:
             part.unlink(missing_ok=True)
         return None
 
-    def _write(self, data: bytes, part: Path, unit: Unit) -> None:
+    def _write(self, data: bytes, part: Path, unit: Unit, all_read: Callable[[], None]) -> None:
         """Translate lines to a local file. Raise DataError if a line is missing."""
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
@@ -177,7 +190,7 @@ class Worker:
                 while view:
                     view = view[source.write(view) :]
                 source.seek(0)
-                self._translate(source.fileno(), target, unit.first)
+                self._translate(source.fileno(), target, unit.first, all_read)
         except OSError as error:
             error.filename = error.filename or str(part)
             raise

@@ -7,7 +7,7 @@ import re
 import select
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.system.errors import DataError
@@ -43,13 +43,20 @@ def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def read_chunks(
-    descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False, first: int = 1
+    descriptor: int,
+    counts: Counter[str],
+    name: str = "line",
+    *,
+    strict: bool = False,
+    first: int = 1,
+    all_read: Callable[[], object] = lambda: None,
 ) -> Iterator[list[str]]:
     """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter chunks if the next read would wait for input.
 
     Lines over MAX_LINE_BYTES are cut while they are read. If a line is not UTF-8, U+FFFD replaces each run of invalid
     bytes. `counts` counts the lines that were cut or were not UTF-8. If `strict` is true, a line that is not UTF-8
     raises a DataError instead. The error message calls a line `name`, and `first` is the number of the first line.
+    `all_read` is called when the caller asks for a chunk after the last one.
     """
     chunk, size = list[str](), 0
     for line in _read(descriptor, counts, name, strict, first):
@@ -61,6 +68,7 @@ def read_chunks(
             chunk, size = [], 0
     if chunk:
         yield chunk
+    all_read()
 
 
 def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, strict: bool = False) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,6 +56,7 @@ class Segmenter:
         self.counts = counts
         self.head = [*head]
         self.spelling: Spelling | None = None
+        self._counting = threading.Lock()
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
         """Cut a line into segments, and add them to `pending`. A line that is copied or empty has no segments.
@@ -94,7 +96,7 @@ class Segmenter:
                 draft.append(segment)
                 segments.append(segment)
         pending.open = len(segments)
-        with pending.queue.changed:  # the lock for `counts`
+        with self._counting:
             self.counts["lines"] += 1
             self.counts["copied"] += bool(pending.copy and pending.copy.text.strip())
         return segments
@@ -141,7 +143,7 @@ class Segmenter:
             found += [(source, part) for source in sources]
             longer |= len(sources) > 1
             too_long |= not split and len(ids) >= room
-        with pending.queue.changed:
+        with self._counting:
             self.counts["split"] += longer
             self.counts["cut"] += (len(forced) >= room) + too_long
         return found

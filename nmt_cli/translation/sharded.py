@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -119,9 +119,10 @@ class ShardedTranslation:
         one_line = self._options.search.n_best == 1 or self._options.format == "jsonl"
         return Worker(self._job, shard, self._translate, one_line=one_line, stop=self.translator.close)
 
-    def _translate(self, source: int, target: int, first: int) -> None:
+    def _translate(self, source: int, target: int, first: int, all_read: Callable[[], None]) -> None:
         progress = Progress("", None, "lines", every=math.inf)  # shows nothing: the worker shows its own progress
-        self._run(self.translator, replace(self._options, first_line=first, is_unit=True), source, target, progress)
+        options = replace(self._options, first_line=first, is_unit=True, all_read=all_read)
+        self._run(self.translator, options, source, target, progress)
 
 
 def _model_digest(model: Path) -> str:

@@ -19,7 +19,7 @@ from nmt_cli.transformer.directory import other_models, output_of
 from nmt_cli.translation.lines import count_lines, read_chunks, read_lines
 from nmt_cli.translation.options import MODEL_DEFAULTS, SearchOptions
 from nmt_cli.translation.translator import Translator
-from nmt_cli.translation.writer import FIELDS, formatted, report, write_line
+from nmt_cli.translation.writer import FIELDS, formatted, report, write_lines
 
 # A function that reads from the first file descriptor, and writes translations or scores to the second.
 Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]
@@ -42,6 +42,7 @@ class TranslateOptions:
     also_read: tuple[Path, ...] = ()  # other files that the command reads, such as a glossary
     first_line: int = 1  # number of the first line; used in messages, numbered output and random seeds
     is_unit: bool = False  # the input is one unit of a sharded job: the caller reports on the whole job
+    all_read: Callable[[], None] = lambda: None  # called when all lines of the input are read and queued
 
 
 def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
@@ -156,13 +157,13 @@ def translate_lines(
     if options.prefix:
         prefixes = read_lines(os.open(options.prefix, os.O_RDONLY), counts, "prefix", strict=options.strict)
     first = options.first_line
-    chunks = read_chunks(source, counts, strict=options.strict, first=first)
+    chunks = read_chunks(source, counts, strict=options.strict, first=first, all_read=options.all_read)
     tokenizer = translator.tokenizer if options.search.alignments else None
-    translations = translator.translate_chunks(chunks, options.search, prefixes, first=first)
-    for number, translation in enumerate(translations, first):
-        for line in formatted(translation, number, tokenizer, options.format):
-            write_line(target, line)
-        progress.advance()
+    numbers = itertools.count(first)
+    for translations in translator.translate_chunks(chunks, options.search, prefixes, first=first):
+        lines = [formatted(each, next(numbers), tokenizer, options.format) for each in translations]
+        write_lines(target, itertools.chain.from_iterable(lines))
+        progress.advance(len(translations))
     if prefixes and next(prefixes, None) is not None:
         raise DataError(f"there are more prefixes than lines ({counts['lines']:,})")
     if options.is_unit:
@@ -189,7 +190,7 @@ def score_lines(
     for number, scored in enumerate(translator.score(pairs(), alpha=options.search.alpha), 1):
         record = {"line": number, **{name: getattr(scored, name) for name in FIELDS[1:]}}
         jsonl = options.format == "jsonl"
-        write_line(target, json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}")
+        write_lines(target, [json.dumps(record, ensure_ascii=False) if jsonl else f"{scored.score:.6f}"])
         total, tokens = total + scored.log_probability, tokens + len(scored.tokens)
         progress.advance()
     report(counts, translator.max_length)

@@ -108,7 +108,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.head = tokenizer.target.prefix(config.decoding.target_prefix)
         caser = Caser(tokenizer, config.src, config.tgt, config.tags)
         self.segmenter = Segmenter(tokenizer, caser, **sizes, counts=self.counts, head=self.head)
-        # Threads refer to the assembler and the queue, so references to this Translator would keep it in memory.
+        # Threads refer to the assembler and the queue. A reference to this Translator would keep it in memory.
         self.assembler = Assembler(tokenizer, self.counts, self.head)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
         self._finalize = weakref.finalize(self, _close, self.queue, backend)
@@ -193,10 +193,10 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         prefixes: Iterable[str] | None = None,
         *,
         first: int = 1,
-    ) -> Iterator[Translation]:
-        """Yield the translation of every line of `chunks`, which a separate thread reads.
+    ) -> Iterator[list[Translation]]:
+        """Yield the translations of the lines of `chunks`, in order, in lists of those that are finished.
 
-        `first` is the number of the first line. Sampling depends on the line numbers.
+        A separate thread reads the chunks. `first` is the number of the first line, on which sampling depends.
         """
         return Stream(self, self.resolved(options), prefixes, first).translate_ahead(chunks)
 
@@ -304,14 +304,14 @@ class Stream:
                 while not self._wants_lines:
                     self._queue.wait_for(lambda: self._next_is_finished or self._wants_lines)
                     if self._next_is_finished:
-                        yield self._next()
+                        yield from self._next()
             while self._pending:
-                yield self._next()
+                yield from self._next()
         finally:
             self._cancel()
 
-    def translate_ahead(self, chunks: Iterable[Sequence[str]]) -> Iterator[Translation]:
-        """Yield the translations of chunks of lines. A separate thread reads the chunks."""
+    def translate_ahead(self, chunks: Iterable[Sequence[str]]) -> Iterator[list[Translation]]:
+        """Yield the translations of chunks of lines, in lists of those finished. A separate thread reads the chunks."""
         threading.Thread(target=self._read, args=[chunks], name="reader", daemon=True).start()
         try:
             while True:
@@ -354,8 +354,7 @@ class Stream:
         """Queue the segments of a chunk of lines, long segments first, so that the search ends with short ones."""
         texts = list[Pending]()
         segments = list[Segment]()
-        for line in lines:
-            number = next(self._numbers)
+        for line, number in zip(lines, self._numbers, strict=False):
             try:
                 prefix = next(self._prefixes)
             except StopIteration:
@@ -374,14 +373,16 @@ class Stream:
                 self._pending.extend(texts)
                 self._queue.submit(segments)
 
-    def _next(self) -> Translation:
-        translation = self._pending[0].result()
+    def _next(self) -> list[Translation]:
+        """Wait for the next translation. Return it and those after it that are finished, up to one with an error."""
+        translations = [self._pending[0].result()]
         with self._queue.changed:
             self._pending.popleft()
-            if not self._next_is_finished:
-                self._queue.changed.notify_all()  # the reader may add lines
-        self._translator.counts["unsaid"] += len(translation.missing_terms)
-        return translation
+            while self._next_is_finished and not self._pending[0].error:
+                translations.append(self._pending.popleft().translation())
+            self._queue.changed.notify_all()  # the reader may add lines
+        self._translator.counts["unsaid"] += sum(len(each.missing_terms) for each in translations)
+        return translations
 
     def _cancel(self) -> None:
         with self._queue.changed:
@@ -389,8 +390,7 @@ class Stream:
             for pending in self._pending:
                 pending.cancel()
             self._queue.changed.notify_all()
-        # Wait until the reading thread has left SentencePiece. If a thread is in C++ code when Python exits, Python
-        # aborts the process.
+        # Wait until the reader has left SentencePiece. Python aborts if it exits while a thread is in C++ code.
         with self._in_segmenter:
             pass
 

@@ -3,8 +3,9 @@
 import itertools
 import json
 import os
+import select
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.corpus.tokenizer import Tokenizer
@@ -15,9 +16,20 @@ from nmt_cli.translation.segments import Hypothesis
 FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # written for a hypothesis in jsonl
 
 
-def write_line(descriptor: int, line: str) -> None:
-    """Write a line without buffering, so that output that is interrupted between lines ends with a whole line."""
-    view = memoryview(line.encode() + b"\n")
+def write_lines(descriptor: int, lines: Iterable[str]) -> None:
+    """Write lines together, in blocks that a pipe takes whole, so that interrupted output ends with a whole line."""
+    block = b""
+    for line in lines:
+        encoded = line.encode() + b"\n"
+        if len(block) + len(encoded) > select.PIPE_BUF:
+            _write(descriptor, block)
+            block = b""
+        block += encoded
+    _write(descriptor, block)
+
+
+def _write(descriptor: int, block: bytes) -> None:
+    view = memoryview(block)
     while view:
         view = view[os.write(descriptor, view) :]
 

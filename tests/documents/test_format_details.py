@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fake_models import capitals, filled, same, texts_of
@@ -165,7 +166,10 @@ def test_lines_are_counted_from_the_first_of_a_unit(
     data = b"a\n\n<p></p>\nb <br> c\n\xff\n"
     with pytest.raises(DataError, match="line 14 "):
         translate("text", data, TranslateOptions(strict=True, first_line=10), monkeypatch, markup="html")
-    out, progress = translate("text", data, TranslateOptions(is_unit=True), monkeypatch, markup="html")
+    all_read = Mock()
+    options = TranslateOptions(is_unit=True, all_read=all_read)
+    out, progress = translate("text", data, options, monkeypatch, markup="html")
+    all_read.assert_called_once_with()
     assert out == "A\n\n<p></p>\nB <br> C\n\ufffd\n".encode()
     assert (progress.done, reports) == (5, [])
     translate("text", data, TranslateOptions(), monkeypatch, markup="html")
@@ -220,7 +224,7 @@ def test_alignments_are_asked_for_with_the_other_options() -> None:
     def search(chunks: Any, options: SearchOptions) -> Any:
         given.append(options)
         for text in itertools.chain(*chunks):
-            yield SimpleNamespace(copy=SimpleNamespace(text=text.strip()), hypotheses=[None])
+            yield [SimpleNamespace(copy=SimpleNamespace(text=text.strip()), hypotheses=[None])]
 
     translator: Any = SimpleNamespace(translate_chunks=search)
     found = list(alignment.translate_aligned(translator, [["5", " 6 7"], ["8"]], SearchOptions(beam=3, n_best=2)))

@@ -3,12 +3,11 @@
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from nmt_cli.sharding import inputs, job
 from nmt_cli.sharding.job import Job
-from nmt_cli.sharding.worker import Worker
+from nmt_cli.sharding.worker import Translate, Worker
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DivergedError
 from nmt_cli.system.shard import parse
@@ -16,7 +15,7 @@ from nmt_cli.system.shard import parse
 POISON = b"poison"
 
 
-def shout(source: int, target: int, first: int, *, pause: float = 0.0) -> None:
+def shout(source: int, target: int, first: int, _: object = None, *, pause: float = 0.0) -> None:
     """Translate lines from one file descriptor to another. Fail at a POISON line, once those before it are written."""
     with os.fdopen(os.dup(source), "rb") as lines:
         for number, line in enumerate(lines, first):
@@ -36,7 +35,7 @@ def begin(out: Path | str, *files: Path | str, lines: int = 10, **identity: str)
     return job.begin(str(out), inputs.find([str(file) for file in files]), {"model": "capitals", **identity}, lines)
 
 
-def work(some_job: Job, shard: str = "1/1", translate: Callable[[int, int, int], None] = shout) -> Worker:
+def work(some_job: Job, shard: str = "1/1", translate: Translate = shout) -> Worker:
     """Do a worker's part in this process and return the worker."""
     worker = Worker(some_job, parse(shard), translate, one_line=True, stop=lambda: None)
     worker.run(Progress("", None, "lines"))

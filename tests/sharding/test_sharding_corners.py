@@ -54,7 +54,7 @@ def test_every_unit_without_a_result_is_listed_in_order(tmp_path: Path) -> None:
 def test_every_failure_of_a_worker_is_kept(tmp_path: Path) -> None:
     (tmp_path / "text.en").write_bytes(TEXT)
 
-    def translate(_source: int, target: int, first: int) -> None:
+    def translate(_source: int, target: int, first: int, _: object) -> None:
         os.write(target, b"x\n" * (9 if first in (11, 41) else 10 - first // 41 * 5))
 
     found = work(some_job := begin(tmp_path / "out", tmp_path / "text.en"), translate=translate)

@@ -8,6 +8,8 @@ import os
 import random
 import stat
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -50,7 +52,7 @@ def test_a_worker_reports_units_and_closes_its_files(
     file.write_bytes(TEXT.replace(b"line 12\n", b"poison\n"))
     some_job, before = begin(tmp_path / "out", file), descriptors()
 
-    def translate(source: int, target: int, first: int) -> None:
+    def translate(source: int, target: int, first: int, _: object) -> None:
         assert (tmp_path / f"out/units/000/000000{first // 10}.claim").exists()
         shouting.shout(source, target, first)
 
@@ -84,7 +86,7 @@ def test_each_line_has_one_output_line_if_asked(
     tmp_path: Path, file: Path, lines: int, one_line: bool, reason: str | None
 ) -> None:
     some_job = begin(tmp_path / "out", file)
-    worker = worker_of(some_job, lambda _, target, __: os.write(target, b"x\n" * lines), one_line)
+    worker = worker_of(some_job, lambda _, target, *__: os.write(target, b"x\n" * lines), one_line)
     found = worker.do_unit(some_job.units[1])
     assert found == (reason and Failure(reason, DataError.exit_code))
     assert some_job.failure(some_job.units[1]) == found
@@ -114,7 +116,7 @@ def test_a_unit_that_another_worker_has_finished_meanwhile_keeps_its_result(tmp_
     some_job = begin(tmp_path / "out", file)
     faster = begin(tmp_path / "out", file)
 
-    def translate(source: int, target: int, first: int) -> None:
+    def translate(source: int, target: int, first: int, _: object) -> None:
         assert worker_of(faster, shouting.shout).do_unit(faster.units[0]) is None
         os.write(target, b"other\n" * 10)
 
@@ -143,7 +145,7 @@ def test_units_of_killed_workers_are_done_by_any_other(
     some_job, seen = begin(tmp_path / "out", file, lines=5), list[int]()
     assert all(map(some_job.claim, some_job.units))
 
-    def translate(source: int, target: int, first: int) -> None:
+    def translate(source: int, target: int, first: int, _: object) -> None:
         seen.append(first // 5)
         shouting.shout(source, target, first)
 
@@ -159,7 +161,7 @@ def test_units_that_others_finish_meanwhile_are_not_begun(
     some_job, seen = begin(tmp_path / "out", file, lines=5), list[int]()
     assert not claimed or all(map(some_job.claim, some_job.units))
 
-    def translate(source: int, target: int, first: int) -> None:
+    def translate(source: int, target: int, first: int, _: object) -> None:
         seen.append(first)
         if first == 1:
             assert work(begin(tmp_path / "out", file, lines=5), "1/1").lines == 25
@@ -169,16 +171,30 @@ def test_units_that_others_finish_meanwhile_are_not_begun(
     assert seen == [1]
 
 
-def test_two_units_are_in_work_at_once(tmp_path: Path, file: Path) -> None:
-    """When one has too few lines left to keep all threads busy, the other one does."""
-    both = threading.Barrier(2)
+def test_the_next_unit_begins_when_the_lines_of_one_are_read(tmp_path: Path, file: Path) -> None:
+    """One unit at a time keeps the search threads busy until it has few lines left."""
+    both, inside = threading.Barrier(2), list[int]()
 
-    def translate(source: int, target: int, first: int) -> None:
+    def translate(source: int, target: int, first: int, all_read: Callable[[], None]) -> None:
+        inside.append(first)
+        if first == 1:
+            time.sleep(0.2)
+            assert inside == [1]
+            all_read()
+            all_read()  # a second call changes nothing
         if first < 21:
             both.wait(10)
         shouting.shout(source, target, first)
 
     assert work(begin(tmp_path / "out", file), translate=translate).lines == 25
+    assert inside == [1, 11, 21]
+
+
+def test_a_unit_that_fails_before_it_is_read_ends_its_turn(tmp_path: Path, file: Path) -> None:
+    def translate(source: int, target: int, first: int, _: object) -> None:
+        raise DataError("damaged")
+
+    assert [unit.first for unit, _ in work(begin(tmp_path / "out", file), translate=translate).failures] == [1, 11, 21]
 
 
 def test_failed_units_are_left_to_the_next_run_of_their_share(tmp_path: Path, file: Path) -> None:
@@ -187,7 +203,7 @@ def test_failed_units_are_left_to_the_next_run_of_their_share(tmp_path: Path, fi
     some_job.fail(some_job.units[4], Failure("before"))
     seen = list[int]()
 
-    def translate(source: int, target: int, first: int) -> None:
+    def translate(source: int, target: int, first: int, _: object) -> None:
         seen.append(first)
         shouting.shout(source, target, first)
 

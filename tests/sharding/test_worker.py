@@ -67,7 +67,7 @@ def test_workers_begin_in_their_shares_and_help_far_from_others(
     assert some_job.claim(some_job.units[60])  # another worker's, which is killed
     order = list[int]()
 
-    def translate(source: int, target: int, first: int) -> None:
+    def translate(source: int, target: int, first: int, _: object) -> None:
         order.append(first - 1)
         shouting.shout(source, target, first)
 
@@ -81,7 +81,7 @@ def test_workers_that_run_together_share_the_work(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(b"x\n" * 120)
     done = list[int]()
 
-    def slow(source: int, target: int, first: int) -> None:
+    def slow(source: int, target: int, first: int, _: object) -> None:
         shouting.shout(source, target, first, pause=0.005)
         done.append(first)
 
@@ -132,14 +132,14 @@ def test_a_unit_that_fails_is_recorded_and_the_others_are_done(tmp_path: Path) -
         proof.join(some_job, None)
     assert not (tmp_path / "out/text.en").exists()
     assert not work(begin(tmp_path / "out", tmp_path / "text.en"), "10/10").failures  # not in its share
-    healthy = lambda source, target, first: os.write(target, b"x\n" * 10)  # noqa: E731
+    healthy = lambda _, target, *__: os.write(target, b"x\n" * 10)  # noqa: E731
     assert work(begin(tmp_path / "out", tmp_path / "text.en"), translate=healthy).lines == 10
     assert not [*(tmp_path / "out").rglob("*.failed")]
     assert not [*proof.problems(some_job)]
 
 
 def test_a_missing_line_fails_its_unit(tmp_path: Path, file: Path) -> None:
-    found = work(begin(tmp_path / "out", file), translate=lambda source, target, first: os.write(target, b"x\n" * 9))
+    found = work(begin(tmp_path / "out", file), translate=lambda _, target, *__: os.write(target, b"x\n" * 9))
     assert [failure.reason for _, failure in found.failures[:1]] == ["10 lines have 9 translations"]
 
 
@@ -241,7 +241,7 @@ def test_a_stopped_worker_releases_its_units(tmp_path: Path, file: Path) -> None
     some_job = begin(tmp_path / "out", file)
     stop = threading.Event()
 
-    def translate(source: int, target: int, first: int) -> None:
+    def translate(source: int, target: int, first: int, _: object) -> None:
         if first > 40:
             if first == 41:
                 os.kill(os.getpid(), signal.SIGINT)  # interrupts the main thread, as Ctrl-C does

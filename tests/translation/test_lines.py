@@ -8,20 +8,22 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
-from tiny_model import memory_file
+from tiny_model import content, memory_file
 from translators import one_at_a_time, run, translator_by
 
 from nmt_cli import Translator
 from nmt_cli.corpus.readers import MAX_LINE_BYTES
 from nmt_cli.system.console import Progress
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.errors import DataError, DivergedError
 from nmt_cli.translation import lines as lines_module
 from nmt_cli.translation import translator as module
 from nmt_cli.translation.lines import count_lines, read_lines
-from nmt_cli.translation.segments import Segment
+from nmt_cli.translation.queue import WorkerQueue
+from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.translate import TranslateOptions, translate_lines
 
 FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -156,10 +158,27 @@ def test_lines_that_have_arrived_are_translated_while_others_are_awaited(echo: T
                 assert answered.acquire(timeout=60)
             assert len(given) == 3 * i + 3
 
-    for translation in echo.translate_chunks(chunks()):
+    for translation in chain.from_iterable(echo.translate_chunks(chunks())):
         given.append(translation.text)
         answered.release()
     assert given == [f"der Hund {i}" for i in range(60)]
+
+
+def test_lines_before_one_that_fails_are_written(model: Path) -> None:
+    """Even if all of them end in the same step of the search."""
+
+    def search(queue: WorkerQueue) -> None:
+        while taken := queue.take(10, 100, 100):
+            for segment in taken:
+                segment.hypotheses = [Hypothesis(segment.ids[:-1], -1.0, -1.0, [-1.0] * len(segment.ids))]
+            if len(taken) > 1:
+                taken[1].error = DivergedError("the model's scores are not finite")
+            queue.finish(taken)
+
+    source, target = memory_file(b"rot\nrot\nrot\n"), memory_file()
+    with translator_by(model, search) as translator, pytest.raises(DivergedError):
+        translate_lines(translator, TranslateOptions(), source, target, Progress("translating", None, "lines"))
+    assert content(target) == b"rot\n"
 
 
 def test_chunks_are_bounded_by_lines_too() -> None:

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -453,7 +453,7 @@ def test_lines_are_read_no_faster_than_translations_are_taken(echo: Translator, 
         yield from ([line] for _ in range(1000))
         all_read.set()
 
-    translations = echo.translate_chunks(chunks())
+    translations = chain.from_iterable(echo.translate_chunks(chunks()))
     next(translations)
     assert not all_read.wait(0.2)
     assert [one.text for one in translations] == [line] * 999

@@ -256,7 +256,10 @@ def test_lines_of_a_part_have_the_numbers_of_the_whole(translator: Translator) -
             translate_lines(translator, chosen, source, target, progress)
         return [record["line"] for record in records(content(target))]
 
-    assert translated(b"rot\nder Hund\n") == [41, 42]
+    queued = list[int]()
+    count = lambda: queued.append(translator.counts["lines"])  # noqa: E731
+    assert translated(b"rot\nder Hund\n", all_read=count) == [41, 42]
+    assert queued == [2]
     translator.counts.clear()
     assert translated(b"\xff\xfe\nrot\n\x1f\x8b\xff\n") == [41, 42, 43]
     assert (translator.counts["invalid"], translator.counts["first invalid"]) == (2, 41)

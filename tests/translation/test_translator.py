@@ -72,7 +72,7 @@ def test_options_reach_the_search_and_none_is_the_models(model: Path) -> None:
             (translation,) = translator.translate(["der Hund"], **options)
             assert {segment.options for segment in seen} == {expected}, options
             assert len(translation.hypotheses) == options.get("n_best", 1)
-            (same,) = translator.translate_chunks([["der Hund"]], SearchOptions(**options))
+            [(same,)] = translator.translate_chunks([["der Hund"]], SearchOptions(**options))
             assert same.hypotheses == translation.hypotheses
 
 

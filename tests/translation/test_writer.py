@@ -22,15 +22,31 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.transformer.attention_scores import attention_scores
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.segments import Hypothesis, Segment
-from nmt_cli.translation.writer import alignment, report, write_line
+from nmt_cli.translation.writer import alignment, report, write_lines
 
 
 def test_a_line_is_written_whole_to_a_pipe_that_takes_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     target, write = memory_file(), os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, bytes(data)[:3]))
-    for line in ("für das Haus", "", "rot"):
-        write_line(target, line)
+    write_lines(target, ("für das Haus", "", "rot"))
     assert content(target).decode() == "für das Haus\n\nrot\n"
+
+
+def test_lines_are_written_together_in_blocks_of_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe takes PIPE_BUF bytes whole. Only a longer line is in a block that a pipe may take in parts."""
+    blocks = list[bytes]()
+
+    def write(_: int, data: memoryview) -> int:
+        blocks.append(bytes(data))
+        return len(data)
+
+    monkeypatch.setattr(os, "write", write)
+    lines = ["a" * 1023] * 5 + ["", "ü" * 3000, "b"]
+    write_lines(1, lines)
+    assert b"".join(blocks).decode() == "".join(f"{line}\n" for line in lines)
+    assert list(map(len, blocks)) == [4096, 1025, 6001, 2]
+    write_lines(1, [])
+    assert len(blocks) == 4
 
 
 def test_json_lines_and_n_best_lists_add_up(translator: Translator) -> None:
