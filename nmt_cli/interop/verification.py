@@ -5,7 +5,7 @@ define the penalty and the limit differently.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from nmt_cli.corpus.tokenizer import EOS
 from nmt_cli.interop.adapters import Adapter, TokenIds
@@ -14,22 +14,29 @@ from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translator import Translator
 
 # Largest allowed difference between two log-probabilities of a token, in nats. For values below -1, it is a fraction of
-# the value. Adding float32 numbers in another order causes smaller differences.
-TOLERANCE = 1e-4
+# the value. Adding float32 numbers in another order causes smaller differences for most tokens. With 6 + 6 layers and
+# 50,000 tokens, a token of 13,785 differed by 1.3e-4. So one token in FEW may differ by FAR.
+TOLERANCE, FAR = 1e-4, 1e-3
+FEW = 1000
 # This fraction of the translations may differ, plus one translation. Rounding changes about one line in 8,000, for
 # which two hypotheses are equally likely. A different kind of search changes many lines.
 MAX_DIFFERING = 0.02
 MAX_LISTED = 20  # differing lines shown to the user
 
 
-def largest_difference(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> float:
-    """Return the largest difference between token log-probabilities, in nats, or relative to values below -1.
+def differences_of(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> list[float]:
+    """Return the differences between token log-probabilities, in nats, or relative to values below -1. Largest first.
 
-    Return NaN if any difference is NaN. `max` alone would skip it.
+    If any difference is NaN, return only NaN, which cannot be sorted.
     """
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
     differences = [abs(p - q) / max(1.0, -p) for p, q in both]
-    return math.nan if any(map(math.isnan, differences)) else max(differences)
+    return [math.nan] if any(map(math.isnan, differences)) else sorted(differences, reverse=True)
+
+
+def are_rounding_errors(differences: Sequence[float]) -> bool:
+    """Return whether the toolkits compute the same function, given the differences of all tokens, largest first."""
+    return differences[0] <= FAR and differences[len(differences) // FEW] <= TOLERANCE
 
 
 def compare(
@@ -53,7 +60,8 @@ def compare(
     ended = [i for i, limit in enumerate(limits) if max(len(ours[i]), len(theirs[i])) < limit]
     differing = [i for i in ended if ours[i] != theirs[i]]
     pairs = list(zip(sources, ours, strict=True))
-    largest = largest_difference(translator.score_ids(pairs), adapter.score(pairs))
+    differences = differences_of(translator.score_ids(pairs), adapter.score(pairs))
+    largest = differences[0]
     if exact and not math.isfinite(largest):
         raise DataError("a log-probability is not finite. The weights are damaged or too large")
     same = f"{len(ended) - len(differing)} of {len(ended)} translations that end within the limit are the same."
@@ -66,10 +74,10 @@ def compare(
         decode = translator.tokenizer.target.decode
         rows = [[str(numbers[i]), *decode([ours[i][:-1], theirs[i][:-1]])] for i in differing[:MAX_LISTED]]
         table("lines that differ", ["line", "ours", "theirs"], rows)
-    if exact and not (len(differing) <= 1 + MAX_DIFFERING * len(ended) and largest <= TOLERANCE):
+    if exact and not (len(differing) <= 1 + MAX_DIFFERING * len(ended) and are_rounding_errors(differences)):
         must = (
-            f"log-probabilities must agree within {TOLERANCE:g}, and at most {MAX_DIFFERING:.0%} of translations "
-            "may differ"
+            f"log-probabilities must agree within {TOLERANCE:g} (one in {FEW:,} within {FAR:g}), and at most "
+            f"{MAX_DIFFERING:.0%} of translations may differ"
         )
         raise DataError(f"the copy was discarded because {must}. {report}")
     return report, ours, theirs

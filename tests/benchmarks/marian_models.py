@@ -14,7 +14,7 @@ import torch
 
 from nmt_cli.corpus.tokenizer import EOS, Tokenizer
 from nmt_cli.interop.marian_files import read_marian
-from nmt_cli.interop.verification import largest_difference
+from nmt_cli.interop.verification import differences_of
 from nmt_cli.transformer.weights import load_model
 from nmt_cli.translation.translator import Translator
 
@@ -25,7 +25,7 @@ def main() -> None:
     tokenizer = Tokenizer(ours.tokenizer_file)
     pairs = [tuple(tokenizer.encode_pair(*pair)) for pair in zip(src, tgt, strict=True)]
     translator = Translator.of(ours.model, tokenizer, ours.recipe, torch.float32)
-    largest = largest_difference(translator.score_ids(pairs), theirs.score(pairs))
+    largest = differences_of(translator.score_ids(pairs), theirs.score(pairs))[0]
     print(f"{len(pairs)} references, {sum(len(pair[1]) for pair in pairs)} tokens: largest difference {largest:.1e}")
     if theirs.differs:
         return print(theirs.differs)

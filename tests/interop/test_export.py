@@ -26,7 +26,7 @@ from nmt_cli.corpus.tokenizer import EOS, Tokenizer, normalize
 from nmt_cli.interop import transformers_marian
 from nmt_cli.interop.adapters import Adapter, Transformers
 from nmt_cli.interop.export import comparison_lines, export
-from nmt_cli.interop.verification import compare, largest_difference
+from nmt_cli.interop.verification import compare, differences_of
 from nmt_cli.recipe import loading
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.storage import artefact
@@ -246,7 +246,7 @@ def test_differing_lines_are_listed_and_limited(models, capsys):
     assert "is 9.0e-05;" in proof(0, shift=9e-5)
     with pytest.raises(DataError, match=r"log-probabilities must agree within 0\.0001"):
         proof(0, shift=-1.1e-4)
-    assert largest_difference([[-0.5, -10.0]], [[-0.25, -8.0]]) == 0.25  # relative, because the token is unlikely
+    assert differences_of([[-0.5, -10.0]], [[-0.25, -8.0]]) == [0.25, 0.2]  # relative, because the token is unlikely
     assert proof(49, 20).endswith("; 0 of 0 translations that end within the limit are the same.")
 
 

@@ -45,14 +45,30 @@ def test_the_share_of_differing_lines_is_one_of_those_that_end(ended: int, diffe
 
 
 def test_differences_are_relative_to_unlikely_tokens_of_ours() -> None:
-    for ours, theirs, difference in (
+    for ours, theirs, *differences in (
         ([-0.5], [-0.25], 0.25),
         ([-4.0], [-5.0], 0.25),
         ([-5.0], [-4.0], 0.2),
-        ([-1.0, -2.0], [-1.5, -4.0], 1.0),
+        ([-1.0, -2.0], [-1.5, -4.0], 1.0, 0.5),
         ([0.0], [-3.0], 3.0),
     ):
-        assert verification.largest_difference([[], ours], [[], theirs]) == difference
+        assert verification.differences_of([[], ours], [[], theirs]) == differences
+
+
+@pytest.mark.parametrize(
+    ("far", "others", "allowed"),
+    [
+        ([], 999 * [1e-4], True),
+        ([1.1e-4], 998 * [0.0], False),
+        ([1e-3], 999 * [1e-4], True),
+        ([1.1e-3], 999 * [0.0], False),
+        ([1e-3, 1e-3], 1998 * [0.0], True),
+        ([1e-3, 1e-3], 1997 * [0.0], False),
+        ([float("nan")], [], False),
+    ],
+)
+def test_one_token_in_a_thousand_may_differ_by_more(far: list[float], others: list[float], allowed: bool) -> None:
+    assert verification.are_rounding_errors(far + others) == allowed
 
 
 def test_one_number_of_the_start_is_enough_to_refuse_ctranslate2(tmp_path: Path) -> None:

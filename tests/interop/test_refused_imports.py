@@ -16,7 +16,7 @@ from in_process import run_nmt
 from nmt_cli.interop import formats
 from nmt_cli.interop.ctranslate2_binary import read_binary
 from nmt_cli.interop.packages import import_package
-from nmt_cli.interop.verification import largest_difference
+from nmt_cli.interop.verification import differences_of
 
 pytest.importorskip("ctranslate2")
 
@@ -146,7 +146,7 @@ def test_a_token_of_ten_million_characters(model: Path) -> None:
 
 def test_a_difference_that_is_not_a_number_is_the_largest() -> None:
     for ours in ([math.nan, -1.0], [-1.0, math.nan]):
-        assert math.isnan(largest_difference([ours], [[-1.0, -1.0]]))
+        assert math.isnan(differences_of([ours], [[-1.0, -1.0]])[0])
 
 
 @pytest.mark.filterwarnings("error")
