@@ -23,7 +23,7 @@ class Request(ctypes.Structure):
         ("uniform", POINTER(c_double)),
         *((name, c_int64) for name in ("length", "prefix_length", "limit", "width", "best")),
         *((name, c_int64) for name in ("align", "top_k", "patient")),
-        *((name, c_double) for name in ("alpha", "temperature", "top_p")),
+        *((name, c_double) for name in ("alpha", "offset", "temperature", "top_p")),
         *((name, POINTER(c_int32)) for name in ("tokens", "parents", "fails", "gains", "sizes")),
         ("begins", c_char_p),
         *((name, c_int64) for name in ("nodes", "terms")),

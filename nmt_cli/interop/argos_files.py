@@ -10,9 +10,8 @@ from nmt_cli.interop.ctranslate2_files import read_with
 from nmt_cli.interop.foreign import ForeignModel
 from nmt_cli.system.errors import DataError, MissingError
 
-# argostranslate searches with beam 4 and divides scores by length ^ 0.2. We divide by ((5 + length) / 6) ^ alpha. With
-# this alpha, both penalties have the same slope at 25 tokens.
-DECODING = {"beam": 4, "alpha": 0.24}
+# argostranslate searches with beam 4 and divides scores by length ^ 0.2.
+DECODING = {"beam": 4, "alpha": 0.2, "penalty_offset": 0}
 MAX_CODES = 1 << 23  # maximum size of bpe.model in bytes; 100,000 merges take 2 MB
 SENTENCE = 40  # tokens; longer lines are split, because argostranslate translates each sentence separately
 

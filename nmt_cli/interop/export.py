@@ -61,7 +61,7 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     lines = {i: texts[i] for i in sizes}
     length = round(statistics.median(sizes.values()))
     # The libraries divide scores by length ** penalty. At the median length, this divisor grows as fast as ours.
-    penalty = round(recipe.decoding.alpha * length / (5 + length), 2)
+    penalty = round(recipe.decoding.alpha * length / (recipe.decoding.penalty_offset + length), 2)
     manifest = {"target": target, "quantization": weights}
     with _place(out, target, recipe, manifest) as stage:
         adapter: Adapter

@@ -29,6 +29,7 @@ HEAD_SIZE = Range(1, 65536)
 LENGTH = Range(8, 1 << 20)
 BEAM = Range(1, 1000)
 ALPHA = Range(0, 10)
+PENALTY_OFFSET = Range(0, 1000)
 EXTRA_LENGTH = Range(1, 100_000)
 MAX_POSITION_NUMBERS = 1 << 26  # positional encodings of 256 MB
 

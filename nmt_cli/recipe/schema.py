@@ -280,7 +280,10 @@ class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for b
 
 class Decoding(Section):  # search (section 6.1)
     beam: int = within(limits.BEAM, 4, "beam size; 1 is greedy search")
-    alpha: float = within(limits.ALPHA, 0.6, "length penalty ((5 + length) / 6) ^ alpha")
+    alpha: float = within(limits.ALPHA, 0.6, "length penalty ((offset + length) / (offset + 1)) ^ alpha")
+    penalty_offset: float = within(
+        limits.PENALTY_OFFSET, 5, "offset of the length penalty; 0: length ^ alpha, as in most other toolkits"
+    )
     extra_length: int = within(limits.EXTRA_LENGTH, 50, "maximum output tokens beyond the source length")
     split: Annotated[bool, UNPUBLISHED] = Field(
         True, description="split long lines at sentence ends; retry empty or looping output in halves"

@@ -74,6 +74,7 @@ class Decoding:
     copy_wordless: bool
     case: Literal["auto", "off"] = "auto"  # missing in models of nmt 1.0 and older
     spelling: Literal["auto", "off"] = "auto"  # likewise
+    penalty_offset: Annotated[float, limits.PENALTY_OFFSET] = 5  # likewise
     target_prefix: Text = ""  # token that begins every translation and is not shown
 
 

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from nmt_cli.corpus.tokenizer import EOS, WIDE, Tokenizer
 from nmt_cli.system.errors import NOT_FINITE, DivergedError
@@ -25,10 +26,10 @@ EXCESS, MARGIN = 4, 10  # a translation of at least EXCESS * (source tokens) + M
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
-def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hypothesis:
+def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], options: Any) -> Hypothesis:
     """Join the hypotheses of a line's segments, one from each. If there are no segments, the result is empty.
 
-    A space separates the texts, except between Chinese or Japanese characters.
+    A space separates the texts, except between Chinese or Japanese characters. `options` are those of `length_penalty`.
     """
     texts = tokenizer.target.decode([part.ids for part in parts])
     texts = [part.text or text for part, text in zip(parts, texts, strict=True)]
@@ -36,7 +37,7 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], alpha: float) -> Hyp
     text = _WIDE_JOINT.sub(r"\1\2", "\n".join(texts)).replace("\n", " ")
     values = [value for part in parts for value in part.token_log_probabilities]
     total = math.fsum(part.log_probability for part in parts)
-    score = total / length_penalty(len(values), alpha)
+    score = total / length_penalty(len(values), options)
     tokens = [token for part in parts for token in tokenizer.target.tokens([*part.ids, EOS])]
     return Hypothesis([i for part in parts for i in part.ids], total, score, values, text, tokens)
 
@@ -93,7 +94,7 @@ class Assembler:
             return
         for rank in range(options.n_best):
             parts = [self._written(segment, hypothesis) for segment, hypothesis in whole.found(rank)]
-            pending.hypotheses.append(join(self.tokenizer, parts, options.alpha))
+            pending.hypotheses.append(join(self.tokenizer, parts, options))
 
     def _written(self, segment: Segment, hypothesis: Hypothesis) -> Hypothesis:
         """Return a hypothesis of a segment, with its text in the letter case of the source."""

@@ -48,6 +48,7 @@ class SearchOptions:
     target: str = ""
     # Whether to use the model's shortlist. Translator.resolved replaces True with the Shortlist, and False with None.
     shortlist: Any = None
+    penalty_offset: Any = None  # float: see `length_penalty`
 
     def resolved(self, decoding: Any) -> "SearchOptions":
         """Replace options that are None with the defaults in `decoding`, a section of a model's settings.
@@ -61,7 +62,7 @@ class SearchOptions:
             raise UsageError("terms cannot be used with sampling. Remove one of the two")
         if not 1 <= self.n_best <= MAX_N_BEST:
             raise UsageError(f"n_best must be from 1 to {MAX_N_BEST:,}, not {self.n_best:,}")
-        names = "beam", "alpha", "extra_length", "split", "copy_wordless", "case", "spelling"
+        names = "beam", "alpha", "penalty_offset", "extra_length", "split", "copy_wordless", "case", "spelling"
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         values = vars(checked_decoding(vars(decoding) | given))
         chosen = {name: values[name] for name in names}

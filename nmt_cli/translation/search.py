@@ -10,12 +10,12 @@ affect a segment's translation.
 Each step finds the 2W best continuations in each slot. Any of the best W that end with EOS are finished. The best W
 without EOS continue. With W = 1 this is greedy search, and the first EOS ends it.
 
-The score of a finished hypothesis is log-probability / ((5 + length) / 6) ^ alpha (Wu et al. 2016, without coverage).
-The log-probability and the length include EOS. A slot is done when no unfinished hypothesis can beat the n-th best
-finished one (n = `n_best`) within 1 + 10 alpha more tokens. More tokens can only lower a log-probability, so the score
-of an unfinished hypothesis is at most its current log-probability divided by the largest of these length penalties.
-Without this limit of 1 + 10 alpha tokens, the search of 4,600 sentences took up to 1.5 times as many steps and gave the
-same translations.
+The score of a finished hypothesis is its log-probability divided by the length penalty (Wu et al. 2016, without
+coverage). The log-probability and the length include EOS. A slot is done when no unfinished hypothesis can beat the
+n-th best finished one (n = `n_best`) within 1 + 10 alpha more tokens. More tokens can only lower a log-probability, so
+the score of an unfinished hypothesis is at most its current log-probability divided by the largest of these length
+penalties. Without this limit of 1 + 10 alpha tokens, the search of 4,600 sentences took up to 1.5 times as many steps
+and gave the same translations.
 """
 
 import itertools
@@ -258,7 +258,7 @@ class Slots:
                 row, position = (slot, parents_SC[slot, candidate]), int(self.position_S[slot])
                 total = float(sums_SC[slot, candidate])
                 sums = [0.0, *self.sums_SWT[row][:position].tolist(), total]
-                score = total / length_penalty(position + 1, self.options.alpha)
+                score = total / length_penalty(position + 1, self.options)
                 steps = [b - a for a, b in itertools.pairwise(sums)]
                 ids = self.tokens_SWT[row][:position].tolist()
                 segment.hypotheses.append(Hypothesis(ids, total, score, steps))
@@ -278,7 +278,7 @@ class Slots:
     def pop_done(self) -> list[Segment]:
         """Return the segments whose unfinished hypotheses can no longer win, and free their slots."""
         lengths_S = np.minimum(self.position_S + 1 + LOOKAHEAD * self.options.alpha, self.limit_S)
-        bounds_S = self._ahead() / length_penalty(lengths_S, self.options.alpha)
+        bounds_S = self._ahead() / length_penalty(lengths_S, self.options)
         bounds_S[self.position_S >= self.limit_S] = -math.inf
         results, slots = [], []
         for slot, (segment, bound) in enumerate(zip(self.segments, bounds_S.tolist(), strict=True)):

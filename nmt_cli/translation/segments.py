@@ -64,6 +64,10 @@ class Segment:
         return np.random.default_rng([sampling.seed, *self.random_key]) if sampling else None
 
 
-def length_penalty(length: Any, alpha: float) -> Any:
-    """Return ((5 + length) / 6) ^ alpha, for a number or a tensor. The length includes EOS."""
-    return ((5 + length) / 6) ** alpha
+def length_penalty(length: Any, options: Any) -> Any:
+    """Return ((offset + length) / (offset + 1)) ^ alpha, for a number or an array. The length includes EOS.
+
+    An offset of 5 gives the penalty of the paper (Wu et al. 2016), and 0 gives that of CTranslate2, Marian and
+    transformers. `options` has the attributes `alpha` and `penalty_offset`.
+    """
+    return ((options.penalty_offset + length) / (options.penalty_offset + 1)) ** options.alpha

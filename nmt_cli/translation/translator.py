@@ -249,7 +249,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
         """Yield the score of every (source, translation) pair, in order. Both texts keep their letter case."""
-        alpha = self.config.decoding.alpha if alpha is None else alpha
+        options = SearchOptions(alpha=alpha).resolved(self.config.decoding)
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
@@ -261,7 +261,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             for (_, tgt), values in zip(ids, self.score_ids(ids), strict=True):
                 values = values[len(self.head) :]
                 scored = Hypothesis(tgt[len(self.head) : -1], math.fsum(values), 0.0, values)
-                yield join(self.tokenizer, [scored], alpha)
+                yield join(self.tokenizer, [scored], options)
 
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
         """Return the log-probability of every target token, given the source and the target tokens before it.

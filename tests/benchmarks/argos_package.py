@@ -1,7 +1,7 @@
 """Compare nmt with argostranslate on the same Argos package: translations, scores and BLEU.
 
     PYTHONPATH=. python tests/benchmarks/argos_package.py en_de.argosmodel test.en --references test.de \
-        --argos PYTHON [--lines 500] [--precision fp32]
+        --argos PYTHON [--lines 500] [--precision int8]
 
 PYTHON belongs to an environment with `pip install argostranslate`. Its sentence splitter is off because it needs a
 download, so the file should have one sentence per line. The script compares
@@ -30,6 +30,7 @@ from pathlib import Path
 from argostranslate import package, sbd, settings, translate
 sbd.MiniSBDSentencizer.split_sentences = lambda self, text: [text]
 settings.inter_threads = settings.intra_threads = 1
+settings.compute_type = sys.argv[2]
 package.install_from_path(Path(sys.argv[1]))
 [one] = package.get_installed_packages()
 [codes] = [(one.from_code, one.to_code)]
@@ -46,10 +47,10 @@ json.dump([whole, [one.tokenizer.decode(each.hypotheses[0]).removeprefix(" ") fo
 OPTIONS = {"beam": 4, "split": False, "copy_wordless": False, "case": "off", "spelling": "off"}
 
 
-def by_argos(python: str, package: Path, lines: list[str], home: str) -> list[list[str]]:
+def by_argos(python: str, package: Path, precision: str, lines: list[str], home: str) -> list[list[str]]:
     """Return the translations of argostranslate, and those of CTranslate2 without a length penalty."""
     environment = {"HOME": home, "XDG_DATA_HOME": f"{home}/data", "XDG_CACHE_HOME": f"{home}/cache", "PATH": "/usr/bin"}
-    command = [python, "-c", ARGOS, str(package)]
+    command = [python, "-c", ARGOS, str(package), {"fp32": "float32"}.get(precision, precision)]
     done = subprocess.run(command, input=json.dumps(lines), env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr)
@@ -72,7 +73,7 @@ def main() -> None:
     given = parser.parse_args()
     lines, references = (file.read_text().split("\n")[: given.lines] for file in (given.source, given.references))
     with tempfile.TemporaryDirectory() as home:
-        argos, plain = by_argos(given.argos, given.package.resolve(), lines, home)
+        argos, plain = by_argos(given.argos, given.package.resolve(), given.precision, lines, home)
         model = Path(home) / "model"
         subprocess.run([sys.executable, "-m", "nmt_cli", "import", str(given.package), "--out", str(model)], check=True)
         with Translator(model, precision=given.precision) as translator:
@@ -86,9 +87,7 @@ def main() -> None:
     equal = sum(one == other for one, other in zip(ours_plain, plain, strict=True))
     higher = sum(mine > theirs for mine, theirs in zip(*scores, strict=True))
     print(f"without a length penalty: {equal} of {len(lines)} translations are those of CTranslate2")
-    print(
-        f"with it: {len(lines) - len(differ)} are those of argostranslate; {higher} of {len(differ)} others score higher"
-    )
+    print(f"with it: {len(lines) - len(differ)} are argostranslate's; {higher} of {len(differ)} others score higher")
     for name, texts in (
         ("nmt", defaults),
         ("nmt, one search a line, case as it is", ours),

@@ -39,7 +39,7 @@ SHAPES: list[dict[str, Any]] = [
 
 def options(beam: int = 4, alpha: float = 0.6, extra_length: int = 50, **more: Any) -> SearchOptions:
     """Return resolved options of segments."""
-    return SearchOptions(beam, alpha, extra_length, True, **{"copy_wordless": True, **more})
+    return SearchOptions(beam, alpha, extra_length, True, **{"copy_wordless": True, "penalty_offset": 5, **more})
 
 
 def model_of(

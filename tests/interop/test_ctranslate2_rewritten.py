@@ -290,7 +290,8 @@ def test_a_target_prefix_is_hidden_on_the_target_side(theirs: Path, tmp_path: Pa
     source = Tokenizer(out / "tokenizer.model")
     for side, text in ((source, tokens[9].replace("\u2581", "")), (source.target, "")):
         assert side.decode([[side.tokens([*range(len(tokens) + 1)]).index(prefix)]]) == [text]
-    assert load_model(out).config.decoding.alpha == 0.24
+    decoding = load_model(out).config.decoding
+    assert (decoding.beam, decoding.alpha, decoding.penalty_offset) == (4, 0.2, 0)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ Training: steps=100000 max_hours=None weights=[] temperature=1 stages=[] augment
   validate_every=1000 validate_bleu=500 checkpoint_every=1500 keep_checkpoints=5 patience=None teacher=None
   init_from=None
 Averaging: last=5 best=False with_start=[]
-Decoding: beam=4 alpha=0.6 extra_length=50 split=True copy_wordless=True case=auto spelling=auto target_prefix=
+Decoding: beam=4 alpha=0.6 penalty_offset=5 extra_length=50 split=True copy_wordless=True case=auto spelling=auto
+target_prefix=
 Expect: pairs=[] parameters=None dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu=[] paper_bleu=None paper_f1=None
   paper_dev_bleu=None source=None"""
 

@@ -97,7 +97,7 @@ def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tup
         ]
         every = sorted(every, key=lambda c: -c[0])[: 2 * how.beam]
         finished += [
-            (total / float(length_penalty(position + 1, how.alpha)), ids)
+            (total / float(length_penalty(position + 1, how)), ids)
             for total, ids, token in every[: how.beam]
             if token == EOS
         ]
@@ -107,7 +107,7 @@ def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tup
         longest = min(position + 2 + 10 * how.alpha, limit)
         finished = sorted(finished, key=lambda f: -f[0])[: how.n_best]
         full = len(finished) == how.n_best
-        if full and alive and alive[0][0] / length_penalty(longest, how.alpha) <= finished[-1][0]:
+        if full and alive and alive[0][0] / length_penalty(longest, how) <= finished[-1][0]:
             break
     return finished, position + 1
 
@@ -122,9 +122,11 @@ def test_full_width_beam_search_is_brute_force() -> None:
     for seed in range(40):
         model = model_of(seed, vocabulary=5)
         source = sources_of(1, seed, vocabulary=5, longest=3)[0]
-        how = options(beam=128, alpha=0.6 + seed % 3, extra_length=length - len(source), n_best=best)
+        penalty = {"alpha": 0.6 + seed % 3, "penalty_offset": (5.0, 0.0)[seed % 2]}
+        how = options(beam=128, **penalty, extra_length=length - len(source), n_best=best)
         forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
-        scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
+        base, offset = how.penalty_offset + 1, how.penalty_offset
+        scores = [math.fsum(values) / ((offset + len(values)) / base) ** how.alpha for values in forced]
         ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
         for engine, tolerance in SEARCHES:
             (hypotheses,) = searched([model], [source], how, engine=engine)

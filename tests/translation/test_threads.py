@@ -211,10 +211,10 @@ def test_an_error_while_joining_belongs_to_its_text(model: Path, monkeypatch: py
     """Its first error is raised; other texts have their translations."""
     join = assembler.join
 
-    def failing(tokenizer: Any, parts: Any, alpha: float) -> Any:
-        if alpha == 1:
+    def failing(tokenizer: Any, parts: Any, options: Any) -> Any:
+        if options.alpha == 1:
             raise KeyError("alpha")
-        return join(tokenizer, parts, alpha)
+        return join(tokenizer, parts, options)
 
     monkeypatch.setattr(assembler, "join", failing)
     with Translator(model, workers=1) as translator:
