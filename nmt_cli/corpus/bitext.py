@@ -22,7 +22,7 @@ SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
     ".parquet": "parquet", ".zip": "opus",
 }  # fmt: skip
-MOST_BYTES = 1 << 26  # maximum size of a chunk of several pieces
+MOST_BYTES = 1 << 24  # maximum size of a chunk of several pieces
 TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
