@@ -208,7 +208,7 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
 
 
 class Stage(Section):  # later steps in which the parts of the text have other weights
-    from_step: int = Field(1, ge=1, description="first step with these weights")
+    from_step: int = Field(1, ge=1, description="steps before these weights apply: they begin in the next step")
     weights: list[Weight] = Field([], description="shares, as in training.weights")
 
 
