@@ -102,6 +102,8 @@ def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Pa
     with opened(path, hashes) as file:
         if file.peek(3)[:3] == codecs.BOM_UTF8:
             file.read(3)
+        if kind in TABLES:
+            readers.check_plain(file.peek(4), str(path))
         if kind == "tmx":
             yield bitext_xml.read_tmx(file, path, *languages)
         elif kind == "xliff":

@@ -92,9 +92,11 @@ def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
             try:
                 _csv_cells(_extending(row, lines))
             except csv.Error as error:
-                lines_read = f"{number + 1:,}" if len(row) == 1 else f"{number + 1:,} to {number + len(row):,}"
+                several = f"lines {number + 1:,} to {number + len(row):,}"
+                lines_read = several if len(row) > 1 else f"line {number + 1:,}"
+                reason = str(error).partition(" - do you")[0]  # a question about Python code
                 advice = "Is a quotation mark missing? Correct the first of these lines, or export the file again"
-                raise DataError(f"{path}, line {lines_read}: {error}. {advice}") from None
+                raise DataError(f"{path}, {lines_read}: {reason}. {advice}") from None
             size = sum(map(len, row))
         number += len(row)
         yield number, 1, size, row
@@ -182,7 +184,7 @@ def _batches(path: Path, columns: Columns) -> Iterator[Piece]:
     except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = " ".join(str(error).split())[:100]
+        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")[:100]
         raise DataError(f"{path} cannot be read as parquet: {reason}. Check the file and its columns") from None
 
 

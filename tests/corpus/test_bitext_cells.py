@@ -169,8 +169,12 @@ def test_files_that_are_missing_or_packed_twice(tmp_path: Path, name: str) -> No
 
 
 def test_an_error_of_csv_names_the_line_with_the_quotation_mark(tmp_path: Path) -> None:
-    for data, line in ((b'a,A\n"b\nb",B\n"c\nc', "4 to 5"), (b'a,A\n"b\nb",B\n"c', "4"), (b'"c\n\n\n', "1 to 3")):
-        with pytest.raises(DataError, match=rf"a\.csv, line {line}: unexpected end of data\. Is a quotation mark"):
+    for data, line in (
+        (b'a,A\n"b\nb",B\n"c\nc', "lines 4 to 5"),
+        (b'a,A\n"b\nb",B\n"c', "line 4"),
+        (b'"c\n\n\n', "lines 1 to 3"),
+    ):
+        with pytest.raises(DataError, match=rf"a\.csv, {line}: unexpected end of data\. Is a quotation mark"):
             bitext_rows(tmp_path / "a.csv", data)
 
 
@@ -203,6 +207,19 @@ def test_too_little_memory_is_not_a_damaged_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("pyarrow.parquet.ParquetFile", fail)
     with pytest.raises(StorageError, match=r"^there is too little memory to read \S+/a\.parquet\. "):
         bitext_rows(tmp_path / "a.parquet", b"data")
+
+
+def test_messages_have_no_advice_for_programmers(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 1: new-line character seen in unquoted field\. Is a quotation mark"):
+        bitext_rows(tmp_path / "a.csv", b"a\rb,A\n")
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as parquet: [^.]+\. Check the file and its c"):
+        bitext_rows(tmp_path / "a.parquet", b"not parquet at all")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+def test_a_table_in_utf16_is_named_as_such(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=rf"/{name} is not plain text, it looks like UTF-16 or UTF-32\. "):
+        bitext_rows(tmp_path / name, "a\tA\n".encode("utf-16"))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.zip"])
