@@ -7,7 +7,7 @@ import sys
 
 from nmt_cli import TYPE_CHECKING
 from nmt_cli.system import signals
-from nmt_cli.system.errors import BROKEN_PIPE, INTERRUPTED, NmtError, from_os_error, printable
+from nmt_cli.system.errors import BROKEN_PIPE, INTERRUPTED, NmtError, StorageError, from_os_error, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,6 +17,12 @@ def _command() -> int:
     from nmt_cli.commands import app as cli
 
     return cli.run()
+
+
+def _failure(error: NmtError | OSError | MemoryError) -> NmtError:
+    if isinstance(error, MemoryError):
+        return StorageError("there is too little memory. End other programs, or use a larger machine")
+    return from_os_error(error) if isinstance(error, OSError) else error
 
 
 def _exit_code(work: "Callable[[], int | None]") -> int:
@@ -33,13 +39,13 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
     except Exception as error:
         if code := signals.received():  # a library turned the signal's exception into another error
             return code
-        if not isinstance(error, NmtError | OSError):
+        if not isinstance(error, NmtError | OSError | MemoryError):
             raise
         if os.environ.get("NMT_DEBUG"):
             import traceback
 
             traceback.print_exc()
-        failure = from_os_error(error) if isinstance(error, OSError) else error
+        failure = _failure(error)
         command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
         if sys.stderr is not None:
             print(f"{printable(f'nmt {command}'.rstrip())}: error: {printable(failure, 600)}", file=sys.stderr)

@@ -22,7 +22,7 @@ SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
     ".parquet": "parquet", ".zip": "opus",
 }  # fmt: skip
-MOST_BYTES = 1 << 26  # maximum size of a chunk of several pieces
+MOST_BYTES = 1 << 24  # maximum size of a chunk of several pieces
 TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
@@ -102,6 +102,8 @@ def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Pa
     with opened(path, hashes) as file:
         if file.peek(3)[:3] == codecs.BOM_UTF8:
             file.read(3)
+        if kind in TABLES:
+            readers.check_plain(file.peek(4), str(path))
         if kind == "tmx":
             yield bitext_xml.read_tmx(file, path, *languages)
         elif kind == "xliff":

@@ -17,10 +17,13 @@ from typing import Any
 
 from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.errors import DataError, StorageError
 
-ROWS = 40  # parquet rows read at once; few, because rows that compress well may be large in memory
+MOST_ROWS = 40  # maximum parquet rows read at once
+MOST_BATCH_BYTES = 1 << 26  # estimated maximum size of these rows; a row that compresses well is large in memory
+MOST_PIECE_BYTES = 1 << 22
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # maximum characters of a CSV field
+TOO_LONG = ...  # replaces a parquet cell of more than MAX_LINE_BYTES; remains itself if pickled
 _FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
 _WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")  # matches a line that csv.reader reads as a row
 
@@ -89,9 +92,11 @@ def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
             try:
                 _csv_cells(_extending(row, lines))
             except csv.Error as error:
-                lines_read = f"{number + 1:,}" if len(row) == 1 else f"{number + 1:,} to {number + len(row):,}"
+                several = f"lines {number + 1:,} to {number + len(row):,}"
+                lines_read = several if len(row) > 1 else f"line {number + 1:,}"
+                reason = str(error).partition(" - do you")[0]  # a question about Python code
                 advice = "Is a quotation mark missing? Correct the first of these lines, or export the file again"
-                raise DataError(f"{path}, line {lines_read}: {error}. {advice}") from None
+                raise DataError(f"{path}, {lines_read}: {reason}. {advice}") from None
             size = sum(map(len, row))
         number += len(row)
         yield number, 1, size, row
@@ -141,8 +146,11 @@ def _parse_json(path: Path, columns: Columns, number: int, line: bytes | None) -
 
 def _row(path: Path, columns: Columns, number: int, cells: Sequence[Any]) -> Row:
     score = _number(cells[2], path, number) if columns.score else None
-    src, tgt = (_text(cell, name, path, number) for cell, name in zip(cells[:2], columns.names, strict=False))
-    return _line(src), _line(tgt), score
+    src, tgt = (
+        None if cell is TOO_LONG else _line(_text(cell, name, path, number))
+        for cell, name in zip(cells[:2], columns.names, strict=False)
+    )
+    return src, tgt, score
 
 
 def read_parquet(path: Path, columns: Columns) -> RawRows:
@@ -157,26 +165,60 @@ def _parse_batch(path: Path, columns: Columns, first: int, batch: list[list[Any]
 
 def _batches(path: Path, columns: Columns) -> Iterator[Piece]:
     import pyarrow
-    from pyarrow import compute, parquet
+    from pyarrow import parquet
 
     first = 1
     try:
         file = parquet.ParquetFile(path)
         tops = [name.partition(".")[0] for name in columns.names]
-        for batch in file.iter_batches(ROWS, columns=tops, use_threads=False):
-            sides = list[list[Any]]()
-            for name in columns.names:
-                column: Any = batch
-                for part in name.split("."):
-                    column = column.column(part) if column is batch else compute.struct_field(column, part)
-                sides.append(column.to_pylist())
-            yield first, len(batch), batch.nbytes, sides
-            first += len(batch)
+        for group in range(file.num_row_groups):
+            rows = _rows_at_once(file.metadata.row_group(group), tops)
+            for batch in file.iter_batches(rows, row_groups=[group], columns=tops, use_threads=False):
+                count = max(1, MOST_PIECE_BYTES * len(batch) // max(batch.nbytes, 1))
+                for start in range(0, len(batch), count):
+                    piece = batch.slice(start, count)
+                    yield first, len(piece), piece.nbytes, [_cells_of(piece, name) for name in columns.names]
+                    first += len(piece)
+    except MemoryError:
+        raise StorageError(f"there is too little memory to read {path}. Write it with smaller row groups") from None
     except (pyarrow.ArrowException, OSError, KeyError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = " ".join(str(error).split())[:100]
+        reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")[:100]
         raise DataError(f"{path} cannot be read as parquet: {reason}. Check the file and its columns") from None
+
+
+def _rows_at_once(group: Any, tops: list[str]) -> int:
+    """Return how many rows of a row group to read at once.
+
+    A row may have the average size of its group, or repeat the longest entry of a dictionary, perhaps the only one.
+    """
+    row_bytes = 0.0
+    for column in map(group.column, range(group.num_columns)):
+        if column.path_in_schema.partition(".")[0] in tops:
+            dictionary = column.data_page_offset - (column.dictionary_page_offset or column.data_page_offset)
+            share = max(dictionary / max(column.total_compressed_size, 1), 1 / max(group.num_rows, 1))
+            row_bytes += column.total_uncompressed_size * share
+    return max(1, min(MOST_ROWS, int(MOST_BATCH_BYTES / max(row_bytes, 1))))
+
+
+def _cells_of(batch: Any, name: str) -> list[Any]:
+    """Return the cells of a column. Cells of more than MAX_LINE_BYTES are TOO_LONG."""
+    import pyarrow
+    from pyarrow import compute
+
+    column = batch
+    for part in name.split("."):
+        column = column.column(part) if column is batch else compute.struct_field(column, part)
+    try:
+        sizes = compute.binary_length(column).to_pylist()
+    except pyarrow.ArrowNotImplementedError:  # a column of another type, such as numbers
+        return list(column.to_pylist())
+    if max(filter(None, sizes), default=0) <= MAX_LINE_BYTES:
+        return list(column.to_pylist())
+    return [
+        TOO_LONG if size and size > MAX_LINE_BYTES else cell.as_py() for size, cell in zip(sizes, column, strict=True)
+    ]
 
 
 def read_opus(path: Path, src: str, tgt: str) -> RawRows:

@@ -20,6 +20,7 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 
 PIECE = 1 << 18  # bytes parsed at once
+MOST_MARKUP_BYTES = 1 << 22  # maximum size of a tag or comment. For each piece, expat reads an open tag from its start
 MOST_DEPTH = 100  # maximum depth of nested elements
 MOST_SEGMENTS = 100_000  # maximum segments of a unit
 MOST_LANGUAGES = 10  # maximum language codes in a warning
@@ -62,9 +63,13 @@ def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator
     parser.EndElementHandler = handler.end
     parser.CharacterDataHandler = handler.characters
     parser.EntityDeclHandler = handler.refuse_entity
+    size = 0
     try:
         for piece in _pieces(file):
             parser.Parse(piece)
+            size += len(piece)
+            if size - max(parser.CurrentByteIndex, 0) > MOST_MARKUP_BYTES:
+                raise _Refused(f"a tag or comment has more than {MOST_MARKUP_BYTES:,} bytes. Export the file again")
             yield from handler.units
             handler.units.clear()
         parser.Parse(b"", True)

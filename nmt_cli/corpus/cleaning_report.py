@@ -1,10 +1,14 @@
 """Report which pairs were dropped, in tables, in cleaning.json and in warnings."""
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
+from nmt_cli.corpus.bitext import SUFFIXES
 from nmt_cli.corpus.cleaning import DROPPED, NOT_UTF8, TURNED, CleaningStats
+from nmt_cli.corpus.opening import opened, uncompressed_name
 from nmt_cli.corpus.raw_text import RawText
+from nmt_cli.corpus.readers import lines_of
 from nmt_cli.system import console
 from nmt_cli.system.errors import DataError
 
@@ -49,14 +53,28 @@ def warn(stats: CleaningStats, text: RawText, parts: list[str], strict: bool) ->
     """
     warnings = stats.warnings() + stats.swapped_sides(parts)
     if stats.dropped[NOT_UTF8] * 100 > stats.read:
-        name = text.splits["train"].name[:150]
-        found = f"{name} is {warnings[0]} ({stats.read:,} pairs in all)"
+        found = f"{_name_not_utf8(text)} is {warnings[0]} ({console.counted(stats.read, 'pair')} in all)"
         raise DataError(f"{found}. Is it Latin-1 or binary? Convert it to UTF-8")
     if strict and warnings:
         raise DataError(f"{warnings[0]}. Correct the files, or run without --strict")
     for warning in warnings:
         console.warn(warning)
     return warnings
+
+
+def _name_not_utf8(text: RawText) -> str:
+    """Return the first training file that is not UTF-8, or the names of all if none is found."""
+    names = text.splits["train"].name
+    for file in text.files:
+        kind = SUFFIXES.get(Path(uncompressed_name(file)).suffix.lower(), "text")
+        if str(file) in names and kind in ("text", "tsv", "csv", "jsonl"):
+            try:
+                with opened(file, {}) as lines:
+                    for line in lines_of(lines):
+                        (line or b"").decode()
+            except UnicodeDecodeError:
+                return str(file)[:150]
+    return names[:150]
 
 
 def remaining_pairs(stats: CleaningStats, text: RawText) -> int:

@@ -7,12 +7,13 @@ import hashlib
 import io
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from nmt_cli.system.errors import DataError, MissingError
 
+BLOCK_BYTES = 1 << 16  # compressed bytes per read call
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -32,6 +33,34 @@ class _HashedFile(io.FileIO):
         content = super().readall()
         self.sha256.update(content)
         return content
+
+
+class _Streams(io.RawIOBase):
+    """Decompresses one stream after another. Refuses other data behind a stream, which bz2 and lzma ignore."""
+
+    def __init__(self, packed: Any, decompressor: Callable[[], Any]) -> None:
+        self.packed = packed
+        self.new = decompressor
+        self.stream = decompressor()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            packed = b""
+            if self.stream.eof:
+                packed = self.stream.unused_data.lstrip(b"\0")
+                while not packed:
+                    if not (block := self.packed.read(BLOCK_BYTES)):
+                        return 0
+                    packed = block.lstrip(b"\0")  # zeros may fill up a file
+                self.stream = self.new()
+            elif self.stream.needs_input and not (packed := self.packed.read(BLOCK_BYTES)):
+                raise EOFError("the end of the last stream is missing")
+            if data := self.stream.decompress(packed, len(buffer)):
+                buffer[: len(data)] = data
+                return len(data)
 
 
 def uncompressed_name(path: Path) -> str:
@@ -76,9 +105,9 @@ def _decompressed(packed: Any, suffix: str) -> Any:
     if suffix == ".gz":
         return io.BufferedReader(gzip.GzipFile(fileobj=packed))
     if suffix == ".bz2":
-        return io.BufferedReader(bz2.BZ2File(packed))
+        return io.BufferedReader(_Streams(packed, bz2.BZ2Decompressor))
     if suffix == ".xz":
-        return io.BufferedReader(lzma.LZMAFile(packed))
+        return io.BufferedReader(_Streams(packed, lzma.LZMADecompressor))
     if suffix == ".zst":
         import pyarrow
 

@@ -27,7 +27,7 @@ from nmt_cli.corpus import (
 )
 from nmt_cli.corpus import held_out as held_out_sets
 from nmt_cli.corpus.held_out import HeldOut, HeldOutPair
-from nmt_cli.corpus.raw_text import RawText, checked_chunks
+from nmt_cli.corpus.raw_text import RawText, checked_chunks, first_pairs
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.recipe import loading, schema
 from nmt_cli.recipe.section import TRAINED
@@ -355,12 +355,6 @@ def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldO
 
 
 def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
-    """Yield the first `limit` training pairs, or all of them. If all were read, check their number at the end."""
-    rows = 0
-    for chunk in checked_chunks(text, "train"):
-        if limit and rows + len(chunk.src) >= limit:
-            rest = limit - rows
-            yield chunk._replace(src=chunk.src[:rest], tgt=chunk.tgt[:rest], scores=chunk.scores[:rest])
-            return
-        yield chunk
-        rows += len(chunk.src)
+    """Return the first `limit` training pairs, or all of them. If all were read, check their number at the end."""
+    chunks = checked_chunks(text, "train")
+    return first_pairs(chunks, limit) if limit else chunks

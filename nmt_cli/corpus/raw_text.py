@@ -52,6 +52,22 @@ def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows
         warn(f"{message}. The text is an excerpt or another edition, so results will differ")
 
 
+def text_bytes(files: Iterable[Path]) -> int:
+    """Estimate the size of the text in files."""
+    packed = (".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet")  # the text in them is about three times as large
+    return sum(file.stat().st_size * (3 if file.suffix in packed else 1) for file in files)
+
+
+def first_pairs(chunks: Iterable[Chunk], count: int) -> Iterator[Chunk]:
+    """Yield the first `count` pairs, or all of them if there are fewer. Read no further."""
+    for chunk in chunks:
+        if len(chunk.src) >= count:
+            yield chunk._replace(src=chunk.src[:count], tgt=chunk.tgt[:count], scores=chunk.scores[:count])
+            return
+        yield chunk
+        count -= len(chunk.src)
+
+
 class Source(ABC):
     """A source of raw text for one corpus section, perhaps from a local mirror instead of the network."""
 
@@ -94,9 +110,7 @@ class Source(ABC):
             return self.published_size()
         if not all(file.is_file() for file in files):
             return Size(0, None, self.corpus.rows)
-        packed = (".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet")  # the text in them is about three times as large
-        text_bytes = sum(file.stat().st_size * (3 if file.suffix in packed else 1) for file in files)
-        return Size(0, text_bytes, self.corpus.rows)
+        return Size(0, text_bytes(files), self.corpus.rows)
 
     def count_pairs(self) -> int | None:
         """Return the number of training pairs in local files, or None if there are no files or counting takes minutes.

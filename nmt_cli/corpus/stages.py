@@ -130,10 +130,12 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Do the same as `calls`, but in this process if there are few jobs or only one worker."""
         stream = iter(jobs)
-        first = list(itertools.islice(stream, SERIAL_JOBS))
-        if self.workers == 1 or len(first) < SERIAL_JOBS:
-            return map(function, itertools.chain(first, stream))
-        return self.calls(function, itertools.chain(first, stream))
+        first = deque(itertools.islice(stream, SERIAL_JOBS))
+        count = len(first)
+        all_jobs = itertools.chain((first.popleft() for _ in range(count)), stream)  # keeps no finished job
+        if self.workers == 1 or count < SERIAL_JOBS:
+            return map(function, all_jobs)
+        return self.calls(function, all_jobs)
 
 
 def clean(

@@ -33,6 +33,7 @@ _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
 # Invisible characters that allow or forbid a line break, except U+200B in scripts without spaces.
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
+MOST_TRAINED_BYTES = 1 << 16  # longer lines are not used to train a tokenizer
 MOST_MARKS = 30  # combining marks in a row; no language uses more (UAX 15, Stream-Safe Text Format)
 _MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches symbols and punctuation
 
@@ -120,7 +121,7 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
             bos_id=-1,
             user_defined_symbols=[f"\u2581{tag}" for tag in dict.fromkeys(tags)],
             num_threads=1,  # stored in the model, so another number changes its bytes
-            max_sentence_length=65536,
+            max_sentence_length=MOST_TRAINED_BYTES,
             minloglevel=2,
         )
     except RuntimeError as error:
@@ -130,6 +131,10 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
         elif "required_chars" in fix:
             advice = "Raise corpus.tokenizer.vocabulary_size. For Chinese, Japanese or Korean, use code zh, ja or ko"
             fix = f"the text has more different characters. {advice}"
+        elif "sentences_.empty()" in fix:
+            fix = f"the text has no line of at most {MOST_TRAINED_BYTES:,} bytes"
+        else:
+            fix = re.sub(r"^\w+: \S+\(\d+\) \[.*?\] ?", "", fix) or "SentencePiece refuses the text"
         raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:200]}") from None
     return model.getvalue()
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from nmt_cli.corpus import bitext
 from nmt_cli.corpus.catalog import Size
 from nmt_cli.corpus.cleaning import has_low_score
-from nmt_cli.corpus.raw_text import RawText, Source, Split, checked_chunks
+from nmt_cli.corpus.raw_text import RawText, Source, Split, checked_chunks, first_pairs, text_bytes
 from nmt_cli.corpus.readers import Chunk, FilePair, count_pairs, read_files
+from nmt_cli.corpus.size_estimate import BYTES_PER_PAIR
 from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe import schema
 from nmt_cli.system.console import say
@@ -92,6 +93,8 @@ class UserFilesSource(Source):
         if general:
             chunks = mixed(train, general, self.corpus.mix_share, text.hashes)
             text.splits["train"] = Split(name, chunks)
+        elif self.corpus.limit and len(train_parts(self.corpus)) > 1:
+            text.splits["train"] = Split(name, self._shared_limit(self.corpus.limit, text.hashes, named))
         else:
             chunks = split_chunks(self.corpus, "train", train, text.hashes, named)
             text.splits["train"] = Split(name, chunks, self.corpus.rows)
@@ -102,6 +105,34 @@ class UserFilesSource(Source):
             if split not in text.splits and (names := self._names(split)):
                 text.splits[split] = Split(", ".join(names), split_chunks(self.corpus, split, [], text.hashes, named))
         return text
+
+    def _shared_limit(self, limit: int, hashes: dict[Path, str], named: Mapping[int, RawText]) -> Iterator[Chunk]:
+        """Yield `limit` training pairs, from each part of the text in proportion to its size in bytes.
+
+        Each part gives at least one pair, if `limit` allows. What a part lacks is taken from later parts.
+        """
+        parts = train_parts(self.corpus)
+        sizes = list(map(self._text_bytes, parts))
+        for number, index in enumerate(parts):
+            if not limit:
+                return
+            share = round(limit * sizes[number] / sum(sizes[number:]))
+            share = max(1, min(share, limit - len(parts[number + 1 :])))
+            if index is None:
+                chunks = read_files(train_files(self.corpus), hashes)
+            else:
+                chunks = entry_chunks(self.corpus, index, hashes, named)
+            for chunk in first_pairs(chunks, share):
+                yield chunk
+                limit -= len(chunk.src)
+
+    def _text_bytes(self, index: int | None) -> int:
+        """Estimate the size of a part of the training text, as at least 1."""
+        if index is not None and index in self.named:
+            size = self.named[index].size()
+            return size.text_bytes or (size.pairs or 1) * BYTES_PER_PAIR
+        names = chain(*train_files(self.corpus)) if index is None else self.corpus.sources[index].files
+        return max(1, text_bytes(file for file in map(Path, names) if file.is_file()))
 
     def _names(self, split: str) -> list[str]:
         return [entry.name for entry in self.corpus.sources if entry.split == split]
@@ -170,6 +201,12 @@ def _prefixed(chunk: Chunk, corpus: schema.Corpus) -> Chunk:
 
 def train_files(corpus: schema.Corpus) -> list[FilePair]:
     return list(zip(corpus.train_src, corpus.train_tgt, strict=True))
+
+
+def train_parts(corpus: schema.Corpus) -> list[int | None]:
+    """Return the index in corpus.sources of each part of the training text. None stands for `train_src`."""
+    own = [None] if corpus.train_src else []
+    return [*own, *(index for index, entry in enumerate(corpus.sources) if entry.split == "train")]
 
 
 def general_files(corpus: schema.Corpus) -> list[FilePair]:

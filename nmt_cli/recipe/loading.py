@@ -12,16 +12,17 @@ from pydantic import ValidationError
 from nmt_cli import __version__
 from nmt_cli.recipe import files, limits, yaml_file
 from nmt_cli.recipe.named import NAMED_CORPORA
-from nmt_cli.recipe.schema import POLICIES, Corpus, Expect, Recipe
+from nmt_cli.recipe.schema import POLICIES, Corpus, Expect, Recipe, Training
 from nmt_cli.recipe.section import Policy
 from nmt_cli.recipe.text_source import Augment, TextSource
-from nmt_cli.system.console import warn
+from nmt_cli.system.console import counted, warn
 from nmt_cli.system.errors import DataError, MissingError, UsageError, meant
 
 MAX_COMPLAINTS = 5
 STEP_FIGURES = {"dev_steps", "dev_perplexity", "dev_bleu", "bleu"}  # settings of `expect` that depend on training.steps
 
 _ITEM = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^,]*))\s*(?:,|\Z)""")  # an item of a list
+_NESTED = re.compile(r"\[\s*[\[{]")  # the start of a list of lists or mappings
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
@@ -110,6 +111,27 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
     first_steps = [stage.from_step for stage in recipe.training.stages]
     if first_steps != sorted(set(first_steps)):
         yield "training.stages must be in ascending order of from_step"
+    if sources or corpus.synthetic:  # otherwise the recipe may be for a corpus that it does not describe
+        parts = len(corpus.parts)
+        for setting, weights in _given_weights(recipe.training):
+            if len(weights) not in (0, parts):
+                yield f"{setting} has {counted(len(weights), 'number')}, but the corpus has {counted(parts, 'part')}"
+
+
+def _given_weights(training: Training) -> list[tuple[str, list[float]]]:
+    """Return each list of weights with the name of its setting."""
+    stages = [(f"training.stages[{index}].weights", stage.weights) for index, stage in enumerate(training.stages)]
+    return [("training.weights", training.weights), *stages]
+
+
+def _warn_of_unused(training: Training, where: object) -> None:
+    """Warn of settings that have no effect."""
+    if training.temperature != 1 and all(weights for _, weights in _given_weights(training)):
+        warn(f"{where}: training.temperature has no effect beside weights. Remove one of them")
+    for index, stage in enumerate(training.stages):
+        if stage.from_step >= training.steps:
+            begins = f"training.stages[{index}] begins after step {stage.from_step:,}"
+            warn(f"{where}: {begins}, but the training has {counted(training.steps, 'step')}")
 
 
 def _wrong_source(entry: TextSource) -> Iterator[str]:
@@ -209,12 +231,20 @@ def _augment(corpus: Corpus) -> list[Augment]:
 
 
 def override(text: str) -> dict[str, Any]:
-    """Parse `key.key=value` into nested dicts. A value in brackets is a list, whose items may be in quotes."""
+    """Parse `key.key=value` into nested dicts. A value in brackets is a list, whose items may be in quotes.
+
+    A list of mappings or lists is parsed as YAML.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise UsageError(f"--set {text[:60]} is malformed. Write section.key=value")
-    items = (match[1] or match[2] or (match[3] or "").strip() for match in _ITEM.finditer(value[1:-1]))
-    change: Any = list(filter(None, items)) if value.startswith("[") else value
+    if _NESTED.match(value):
+        change: Any = yaml_file.parse_mapping(f"list: {value}".encode(), f"--set {key}")["list"]
+    elif value.startswith("["):
+        items = (match[1] or match[2] or (match[3] or "").strip() for match in _ITEM.finditer(value[1:-1]))
+        change = list(filter(None, items))
+    else:
+        change = value
     for part in reversed(key.strip().split(".")):
         change = {part: change}
     return {**change}
@@ -245,6 +275,7 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
     # `load_stored` does not check the name, because imported models have no directory under runs/.
     if recipe.name in (".", "..") or "/" in recipe.name:
         raise UsageError(f"{path}: name must be the name of a directory under runs/, not {recipe.name[:60]!r}")
+    _warn_of_unused(recipe.training, path)
     return recipe
 
 

@@ -89,7 +89,9 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
     real_pairs: bool = Field(True, description="also train on the real pairs if there are synthetic pairs")
     moses: bool = Field(False, description="normalize, tokenize and lowercase all text, as for older published figures")
     rows: int | None = Field(None, ge=1, description="required number of training pairs in the raw text")
-    limit: int | None = Field(None, ge=1, description="take only the first N training pairs")
+    limit: int | None = Field(
+        None, ge=1, description="take only the first N training pairs, shared among the sources by size"
+    )
     seed: Annotated[int, UNPUBLISHED] = Field(
         1, ge=0, lt=2**63, description="random seed of the sample that trains the tokenizer"
     )
@@ -206,7 +208,7 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
 
 
 class Stage(Section):  # later steps in which the parts of the text have other weights
-    from_step: int = Field(1, ge=1, description="first step with these weights")
+    from_step: int = Field(1, ge=1, description="steps before these weights apply: they begin in the next step")
     weights: list[Weight] = Field([], description="shares, as in training.weights")
 
 

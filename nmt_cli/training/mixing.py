@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from nmt_cli.corpus.store import BLOCK, Corpus, Lengths
 from nmt_cli.recipe import schema
+from nmt_cli.system.console import counted
 from nmt_cli.system.errors import UsageError
 
 Numbers = npt.NDArray[Any]  # sentence numbers, in uint32 or int64
@@ -47,20 +48,21 @@ class Mixing:
         self.stages = list[Stage]()
         epochs = 0
         for number, (first_step, weights) in enumerate(plan):
-            self.stages.append(Stage(first_step, epochs, self._shares(weights, training.temperature)))
+            setting = f"training.stages[{number - 1}].weights" if number else "training.weights"
+            self.stages.append(Stage(first_step, epochs, self._shares(weights, training.temperature, setting)))
             if number + 1 < len(plan):
                 epochs += -(-(plan[number + 1][0] - first_step) // steps_per_epoch)
 
-    def _shares(self, weights: Sequence[float], temperature: float) -> tuple[float, ...]:
+    def _shares(self, weights: Sequence[float], temperature: float, setting: str) -> tuple[float, ...]:
         if not weights and temperature == 1:
             return ()
         if weights and len(weights) != len(self.pairs):
-            known = f"the corpus has {len(self.pairs)} parts. Set one for each, in the order of the manifest"
-            raise UsageError(f"training.weights has {len(weights)} numbers, but {known}")
+            known = f"the corpus has {counted(len(self.pairs), 'part')}. Set one for each, in the order of the manifest"
+            raise UsageError(f"{setting} has {counted(len(weights), 'number')}, but {known}")
         amounts = np.array(weights) if weights else self.tokens ** (1 / temperature)
         amounts = np.where(self.tokens > 0, amounts, 0)
         if not amounts.sum():
-            raise UsageError("training.weights selects no text. Set a weight above 0 for a part of the corpus")
+            raise UsageError(f"{setting} selects no text. Set a weight above 0 for a part of the corpus")
         return tuple(float(amount) for amount in amounts / amounts.sum())
 
     def locate(self, step: int) -> tuple[int, int]:

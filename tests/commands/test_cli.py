@@ -115,6 +115,7 @@ def test_each_way_to_end_has_its_exit_code() -> None:
     ends = {130: KeyboardInterrupt(), 141: BrokenPipeError(), 143: SystemExit(143)}
     ends |= {75: errors.BusyError("busy"), 74: OSError(28, "No space"), 1: SystemExit("said"), 0: SystemExit(None)}
     ends |= {7: SystemExit(7)}
+    assert __main__._exit_code(Mock(side_effect=MemoryError)) == 74
     assert [__main__._exit_code(Mock(side_effect=end)) for end in ends.values()] == [*ends]
     assert [__main__._exit_code(Mock(return_value=code)) for code in (None, 0, 3)] == [0, 0, 3]
     with pytest.raises(LookupError):

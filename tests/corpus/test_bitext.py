@@ -312,7 +312,7 @@ def test_many_long_rows_in_few_bytes_take_bounded_memory(tmp_path: Path) -> None
         assert (tmp_path / name).stat().st_size < 3 << 20
         sizes = [len(chunk.src) for chunk in bitext.read_source(section(tmp_path / name), 0, {})]
         assert sum(sizes) == rows
-        assert max(sizes) < 70
+        assert max(sizes) < 20
 
 
 def decoded(out: Path) -> list[tuple[str, str]]:

@@ -4,13 +4,14 @@ import errno
 import io
 import zipfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from texts import bitext_rows, bitext_section
 
 from nmt_cli.corpus import bitext, bitext_tables, opening, readers
 from nmt_cli.recipe import loading
-from nmt_cli.system.errors import DataError, MissingError, UsageError
+from nmt_cli.system.errors import DataError, MissingError, StorageError, UsageError
 
 SCORED = {"columns": ["1", "2"], "score": "3"}
 
@@ -168,9 +169,57 @@ def test_files_that_are_missing_or_packed_twice(tmp_path: Path, name: str) -> No
 
 
 def test_an_error_of_csv_names_the_line_with_the_quotation_mark(tmp_path: Path) -> None:
-    for data, line in ((b'a,A\n"b\nb",B\n"c\nc', "4 to 5"), (b'a,A\n"b\nb",B\n"c', "4"), (b'"c\n\n\n', "1 to 3")):
-        with pytest.raises(DataError, match=rf"a\.csv, line {line}: unexpected end of data\. Is a quotation mark"):
+    for data, line in (
+        (b'a,A\n"b\nb",B\n"c\nc', "lines 4 to 5"),
+        (b'a,A\n"b\nb",B\n"c', "line 4"),
+        (b'"c\n\n\n', "lines 1 to 3"),
+    ):
+        with pytest.raises(DataError, match=rf"a\.csv, {line}: unexpected end of data\. Is a quotation mark"):
             bitext_rows(tmp_path / "a.csv", data)
+
+
+def test_few_long_rows_of_parquet_are_read_at_once(tmp_path: Path) -> None:
+    """A dictionary holds a cell of 10 MB once, which takes 10 MB for each row that is read."""
+    import pyarrow
+    from pyarrow import parquet
+
+    line, short = "x" * 10_000_000, "y" * bitext_tables.MAX_LINE_BYTES
+    rows = [{"en": line, "de": None}] * 40 + [{"en": short, "de": short + "y"}, {"en": "a", "de": "b"}]
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table({"translation": pyarrow.array(rows)}), buffer)
+    before = pyarrow.total_allocated_bytes()
+    peaks = []
+    path = tmp_path / "a.parquet"
+    path.write_bytes(buffer.getvalue())
+    columns = bitext_tables.Columns("translation.en", "translation.de")
+    for *_, sides in bitext_tables.read_parquet(path, columns).pieces:
+        peaks.append(pyarrow.total_allocated_bytes() - before)
+        assert sum(len(cell or "") for side in sides for cell in side if cell is not ...) < 2**21
+    assert max(peaks) < 150_000_000
+    found = bitext_rows(path, buffer.getvalue(), columns=["translation.en", "translation.de"])
+    assert found == [(None, b"", None)] * 40 + [(short.encode(), None, None), (b"a", b"b", None)]
+
+
+def test_too_little_memory_is_not_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow
+
+    fail = Mock(side_effect=pyarrow.ArrowMemoryError("malloc of size 99 failed"))
+    monkeypatch.setattr("pyarrow.parquet.ParquetFile", fail)
+    with pytest.raises(StorageError, match=r"^there is too little memory to read \S+/a\.parquet\. "):
+        bitext_rows(tmp_path / "a.parquet", b"data")
+
+
+def test_messages_have_no_advice_for_programmers(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"line 1: new-line character seen in unquoted field\. Is a quotation mark"):
+        bitext_rows(tmp_path / "a.csv", b"a\rb,A\n")
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as parquet: [^.]+\. Check the file and its c"):
+        bitext_rows(tmp_path / "a.parquet", b"not parquet at all")
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl"])
+def test_a_table_in_utf16_is_named_as_such(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=rf"/{name} is not plain text, it looks like UTF-16 or UTF-32\. "):
+        bitext_rows(tmp_path / name, "a\tA\n".encode("utf-16"))
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.zip"])

@@ -1,11 +1,14 @@
 """Units of TMX and XLIFF: inline codes, finished states, proposals, sizes."""
 
+import gzip
+import time
 from pathlib import Path
 
 import pytest
 from texts import bitext_rows
 
 from nmt_cli.corpus import bitext_xml
+from nmt_cli.system.errors import DataError
 
 FINAL, TRANSLATED = ' state="final"', ' state="translated"'
 TMX_UNIT = '<tu><tuv xml:lang="en"><seg>{}</seg></tuv><tuv xml:lang="de"><seg>{}</seg></tuv></tu>'
@@ -48,6 +51,24 @@ def test_files_are_read_in_pieces_whatever_their_boundaries(tmp_path: Path, monk
     for piece in (1, 50, 1000):
         monkeypatch.setattr(bitext_xml, "PIECE", piece)
         assert tmx(tmp_path, *units) == [(src.encode(), tgt.encode()) for src, tgt in units]
+
+
+@pytest.mark.parametrize("name", ["a.tmx", "a.xlf"])
+@pytest.mark.parametrize("markup", ['<x y="{}"/>', "<!--{}-->", "<?x {}?>", "<{}/>"])
+def test_a_tag_or_comment_over_the_limit_is_refused(tmp_path: Path, name: str, markup: str) -> None:
+    limit, root = bitext_xml.MOST_MARKUP_BYTES, "tmx" if name == "a.tmx" else "xliff"
+    text = f"<{root}>\n<hi>{'x' * 2 * limit}</hi>{markup}</{root}>"  # text may be longer
+    assert bitext_rows(tmp_path / name, text.format("x" * (limit - bitext_xml.PIECE)).encode()) == []
+    with pytest.raises(DataError, match=rf"{name}, line 2: a tag or comment has more than 4,194,304 bytes\. "):
+        bitext_rows(tmp_path / name, text.format("x" * (limit + bitext_xml.PIECE)).encode())
+
+
+def test_garbage_in_place_of_xml_ends_at_the_limit(tmp_path: Path) -> None:
+    data = gzip.compress(b"x" * 100_000_000, 1)
+    started = time.perf_counter()
+    with pytest.raises(DataError, match=r"a.tmx.gz, line 1: a tag or comment has more than 4,194,304 bytes\. "):
+        bitext_rows(tmp_path / "a.tmx.gz", data)
+    assert time.perf_counter() - started < 2
 
 
 def test_a_unit_has_a_bounded_number_of_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

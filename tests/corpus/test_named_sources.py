@@ -124,7 +124,8 @@ def test_pairs_of_a_corpus_named_twice_are_no_duplicates(tmp_path: Path) -> None
     assert corpus.parts == [100, 900, 1000]
     limited = bitext_section(*entries, **NUMBER_OF_TOKENS, limit=300)
     corpus = store.open_corpus(texts.run(limited, tmp_path / "limited", mirror=mirror))
-    assert corpus.parts == [100, 150, 0], "the first 200 rows have 50 of the 100 pairs"
+    assert all(corpus.parts), "the limit is shared"
+    assert 280 < sum(corpus.parts) <= 300, "a few of the first pairs are in both"
     assert len(corpus.lines("dev")[0]) == 100
 
 
@@ -186,8 +187,8 @@ def test_statistics_show_each_source(tmp_path: Path, capsys: pytest.CaptureFixtu
     entries: list[dict[str, Any]] = [own_file(tmp_path), {"corpus": "toy-en-de"}]
     filter_stats.show(bitext_section(*entries, limit=500), tmp_path / "out", PrepareOptions(workers=1))
     shown = capsys.readouterr().out
-    assert "own.tsv: 100 pairs read" in shown
-    assert "toy-en-de: 400 pairs read" in shown
+    assert "own.tsv: 2 pairs read" in shown
+    assert "toy-en-de: 498 pairs read" in shown
 
 
 def test_a_dry_run_needs_no_network(tmp_path: Path, mirror: Path) -> None:

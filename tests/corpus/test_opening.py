@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from nmt_cli.corpus import opening
 from nmt_cli.corpus.opening import COMPRESSIONS, compressing, opened
+from nmt_cli.system.errors import DataError
 
 
 @pytest.mark.parametrize(
@@ -55,3 +57,26 @@ def test_an_error_of_the_disk_is_not_a_corrupt_file(tmp_path: Path, suffix: str)
     (tmp_path / f"text{suffix}").write_bytes(b"")
     with pytest.raises(OSError, match="Input/output error"), opened(tmp_path / f"text{suffix}", {}):
         raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
+def test_garbage_behind_a_stream_is_refused(
+    tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = random.Random(1).randbytes(200_000)
+    path = tmp_path / f"a{suffix}"
+
+    def content(packed: bytes) -> bytes:
+        path.write_bytes(packed)
+        with opened(path, {}) as file:
+            return file.read()
+
+    for block in (1 << 16, 97):
+        monkeypatch.setattr(opening, "BLOCK_BYTES", block)
+        assert content(compress(data) + compress(b"") + compress(b"more") + b"\0" * 1000) == data + b"more"
+        for wrong in (compress(data) + b"garbage" * 8, compress(data)[:-9], b"", b"garbage" * 8):
+            if wrong or suffix != ".gz":  # GzipFile takes an empty file for empty text
+                with pytest.raises(DataError, match=rf"a\{suffix} is truncated or corrupt: "):
+                    content(wrong)

@@ -1,5 +1,6 @@
 """Several entries of corpus.sources, several files of an entry, and the corpus section that a command line selects."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import texts
 from texts import bitext_section
 
 from nmt_cli.corpus import bitext, store
+from nmt_cli.corpus.prepare import training_chunks
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.sources import choose, source_of
 from nmt_cli.corpus.tokenizer import Tokenizer
@@ -79,6 +81,28 @@ def test_each_set_has_the_entries_of_its_own_after_its_files(tmp_path: Path) -> 
         files["a.tsv"],
     ]
     assert {str(path) for path in text.files} == {files[name] for name in files if name != "none"}
+
+
+def test_a_limit_is_shared_among_the_sources_by_size(tmp_path: Path) -> None:
+    def entry(name: str, count: int) -> dict[str, Any]:
+        texts.write(tmp_path / f"{name}.tsv", [f"{name}{i:05}\t{name}{i:05}" for i in range(count)])
+        return {"files": [str(tmp_path / f"{name}.tsv")]}
+
+    def taken(limit: int | None, *entries: dict[str, Any]) -> dict[str, int]:
+        text = source_of(bitext_section(*entries, limit=limit)).open(Path(), Path())
+        chunks = list(training_chunks(text, limit))
+        lines = [(line or b"").decode() for chunk in chunks for line in chunk.src]
+        counts = Counter(line[0] for line in lines)
+        assert lines == [f"{name}{i:05}" for name, count in counts.items() for i in range(count)], "the first of each"
+        return counts
+
+    a, b, c, empty = entry("a", 6000), entry("b", 3000), entry("c", 3), entry("e", 0)
+    assert taken(900, a, b) == {"a": 600, "b": 300}
+    assert taken(900, empty, c, a) == {"c": 1, "a": 899}
+    assert taken(4, a, b, c) == {"a": 2, "b": 1, "c": 1}
+    assert taken(2, a, b, c) == {"a": 1, "b": 1}
+    assert taken(10, a) == {"a": 10}
+    assert taken(99_999, b, c) == taken(None, b, c) == {"b": 3000, "c": 3}
 
 
 def test_lines_of_held_out_files_begin_with_the_language(tmp_path: Path) -> None:

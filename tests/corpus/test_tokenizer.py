@@ -128,3 +128,9 @@ def test_the_prefix_of_translations_is_a_token_of_the_vocabulary(file: Path) -> 
     assert tokenizer.prefix("</s>") == [EOS]
     with pytest.raises(DataError, match=r"vocabulary lacks the token '>>deu<<' of decoding\.target_prefix"):
         tokenizer.prefix(">>deu<<")
+
+
+def test_a_text_of_long_lines_alone_trains_no_tokenizer() -> None:
+    message = r"^cannot train a tokenizer of 400 tokens: the text has no line of at most 65,536 bytes$"
+    with pytest.raises(DataError, match=message):
+        train(["x" * 70_000], 400)

@@ -200,3 +200,42 @@ def test_an_empty_section_keeps_the_settings_of_the_base(tmp_path: Path, empty: 
     (tmp_path / "mine.yaml").write_text(f"base: base.yaml\ntraining:{empty}\n# steps: 500\ndecoding: {{beam: 5}}\n")
     recipe = loading.load(tmp_path / "mine.yaml")
     assert (recipe.training.steps, recipe.training.warmup_steps, recipe.decoding.beam) == (900, 80, 5)
+
+
+def test_each_list_of_weights_has_a_number_for_each_part() -> None:
+    entries = [{"files": ["a.tsv"]}, {"files": ["b.tsv"]}, {"files": ["d.tsv"], "split": "dev"}]
+    stages = [{"from_step": 5, "weights": [1, 2]}, {"from_step": 9, "weights": [1]}]
+    corpus = {"name": "a", "train_src": [], "train_tgt": [], "sources": entries}
+    says = refusal(corpus=corpus, training={"stages": stages})
+    assert says == "test: training.stages[1].weights has 1 number, but the corpus has 2 parts"
+    says = refusal(corpus=corpus, training={"weights": [1, 2, 3]})
+    assert says == "test: training.weights has 3 numbers, but the corpus has 2 parts"
+    loading.from_plain({"training": {"weights": [1, 2, 3]}}, "a")  # the corpus may come from another recipe
+
+
+def test_settings_without_effect_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "corpus: {name: a, sources: [{files: [a.tsv]}, {files: [b.tsv], weight: 2}]}\ntraining: {steps: 9}\n"
+    )
+
+    def warnings(*overrides: str) -> list[str]:
+        loading.load(path, overrides)
+        return [line.partition("a.yaml: ")[2] for line in capsys.readouterr().err.splitlines()]
+
+    assert warnings() == warnings("training.stages=[{from_step: 8, weights: [1, 0]}]") == []
+    unused = "training.temperature has no effect beside weights. Remove one of them"
+    assert warnings("training.temperature=2") == [unused]
+    assert warnings("training.temperature=2", "training.stages=[{from_step: 3}]") == []
+    late = "training.stages[0] begins after step 9, but the training has 9 steps"
+    assert warnings("training.stages=[{from_step: 9, weights: [1, 0]}]") == [late]
+
+
+def test_a_list_of_mappings_is_set_as_yaml() -> None:
+    assert loading.override("training.stages=[{from_step: 15, weights: [1, 0]}, {from_step: 20}]") == {
+        "training": {"stages": [{"from_step": "15", "weights": ["1", "0"]}, {"from_step": "20"}]}
+    }
+    assert loading.override("a=[ [x, y], [z] ]") == {"a": [["x", "y"], ["z"]]}
+    assert loading.override("a=[x: {y, *z]") == {"a": ["x: {y", "*z"]}, "a plain list"
+    with pytest.raises(UsageError, match=r"^--set training\.stages is not valid YAML: "):
+        loading.override("training.stages=[{from_step: 15")

@@ -133,8 +133,12 @@ def test_steps_follow_the_stages() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"weights": [1]}, r"training\.weights has 1 numbers, but the corpus has 2 parts"),
+        ({"weights": [1]}, r"training\.weights has 1 number, but the corpus has 2 parts"),
         ({"weights": [1, 1, 1]}, r"training\.weights has 3 numbers, but the corpus has 2 parts"),
+        (
+            {"stages": [{}, {"from_step": 5, "weights": [1]}]},
+            r"training\.stages\[1\]\.weights has 1 number,",
+        ),
         ({"weights": [0, 0]}, r"training\.weights selects no text"),
     ],
 )

@@ -51,7 +51,7 @@ def test_sentences_of_all_parts_are_in_random_order(weights: list[float]) -> Non
 
 
 def test_weights_of_a_stage_are_checked_at_the_start() -> None:
-    with pytest.raises(UsageError, match=r"has 1 numbers, but the corpus has 2 parts"):
+    with pytest.raises(UsageError, match=r"^training\.stages\[0\]\.weights has 1 number, but the corpus has 2 parts"):
         mixing([(10, 4), (10, 4)], stages=[{"from_step": 5, "weights": [1]}])
 
 
