@@ -29,12 +29,13 @@ class StoredModel:
     open: Callable[[], Path]  # returns a model directory; converts another kind of model first
 
 
-def directions_of(config: ModelConfig, tokenizer: Tokenizer) -> tuple[Direction, ...]:
-    """Return the language pairs of a model: one for each target language token such as >>deu<<.
+def directions_of(config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[Direction, ...]:
+    """Return the language pairs of a model. `tokenizer` may be None if it has no tokens such as >>deu<<.
 
-    A model without such tokens has one pair. Tags such as >>bt<< are not languages.
+    Models that do not store their pairs have one for each target language token, or a single pair if there are no such
+    tokens. Tags such as >>bt<< are not languages.
     """
-    tokens = [found[1] for piece in tokenizer.vocabulary if (found := LANGUAGE.fullmatch(piece))]
-    languages = [token for token in tokens if token[2:-2] not in config.tags]
-    several = tuple(Direction(config.src, token[2:-2], f"{token} ") for token in languages)
-    return several or (Direction(config.src, config.tgt),)
+    tokens = [found[1] for piece in (tokenizer.vocabulary if tokenizer else ()) if (found := LANGUAGE.fullmatch(piece))]
+    prefixes = {token[2:-2]: f"{token} " for token in tokens if token[2:-2] not in config.tags}
+    pairs = config.pairs or [[config.src, target] for target in prefixes or [config.tgt]]
+    return tuple(Direction(source, target, prefixes.get(target, "")) for source, target in pairs)
