@@ -96,6 +96,7 @@ class Pending:
     cancelled: bool = False
     error: BaseException | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list)
+    hidden: int = 0  # see Translation
     head: int = 0  # see Translation
     corrections: dict[str, str] = field(default_factory=dict)  # see Translation
 
@@ -131,5 +132,6 @@ class Pending:
         """Return the translation of a finished text, or raise its error."""
         if self.error:
             raise self.error
-        hidden = int(bool(self.options.target))
-        return Translation(self.hypotheses, self.drafts, self.terms, self.copy, hidden, self.head, self.corrections)
+        return Translation(
+            self.hypotheses, self.drafts, self.terms, self.copy, self.hidden, self.head, self.corrections
+        )

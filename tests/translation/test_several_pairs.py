@@ -1,24 +1,31 @@
 """Models of several language pairs know which pairs they were trained to translate."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from serving import client_of, service_of
-from tiny_model import make_model, make_pairs_model
+from tiny_model import content, make_model, make_pairs_model, memory_file
 
+from nmt_cli import Translator
+from nmt_cli.documents import translate as documents
 from nmt_cli.interop.model_kinds import find_models
 from nmt_cli.recipe import loading
 from nmt_cli.serving import server
 from nmt_cli.serving.language_routes import ServedModel, untrained
 from nmt_cli.storage import artefact
-from nmt_cli.system.errors import DataError
+from nmt_cli.system.console import Progress
+from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.transformer import config as model_config
 from nmt_cli.transformer.directory import open_model
 from nmt_cli.transformer.weights import load_model
-from nmt_cli.translation.stored_models import directions_of
+from nmt_cli.translation.pending import Translation
+from nmt_cli.translation.stored_models import Direction, direction_to, directions_of
+from nmt_cli.translation.translate import TranslateOptions
+from nmt_cli.translation.writer import formatted
 
 PAIRS = "en-de", "de-en", "en-fr", "fr-en"
 
@@ -113,3 +120,60 @@ def test_pairs_without_training_text_are_offered_only_if_asked_for(several: Path
     one, two = Mock(), Mock()
     plain = [ServedModel(one, "en", "de"), ServedModel(one, "nl", "de"), ServedModel(two, "fr", "en")]
     assert untrained(plain) == []
+
+
+def test_without_a_choice_the_language_of_the_model_is_the_target(several: Path, tmp_path: Path) -> None:
+    """A line, a pair to score and a file get its token, unless they begin with a token of a language themselves."""
+    lines = ["der Hund geht", "3 4", "die Katze ist rot und der Hund geht " * 9]
+    with Translator(several, precision="fp32", workers=1) as translator:
+        chosen, plain = (list(translator.translate(lines, target=code, alignments=True)) for code in ("de", ""))
+        assert [shown(one, translator) for one in plain] == [shown(one, translator) for one in chosen]
+        for code in ("", "de"):
+            [own] = translator.translate([">>fr<< der Hund geht"], target=code)
+            assert translator.tokenizer.tokens(own.segments[0].ids)[:2] == ["\u2581>>fr<<", "\u2581der"]
+        [first, second] = translator.score([(line, "rot") for line in ("der Hund", ">>de<< der Hund")])
+        assert first == second
+        assert next(translator.score([(">>fr<< der Hund", "rot")])) != first
+    source, target = memory_file(b"<p>der Hund</p>"), memory_file()
+    with Translator(several, precision="fp32", workers=1) as translator, Progress("translating", None, "") as progress:
+        documents.runner("html", None, None, [], {})(translator, TranslateOptions(), source, target, progress)
+        [one] = translator.translate(["der Hund"], target="de")
+    assert content(target).decode() == f"<p>{one.text.strip()}</p>"
+
+
+def shown(one: Translation, translator: Translator) -> Any:
+    [row] = formatted(one, 1, translator.tokenizer, "jsonl")
+    return json.loads(row)
+
+
+def test_a_tag_before_a_line_names_no_language(several: Path, tmp_path: Path) -> None:
+    values = {**artefact.read_json(several / "model.json"), "tags": ["fr"], "pairs": [["en", "de"], ["de", "en"]]}
+    rewrite(several, tmp_path / "tagged", values)
+    with Translator(tmp_path / "tagged", precision="fp32", workers=1) as translator:
+        [tagged, other] = translator.translate([">>fr<< der Hund", ">>en<< der Hund"])
+        assert [translator.tokenizer.tokens(one.segments[0].ids)[:2] for one in (tagged, other)] == [
+            ["\u2581>>de<<", "\u2581>>fr<<"], ["\u2581>>en<<", "\u2581der"]
+        ]  # fmt: skip
+
+
+def test_a_model_that_does_not_store_its_pairs_gets_no_token(several: Path, tmp_path: Path) -> None:
+    values = artefact.read_json(several / "model.json")
+    del values["pairs"]
+    rewrite(several, tmp_path / "old", values)
+    with Translator(tmp_path / "old", precision="fp32", workers=1) as translator:
+        [plain] = translator.translate(["der Hund"])
+        assert translator.tokenizer.tokens(plain.segments[0].ids)[0] == "\u2581der"
+
+
+def test_the_pair_to_a_language() -> None:
+    pairs = [["de", "fr"], ["de", "en"], ["en", "fra"]]
+    config = replace(model_config.from_recipe(corpus_of(), 340), pairs=pairs)
+    directions = [Direction(source, target, f">>{target}<< ") for source, target in pairs]
+    assert direction_to("", config, directions) == directions[0], "the model has no text in its own target language"
+    assert direction_to("", replace(config, tgt="fra"), directions) == directions[2]
+    assert direction_to("en", config, directions) == directions[1]
+    both = [*directions, Direction("en", "en")]
+    assert direction_to("en", config, both) == both[3], "the model's own source language has priority"
+    with pytest.raises(UsageError, match=r"^the model does not translate to 'es', only to fr, en, fra$"):
+        direction_to("es", config, directions)
+    assert direction_to("", replace(config, pairs=[]), directions) == ("en", "de", "")
