@@ -14,7 +14,7 @@ from nmt_cli.corpus import near_duplicates, store
 from nmt_cli.corpus.languages import is_language
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.corpus.tokenizer import normalize
+from nmt_cli.corpus.tokenizer import normalize, without_first_tokens
 from nmt_cli.scoring import comet
 from nmt_cli.scoring.checks import hypothesis_warnings, reference_warnings, test_set_warnings
 from nmt_cli.scoring.downloads import fetch
@@ -205,7 +205,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     for metric in dict.fromkeys(options.metrics or default):
         if metric == "comet":
             systems = [lines for lines in (hypotheses_lines, baseline) if lines is not None]
-            source = report.source.lines if report.source else None
+            source = list(map(without_first_tokens, report.source.lines)) if report.source else None
             scorer = comet.run_comet(options.comet_python, options.comet_model, systems, source, references)
             score, comparison = score_comet(scorer, hypotheses_lines, baseline, intervals=options.intervals)
             segments = scorer._extract_corpus_statistics(hypotheses_lines, None)
@@ -289,7 +289,8 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
     if options.terms and report.source:
         report.terms = _count_terms(Terms.read(options.terms), report.source.lines, lines)
     if report.source:
-        report.copies = sum(line == source != "" for line, source in zip(lines, report.source.lines, strict=True))
+        sources = map(without_first_tokens, report.source.lines)
+        report.copies = sum(line == source != "" for line, source in zip(lines, sources, strict=True))
     if first.metric in METRICS:
         report.warnings += [*hypothesis_warnings(report), *reference_warnings(report)]
     report.warnings += test_set_warnings(report)
