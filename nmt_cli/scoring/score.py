@@ -126,18 +126,24 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
     if options.fail_if_worse and options.baseline is None:
         raise UsageError("--fail-if-worse needs other hypotheses to compare with. Add --baseline FILE")
     references, source = list(options.references), options.source
-    language = (options.language_pair or "").partition("-")[2]
     if options.corpus is not None:
         if not artefact.present(options.corpus):
             raise MissingError(f"{options.corpus} is not a prepared corpus. Pass a directory that nmt prepare wrote")
-        language = str(artefact.verify(options.corpus, "corpus")["tgt"])
+        artefact.verify(options.corpus, "corpus")
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
         if not source.is_file():
             advice = f"Set corpus.{options.split}_src and _tgt and prepare it again, or pass --reference FILE"
             raise MissingError(f"{options.corpus} has no {options.split} set. {advice}")
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)
-    return [_read(path) for path in references], _read(source) if source else None, options.language or language or None
+    return [_read(path) for path in references], _read(source) if source else None, language_of(options)
+
+
+def language_of(options: ScoreOptions) -> str | None:
+    """Return the language of the hypotheses and references, if it is known."""
+    if options.language is None and options.corpus is not None:
+        return str(artefact.read_json(options.corpus / artefact.MANIFEST)["tgt"])
+    return options.language or (options.language_pair or "").partition("-")[2] or None
 
 
 def _tokenized(corpus: Path) -> bool:
