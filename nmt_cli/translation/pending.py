@@ -88,6 +88,7 @@ class Pending:
     options: SearchOptions  # resolved
     translator: object = None  # this reference prevents the Translator's garbage collection, which closes the queue
     done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when all segments are done
+    line: str = ""  # the text
     drafts: list[list[Segment]] = field(default_factory=list)  # see Translation
     terms: list[Term] = field(default_factory=list)  # see Translation
     copy: Copy | None = None

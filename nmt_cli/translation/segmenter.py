@@ -82,6 +82,7 @@ class Segmenter:
         parts = [self._corrected(part, pending) for part in self._parts(text, normalize(prefix), options)]
         forced = self._forced(normalize(prefix), parts[0]) if prefix else []
         pending.terms = options.terms.find(" ".join(part.text for part in parts)) if options.terms else []
+        pending.line = line
         pending.hidden, pending.head = int(bool(target)), len(self.head)
         pending.drafts = [[] for _ in range(options.n_best if options.sampling else 1)]
         if options.copy_wordless and not (forced or pending.terms):
