@@ -30,7 +30,9 @@ def score(
     metrics: Annotated[list[str] | None, option(METRICS, "--metric", default="by language", kind="NAME")] = None,
     tokenize: Annotated[Tokenizer | None, option("sacreBLEU tokenizer", default="by language")] = None,
     lowercase: Annotated[bool, option("Ignore case", "--lowercase")] = False,
-    language: Annotated[str | None, option("Language of the translations, such as de or zh", kind="CODE")] = None,
+    language: Annotated[
+        str | None, option("Language of the translations, such as de or zh", "--language", "--to", kind="CODE")
+    ] = None,
     comet_python: Annotated[Path | None, file_option("Python with unbabel-comet, for --metric comet")] = None,
     comet_model: Annotated[
         str, option("COMET model; the default is Apache-2.0, others may not be", kind="NAME")
@@ -66,6 +68,7 @@ def score(
 
     The references are a file, a prepared corpus or a test set that sacreBLEU downloads.
     """
+    from nmt_cli.corpus.languages import match
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as scoring
 
@@ -98,7 +101,11 @@ def score(
 
     def translate(lines: list[str]) -> list[str]:
         with nmt_cli.Translator(model_directories([model] if model else [])) as translator:
-            return [translation.text for translation in translator.translate(lines)]
+            targets = [pair.target for pair in translator.directions if pair.prefix]  # empty if the model has only one
+            chosen = scoring.language_of(options) or ""
+            # In a corpus of several pairs, each line begins with the token of its target language.
+            to = chosen if targets and (not corpus or match(chosen, targets)) else ""
+            return [translation.text for translation in translator.translate(lines, target=to)]
 
     evaluate = parsing.evaluate if parsing.wanted(options) else scoring.evaluate
     report = evaluate(options, translate if model else None)

@@ -67,6 +67,9 @@ def serve(
     pivot: Annotated[
         bool, option("Translate through a third language if no model has the language pair", "--pivot/--no-pivot")
     ] = True,
+    zero_shot: Annotated[
+        bool, option("Also offer pairs of a model's languages that it was not trained to translate", "--zero-shot")
+    ] = False,
     protect: Protect = None,
     keep: Keep = None,
     quiet: Quiet = False,
@@ -90,6 +93,7 @@ def serve(
         idle=idle,
         memory=memory,
         pivot=pivot,
+        zero_shot=zero_shot,
         database=database,
         suggestions=suggestions,
         host=host,

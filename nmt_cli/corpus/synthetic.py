@@ -143,11 +143,10 @@ def target_token(entry: schema.Synthetic, corpus: schema.Corpus) -> str:
     Raise DataError if the model does not translate between the languages of the corpus section.
     """
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
-    pairs = [(text.src, text.tgt) for text in model.trained]
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
     unknown = ("src", "tgt")  # the codes of an imported model whose languages are unknown
-    if not {wanted, unknown} & {*pairs}:
-        have, need = (", ".join(f"{src} to {tgt}" for src, tgt in some) for some in (dict.fromkeys(pairs), [wanted]))
+    if not {wanted, unknown} & {*model.pairs}:
+        have, need = (", ".join(f"{src} to {tgt}" for src, tgt in some) for some in (model.pairs, [wanted]))
         raise DataError(f"{entry.model} translates {have}, but corpus.synthetic with side={entry.side} requires {need}")
     return token(wanted[1]) if model.target_tokens else ""
 

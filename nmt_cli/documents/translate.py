@@ -19,6 +19,7 @@ from nmt_cli.documents.segment import MarkedSegment, plain_parts
 from nmt_cli.system.console import Progress, counted, say, warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.lines import chunks_of, read_chunks
+from nmt_cli.translation.stored_models import direction_to
 from nmt_cli.translation.translate import Run, TranslateOptions
 from nmt_cli.translation.translator import Translator
 from nmt_cli.translation.writer import report, write_lines
@@ -59,11 +60,12 @@ def translate_file(
 ) -> None:
     """Translate a whole file in one of FORMATS. Write nothing until all of it is translated."""
     data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
-    config = translator.config
     gc.disable()  # garbage collection would visit all objects of a large document, many times
     try:
-        language = shortest(options.search.target or config.tgt)
-        document = FORMATS[kind].read(data, replace(reading, language=language, source_language=config.src))
+        code = options.search.target.strip("<> ")  # it may be a token such as >>deu<<
+        pair = direction_to(code, translator.config, translator.directions)
+        language = shortest(code or pair.target)
+        document = FORMATS[kind].read(data, replace(reading, language=language, source_language=pair.source))
     finally:
         gc.freeze()
         gc.enable()

@@ -1,6 +1,7 @@
 """The export command: write a model for transformers, CTranslate2 or Argos, and verify the result."""
 
 import contextlib
+import json
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ import torch
 from nmt_cli import __version__
 from nmt_cli.corpus.readers import read_lines
 from nmt_cli.corpus.store import open_corpus
-from nmt_cli.corpus.tokenizer import PAD, copy, normalize
+from nmt_cli.corpus.tokenizer import LANGUAGE, PAD, copy, normalize
 from nmt_cli.interop.adapters import Adapter, CTranslate2, TokenIds, Transformers
 from nmt_cli.interop.argos_export import VERSION, prepare_package, write_archive
 from nmt_cli.interop.argos_package import SENTENCEPIECE, argos_code
@@ -26,6 +27,7 @@ from nmt_cli.storage import artefact
 from nmt_cli.system.console import counted, say
 from nmt_cli.system.errors import DataError, MissingError, OutputError, UsageError
 from nmt_cli.transformer.weights import LoadedModel, load_model
+from nmt_cli.translation.stored_models import directions_of
 from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2", "argos": "ctranslate2"}
@@ -53,6 +55,10 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     tokenizer = loaded.tokenizer
     if target == "hf" and tokenizer.moses:
         raise DataError("cannot export: transformers has no tokenizer for bpe.model. Use --to argos or ctranslate2")
+    directions = directions_of(loaded.config, tokenizer)
+    if target == "argos" and any(each.prefix for each in directions):
+        pairs = f"{len(directions)} language pairs" if len(directions) > 1 else "a token for its target language"
+        raise DataError(f"cannot export: an Argos package has one language pair, and this model has {pairs}")
     texts, references = comparison_lines(recipe, file, loaded.directory)
     longest = recipe.model.max_length - recipe.decoding.extra_length
     sizes = {i: len(ids) for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
@@ -134,6 +140,11 @@ def _write_ctranslate2(loaded: LoadedModel, penalty: float, out: Path, quantizat
         if (Path(temporary) / "target_vocab.json").is_file():
             raise DataError("cannot export: CTranslate2 converts only Marian models with one vocabulary, not two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
+    # Files for transformers name tokens such as >>de<< differently than the SentencePiece model beside this file.
+    vocabulary = out / "shared_vocabulary.json"
+    names = {LANGUAGE.sub(r"\1", token): token for token in loaded.tokenizer.vocabulary}
+    tokens = [names[token] for token in json.loads(vocabulary.read_text("utf-8"))]
+    vocabulary.write_text(json.dumps(tokens, ensure_ascii=False, indent=2), "utf-8")
     copy(loaded.tokenizer_file, out / "tokenizer.model")
     return CTranslate2(out, [loaded.tokenizer.vocabulary] * 2)
 
@@ -164,7 +175,14 @@ def _bleu_change(loaded: LoadedModel, ours: list[TokenIds], theirs: list[TokenId
 def _model_card(loaded: LoadedModel, target: str, out: Path, line: str, length: int, penalty: float, proof: str) -> str:
     """Return the README of an export, with an example that translates a line."""
     origin = loaded.manifest.get("imported")
+    directions = directions_of(loaded.config, loaded.tokenizer)
+    codes = dict.fromkeys(code for each in directions for code in (each.source, each.target))
+    token = directions[0].prefix.strip()
+    limit = f"\n- Each source must begin with the token of its target language, such as `{token}`."
     values = {
+        "languages": "\n".join(f"- {code}" for code in codes),
+        "pairs": ", ".join(f"{each.source} to {each.target}" for each in directions),
+        "tokens": limit if token else "",
         "out": out.as_posix(),
         "line": line.replace('"', "'"),
         "length": length,

@@ -111,9 +111,8 @@ def _describe_nmt(path: Path) -> StoredModel | None:
 def _directions(directory: Path, config: ModelConfig) -> tuple[Direction, ...]:
     """Return a model's language pairs. Load the tokenizer only if it may contain tokens for target languages."""
     files = files_of(directory / TOKENIZER)
-    if not any(b">>" in file.read_bytes() for file in files):
-        return (Direction(config.src, config.tgt),)
-    return directions_of(config, Tokenizer(directory / TOKENIZER))
+    has_tokens = any(b">>" in file.read_bytes() for file in files)
+    return directions_of(config, Tokenizer(directory / TOKENIZER) if has_tokens else None)
 
 
 def _describe_argos(path: Path) -> StoredModel:

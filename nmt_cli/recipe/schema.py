@@ -154,6 +154,11 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
         return list(map(self.of, self.parts))
 
     @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The language pairs of the training text."""
+        return list(dict.fromkeys((text.src, text.tgt) for text in self.trained))
+
+    @property
     def max_tokens(self) -> int | None:
         """The maximum length of a side of any training text, in subwords; None: no limit."""
         limits = [section.cleaning.max_tokens for section in self.trained]

@@ -84,6 +84,7 @@ def _sentences(
     """Return the page's data for each text, and its weights by role (layers x heads x rows x columns)."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
+    texts = [translator.with_target(text) for text in texts]
     answers = [translation or ""]
     if translation is None:
         found = translator.translate(texts, split=False, copy_wordless=False, case="off", spelling="off")

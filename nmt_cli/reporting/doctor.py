@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nmt_cli.corpus.readers import read_lines
+from nmt_cli.corpus.tokenizer import without_first_tokens
 from nmt_cli.scoring.metrics import corpus_bleu
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import counted
@@ -169,7 +170,8 @@ def _output(r: Evidence) -> Iterator[Finding]:
     if r.bleu is None:
         return
     sources, references = corpus.lines("test") if corpus else ([""] * count, [])
-    triples = list(itertools.zip_longest(r.hypotheses, r.references, sources[:count], fillvalue=""))
+    texts = map(without_first_tokens, sources[:count])
+    triples = list(itertools.zip_longest(r.hypotheses, r.references, texts, fillvalue=""))
 
     def repeats(line: str) -> bool:
         words = line.split()

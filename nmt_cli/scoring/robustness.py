@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from nmt_cli.corpus import damage, letter_case
+from nmt_cli.corpus.tokenizer import without_first_tokens
 from nmt_cli.scoring.metrics import METRICS, Score
 
 SEED = 1  # random seed for the typos
@@ -58,13 +59,19 @@ def score_damaged(
     """
     rows = [_row(AS_IT_IS, each, each) for each in score(plain, references, intervals)]
     for kind in damages(*languages):
-        hypotheses = translate([kind.of_source(line) for line in sources])
+        hypotheses = translate([_damaged(line, kind) for line in sources])
         if kind.changes_output:
             hypotheses = list(map(kind.of_target, hypotheses))
         expected = [list(map(kind.of_target, lines)) for lines in references]
         undamaged = score(list(map(kind.of_target, plain)), expected, False)
         rows += map(partial(_row, kind.name), score(hypotheses, expected, intervals), undamaged)
     return rows
+
+
+def _damaged(line: str, kind: Damage) -> str:
+    """Damage a source line, except the tokens such as >>de<< at its beginning."""
+    text = without_first_tokens(line)
+    return line[: len(line) - len(text)] + kind.of_source(text)
 
 
 def _row(name: str, score: Score, undamaged: Score) -> dict[str, Any]:

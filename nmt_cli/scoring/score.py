@@ -14,7 +14,7 @@ from nmt_cli.corpus import near_duplicates, store
 from nmt_cli.corpus.languages import is_language
 from nmt_cli.corpus.readers import split_lines
 from nmt_cli.corpus.terms import Terms
-from nmt_cli.corpus.tokenizer import normalize
+from nmt_cli.corpus.tokenizer import normalize, without_first_tokens
 from nmt_cli.scoring import comet
 from nmt_cli.scoring.checks import hypothesis_warnings, reference_warnings, test_set_warnings
 from nmt_cli.scoring.downloads import fetch
@@ -126,18 +126,24 @@ def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | Non
     if options.fail_if_worse and options.baseline is None:
         raise UsageError("--fail-if-worse needs other hypotheses to compare with. Add --baseline FILE")
     references, source = list(options.references), options.source
-    language = (options.language_pair or "").partition("-")[2]
     if options.corpus is not None:
         if not artefact.present(options.corpus):
             raise MissingError(f"{options.corpus} is not a prepared corpus. Pass a directory that nmt prepare wrote")
-        language = str(artefact.verify(options.corpus, "corpus")["tgt"])
+        artefact.verify(options.corpus, "corpus")
         source, *references = (options.corpus / f"{options.split}.{side}" for side in ("src", "tgt"))
         if not source.is_file():
             advice = f"Set corpus.{options.split}_src and _tgt and prepare it again, or pass --reference FILE"
             raise MissingError(f"{options.corpus} has no {options.split} set. {advice}")
     elif options.test_set is not None:
         source, references = _test_set(options.test_set, options.language_pair)
-    return [_read(path) for path in references], _read(source) if source else None, options.language or language or None
+    return [_read(path) for path in references], _read(source) if source else None, language_of(options)
+
+
+def language_of(options: ScoreOptions) -> str | None:
+    """Return the language of the hypotheses and references, if it is known."""
+    if options.language is None and options.corpus is not None:
+        return str(artefact.read_json(options.corpus / artefact.MANIFEST)["tgt"])
+    return options.language or (options.language_pair or "").partition("-")[2] or None
 
 
 def _tokenized(corpus: Path) -> bool:
@@ -205,7 +211,7 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
     for metric in dict.fromkeys(options.metrics or default):
         if metric == "comet":
             systems = [lines for lines in (hypotheses_lines, baseline) if lines is not None]
-            source = report.source.lines if report.source else None
+            source = list(map(without_first_tokens, report.source.lines)) if report.source else None
             scorer = comet.run_comet(options.comet_python, options.comet_model, systems, source, references)
             score, comparison = score_comet(scorer, hypotheses_lines, baseline, intervals=options.intervals)
             segments = scorer._extract_corpus_statistics(hypotheses_lines, None)
@@ -289,7 +295,8 @@ def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[
     if options.terms and report.source:
         report.terms = _count_terms(Terms.read(options.terms), report.source.lines, lines)
     if report.source:
-        report.copies = sum(line == source != "" for line, source in zip(lines, report.source.lines, strict=True))
+        sources = map(without_first_tokens, report.source.lines)
+        report.copies = sum(line == source != "" for line, source in zip(lines, sources, strict=True))
     if first.metric in METRICS:
         report.warnings += [*hypothesis_warnings(report), *reference_warnings(report)]
     report.warnings += test_set_warnings(report)

@@ -1,6 +1,7 @@
 """Language pairs: the models that translate them directly, and the routes through other languages."""
 
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,18 @@ class LanguageRoute:
         """The languages for a header, such as de-en-fr. In codes, a hyphen becomes an underscore: pt_BR."""
         codes = [self.source, *(step.target for step in self.steps)]
         return "-".join(_NOT_IN_HEADER.sub("_", code[:40]) for code in codes)
+
+
+def untrained(models: Sequence[ServedModel]) -> list[ServedModel]:
+    """Return the pairs of each model's source and target languages that no model was trained to translate."""
+    pairs = {(model.source, model.target) for model in models}
+    found = list[ServedModel]()
+    for one, other in itertools.product(models, models):
+        pair = one.source, other.target
+        if one.translator is other.translator and not is_same(*pair) and pair not in pairs:
+            pairs.add(pair)
+            found.append(ServedModel(one.translator, *pair, other.prefix))
+    return found
 
 
 def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, str], LanguageRoute]:

@@ -22,7 +22,7 @@ from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connection_
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.key_store import KeyStore
 from nmt_cli.serving.keys import read_keys
-from nmt_cli.serving.language_routes import ServedModel
+from nmt_cli.serving.language_routes import ServedModel, untrained
 from nmt_cli.serving.metrics import Metrics
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.origins import access_for, is_loopback
@@ -64,6 +64,7 @@ class ServeOptions:
     idle: float = 3600  # seconds
     memory: int | None = None  # megabytes
     pivot: bool = True
+    zero_shot: bool = False  # also offer the pairs of a model's languages that it was not trained to translate
     database: str | Path | None = None  # a file or a postgresql:// URL
     suggestions: Path | None = None  # a file for suggested translations
 
@@ -149,7 +150,7 @@ def _models(options: ServeOptions) -> list[ServedModel]:
             else:
                 models.append(ServedModel(on_demand, *direction))
                 pairs.add(pair)
-    return models
+    return models + (untrained(models) if options.zero_shot else [])
 
 
 def _pairs(models: Sequence[ServedModel]) -> str:

@@ -31,8 +31,16 @@ class _Text:
         return not re.search("[\0\ud800-\udfff]", text)
 
 
+class _Pair:
+    rule = "two language codes"
+
+    def allows(self, pair: list[str]) -> bool:
+        return len(pair) == 2
+
+
 Size = Annotated[int, Range(1)]
 Text = Annotated[str, _Text()]
+Pair = Annotated[list[Text], _Pair()]
 
 
 @dataclass
@@ -91,12 +99,15 @@ class ModelConfig:
     architecture: Architecture
     decoding: Decoding
     tags: list[Text] = field(default_factory=list)  # names of tokens before the source that are not languages
+    # Source and target language of each pair in the training text, if there are several. Missing in models of nmt 1.0.
+    pairs: list[Pair] = field(default_factory=list)
 
 
 def from_recipe(recipe: "schema.Recipe", vocabulary_size: int, seen_tokens: int | None = None) -> ModelConfig:
     """Return the config of a model trained by a recipe. `vocabulary_size` is the number of target tokens."""
     encoder_layers, decoder_layers = recipe.model.depths
     settings = {**vars(recipe.model), "encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
+    pairs = [[*pair] for pair in recipe.corpus.pairs]
     return ModelConfig(
         src=recipe.corpus.src,
         tgt=recipe.corpus.tgt,
@@ -107,6 +118,7 @@ def from_recipe(recipe: "schema.Recipe", vocabulary_size: int, seen_tokens: int 
         architecture=Architecture(**{each.name: settings[each.name] for each in fields(Architecture)}),
         decoding=Decoding(**vars(recipe.decoding)),
         tags=[tag for tag in recipe.corpus.tags if tag not in recipe.corpus.target_tokens],
+        pairs=pairs if len(pairs) > 1 or recipe.corpus.target_tokens else [],
     )
 
 

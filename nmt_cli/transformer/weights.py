@@ -3,7 +3,7 @@
 import contextlib
 import datetime
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,7 @@ def load_model(directory: Path) -> LoadedModel:
     opened = open_model(directory)
     file = opened.directory / RECIPE
     recipe = loading.load_stored(file)
-    if opened.config != model_config.from_recipe(recipe, opened.config.vocabulary_size, opened.config.seen_tokens):
+    expected = model_config.from_recipe(recipe, opened.config.vocabulary_size, opened.config.seen_tokens)
+    if opened.config not in (expected, replace(expected, pairs=[])):  # models of nmt 1.0 do not store the pairs
         raise DataError(f"{file} does not match the {MODEL_JSON} beside it: one of them was edited")
     return LoadedModel(opened.directory, opened.config, opened.manifest, recipe, load_transformer(opened, recipe.model))

@@ -1,5 +1,6 @@
 """Join the translations of segments into translations of texts, and search failed segments again."""
 
+import itertools
 import logging
 import math
 import re
@@ -8,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nmt_cli.corpus.tokenizer import EOS, WIDE, Tokenizer
+from nmt_cli.corpus.tokenizer import EOS, WIDE, Tokenizer, normalize, writable
 from nmt_cli.system.errors import NOT_FINITE, DivergedError
 from nmt_cli.translation.case import UPPER, WORDS
 from nmt_cli.translation.constraints import constraints_of
@@ -94,7 +95,16 @@ class Assembler:
             return
         for rank in range(options.n_best):
             parts = [self._written(segment, hypothesis) for segment, hypothesis in whole.found(rank)]
-            pending.hypotheses.append(join(self.tokenizer, parts, options))
+            joined = join(self.tokenizer, parts, options)
+            if whole.segments and all(segment.untranslated for segment in whole.segments):
+                joined = replace(joined, text=self._copied(pending.line))
+            pending.hypotheses.append(joined)
+
+    def _copied(self, line: str) -> str:
+        """Return a line without the language and tag tokens at its beginning."""
+        [ids] = self.tokenizer.encode([normalize(line)])
+        [head] = self.tokenizer.decode([self.tokenizer.language(ids)])
+        return writable(line).removeprefix(head).lstrip()
 
     def _written(self, segment: Segment, hypothesis: Hypothesis) -> Hypothesis:
         """Return a hypothesis of a segment, with its text in the letter case of the source."""
@@ -120,7 +130,7 @@ class Assembler:
             if not segment.hypotheses or not self._has_terms(segment):
                 self._replace(segment, [segment.unconstrained], pending.drafts[0])
                 if self._gives_up(segment.unconstrained, pending):
-                    self._leave_untranslated(segment.unconstrained)
+                    self._leave_untranslated(segment.unconstrained, pending.drafts[0])
             return
         if not segment.hypotheses:  # all logits are so low that the search takes no token for possible
             raise DivergedError(NOT_FINITE)
@@ -137,7 +147,7 @@ class Assembler:
         if failed and may_repeat and segment.depth < MAX_HALVINGS and self._halve(segment, pending):
             return
         if not self._constrain(segment, pending) and self._gives_up(segment, pending):
-            self._leave_untranslated(segment)
+            self._leave_untranslated(segment, pending.drafts[0])
 
     def _gives_up(self, segment: Segment, pending: Pending) -> bool:
         """Return whether a translation has failed and the source should replace it."""
@@ -158,9 +168,20 @@ class Assembler:
         """Return the ids of the best translation, without `head`."""
         return segment.hypotheses[0].ids[len(self.head) :]
 
-    def _leave_untranslated(self, segment: Segment) -> None:
-        """Make the source the only hypothesis, and align its tokens in order."""
+    def _leave_untranslated(self, segment: Segment, draft: list[Segment]) -> None:
+        """Make the source the only hypothesis, and align its tokens in order.
+
+        If neighboring parts of the same sentence or word stay untranslated, too, all of them become one segment.
+        """
+        segment.untranslated = True
+        self.counts["untranslated"] += 1
         first = len(self.tokenizer.language(segment.ids))
+        index = draft.index(segment)
+        for left, right in reversed(list(itertools.pairwise(draft[max(index - 1, 0) : index + 2]))):
+            if self._belong_together(left, right):
+                segment.ids = [*left.ids[:-1], *right.ids[first:]]
+                draft.remove(left if right is segment else right)
+                self.counts["untranslated"] -= 1
         source = segment.ids[first:-1]
         [text] = self.tokenizer.decode([source])
         ids = source if self.tokenizer.target is self.tokenizer else self.tokenizer.target.encode([text])[0]
@@ -168,8 +189,13 @@ class Assembler:
         ids = [*self.head, *ids]
         positions = [*[0] * len(self.head), *positions]
         segment.hypotheses = [Hypothesis(ids, 0.0, 0.0, [0.0] * (len(ids) + 1), text, source_positions=positions)]
-        segment.untranslated = True
-        self.counts["untranslated"] += 1
+
+    def _belong_together(self, left: Segment, right: Segment) -> bool:
+        """Return whether two neighbors are untranslated parts of the same sentence or of the same word."""
+        if not (left.untranslated and right.untranslated):
+            return False
+        start = self.tokenizer.tokens(right.ids)[len(self.tokenizer.language(right.ids))]
+        return left.random_key == right.random_key or not start.startswith("\u2581")
 
     def _choose(self, segment: Segment, rival: Segment, pending: Pending) -> Segment:
         """Choose between a segment in its given case and its rival in sentence case. Return the better one.

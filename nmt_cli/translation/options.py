@@ -43,8 +43,9 @@ class SearchOptions:
     copy_wordless: Any = None  # bool: copy lines without letters
     case: Any = None  # "auto": convert upper case and title case to sentence case before translation; or "off"
     spelling: Any = None  # "auto": correct typos in the source if the model has counts of words; or "off"
-    # The target language code, if the model has several target languages. Translator.resolved replaces the code with
-    # the text, such as ">>deu<< ", that selects this language at the beginning of the source.
+    # The target language code, if the model has several target languages; "" for its default. Translator.resolved
+    # replaces the code with the text, such as ">>deu<< ", that selects this language at the beginning of the source.
+    # A line that begins with such a text itself keeps it.
     target: str = ""
     # Whether to use the model's shortlist. Translator.resolved replaces True with the Shortlist, and False with None.
     shortlist: Any = None

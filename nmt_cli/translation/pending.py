@@ -88,6 +88,7 @@ class Pending:
     options: SearchOptions  # resolved
     translator: object = None  # this reference prevents the Translator's garbage collection, which closes the queue
     done: Callable[["Pending"], None] = lambda _: None  # called once, in any thread, when all segments are done
+    line: str = ""  # the text
     drafts: list[list[Segment]] = field(default_factory=list)  # see Translation
     terms: list[Term] = field(default_factory=list)  # see Translation
     copy: Copy | None = None
@@ -96,6 +97,7 @@ class Pending:
     cancelled: bool = False
     error: BaseException | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list)
+    hidden: int = 0  # see Translation
     head: int = 0  # see Translation
     corrections: dict[str, str] = field(default_factory=dict)  # see Translation
 
@@ -131,5 +133,6 @@ class Pending:
         """Return the translation of a finished text, or raise its error."""
         if self.error:
             raise self.error
-        hidden = int(bool(self.options.target))
-        return Translation(self.hypotheses, self.drafts, self.terms, self.copy, hidden, self.head, self.corrections)
+        return Translation(
+            self.hypotheses, self.drafts, self.terms, self.copy, self.hidden, self.head, self.corrections
+        )

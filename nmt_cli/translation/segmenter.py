@@ -9,7 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from nmt_cli.corpus.terms import Term, Terms
-from nmt_cli.corpus.tokenizer import EOS, Tokenizer, first_tokens, has_letter, normalize, visible, writable
+from nmt_cli.corpus.tokenizer import (
+    EOS,
+    FIRST_TOKENS,
+    Tokenizer,
+    first_tokens,
+    has_letter,
+    normalize,
+    visible,
+    writable,
+)
 from nmt_cli.translation.case import UPPER, WORDS, Caser, Part, unusual
 from nmt_cli.translation.options import SearchOptions
 from nmt_cli.translation.pending import Copy, Pending
@@ -67,14 +76,17 @@ class Segmenter:
         for value in (line, prefix):
             if not isinstance(value, str):
                 raise TypeError(f"a line must be text, not {type(value).__name__}")
-        options, text = pending.options, normalize(visible(pending.options.target + line))
+        options = pending.options
+        target = self.target_of(line, options.target)
+        text = normalize(visible(target + line))
         parts = [self._corrected(part, pending) for part in self._parts(text, normalize(prefix), options)]
         forced = self._forced(normalize(prefix), parts[0]) if prefix else []
         pending.terms = options.terms.find(" ".join(part.text for part in parts)) if options.terms else []
-        pending.head = len(self.head)
+        pending.line = line
+        pending.hidden, pending.head = int(bool(target)), len(self.head)
         pending.drafts = [[] for _ in range(options.n_best if options.sampling else 1)]
         if options.copy_wordless and not (forced or pending.terms):
-            pending.copy = self._copy(line, text, skipped=not options.target)
+            pending.copy = self._copy(line, text, skipped=not target)
         sources = [] if pending.copy else self._sources(pending, parts, forced)
         segments, segment_options = [], options.for_segments()
         for offset, (source, part) in enumerate(sources):
@@ -100,6 +112,15 @@ class Segmenter:
             self.counts["lines"] += 1
             self.counts["copied"] += bool(pending.copy and pending.copy.text.strip())
         return segments
+
+    def target_of(self, line: str, target: str) -> str:
+        """Return `target`, the token of a language and a space, or "" if the line begins with such a token itself."""
+        head = FIRST_TOKENS.match(normalize(visible(line))) if target and ">>" in line else None
+        if not head:
+            return target
+        tokens = self.tokenizer.tokens(self.tokenizer.language(*self.tokenizer.encode([head[0]])))
+        names = [token.removeprefix("\u2581")[2:-2] for token in tokens]
+        return target if all(name in self.caser.tags for name in names) else ""
 
     def _parts(self, text: str, prefix: str, options: SearchOptions) -> list[Part]:
         """Divide a normalized text into parts. Convert unusual letter case to sentence case, unless `case` is off."""

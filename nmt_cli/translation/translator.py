@@ -12,10 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nmt_cli.corpus.languages import match
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import Tokenizer, files_of
-from nmt_cli.system.errors import DataError, UsageError
+from nmt_cli.system.errors import DataError
 from nmt_cli.system.processors import usable_cores
 from nmt_cli.transformer.config import ModelConfig, from_recipe
 from nmt_cli.transformer.directory import TOKENIZER, open_model
@@ -30,7 +29,7 @@ from nmt_cli.translation.segmenter import Segmenter
 from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.shortlist import Shortlist, read_shortlist
 from nmt_cli.translation.spelling import read_spelling
-from nmt_cli.translation.stored_models import directions_of
+from nmt_cli.translation.stored_models import Direction, direction_to, directions_of
 
 if TYPE_CHECKING:
     import torch
@@ -228,24 +227,26 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         resolved = options.resolved(self.config.decoding)
         if self.config.output == "trees":  # lines without letters have trees, too, and labels are in capitals
             resolved = replace(resolved, copy_wordless=False, case="off", spelling="off")
-        target = self._token_of(resolved.target) if resolved.target else ""
+        target = self._token_of(resolved.target) if resolved.target or self.config.pairs else ""
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 
     def _token_of(self, target: str) -> str:
         """Return the text that selects a target language when it is placed before a source. May raise UsageError."""
-        if self.tokenizer.language(*self.tokenizer.encode([target])):
+        if target and self.tokenizer.language(*self.tokenizer.encode([target])):
             return f"{target.strip()} "  # it is already the text, not a language code
-        tokens = {each.target: each.prefix for each in directions_of(self.config, self.tokenizer)}
-        code = match(target, list(tokens))
-        if code is None:
-            raise UsageError(f"the model does not translate to {target[:40]!r}, only to {', '.join(tokens)}")
-        return tokens[code]
+        return direction_to(target, self.config, self.directions).prefix
+
+    def with_target(self, line: str) -> str:
+        return self.segmenter.target_of(line, self.resolved(MODEL_DEFAULTS).target) + line
+
+    @functools.cached_property
+    def directions(self) -> tuple[Direction, ...]:
+        return directions_of(self.config, self.tokenizer)
 
     @functools.cached_property
     def _shortlist(self) -> Shortlist | None:
-        if self._directory is None:
-            return None
-        return read_shortlist(self._directory, self.tokenizer, self._directory / TOKENIZER)
+        directory = self._directory
+        return read_shortlist(directory, self.tokenizer, directory / TOKENIZER) if directory else None
 
     def score(self, pairs: Iterable[tuple[str, str]], *, alpha: float | None = None) -> Iterator[Hypothesis]:
         """Yield the score of every (source, translation) pair, in order. Both texts keep their letter case."""
@@ -253,15 +254,14 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         numbered = enumerate(pairs, 1)
         while chunk := list(itertools.islice(numbered, SCORE_LINES)):
             ids = []
-            for number, pair in chunk:
-                src, tgt = self.tokenizer.encode_pair(*pair)
+            for number, (source, translation) in chunk:
+                src, tgt = self.tokenizer.encode_pair(self.with_target(source), translation)
                 ids.append([src, [*self.head, *tgt]])
                 if max(map(len, ids[-1])) > self.max_length:
                     raise DataError(f"line {number:,} has more tokens than the model's limit of {self.max_length}")
+            n = len(self.head)
             for (_, tgt), values in zip(ids, self.score_ids(ids), strict=True):
-                values = values[len(self.head) :]
-                scored = Hypothesis(tgt[len(self.head) : -1], math.fsum(values), 0.0, values)
-                yield join(self.tokenizer, [scored], options)
+                yield join(self.tokenizer, [Hypothesis(tgt[n:-1], math.fsum(values[n:]), 0.0, values[n:])], options)
 
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
         """Return the log-probability of every target token, given the source and the target tokens before it.

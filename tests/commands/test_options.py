@@ -114,11 +114,12 @@ CASES: list[tuple[str, str, list[Any]]] = [
                    timeout=60.0)]),
     ("serve m x --host h --port 7 --api-key-file i --workers 4 --precision bf16 --char-limit 5 --batch-limit 6 "
      "--queue 8 --timeout 9 --cors z --cors y --no-protect --allow-host w --allow-host v --connections 3 --idle 5 "
-     "--memory 900 --no-pivot --database x --suggestions r",
+     "--memory 900 --no-pivot --zero-shot --database x --suggestions r",
      "serving.server.serve",
      [ServeOptions(models=(m, x), host="h", port=7, api_key_file=i, workers=4, precision="bf16", char_limit=5,
                    batch_limit=6, queue=8, timeout=9.0, cors=("z", "y"), protect=False, allow_host=("w", "v"),
-                   connections=3, idle=5.0, memory=900, pivot=False, database="x", suggestions=r)]),
+                   connections=3, idle=5.0, memory=900, pivot=False, zero_shot=True, database="x",
+                   suggestions=r)]),
     # Defaults
     ("train recipes/toy.yaml --data d", "training.train.train", [TOY, d, Path("runs/toy"), None]),
     ("average-checkpoints r", "training.average.average", [r, None, None, None]),

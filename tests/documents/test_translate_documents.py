@@ -21,6 +21,7 @@ from nmt_cli.documents.placement import Aligned
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError, UsageError
 from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.stored_models import Direction
 from nmt_cli.translation.translate import TranslateOptions
 
 
@@ -82,6 +83,12 @@ def test_a_file_is_read_and_written_in_pieces(
     assert reported == [(translator.counts, 128)] * 2
 
 
+def translator_to(language: str) -> Any:
+    config = SimpleNamespace(src="en", tgt=language, pairs=[])
+    directions = (Direction("en", language),)
+    return SimpleNamespace(counts=Counter[str](), max_length=9, config=config, directions=directions)
+
+
 @pytest.mark.parametrize(("kind", "markup", "unit"), [("html", None, "segments"), ("text", "html", "lines")])
 def test_search_options_are_passed_on_and_progress_is_counted(
     monkeypatch: pytest.MonkeyPatch, kind: str, markup: str | None, unit: str
@@ -96,8 +103,7 @@ def test_search_options_are_passed_on_and_progress_is_counted(
             if fail:
                 raise DataError("no")
 
-    config = SimpleNamespace(src="en", tgt="de")
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
+    translator = translator_to("de")
     monkeypatch.setattr(module, "translate_aligned", search)
     data, options = b"<p>der\n<p>Hund<p>5\n", TranslateOptions(search=SearchOptions(beam=3), strict=True)
     with Progress("translating", None, "lines") as progress:
@@ -117,8 +123,7 @@ def test_search_options_are_passed_on_and_progress_is_counted(
 
 
 def test_a_catalog_gets_the_target_language(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = SimpleNamespace(src="en", tgt="ru")
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
+    translator = translator_to("ru")
     monkeypatch.setattr(module, "translate_aligned", lambda _, chunks, __: map(same, itertools.chain(*chunks)))
     source, target = memory_file(TEMPLATE.encode()), memory_file()
     with Progress("translating", None, "lines") as progress:
@@ -193,7 +198,8 @@ def test_the_server_passes_the_target_language() -> None:
 def test_the_language_of_a_file_is_the_target_that_was_chosen(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translator, "_token_of", lambda target: f">>{target}<< ")
+    directions = [Direction("en", code, f">>{code}<< ") for code in ("de", "fr")]
+    monkeypatch.setattr(translator, "directions", directions)
     page = b'<html lang="en"><p>der Hund</p></html>'
     for target, language in (("fr", b"fr"), ("", translator.config.tgt.encode())):
         source, out = memory_file(page), memory_file()

@@ -10,7 +10,7 @@ import torch
 from nmt_cli.corpus import tokenizer as spm
 from nmt_cli.recipe import loading
 from nmt_cli.transformer.model import Transformer
-from nmt_cli.transformer.weights import save_model
+from nmt_cli.transformer.weights import load_model, save_model
 
 WORDS = [
     "der", "die", "das", "und", "ist", "nicht", "ein", "mit", "auf", "Haus", "Hund", "Katze", "Baum", "geht", "rot"
@@ -45,6 +45,23 @@ def make_model(parent: Path, *changes: str, seed: int = 1) -> Path:
         model.embedding.weight *= 3
         model.embedding.weight[2] *= 1.5  # so that some sentences end
     save_model(parent / "model", model.state_dict(), settings, parent / "tokenizer.model", {"steps": [seed]})
+    return parent / "model"
+
+
+def make_pairs_model(parent: Path, *pairs: str) -> Path:
+    """Write a model trained on several language pairs, such as "en-de". Sources begin with tokens such as >>de<<."""
+    sources = [dict(zip(("src", "tgt"), pair.split("-"), strict=True)) for pair in pairs]
+    entries = [{"files": ["a", "b"], **each} for each in sources]
+    base = {"name": "own", "train_src": [], "train_tgt": [], "src": "en", "tgt": "de"}
+    recipe = {"name": "pairs", "corpus": {**base, "sources": entries}, "decoding": {"beam": 2, "extra_length": 6}}
+    loaded = load_model(make_model(parent / "first"))
+    recipe["model"] = loaded.recipe.model.model_dump()
+    settings, state = loading.from_plain(recipe, "the test's recipe"), loaded.model.state_dict()
+    tokens = [f">>{code}<<" for code in settings.corpus.target_tokens]
+    lines = [f"{token} der Hund geht und die Katze ist rot" for token in tokens or [""]] * 50
+    (parent / "tokenizer.model").write_bytes(spm.train(lines, 320, tags=tokens))
+    state["embedding.weight"] = state["embedding.weight"][:320]
+    save_model(parent / "model", state, settings, parent / "tokenizer.model", {"steps": [1]})
     return parent / "model"
 
 

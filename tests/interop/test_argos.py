@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_model import make_model
+from tiny_model import make_model, make_pairs_model
 from typer.testing import CliRunner
 
 from nmt_cli import Translator
@@ -115,6 +115,19 @@ def test_archives_that_expand_are_refused(tmp_path, folder):
     (tmp_path / "y.argosmodel").write_bytes(b"PK\x05\x06 and nothing more")
     with pytest.raises(DataError, match="damaged or not an Argos package"):
         import_model(tmp_path / "y.argosmodel", tmp_path / "ours")
+
+
+def test_a_model_with_several_target_languages_is_no_package(tmp_path):
+    """A package cannot add the token of a target language. The card of other exports names all pairs and a token."""
+    model = make_pairs_model(tmp_path, "en-de", "de-en", "fr-en")
+    (tmp_path / "lines").write_text(">>de<< der Hund geht\n")
+    with pytest.raises(DataError, match="an Argos package has one language pair, and this model has 3 language pairs"):
+        export(model, "argos", tmp_path / "x.argosmodel", None, tmp_path / "lines")
+    assert export(model, "ctranslate2", tmp_path / "out", None, tmp_path / "lines") == 0
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "language:\n- en\n- de\n- fr\nlibrary_name" in card
+    assert "# pairs: en to de, de to en, fr to en\n" in card
+    assert "- Each source must begin with the token of its target language, such as `>>de<<`.\n" in card
 
 
 def test_an_exported_package_returns_the_same_model(tmp_path):

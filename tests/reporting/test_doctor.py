@@ -327,11 +327,13 @@ def test_names_may_be_copied(record):
     """A line of one word, or one whose reference repeats the source."""
     texts = ["Berlin", "two words", "same here"]
     corpus = dataclasses.replace(record.run.corpus)
-    object.__setattr__(corpus, "lines", lambda _: (texts * 3, []))
     changes = {"hypotheses": texts * 3, "references": ["Wien", "two words", "here same"] * 3, "bleu": 50.0}
-    assert findings(dataclasses.replace(record, **changes), corpus=corpus) == [
-        "costly: 3 of 9 translations are copies of their source"
-    ]
+    for prefix in ("", ">>de<< "):
+        sources = [prefix + text for text in texts * 3]
+        object.__setattr__(corpus, "lines", lambda _, sources=sources: (sources, []))
+        assert findings(dataclasses.replace(record, **changes), corpus=corpus) == [
+            "costly: 3 of 9 translations are copies of their source"
+        ]
 
 
 @pytest.mark.parametrize(("words", "says"), [(94, "0.94"), (95, None), (105, None), (106, "1.06")])

@@ -143,3 +143,6 @@ json.dump(data["given"], open(__file__ + ".given", "w"))
     texts = {"source": "src", "reference": "ref", "system0": "good", "system1": "bad"}
     expected = {name: files[text].read_bytes().decode().replace("\r", " ") for name, text in texts.items()}
     assert given == {**expected, "model": "a/b", "quiet": True, "only": True}
+    tagged = write(tmp_path / "tagged", [f">>de<< {line}" for line in files["src"].read_text().splitlines()])
+    evaluate(files, file, baseline=files["bad"], source=tagged, intervals=False)
+    assert json.loads(Path(f"{file}.given").read_text())["source"] == given["source"], "without its tokens"

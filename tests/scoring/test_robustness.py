@@ -35,6 +35,17 @@ def test_a_model_that_keeps_case_and_stops_loses_only_by_typos(options: ScoreOpt
     )
 
 
+def test_tokens_before_the_source_are_not_damaged(options: ScoreOptions) -> None:
+    def translate(lines: list[str]) -> list[str]:
+        assert all(line.startswith(">>de<< >>bt<< ") for line in lines)
+        return [line.removeprefix(">>de<< >>bt<< ") for line in lines]
+
+    plain = losses(options, lambda lines: lines)
+    assert options.source
+    options.source.write_text("".join(f">>de<< >>bt<< {line}\n" for line in SOURCES))
+    assert losses(options, translate) == plain
+
+
 def test_a_loss_counts_the_damage_and_not_the_errors_that_the_model_makes_anyway(options: ScoreOptions) -> None:
     def translate(lines: list[str]) -> list[str]:
         wrong = [line.replace("tall", "small").replace("Tall", "Small") for line in lines]

@@ -199,6 +199,9 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
     sources = write(tmp_path / "src", ["", "b", "a b", "d"])
     report = score.evaluate(ScoreOptions(references=(sources,), source=sources, language="de"), ["", " ", "a b", "c"])
     assert "4 lines, 2 empty, 1 copied from the source" in report.text()
+    tagged = write(tmp_path / "tagged", [">>de<<", ">>de<< b", ">>de<< >>bt<< a b", "d"])
+    report = score.evaluate(ScoreOptions(references=(sources,), source=tagged, language="de"), ["", " ", "a b", "c"])
+    assert report.copies == 1, "a translation does not repeat the tokens of its source"
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_model_json_holds_what_translation_needs_of_the_recipe(tmp_path: Path) -
     sizes = {key: value for key, value in loaded.recipe.model.model_dump().items() if key in values["architecture"]}
     assert values == {
         "format": 1, "src": "no", "tgt": "de", "output": "text", "vocabulary_size": 340, "max_tokens": None, "tags": [],
-        "seen_tokens": None, "architecture": {**sizes, "encoder_layers": 2, "decoder_layers": 1},
+        "pairs": [], "seen_tokens": None, "architecture": {**sizes, "encoder_layers": 2, "decoder_layers": 1},
         "decoding": loaded.recipe.decoding.model_dump(),
     }  # fmt: skip
     assert asdict(loaded.config).items() <= values.items()
@@ -259,7 +259,7 @@ def test_settings_that_an_earlier_model_json_lacks_have_their_defaults(model: Pa
     values = artefact.read_json(model / "model.json")
     for section, names in (("architecture", ("source_eos", "decoder_cell")), ("decoding", ("case", "target_prefix"))):
         values[section] = {name: value for name, value in values[section].items() if name not in names}
-    del values["tags"]
+    del values["tags"], values["pairs"]
     assert open_model(edited(model, tmp_path / "model", "model.json", lambda _: json.dumps(values))).config == (
         open_model(model).config
     )

@@ -161,6 +161,52 @@ def test_a_source_stays_where_every_search_fails(model: Path) -> None:
                 assert not as_found.untranslated
 
 
+@pytest.mark.parametrize("limit", [8, 99])
+def test_halves_of_a_word_that_stay_untranslated_are_one_word(
+    model: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """So are pieces of a word that is longer than the model allows. The sentence before it is translated."""
+    word = "qxvzjwqxvzjwyq"
+    tokenizer = Tokenizer(model / "tokenizer.model")
+    [good], [hund] = tokenizer.encode(["der Hund geht."]), tokenizer.encode(["Hund"])
+    fails = one_at_a_time(lambda s: [*hund] if s.ids[:-1] == good else [5] * 60)
+    with translator_by(model, fails) as translator:
+        monkeypatch.setattr(translator.segmenter, "seen_tokens", 4)
+        monkeypatch.setattr(translator.segmenter, "filter_tokens", limit)
+        [found] = translator.translate([f"der Hund geht. {word}"], alignments=True)
+        assert (found.text, len(found.segments)) == (f"Hund {word}", 2)
+        assert found.segments[1].ids == [*tokenizer.encode([word])[0], EOS]
+        assert found.segments[1].hypotheses[0].source_positions == [*range(len(found.segments[1].ids) - 1)]
+        assert translator.counts["untranslated"] == 1
+        assert translator.counts["retried"] > 0
+
+
+def test_parts_that_stay_on_either_side_of_a_translated_part_remain_apart(model: Path) -> None:
+    tokenizer = Tokenizer(model / "tokenizer.model")
+    [rot], [first], [last] = tokenizer.encode(["rot"]), tokenizer.encode(["Katze"]), tokenizer.encode(["nicht"])
+    fails = one_at_a_time(lambda s: [5] * 60 if first[0] in s.ids or last[0] in s.ids else rot)
+    with translator_by(model, fails) as translator:
+        [found] = translator.translate(["Katze Katze Katze der Hund geht mit auf nicht nicht nicht nicht"])
+    last_words = "mit auf nicht nicht nicht nicht"
+    parts = [(*tokenizer.decode([segment.ids[:-1]]), segment.untranslated) for segment in found.segments]
+    assert parts == [("Katze Katze Katze", True), ("der Hund geht", False), (last_words, True)]
+    assert found.text == f"Katze Katze Katze rot {last_words}"
+
+
+def test_a_text_that_stays_untranslated_is_the_text_as_it_was_given(model: Path) -> None:
+    """With its spaces, letter case, typos and rare characters, but without tokens before it."""
+    with translator_by(model, one_at_a_time(lambda _: [5] * 99)) as translator:
+        lines = [
+            "der  Hund\u00a0geht",
+            "DER HuND geht Nicht.  Die Katze \U00010330",
+            "qxvzjw\u00adqxvzjwyq",
+            "你好 世界 东京 大阪",
+        ]
+        assert [line.text for line in translator.translate(lines, n_best=2)] == lines
+        assert [line.hypotheses[1].text for line in translator.translate(lines, n_best=2)] == lines
+        assert next(translator.translate(["  \ufeffder Hund\r"])).text == "der Hund"
+
+
 def test_a_loop_that_has_the_terms_is_no_translation(model: Path) -> None:
     [word] = Tokenizer(model / "tokenizer.model").encode(["rot"])
     with translator_by(model, one_at_a_time(lambda _: word * 30)) as translator:

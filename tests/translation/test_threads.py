@@ -201,6 +201,7 @@ def test_segments_are_queued_by_their_positions_in_the_larger_text(
         assert [segment.position for segment in next(translator.translate([text])).segments] == [0, 1, 2]
         monkeypatch.setattr(assembler, "MAX_HALVINGS", 1)
         monkeypatch.setattr(assembler, "looping", lambda ids: ids[-1] != EOS)  # all fail once
+        monkeypatch.setattr(assembler.Assembler, "_belong_together", lambda *_: False)  # keep the halves apart
         halves = translator.submit(text).result().segments
         assert [(segment.position, segment.depth) for segment in halves] == [(0, 1), (0, 1), (1, 1), (1, 1), (2, 0)]
         starts = [segment.started for segment in halves]
