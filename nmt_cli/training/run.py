@@ -47,7 +47,7 @@ class RunFiles:
 
 
 # Default values of decoding settings that older versions did not have
-NEWER: dict[str, Any] = {"case": "auto", "spelling": "auto", "target_prefix": ""}
+NEWER: dict[str, Any] = {"case": "auto", "spelling": "auto", "penalty_offset": 5, "target_prefix": ""}
 
 
 def translations_id(model: dict[str, Any], decoding: schema.Decoding) -> str:

@@ -158,16 +158,15 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         spelling: Literal["auto", "off"] | None = None,
         target: str = "",
         shortlist: bool = False,
+        penalty_offset: float | None = None,
     ) -> Iterator[Translation]:
         """Yield the translation of every line, in order, while reading more lines.
 
         The translation of a line without text is empty. `prefixes` gives the forced beginning of each line's
         translation. SearchOptions describes the other keyword arguments.
         """
-        if isinstance(lines, str):
-            raise TypeError("translate takes an iterable of lines, not a string. Pass [text]")
-        if isinstance(prefixes, str):
-            raise TypeError("prefixes must be an iterable of texts, one for each line")
+        if isinstance(lines, str) or isinstance(prefixes, str):
+            raise TypeError("lines and prefixes must be iterables of texts. For a single text, pass [text]")
         options = SearchOptions(
             beam=beam,
             alpha=alpha,
@@ -182,6 +181,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
             spelling=spelling,
             target=target,
             shortlist=shortlist,
+            penalty_offset=penalty_offset,
         )
         return Stream(self, self.resolved(options), prefixes).translate(iter(lines))
 

@@ -128,8 +128,8 @@ def test_an_interrupted_file_counts_nothing(monkeypatch: pytest.MonkeyPatch, err
         yield capitals(next(iter(chunks))[0])
         raise error
 
-    config = SimpleNamespace(src="en", tgt="de")
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
+    config = SimpleNamespace(src="en", tgt="de", pairs=())
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config, directions=())
     monkeypatch.setattr(translate, "translate_aligned", search)
     target, run = memory_file(), translate.runner("html", None, None, [], {})
     with Progress("translating", None, "lines") as progress, pytest.raises(error):

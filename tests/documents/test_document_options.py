@@ -34,8 +34,8 @@ def written(
     monkeypatch: pytest.MonkeyPatch, kind: str, data: bytes, protect: bool | None = None, **reading: Any
 ) -> str:
     """Translate a file with the command's function."""
-    config = SimpleNamespace(src="en", tgt="de")
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
+    config = SimpleNamespace(src="en", tgt="de", pairs=())
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config, directions=())
     monkeypatch.setattr(translate, "translate_aligned", lambda _, chunks, __: map(capitals, itertools.chain(*chunks)))
     target = memory_file()
     with Progress("translating", None, "lines") as progress:

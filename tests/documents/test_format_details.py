@@ -139,8 +139,8 @@ def test_options_for_plain_lines_are_named_as_on_the_command_line() -> None:
 
 
 def translate(kind: str, data: bytes, options: TranslateOptions, monkeypatch: pytest.MonkeyPatch, **more: Any) -> Any:
-    config = SimpleNamespace(src="ru", tgt="de")
-    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config)
+    config = SimpleNamespace(src="ru", tgt="de", pairs=())
+    translator: Any = SimpleNamespace(counts=Counter[str](), max_length=9, config=config, directions=())
     monkeypatch.setattr(module, "translate_aligned", lambda _, chunks, __: map(capitals, itertools.chain(*chunks)))
     target = memory_file()
     with Progress("translating", None, "lines") as progress:

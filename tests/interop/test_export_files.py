@@ -44,6 +44,7 @@ def toolkits(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def convert(out: str, quantization: str, force: bool) -> None:
         (Path(out) / "config.json").write_text("{}")
+        (Path(out) / "shared_vocabulary.json").write_text("[]")
         (Path(out) / "model.bin").write_bytes(quantization.encode())
 
     found.converter.return_value.convert.side_effect = convert
@@ -68,7 +69,8 @@ def test_a_package_has_eight_bits_its_codes_and_its_prefix(tmp_path: Path, toolk
     assert export(model, "argos", out, None, tmp_path / "lines") == 0
     assert toolkits.imports.call_args_list == [call("transformers"), call("ctranslate2")]
     with zipfile.ZipFile(out) as archive:
-        names = ["README.md", "metadata.json", "model/config.json", "model/model.bin", "recipe.yaml"]
+        inner = ["model/config.json", "model/model.bin", "model/shared_vocabulary.json"]
+        names = ["README.md", "metadata.json", *inner, "recipe.yaml"]
         assert archive.namelist() == [f"translate-pb_zt-1_0/{name}" for name in [*names, "sentencepiece.model"]]
         files = {name: archive.read(f"translate-pb_zt-1_0/{name}").decode() for name in names}
     metadata = json.loads(files["metadata.json"])

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -115,7 +116,7 @@ def test_separate_vocabularies_name_each_sides_tokens(tmp_path):
     with Translator(tmp_path / "model", workers=1, precision="fp32") as translator:
         source, (*ids, _) = src.encode_pair(text, answer)
         found = Hypothesis(ids, -1.0, -1.0, [-1.0], source_positions=[0] * len(ids))
-        joined = join(src, [found], 0.6)
+        joined = join(src, [found], SimpleNamespace(alpha=0.6, penalty_offset=5))
         assert (joined.text, "".join(joined.tokens)) == (answer, "▁der▁alte▁fox▁schläft</s>")
         points = alignment(translator.tokenizer, [(source, found)]).split()
     assert {int(point.partition("-")[2]) for point in points} == {0, 1, 2, 3}

@@ -86,7 +86,7 @@ def test_segments_are_joined_with_one_space_or_none() -> None:
     ):
         tokenizer = SimpleNamespace(decode=lambda _, texts=texts: texts, tokens=lambda ids: [str(i) for i in ids])
         parts = [Hypothesis([5 + i], -1.5, 9.0, [-0.5, -1.0]) for i in range(len(texts))]
-        whole = join(SimpleNamespace(target=tokenizer), parts, 2.0)
+        whole = join(SimpleNamespace(target=tokenizer), parts, SimpleNamespace(alpha=2.0, penalty_offset=5))
         count = len(texts)
         assert whole.text == joined
         assert whole.ids == [5 + i for i in range(count)]

@@ -55,7 +55,8 @@ def test_options_reach_the_search_and_none_is_the_models(model: Path) -> None:
         seen.append(segment)
         return [Hypothesis([5], -1.0, -1.0, [-1.0])]
 
-    own, draw = SearchOptions(2, 0.6, 6, True, copy_wordless=True, case="auto", spelling="auto"), Sampling(top_k=3)
+    defaults: Any = {"copy_wordless": True, "case": "auto", "spelling": "auto", "penalty_offset": 5}
+    own, draw = SearchOptions(2, 0.6, 6, True, **defaults), Sampling(top_k=3)
     with translator_by(model, one_by_one(find)) as translator:
         for options, expected in (
             ({}, own),
@@ -63,6 +64,7 @@ def test_options_reach_the_search_and_none_is_the_models(model: Path) -> None:
             ({"beam": 1}, replace(own, beam=1)),
             ({"alpha": 0.0}, replace(own, alpha=0.0)),
             ({"alpha": 1.5}, replace(own, alpha=1.5)),
+            ({"penalty_offset": 0}, replace(own, penalty_offset=0)),
             ({"extra_length": 1}, replace(own, extra_length=1)),
             ({"n_best": 3}, replace(own, beam=3, n_best=3)),
             ({"n_best": 2, "beam": 5, "alignments": True}, replace(own, beam=5, n_best=2, alignments=True)),
