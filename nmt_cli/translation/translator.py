@@ -193,7 +193,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         *,
         first: int = 1,
     ) -> Iterator[list[Translation]]:
-        """Yield the translations of the lines of `chunks`, in order, in lists of those that are finished.
+        """Yield lists of finished translations, in the order of the lines in `chunks`.
 
         A separate thread reads the chunks. `first` is the number of the first line, on which sampling depends.
         """
