@@ -15,8 +15,8 @@ from nmt_cli.translation.translator import Translator
 
 # Largest allowed difference between two log-probabilities of a token, in nats. For values below -1, it is a fraction of
 # the value. Adding float32 numbers in another order causes smaller differences for most tokens. With 6 + 6 layers and
-# 50,000 tokens, a token of 15,215 differed by 1.3e-4: CTranslate2 was 1.2e-4 off float64, and nmt 3.3e-5. So one token in
-# FEW may differ by FAR.
+# 50,000 tokens, a token of 15,215 differed by 1.3e-4: CTranslate2 was 1.2e-4 off float64, and nmt 3.3e-5. So one token
+# in FEW may differ by FAR.
 TOLERANCE, FAR = 1e-4, 1e-3
 FEW = 1000
 # This fraction of the translations may differ, plus one translation. Rounding changes about one line in 8,000, for
