@@ -37,6 +37,7 @@ SIGNATURES: library.Signatures = {
     "model_new": (c_void_p, [POINTER(c_int64), POINTER(c_void_p)]),
     "model_free": (None, [c_void_p]),
     "team_new": (c_void_p, [c_int64]),
+    "expect_search": (None, [c_void_p]),
     "team_close": (None, [c_void_p]),
     "help": (None, [c_void_p, c_int64]),
     "helped": (c_int64, [c_void_p]),

@@ -13,7 +13,7 @@ struct Team {
     int64_t threads, searching;  // maximum number of threads at once; number of searches that have sentences
     uint64_t left;  // parts that nobody has taken: the first, and in the upper 32 bits the end
     int64_t alone;  // how many next jobs their owners compute alone, because other processes use the helpers' cores
-    int64_t quiet_until;  // time before which owners compute alone, after another search has ended
+    int64_t quiet_until;  // time before which owners compute alone, because another search has ended or will begin
     int64_t helped;  // parts of all jobs that helpers have computed
     Part *function;
     const void *job;
@@ -25,7 +25,7 @@ struct Team {
 
 enum { SPINS = 4000 };  // how often a helper looks at `left` before it sleeps, about 0.1 ms
 enum { PATIENCE = 100000 };  // nanoseconds, in addition to twice its own time, for which an owner waits for helpers
-enum { QUIET = 1000000 };  // nanoseconds that the threads which handle a search's results may need
+enum { QUIET = 1000000 };  // nanoseconds that a thread may need to handle a search's results or to begin a search
 enum { ALONE = 1000 };  // jobs that owners compute alone after a helper took longer
 
 #define GET(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
@@ -112,6 +112,9 @@ static void end_work(Team *team) {
     if (team && ADD(team->searching, -1)) SET(team->quiet_until, nanoseconds() + QUIET);
 }
 
+// Leave a core to a search that another thread is about to begin.
+void EXPORT(expect_search)(Team *team) { SET(team->quiet_until, nanoseconds() + QUIET); }
+
 // Return a team of `threads` threads that search, or 0 if out of memory.
 Team *EXPORT(team_new)(int64_t threads) {
     Team *team = allocate(sizeof(Team));
@@ -145,12 +148,13 @@ int64_t EXPORT(helped)(Team *team) { return GET(team->helped); }
 void EXPORT(help)(Team *team, int64_t number) {
     begin_tiles();
     for (int64_t spins = 0; !GET(team->closed); spins++) {
-        const int64_t part = number < helpers_of(team) ? take_part(team, 1) : -1;
+        const int may_help = number < helpers_of(team);
+        const int64_t part = may_help ? take_part(team, 1) : -1;
         if (part >= 0) {
             team->function(team->job, part);
             ADD(team->helped, 1);
             spins = 0;
-        } else if (spins < SPINS)
+        } else if (may_help && spins < SPINS)
             pause_briefly();
         else {
             end_tiles();

@@ -21,6 +21,10 @@ class Team:
             arguments = self.handle, number
             threading.Thread(target=library.help, args=arguments, name=f"helper {number}", daemon=True).start()
 
+    def expect_search(self) -> None:
+        """Leave a core to a search that another thread is about to begin."""
+        self.library.expect_search(self.handle)
+
     @property
     def helped(self) -> int:
         """Return the number of parts of products that helpers have computed."""

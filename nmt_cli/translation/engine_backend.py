@@ -74,7 +74,10 @@ def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int, tea
         # Each encoding reads all weights of the encoder, so encode several segments together. Wait until an eighth of
         # the rows is free.
         if used_rows <= rows * 7 // 8:
-            search.enter(queue.take(rows - used_rows, MAX_SOURCE_TOKENS - used_tokens, ENCODE_TOKENS))
+            segments = queue.take(rows - used_rows, MAX_SOURCE_TOKENS - used_tokens, ENCODE_TOKENS)
+            if team and segments and queue.others_have_segments:
+                team.expect_search()
+            search.enter(segments)
         if not search.segments:
             return
         done = search.run(STEPS)

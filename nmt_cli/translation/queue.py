@@ -192,6 +192,12 @@ class WorkerQueue:
         self._again: deque[Segment] = deque()  # held segments that `take` returns again, before others
         self._alone = False
 
+    @property
+    def others_have_segments(self) -> bool:
+        """Whether there are unfinished segments that this worker does not hold."""
+        with self._queue.changed:
+            return self._queue.unfinished > len(self.held)
+
     def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
         """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens; stop at `batch` tokens.
 

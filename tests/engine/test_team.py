@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from texts import ROOT
 
 from nmt_cli.engine.model import Model
 from nmt_cli.engine.team import Team
-from nmt_cli.translation.engine_backend import EngineSearch
+from nmt_cli.translation.engine_backend import EngineSearch, search
 from nmt_cli.translation.options import SearchOptions
+from nmt_cli.translation.queue import SegmentQueue
 from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.shortlist import Shortlist
 
@@ -68,6 +70,28 @@ def test_helpers_leave_a_search_with_several_sentences_alone() -> None:
     while len(search.segments) == 2:
         search.run(1)
     assert team.helped == 0
+
+
+class Expecting(Team):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.expected = 0
+
+    def expect_search(self) -> None:
+        self.expected += 1
+        super().expect_search()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_helpers_leave_a_core_to_the_segment_that_another_thread_takes(count: int) -> None:
+    model = engine_model(model_of(1, eos=1.5, **LARGE), int8=True)
+    team = Expecting(model.library, 2)
+    done = list[Segment]()
+    queue = SegmentQueue([partial(search, [model], team=team)] * 2, done.append)
+    queue.submit([Segment(ids, options(4), max_tokens=18) for ids in sources_of(count, 5, 3000, 20)])
+    queue.wait_for(lambda: len(done) == count)
+    queue.close()
+    assert (team.expected > 0) == (count == 2)
 
 
 @pytest.mark.parametrize("size", [3, 7])
@@ -141,6 +165,14 @@ int main(void) {
         for (int64_t part = 0; part < PARTS; part++)
             if (job->results[part] != i * (part + 1)) return puts("a part was not computed, or twice"), 1;
     }
+    for (int i = 0, quiet = 0; quiet < 10; i++) {  // parts take so little time that the owner often ends in time
+        const int64_t start = nanoseconds(), before = helped(team);
+        expect_search(team);
+        for (int j = 0; j < 100; j++) share(team, compute, &jobs[0], PARTS);
+        if (nanoseconds() >= start + QUIET) continue;
+        quiet++;
+        if (helped(team) > before) return puts("a helper did not leave its core to another search"), 1;
+    }
     end_work(team);
     team_close(team);
     return pthread_join(thread, 0);
@@ -148,7 +180,7 @@ int main(void) {
 """
 
 
-def test_helpers_compute_the_parts_of_the_new_job(tmp_path: Path) -> None:
+def test_helpers_compute_the_parts_of_the_new_job_and_leave_a_core_to_a_search(tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
     (tmp_path / "jobs.c").write_text(JOBS)
     zig = [sys.executable, "-m", "ziglang", "cc", "-O2", f"-I{ROOT / 'nmt_cli/engine'}"]
