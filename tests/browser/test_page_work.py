@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import threading
 import time
 
@@ -61,6 +62,19 @@ def test_a_long_text_in_parts_has_the_same_translation_as_the_whole_text(tab, se
     best = json.dumps(server.best(edited))
     tab.until(f"JSON.stringify({SENTENCES}) === JSON.stringify({best})")
     assert len(server.asked) <= asked + 5, "one per edit, at most two for neighbors, one from the test"
+
+
+def test_an_edit_that_joins_two_parts_leaves_no_sentence_in_two_parts(tab):
+    text = long_text()
+    module = "import('/page/parts.js')"
+    before = tab.see(f"{module}.then(each => each.partsOf({json.dumps(text)}, []))")
+    first, *others = before
+    assert len(others) >= 2
+    edited = first.rstrip(" \n!") + ", " + "".join(others)
+    parts = tab.see(f"{module}.then(each => each.partsOf({json.dumps(edited)}, {json.dumps(before)}))")
+    assert "".join(parts) == edited
+    assert all(re.search(r"[.!\n] ?$", part) for part in parts), parts
+    assert parts[-1] == others[-1], "the parts behind the next one stay"
 
 
 def test_a_long_text_shows_its_progress_and_can_be_canceled_and_continued(tab, server):

@@ -223,6 +223,7 @@ def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:
     for name in ("mine.yaml", "mine.yml", "mine.txt"):
         (tmp_path / name).touch()
     (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "other.yaml").touch()
     assert completed("nmt train m", tmp_path) == [
         "multi30k-tiny-en-fr",
         "multi30k-tiny",
@@ -232,6 +233,7 @@ def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:
         "more/",
     ]
     assert completed("nmt reproduce table3/c-n", tmp_path) == ["table3/c-n2", "table3/c-n4", "table3/c-n8"]
+    assert completed("nmt train more/o", tmp_path) == ["more/other.yaml"]
     assert completed("nmt recipes show to", tmp_path) == ["toy"]
     corpora = completed("nmt prepare ", tmp_path)
     assert {*NAMED_CORPORA, "toy", "mine.yaml"} <= {*corpora}

@@ -85,6 +85,14 @@ def test_no_mark_is_lost(model: Model) -> None:
     assert after.count("<w:p>") == before.count("<w:p>")
 
 
+def test_a_paragraph_of_many_formats_keeps_them_all() -> None:
+    words = [f"word{chr(97 + number)}" for number in range(12)]
+    runs = [run(f"{word} ", f'<w:sz w:val="{20 + number}"/>') for number, word in enumerate(words)]
+    out = body(translated_file("docx", docx(paragraph(*runs)), capitals))
+    found = re.findall(r'<w:sz w:val="(\d+)"/></w:rPr><w:t[^>]*>\s*(\w+)', out)
+    assert found == [(str(20 + number), word.upper()) for number, word in enumerate(words)]
+
+
 def test_formats_stay_with_their_words() -> None:
     source = docx(
         paragraph(run("The "), run("black", BOLD), run(" dog "), LINK[0], run("sleeps"), LINK[1], NOTE, run("."))

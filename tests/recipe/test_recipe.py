@@ -128,6 +128,7 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
     [
         ("training: {steps: many}", "training.steps must be a valid integer, not 'many'"),
         ("training: {steps: 0}", "training.steps must be greater than or equal to 1, not '0'"),
+        ("corpus: {cleaning: {max_tokens: 0}}", "max_tokens must be greater than or equal to 1, not '0'"),
         ("training: {rate_factor: nan}", "training.rate_factor must be a finite number, not 'nan'"),
         ("model: {dropout: 1}", "model.dropout must be less than or equal to 0.99, not '1'"),
         ("model: {attention_bias: maybe}", "model.attention_bias must be a valid boolean, not 'maybe'"),

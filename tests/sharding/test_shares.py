@@ -371,7 +371,10 @@ def test_file_systems_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_directory_as_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing folder has no names, missing files can be removed, and a file is synced before it is renamed."""
+    """A missing folder has no names, missing files can be removed, and a file is synced before it is renamed.
+
+    A folder that cannot be read is an error, because it may have names.
+    """
     place = store_of(str(tmp_path), "some/parts")
     assert isinstance(place, Directory)
     place.remove_leftovers()
@@ -380,6 +383,8 @@ def test_a_directory_as_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert place.claim("deep/er/x", b"content")
     assert (tmp_path / "deep/er/x").read_bytes() == b"content"
     assert place.names("deep/er") == {"x"}
+    with pytest.raises(NotADirectoryError):
+        place.names("deep/er/x")
     steps = list[Any]()
     monkeypatch.setattr(artefact, "sync", lambda path: steps.append((path, (tmp_path / "new/y").exists())))
     part = place.part()
