@@ -194,6 +194,15 @@ def test_a_separate_target_tokenizer_encodes_the_target(tmp_path: Path) -> None:
         assert side.decode(first) == [line.upper() for line in lines[:20]]
 
 
+def test_a_range_of_pairs_is_split_at_the_ends_of_parts() -> None:
+    upper, joined = schema.Augment(upper=1), schema.Augment(joined=1)
+    parts = (10, upper), (20, joined)
+    how = Augmentation(Path("x"), "x", schema.Augment(), ("en", "de"), 1, parts=parts)
+    assert list(how.runs(0, 5)) == [(0, 0, 5, upper)]
+    assert list(how.runs(5, 15)) == [(0, 5, 10, upper), (1, 10, 15, joined)]
+    assert list(how.runs(10, 20)) == [(1, 10, 20, joined)]
+
+
 def test_text_depends_on_seed_and_epoch_and_on_nothing_else(data: Path, draw: Callable[..., Text]) -> None:
     shares = dict.fromkeys(schema.Augment.model_fields, 0.2)
     text = draw(**shares)

@@ -109,6 +109,11 @@ def test_a_teacher_translates_the_training_text(
     assert dropped(out) == {synthetic.OUTLYING: 2}
 
 
+def test_the_limit_of_a_corpus_applies_to_the_text_that_is_translated(corpus_of: Any, tmp_path: Path) -> None:
+    prepare(corpus_of(real_pairs=False).model_copy(update={"limit": 30}), tmp_path / "data", OPTIONS)
+    assert len(Words.calls) == 1 + 30
+
+
 def test_back_translations_are_tagged_and_added(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
     """A reverse model translates real targets. Lines of dev and test are not used."""
     dev = Path(str(corpus_of().dev_tgt)).read_text().split("\n")

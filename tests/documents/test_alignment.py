@@ -79,6 +79,16 @@ def test_spellings_are_compared_by_characters() -> None:
     assert offsets_in(decoded, text) == [*range(499), 499, 499, *range(500, 505), 504]
 
 
+def test_long_spellings_are_compared_by_words() -> None:
+    words = [f"dog{number:03}" for number in range(400)]
+    text = "  ".join(words)
+    decoded = f"{' '.join(words)} "
+    offsets = offsets_in(decoded, text)
+    for word in words:
+        begin = decoded.index(word)
+        assert offsets[begin : begin + 6] == list(range(text.index(word), text.index(word) + 6))
+
+
 @pytest.mark.parametrize("text", ["a" * 20_000 + "\u2603", "\u2603 " + "a b " * 5000, "\u2603 " + "der Hund " * 2000])
 def test_the_comparison_of_long_spellings_takes_bounded_time(text: str) -> None:
     """By characters, the time would grow at least with the square of the length."""

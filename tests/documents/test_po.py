@@ -245,6 +245,11 @@ def test_a_message_is_filled_in_place(before: str, after: str | None) -> None:
     assert filled(before) == after
 
 
+def test_empty_lines_of_a_message_are_kept() -> None:
+    written = filled('msgid "\\na dog\\n\\nb\\n"\nmsgstr ""\n', model=same)
+    assert written.split("msgstr ")[1].split("\n")[:-1] == ['""', '"\\n"', '"a dog\\n"', '"\\n"', '"b\\n"']
+
+
 def test_lines_are_wrapped_at_spaces_and_never_inside_an_escape() -> None:
     text = 'say \\"no\\" to it, ' * 30 + "\\n" + "x" * 200 + " y\\n"
     written = filled(f'msgid "{text}"\nmsgstr ""\n', model=same)

@@ -22,6 +22,11 @@ def shown(text: str, ignored: tuple[str, ...] = (), outline: Outline | None = No
     return texts_of(parts)
 
 
+def test_each_segment_has_the_spelling_of_its_own_source() -> None:
+    text = "<a>a dog&apos;s &#x62;</a><c>a dog's b</c>"
+    assert translated(xml.parse(text, Protection()), same) == text
+
+
 def check(text: str) -> None:
     """Raise ExpatError if a document is not well-formed."""
     parser = expat.ParserCreate()

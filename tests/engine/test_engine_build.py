@@ -121,9 +121,10 @@ def test_the_fastest_compiled_level_is_chosen(compiled: str, runnable: str, chos
     assert library.fastest_level(compiled.split(), runnable.split()) == chosen
 
 
-def test_a_forced_level_must_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NMT_ENGINE", "avx2")
-    with pytest.raises(UsageError, match=r"^NMT_ENGINE=avx2 is not available. This engine and CPU support base$"):
+@pytest.mark.parametrize("level", ["avx2", "amx"])
+def test_a_forced_level_must_be_compiled_and_runnable(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NMT_ENGINE", level)
+    with pytest.raises(UsageError, match=rf"^NMT_ENGINE={level} is not available. This engine and CPU support base$"):
         library.fastest_level(["amx", "base"], ["avx2", "base"])
 
 

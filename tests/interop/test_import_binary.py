@@ -111,6 +111,12 @@ def test_binary_models_are_recognized_by_their_first_bytes(tmp_path: Path) -> No
     assert formats.has_marian_binary(tmp_path)
 
 
+def test_a_marian_model_may_have_the_file_name_of_ctranslate2(tmp_path: Path) -> None:
+    directory = firefox_directory(tmp_path / "firefox")
+    (directory / MODEL).rename(directory / "model.bin")
+    assert (import_model(directory, tmp_path / "model", "en", "de") / "model.safetensors").exists()
+
+
 def zstd(data: bytes) -> bytes:
     stream = pyarrow.BufferOutputStream()
     with pyarrow.CompressedOutputStream(stream, "zstd") as packed:

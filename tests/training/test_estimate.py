@@ -172,6 +172,7 @@ def test_bounds_of_a_step_follow_from_measured_rates(monkeypatch: pytest.MonkeyP
         (["training.tokens_per_step=4000"], 27, 592, 320),
         (["model.max_length=8"], 8, 200, 320),
         (["model.source_vocabulary=90"], 27, 64, 90),
+        (["model.source_vocabulary=900"], 27, 64, 320),
         (["corpus.tokenizer.vocabulary_size=700"], 27, 64, 700),
         (["corpus.tokenizer.vocabulary_size=700", "corpus.tokenizer.file={}/tokenizer.model"], 27, 64, 320),
     ],
