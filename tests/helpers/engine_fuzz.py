@@ -126,6 +126,7 @@ class Fuzz:
         options = SearchOptions(
             width,
             draw.choice([0, 0.6, 3.0]),
+            penalty_offset=draw.choice([0, 0.5, 5]),
             n_best=draw.randint(1, width),
             sampling=sampling if sampled else None,
             alignments=draw.random() < 0.5,
