@@ -147,12 +147,21 @@ def test_memory_is_given_back() -> None:
             other.enter(segments(2, shortlist=listed))
             other.run(2)
 
+    def searches_that_grow() -> None:
+        for _ in range(5):
+            other = EngineSearch([model, model], 2)
+            for beam in (1, 16, 64, 128):
+                other.enter([Segment(long, options(beam), max_tokens=20)])
+                other.run(2)
+                for slot in [*other.segments]:
+                    other.leave(slot)
+
     def models() -> None:
         for int8 in (False, True):
             Model(engine, weights.settings, tensors, state, int8=int8)
 
     search = EngineSearch([model], 40)
-    for use in (slots_used_again, searches, models):
+    for use in (slots_used_again, searches, searches_that_grow, models):
         use()
         before = allocated()
         use()
