@@ -130,7 +130,7 @@ def test_helpers_end_with_their_team() -> None:
 
 
 # Shares two jobs in turn until helpers have computed 100,000 parts. A helper that takes a part of the new job before it
-# sees the new job computes a part of the old one.
+# sees the new job computes a part of the old one. Then two owners share jobs at the same time.
 JOBS = """
 #include <stdint.h>
 #include <stdio.h>
@@ -152,6 +152,32 @@ static void compute(const void *job, int64_t part) {
     one->results[part] += one->number * (part + 1);
 }
 static void *as_helper(void *team) { return help(team, 0), NULL; }
+static void *as_second_helper(void *team) { return help(team, 1), NULL; }
+static int share_jobs(Team *team, int64_t count) {
+    Job jobs[2];
+    for (int64_t i = 1; i <= count; i++) {
+        Job *job = &jobs[i % 2];
+        *job = (Job){i, {0}};
+        share(team, compute, job, PARTS);
+        for (int64_t part = 0; part < PARTS; part++)
+            if (job->results[part] != i * (part + 1)) return 1;
+    }
+    return 0;
+}
+static void *as_owner(void *team) { return share_jobs(team, 100000) ? team : NULL; }
+static int two_owners(void) {  // they share jobs at the same time, and one of them has the helpers
+    Team *team = team_new(3);
+    pthread_t helpers[2], owner;
+    void *failed = NULL;
+    pthread_create(&helpers[0], 0, as_helper, team);
+    pthread_create(&helpers[1], 0, as_second_helper, team);
+    pthread_create(&owner, 0, as_owner, team);
+    const int also_failed = share_jobs(team, 100000);
+    pthread_join(owner, &failed);
+    team_close(team);
+    for (int i = 0; i < 2; i++) pthread_join(helpers[i], 0);
+    return failed || also_failed;
+}
 int main(void) {
     static Job jobs[2];
     Team *team = team_new(2);
@@ -175,12 +201,13 @@ int main(void) {
     }
     end_work(team);
     team_close(team);
-    return pthread_join(thread, 0);
+    pthread_join(thread, 0);
+    return two_owners() ? puts("two owners mix their jobs"), 1 : 0;
 }
 """
 
 
-def test_helpers_compute_the_parts_of_the_new_job_and_leave_a_core_to_a_search(tmp_path: Path) -> None:
+def test_jobs_are_computed_once_and_never_mixed(tmp_path: Path) -> None:
     pytest.importorskip("ziglang")
     (tmp_path / "jobs.c").write_text(JOBS)
     zig = [sys.executable, "-m", "ziglang", "cc", "-O2", f"-I{ROOT / 'nmt_cli/engine'}"]
