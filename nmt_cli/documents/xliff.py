@@ -28,7 +28,7 @@ def _role(name: str, tag: str) -> tuple[str, str]:
         return _PAIRS[name], f"pair {values.get('startRef') or values.get('rid') or values.get('id', '')}"
     if name == "x" and (match := _CODE.fullmatch(values.get("id", ""))):
         return ("open" if match[1] == "START" else "close"), f"code {match[2]}"
-    if name in _COPIED or (name == "mrk" and values.get("mtype") == "protected"):
+    if name in _COPIED or (name == "mrk" and (values.get("mtype") == "protected" or values.get("translate") == "no")):
         return "copy", ""
     return ("block" if name == "mrk" and values.get("mtype") == "seg" else "tag"), ""
 

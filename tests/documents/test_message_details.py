@@ -331,6 +331,10 @@ def test_elements_around_a_unit_of_xliff_decide() -> None:
     assert re.search(
         r'</seg-source><target [^>]*><mrk mtype="seg">A.</mrk> <mrk mtype="seg">B.</mrk></target></trans', out
     )
+    protected = parts.replace('<mrk mtype="seg">b.', '<mrk mtype="seg" translate="no">b.')
+    assert '<mrk mtype="seg">A.</mrk> <mrk mtype="seg" translate="no">b.</mrk></target>' in written(
+        "xliff", XLIFF.format("", "", protected)
+    )
     out = written("xliff", XLIFF.format("", "", '<source>a</source>\n <target  state="new" x="1" />'))
     assert (
         '</source>\n <target  state="needs-review-translation" x="1" state-qualifier="mt-suggestion">A</target></'

@@ -153,15 +153,18 @@ static void compute(const void *job, int64_t part) {
 }
 static void *as_helper(void *team) { return help(team, 0), NULL; }
 static void *as_second_helper(void *team) { return help(team, 1), NULL; }
+static int is_shared(Team *team, Job *jobs, int64_t number) {
+    Job *job = &jobs[number % 2];
+    *job = (Job){number, {0}};
+    share(team, compute, job, PARTS);
+    for (int64_t part = 0; part < PARTS; part++)
+        if (job->results[part] != number * (part + 1)) return 0;
+    return 1;
+}
 static int share_jobs(Team *team, int64_t count) {
     Job jobs[2];
-    for (int64_t i = 1; i <= count; i++) {
-        Job *job = &jobs[i % 2];
-        *job = (Job){i, {0}};
-        share(team, compute, job, PARTS);
-        for (int64_t part = 0; part < PARTS; part++)
-            if (job->results[part] != i * (part + 1)) return 1;
-    }
+    for (int64_t i = 1; i <= count; i++)
+        if (!is_shared(team, jobs, i)) return 1;
     return 0;
 }
 static void *as_owner(void *team) { return share_jobs(team, 100000) ? team : NULL; }
@@ -184,13 +187,8 @@ int main(void) {
     pthread_t thread;
     pthread_create(&thread, 0, as_helper, team);
     begin_work(team);
-    for (int64_t i = 1; helped(team) < 100000; i++) {
-        Job *job = &jobs[i % 2];
-        *job = (Job){i, {0}};
-        share(team, compute, job, PARTS);
-        for (int64_t part = 0; part < PARTS; part++)
-            if (job->results[part] != i * (part + 1)) return puts("a part was not computed, or twice"), 1;
-    }
+    for (int64_t i = 1; helped(team) < 100000; i++)
+        if (!is_shared(team, jobs, i)) return puts("a part was not computed, or twice"), 1;
     for (int i = 0, quiet = 0; quiet < 10; i++) {  // parts take so little time that the owner often ends in time
         const int64_t start = nanoseconds(), before = helped(team);
         expect_search(team);
