@@ -249,6 +249,7 @@ def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:
         ("theirs/opus", "opus"),
         (".", "here"),
         ("theirs/en_de.argosmodel", "en_de"),
+        ("theirs/opus-1.5", "opus-1.5"),
     ],
 )
 def test_import_writes_to_models_by_default(

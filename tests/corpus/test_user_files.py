@@ -8,7 +8,7 @@ import texts
 
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.sources import source_of
-from nmt_cli.corpus.user_files import mixed, thinned
+from nmt_cli.corpus.user_files import mixed, split_chunks, thinned
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
@@ -36,6 +36,19 @@ def test_files_are_read_in_order_with_their_hashes(tmp_path: Path) -> None:
     assert pairs[:4] == [(b"1", b"5"), (b"2", b"6"), (b"3", b"7"), (b"4", b"8")]
     assert pairs[4:] == [(b"x", b"z"), (b"y", b"w")] * 2
     assert text.hashes == {tmp_path / name: artefact.sha256(tmp_path / name) for name in "abcdef"}
+
+
+def test_held_out_lines_begin_with_the_tokens_that_the_model_needs(tmp_path: Path) -> None:
+    """Training lines get theirs from cleaning. Empty lines stay empty."""
+    pair = tmp_path / "a.en", tmp_path / "a.fr"
+    for file, lines in zip(pair, (["\ufeffone", "", "two"], ["un", "vide", "deux"]), strict=True):
+        file.write_text("".join(f"{line}\n" for line in lines))
+    sides = ("en", "de"), ("en", "fr")
+    files = [str(file) for file in pair]
+    entries = [{"files": files, "src": src, "tgt": tgt, "split": s} for s in ("train", "dev") for src, tgt in sides]
+    section = texts.bitext_section(*entries)
+    found = [chunk.src for chunk in split_chunks(section, "dev", [], {})]
+    assert found == [[b">>de<< one", b"", b">>de<< two"], [b">>fr<< one", b"", b">>fr<< two"]]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from nmt_cli.documents.archive import Archive
 from nmt_cli.system.errors import DataError
 
 LIMIT = 1 << 20
+SIZES_FOLLOW = 8  # the flag of a member whose sizes follow its data
 
 
 def infos(data: bytes) -> dict[str, tuple[object, ...]]:
@@ -24,10 +25,14 @@ def infos(data: bytes) -> dict[str, tuple[object, ...]]:
         }
 
 
+class Pipe(io.BytesIO):
+    def tell(self) -> int:
+        raise io.UnsupportedOperation
+
+
 def streamed() -> bytes:
     """Return a zip file written to a pipe: its sizes follow the data of a member."""
-    out = io.BytesIO()
-    out.seekable = lambda: False  # type: ignore[method-assign]
+    out = Pipe()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = b"a comment"
         with archive.open("a.xml", "w", force_zip64=True) as member:
@@ -52,6 +57,14 @@ def test_other_members_are_copied(data: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(out)) as one, zipfile.ZipFile(io.BytesIO(data)) as other:
         assert one.comment == other.comment
     assert Archive(out, LIMIT).replaced({"a.xml": b"text " * 100, "c.png": b""})
+
+
+def test_sizes_no_longer_follow_the_data_of_members() -> None:
+    flags = []
+    for data in (streamed(), Archive(streamed(), LIMIT).replaced({"a.xml": b"other text"})):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            flags.append({info.flag_bits & SIZES_FOLLOW for info in archive.infolist()})
+    assert flags == [{SIZES_FOLLOW}, {0}]
 
 
 def test_the_first_member_stays_first_and_uncompressed() -> None:

@@ -121,6 +121,7 @@ def test_text_that_looks_like_an_entity_stays_text(text: str) -> None:
         ("<pre>x y</pre><script>var a</script><style>b</style><textarea>c</textarea>", []),
         ("<div translate='no'>x <b>y</b></div>z<p translate=no>a<p>b", ["z", "b"]),
         ("<p translate=no>x <svg><title>y</title></svg> z<p>b", ["b"]),
+        ("<div translate=no>x<div>y</div>z</div>b", ["b"]),
         (
             "<title>A &amp; B</title><a title=x placeholder='y z' href=q aria-label=\"w\">v</a>",
             ["A & B", "x", "y z", "w", "v"],

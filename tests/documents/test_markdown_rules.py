@@ -78,6 +78,7 @@ def shown(text: str) -> str:
         ("A dog\n--8<-- 'x.md'\nA cat\n<<< @/x.js\n!include x.md\nb", "A dog|A cat|b"),
         ("A dog\n\\newpage\nA cat\n\\vspace{1em}\nb", "A dog|A cat|b"),
         ("+---+---+\n| a | b |\n+===+===+\n| c | d |\n+---+---+\n\nA dog", "A dog"),
+        ("+---+\n| a |\n+---+\n\n| A verse", "A verse"),
         ("import X from 'y'\nimport {\n  Z\n} from 'z'\n\nexport const a = {\n  b: 1\n}\n\nA dog", "A dog"),
         ("import the dog and\nexport it", "import the dog and export it"),
         ("export default values (all)", "export default values (all)"),

@@ -101,6 +101,8 @@ def test_a_file_without_text_stays(data: bytes) -> None:
     [
         ("I came", "and I went", True),
         ("I came.", "I went", False),
+        ("\u6211\u6765\u4e86\u3002", "\u4ed6\u8d70\u4e86", False),
+        ("\u6211\u6765\u4e86", "\u4ed6\u8d70\u4e86", True),
         ("I came...", "...and I went", True),
         ("I came...", "Who is there", False),
         ("I came,", "Peter", True),

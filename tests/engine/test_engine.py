@@ -375,9 +375,11 @@ def test_memory_is_released_but_for_tensors_that_are_read_in_place(kept: list[in
         assert i not in zeros or content.count(0) >= mmap.PAGESIZE // 2
 
 
-def test_an_opened_model_keeps_its_embeddings_alone(tmp_path: Path) -> None:
-    """The engine has packed copies of the other tensors."""
-    path = make_model(tmp_path, "model.d_model=128", "model.d_ff=512") / "model.safetensors"
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_an_opened_model_keeps_its_embeddings_alone(tmp_path: Path, positions: str) -> None:
+    """Those of tokens and of positions. The engine has packed copies of the other tensors."""
+    changes = "model.d_model=128", "model.d_ff=512", f"model.positions={positions}"
+    path = make_model(tmp_path, *changes) / "model.safetensors"
     engine, settings = library.load(SIGNATURES), open_model(path.parent).config.architecture
     tensors, memory = safetensors_file.read_tensors(path)
     base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -387,7 +389,8 @@ def test_an_opened_model_keeps_its_embeddings_alone(tmp_path: Path) -> None:
     for name, tensor in tensors.items():
         first = tensor.address - base
         same = memory[first : first + tensor.bytes] == before[first : first + tensor.bytes]
-        assert same == (name == "embedding.weight") or tensor.bytes < 2 * mmap.PAGESIZE, name
+        kept = name in ("embedding.weight", "src_positions.weight", "tgt_positions.weight")
+        assert same == kept or tensor.bytes < 2 * mmap.PAGESIZE, name
     assert model.handle
 
 

@@ -243,7 +243,7 @@ def test_only_supported_systems_are_built_for() -> None:
     assert build.target_of("aarch64") == "aarch64-linux-gnu.2.17"
     assert build.levels_of("aarch64-macos.11.0") == ["i8mm", "dotprod", "base"]
     assert build.levels_of("x86_64-macos.11.0") == ["avx2", "base"], "no Mac has AMX, or shows AVX-512"
-    for name in ("riscv64", "aarch64-windows", "macos", ""):
+    for name in ("riscv64", "aarch64-windows", "x86_64-linux", "macos", ""):
         with pytest.raises(build.CannotBuildError, match="supports x86_64 and aarch64, with -macos for macOS, not"):
             build.target_of(name)
 

@@ -97,9 +97,9 @@ def test_nmt_models_lists_them(directory: Path, monkeypatch: pytest.MonkeyPatch)
 def test_models_that_do_not_name_their_languages_are_skipped_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, data in (("of-ctranslate2", b"\6\0\0\0"), ("of-marian", (1).to_bytes(8, "little"))):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.bin").write_bytes(data)
+    for name, data in (("of-ctranslate2/model.bin", b"\6\0\0\0"), ("of-marian/small.bin", (1).to_bytes(8, "little"))):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(data)
     assert find_models(tmp_path) == []
     warnings = capsys.readouterr().err.strip().split("\n")
     assert [warning.partition(" is skipped: ")[0].rpartition("/")[2] for warning in warnings] == [

@@ -143,6 +143,7 @@ def test_a_value_has_the_type_of_its_setting(read: Read, text: str, value: objec
         ("expect: {bleu: 30}", "two numbers"),
         ("corpus: {real_pairs: no}", "mine.yaml: corpus.real_pairs=no requires corpus.synthetic"),
         ("corpus: {synthetic: {tag: b-t}}", "corpus.synthetic.0.tag must be String should match pattern"),
+        ("corpus: {sources: [{tag: b-t}]}", "corpus.sources.0.tag must be String should match pattern"),
         ("averaging: {with_start: 1.5}", "averaging.with_start.0 must be less than or equal to 1"),
         (f"training: {{steps: {'x' * 50}}}", f"a valid integer, not '{'x' * 40}'"),
         # YAML that is not a recipe

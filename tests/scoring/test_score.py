@@ -379,6 +379,12 @@ def test_the_gate_reads_the_bootstrap_of_the_first_metric(
     assert report.failures == [failure] * code
 
 
+def test_an_empty_translation_is_shown(tmp_path: Path) -> None:
+    paths = write(tmp_path / "hyp", ["", "a"]), write(tmp_path / "ref", ["a dog", "a"])
+    first, _ = evaluate(hypothesis=paths[0], references=[paths[1]], details=True).segments
+    assert first.texts() == [("reference", "a dog"), ("hypothesis", "")]
+
+
 def test_lengths_and_extremes(tmp_path: Path) -> None:
     references = [[f"wort{i}" for i in range(count)] for count in (0, 10, 11, 50, 51)]
     kept = [["x"], *(words[: len(words) // part] for words, part in zip(references[1:], (1, 2, 1, 4), strict=True))]

@@ -125,6 +125,21 @@ def test_the_time_for_headers_begins_with_each_request(monkeypatch: pytest.Monke
     listening(ok, 5, test)
 
 
+def test_headers_in_small_pieces_get_no_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.4)
+
+    async def test(place: Place, listener: Listener) -> None:
+        reader, writer = await connected(place, GET)
+        for _ in range(50):
+            if reader.at_eof():
+                break
+            writer.write(b"a")
+            await asyncio.sleep(0.1)
+        assert reader.at_eof(), "still open after 5 seconds"
+
+    listening(ok, 5, test)
+
+
 def test_a_client_that_has_read_its_response_may_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WRITE_SECONDS", 0.2)
 

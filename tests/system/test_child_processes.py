@@ -20,6 +20,7 @@ def test_a_child_ends_with_its_parent_and_not_with_a_thread_that_may_end(
     if macos:
         monkeypatch.setattr(child_processes, "kill_with_parent_thread", lambda: False)
     receiver, sender = os.pipe()
+    wait, done = os.pipe()
     parent = os.fork()
     if not parent:
 
@@ -28,8 +29,10 @@ def test_a_child_ends_with_its_parent_and_not_with_a_thread_that_may_end(
             if not os.fork():
                 end_with_parent(parent, thread_lasts=thread_lasts)
                 os.write(sender, b"%d" % os.getpid())
+                os.write(done, b"x")
                 time.sleep(60)
                 os._exit(1)
+            os.read(wait, 1)  # the thread lasts until its end would be noticed
 
         thread = threading.Thread(target=start)
         if thread_lasts:
@@ -39,10 +42,10 @@ def test_a_child_ends_with_its_parent_and_not_with_a_thread_that_may_end(
             thread.join()
         time.sleep(60)
     child = int(os.read(receiver, 20))
-    os.close(receiver)
-    os.close(sender)
+    for file in (receiver, sender, wait, done):
+        os.close(file)
     time.sleep(0.3)
-    assert psutil.pid_exists(child)
+    assert psutil.Process(child).status() != psutil.STATUS_ZOMBIE
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
     assert ended(child)

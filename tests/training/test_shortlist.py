@@ -1,6 +1,7 @@
 """`nmt shortlist`: what it learns from parallel text, its file, and searches with it."""
 
 import random
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,6 +57,12 @@ def test_translations_of_words_are_learned(model: Path, text: tuple[Path, Path])
         if len(own) == len(theirs) == 1:
             assert listed(model, word) == {EOS, *own, *theirs}
     assert sum(len(encode([word])[0]) == 1 for word in WORDS) > 9
+
+
+def test_the_shortlist_of_a_run_is_beside_its_model(model: Path, text: tuple[Path, Path], tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "run" / "model", ignore=shutil.ignore_patterns(FILE))
+    learn_shortlist(tmp_path / "run", *text, best=1, frequent=9)
+    assert len(listed(tmp_path / "run" / "model", "")) == 10
 
 
 def test_frequent_tokens_are_always_listed(model: Path, text: tuple[Path, Path]) -> None:
