@@ -1,6 +1,5 @@
 """Plain float64 versions of torch's attention over packed sentences, `varlen_attn`, and its gradient."""
 
-import itertools
 from typing import Any
 
 import torch
@@ -37,14 +36,9 @@ def varlen_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -
 
 
 def plain_varlen_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:
-    """Compute `varlen_attn` as documented: a query sees `window_size` keys to the left and right; -1 means all."""
-    cumulative, longest, outputs = rest[:2], rest[2:], []
+    """Compute `varlen_attn` as documented: a query sees all keys of its sentence or, causal, those up to its place."""
+    cumulative, longest = rest[:2], rest[2:]
     assert all(x.dtype == torch.int32 and x.is_contiguous() for x in cumulative)
     assert all(size >= x.diff().max() for size, x in zip(longest, cumulative, strict=True))
-    for (a, b), (c, d) in zip(*(itertools.pairwise(x.tolist()) for x in cumulative), strict=True):
-        offsets = torch.arange(d - c) - torch.arange(b - a)[:, None] - (d - c) + (b - a)
-        seen = [(offsets * sign <= size) | (size < 0) for sign, size in zip((-1, 1), window_size, strict=True)]
-        scores = torch.einsum("thk,shk->hts", q[a:b], k[c:d]) / q.shape[2] ** 0.5
-        weights = torch.softmax(scores.masked_fill(~(seen[0] & seen[1]), -torch.inf), -1)
-        outputs.append(torch.einsum("hts,shk->thk", weights, v[c:d]))
-    return torch.cat(outputs)
+    assert window_size == (-1, -1) or (window_size == (-1, 0) and torch.equal(*cumulative))
+    return varlen(q, k, v, *rest, window_size)[0]

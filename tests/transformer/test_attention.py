@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.attention import varlen
 from varlen import plain_varlen_attn
 
 from nmt_cli.transformer import attention
@@ -47,7 +46,8 @@ def test_each_token_attends_to_its_own_sentence(
     form: str, d_v: int, causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attention, "has_kernel", lambda *_: form == "varlen")
-    monkeypatch.setattr(varlen, "varlen_attn", plain_varlen_attn)
+    if form == "varlen":
+        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", plain_varlen_attn)
     lengths = np.array([[2, 3], [4, 1], [5, 5], [30, 20], [31, 40]])
     sides = [lengths[:, 1 if causal else 0], lengths[:, 1]]
     layouts = [Layout(x, bounds=[0, 3, 5]) for x in sides]
