@@ -125,11 +125,14 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, 
 
 
 @pytest.mark.parametrize(("probability", "width"), [(0.1, 512), (0.3, 511), (0.99, 512), (1e-6, 512)])
-def test_the_drop_rate_is_the_probability(probability: float, width: int) -> None:
+def test_the_drop_rate_is_the_probability(probability: float, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds_N = torch.from_numpy(token_seeds((1, 2), np.arange(10), np.full(10, 70)))
     masks = dropout_mask(seeds_N, width, probability, torch.bfloat16)
-    traced = torch.compile(dropout_mask, backend="aot_eager", dynamic=True)  # other code for compilers
-    assert torch.equal(traced(seeds_N, width, probability, torch.bfloat16), masks)
+    if width % 2:
+        traced = torch.compile(dropout_mask, backend="aot_eager", dynamic=True)
+        assert torch.equal(traced(seeds_N, width, probability, torch.bfloat16), masks)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # other code for compilers
+    assert torch.equal(dropout_mask(seeds_N, width, probability, torch.bfloat16), masks)
     assert masks.shape == (700, width)
     assert masks.dtype == torch.bfloat16
     assert set(masks.unique().tolist()) <= {0.0, 1.0}
