@@ -1,8 +1,5 @@
 """The launcher's configuration and trackers."""
 
-import os
-import subprocess
-import sys
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,18 +76,30 @@ def test_sharded_training_is_refused(lab: Lab, kind: str, value: str) -> None:
         lab.train()
 
 
-def test_a_configuration_of_accelerate_launch(lab: Lab) -> None:
-    config, run = lab.run.with_name("config.yaml"), lab.run
+def test_a_configuration_of_accelerate_launch(
+    tiny_recipe_file: Path,
+    numbers_corpus: Path,
+    reference_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],  # also captures other processes, unlike that of the fixture `lab`
+) -> None:
+    """The launcher runs in this process, and starts nmt in another one."""
+    from accelerate.commands import launch
+
+    lab = Lab(tiny_recipe_file, numbers_corpus, reference_run, tmp_path / "run", monkeypatch, capfd)
+    config = lab.run.with_name("config.yaml")
     machine = "compute_environment: LOCAL_MACHINE, num_machines: 1, num_processes: 1, machine_rank: 0, use_cpu: true"
     rest = "distributed_type: 'NO', mixed_precision: fp16, dynamo_config: {dynamo_backend: INDUCTOR}"
     config.write_text(f"{{{machine}, {rest}}}")
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", config, "-m", "nmt_cli", "train"]
-    words = [lab.recipe_file, "--data", lab.corpus, "--run", run, "--set", "training.steps=10"]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONHASHSEED": "1"}
-    done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    lab.patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    lab.patch.setenv("PYTHONHASHSEED", "1")
+    words = [lab.recipe_file, "--data", lab.corpus, "--run", lab.run, "--set", "training.steps=10"]
+    words = ["--config_file", config, "-m", "nmt_cli", "train", *words]
+    launch.launch_command(launch.launch_command_parser().parse_args([*map(str, words)]))  # raises if nmt fails
+    errors = lab.stderr()
     for setting in ("dynamo_backend=inductor", "mixed_precision=fp16"):
-        assert f"{setting} in the accelerate configuration" in done.stderr
+        assert f"{setting} in the accelerate configuration" in errors
     assert lab.same(10)
 
 
