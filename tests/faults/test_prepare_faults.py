@@ -128,7 +128,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_crash_at_any_disk_operation_leaves_no_damaged_corpus(tmp_path: Path) -> None:
     """For every n, a child process exits just before its n-th fsync, rename or unlink."""
-    section = texts.own(tmp_path / "in", PAIRS[:150], tokenizer={"vocabulary_size": 300})
+    section = texts.own(tmp_path / "in", PAIRS[:60], tokenizer={"vocabulary_size": 300})
     whole = store.open_corpus(texts.run(section, tmp_path / "whole")).identity
     out, code, point = tmp_path / "out", 9, 0
     while code == 9:
