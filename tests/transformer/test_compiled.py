@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.fx.experimental._config
 from reference import batch_of, random_model, random_pairs, tiny
-from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward
 from varlen import varlen, varlen_backward
 
 from nmt_cli.training import loss as loss_module
@@ -23,6 +22,8 @@ from nmt_cli.transformer import model as modelling
 )
 def test_compiled_layers_are_exact(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """The loss and all gradients, with dropout, equal float64 to 1e-5 for two batches of one compilation."""
+    from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward  # takes seconds
+
     model = random_model(tiny(d_model=64, d_ff=96, d_k=16, d_v=16, dropout=0.2, **changes), 100)
     ours = LossModel(copy.deepcopy(model).float(), 0.1, torch.float32)
     exact = LossModel(model, 0.1, torch.float64)
