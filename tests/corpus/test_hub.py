@@ -24,12 +24,13 @@ from nmt_cli.system.errors import DataError, DownloadError, MissingError, UsageE
 SECTION = {"name": "hub:some/texts", "config": "de-en", "tokenizer": {"vocabulary_size": "400"}}
 
 
-def data_set(directory: Path, shards: int = 2, columns: bool = False, held_out: tuple[int, int] = (100, 100)) -> Path:
+def data_set(directory: Path, shards: int = 2, columns: bool = False, rows: tuple[int, ...] = (1000, 100, 100)) -> Path:
     """Write a small data set in the hub's layout, with a column `translation` or with one column per language."""
     (directory / "de-en").mkdir(parents=True)
-    pairs = [{"de": tgt, "en": src} for src, tgt in texts.pairs(1000 + sum(held_out))]
-    cuts = {"train": [pairs[i:1000:shards] for i in range(shards)], "validation": [pairs[1000 : 1000 + held_out[0]]]}
-    cuts["test"] = [pairs[1000 + held_out[0] :]]
+    pairs = [{"de": tgt, "en": src} for src, tgt in texts.pairs(rows[0])]
+    held_out = [{"de": f"Satz {i}", "en": f"sentence {i}"} for i in range(rows[1] + rows[2])]  # unlike training
+    cuts = {"train": [pairs[i::shards] for i in range(shards)], "validation": [held_out[: rows[1]]]}
+    cuts["test"] = [held_out[rows[1] :]]
     files = [{"split": split, "path": f"de-en/{split}-*"} for split in cuts]
     counts = [{"name": split, "num_bytes": 1, "num_examples": sum(map(len, parts))} for split, parts in cuts.items()]
     name = {"config_name": "de-en"}
@@ -253,12 +254,12 @@ def prepare(hub: hub_server.Hub, tmp_path: Path, *commands: str, **env: str) -> 
     """Prepare several corpora in turn; return the exit codes and the messages."""
     more = "--workers 1 --overwrite --set corpus.tokenizer.vocabulary_size=400 --out"
     words = [["prepare", *f"{command} {more}".split(), tmp_path / "out"] for command in commands]
-    env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1", **env}
-    return texts.commands(*words, **env)
+    client = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), **hub_server.CLIENT}
+    return texts.commands(*words, **client, **env)
 
 
 def test_wmt14_at_its_pinned_commit_and_again_offline(tmp_path: Path) -> None:
-    served, accepted = data_set(tmp_path / "hub", held_out=(3000, 3003)), "wmt14-en-de --set corpus.rows=1000"
+    served, accepted = data_set(tmp_path / "hub", rows=(200, 3000, 3003)), "wmt14-en-de --set corpus.rows=200"
     with hub_server.serving("wmt/wmt14", served, catalog.WMT14_REVISION) as hub:
         hub.cut = hub.busy = 1
         codes, messages = prepare(hub, tmp_path, accepted)
@@ -268,13 +269,13 @@ def test_wmt14_at_its_pinned_commit_and_again_offline(tmp_path: Path) -> None:
         assert not any("/main/" in request for request in hub.requests)
     first = store.open_corpus(tmp_path / "out", content=True)
     assert (len(first.lines("dev")[0]), len(first.lines("test")[0])) == (3000, 3003)
-    assert len(first.src) == 1000
+    assert len(first.src) == 200
     assert catalog.WMT14_REVISION in first.manifest["origin"]
     other = "hub:some/texts --src en --tgt de"  # the server has stopped
     codes, messages = prepare(hub, tmp_path, "wmt14-en-de", accepted, other, HF_HUB_OFFLINE="1")
     assert codes == [65, 0, 69], messages
     assert store.open_corpus(tmp_path / "out").identity == first.identity
-    assert "1,000 pairs, but 4,508,785 are expected" in messages
+    assert "200 pairs, but 4,508,785 are expected" in messages
     assert re.fullmatch("nmt prepare: error: .* and pass --mirror DIR", messages.strip().split("\n")[-1])
 
 

@@ -150,7 +150,7 @@ def test_a_hub_data_set_beside_files(tmp_path: Path) -> None:
     in_files = [{"files": found, "split": split, "columns": ["translation.en", "translation.de"]}
                 for split, found in files.items()]  # fmt: skip
     recipe_file(tmp_path / "plain.yaml", *in_files, own)
-    env = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    env = {"HF_HOME": str(tmp_path / "home"), **hub_server.CLIENT}
     with hub_server.serving("some/texts", served) as server:
         env["HF_ENDPOINT"] = server.url
         server.cut = server.busy = 1

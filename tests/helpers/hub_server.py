@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CLIENT = {"HF_HUB_DISABLE_XET": "1", "USE_TORCH": "0"}  # environment: plain downloads, without importing torch
 
 
 class Hub(ThreadingHTTPServer):
