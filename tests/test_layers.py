@@ -1,6 +1,7 @@
 """Who may import what. Reads the source with `ast`: nothing here runs the code it judges, but for `nmt --help`."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -132,8 +133,9 @@ def is_import(node: ast.AST) -> bool:
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def imports_of(name: str) -> Iterator[Import]:
-    return imports_in(name, ast.parse(FILES[name].read_text()))
+@functools.cache
+def parsed(name: str) -> ast.Module:
+    return ast.parse(FILES[name].read_text())
 
 
 def imports_in(name: str, tree: ast.AST) -> Iterator[Import]:
@@ -152,14 +154,17 @@ def imports_in(name: str, tree: ast.AST) -> Iterator[Import]:
             yield Import(name, library, (inner or "__init__") if library == "nmt_cli" else "")
 
 
-IMPORTS = [item for name in FILES for item in imports_of(name)]
+@functools.cache
+def imports() -> list[Import]:
+    """Return all imports of the package, which is not parsed before a test needs it."""
+    return [item for name in FILES for item in imports_in(name, parsed(name))]
 
 
 def test_rooms_import_only_lower_rooms_that_the_table_names() -> None:
     assert {room(name) for name in FILES} == {*ROOMS, PACKAGE_ITSELF}
     for i, (name, lower) in enumerate(ROOMS.items()):
         assert lower <= {*[*ROOMS][:i]}, f"{name} may import only rooms above it in the table"
-    ours = [i for i in IMPORTS if i.ours]
+    ours = [i for i in imports() if i.ours]
     assert len(ours) > 100
     allowed = ROOMS | {PACKAGE_ITSELF: PUBLIC}
     assert not [i for i in ours if room(i.ours) not in allowed[room(i.module)] | {room(i.module), PACKAGE_ITSELF}]
@@ -169,7 +174,7 @@ def test_rooms_import_only_lower_rooms_that_the_table_names() -> None:
 
 def test_each_dependency_has_its_owner() -> None:
     assert set().union(*OWNERS.values()) <= FILES.keys() | ROOMS.keys()
-    libraries = [i for i in IMPORTS if i.library not in sys.stdlib_module_names | {"nmt_cli"}]
+    libraries = [i for i in imports() if i.library not in sys.stdlib_module_names | {"nmt_cli"}]
     assert not [i for i in libraries if not {i.module, room(i.module)} & OWNERS.get(i.library, set())]
 
 
@@ -178,7 +183,7 @@ def test_what_is_without_torch_imports_nothing_with_it() -> None:
     for name in {"engine.model", "translation.engine_backend", "transformer.directory", SEGMENTS, TRANSLATOR}:
         reached = [name]
         for module in reached:  # which grows meanwhile
-            top = ast.Module([node for node in ast.parse(FILES[module].read_text()).body if is_import(node)], [])
+            top = ast.Module([node for node in parsed(module).body if is_import(node)], [])
             targets = {(i.library, i.ours) for i in imports_in(module, top)}
             assert not {library for library, _ in targets} & {"torch", "numpy", "safetensors"}, (name, module)
             reached += sorted({ours for _, ours in targets if ours in FILES} - {*reached})
@@ -194,9 +199,9 @@ def test_help_loads_none_of_the_heavy_dependencies() -> None:
     assert not loaded & (HEAVY | {"yaml", "pydantic"})
 
 
-def violations(source: str) -> list[str]:
+def violations(tree: ast.AST) -> list[str]:
     names: list[str] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -209,5 +214,5 @@ def violations(source: str) -> list[str]:
 
 def test_no_file_runs_data_as_code() -> None:
     unsafe = "import pickle\nfrom os import system\nx.splitlines()\neval('1')\nload(f, allow_pickle=True, shell=False)"
-    assert sorted(violations(unsafe)) == ["allow_pickle=True", "eval", "os.system", "pickle", "x.splitlines"]
-    assert {name: violations(path.read_text()) for name, path in FILES.items()} == {name: [] for name in FILES}
+    assert sorted(violations(ast.parse(unsafe))) == ["allow_pickle=True", "eval", "os.system", "pickle", "x.splitlines"]
+    assert {name: violations(parsed(name)) for name in FILES} == {name: [] for name in FILES}
