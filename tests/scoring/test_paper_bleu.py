@@ -84,11 +84,15 @@ def test_real_text_gives_the_hashes_and_scores_of_perl_and_the_published_number_
         prepared = prepare(lines, language)
         digest = hashlib.sha256(b"".join(line + b"\n" for line in prepared)).hexdigest()
         assert (len(prepared), digest) == (expected["lines"], expected["sha256"]), name
+        compared = dict[str, str]()
         if "multi_bleu" in expected:
             score = scored(thin(lines), lines, language=language)
+            compared["paper-bleu"] = score.compare_with
             assert f"BLEU = {score.score:.2f}, {score.verbose}" == expected["multi_bleu"], name
         for metric, published in PUBLISHED.get(name, {}).items():
-            assert published in scored([""] * len(lines), lines, metric=metric, language=language).compare_with
+            if metric not in compared:  # the hypotheses do not matter
+                compared[metric] = scored([""] * len(lines), lines, metric=metric, language=language).compare_with
+            assert published in compared[metric]
         if name == "de-en/test.de":
             assert sum(len(line.replace(b" ##AT##-##AT## ", b"-").split()) for line in prepared) == 63_078
             folded = prepare(lines, language, fold_quotes=True)
