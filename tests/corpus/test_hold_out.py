@@ -139,14 +139,17 @@ def test_pairs_that_cleaning_drops_are_neither_counted_nor_held_out(tmp_path: Pa
     assert set(sets["dev"] + sets["test"]) <= {pair for i, pair in enumerate(PAIRS) if i >= 300 or i % 3}
 
 
-def test_held_out_lines_are_not_cleaned_and_do_not_depend_on_workers(tmp_path: Path) -> None:
+def test_held_out_lines_are_not_cleaned_and_do_not_depend_on_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = [("\ufeff" + PAIRS[0][0], PAIRS[0][1]), *((f"{s}  &amp; so", f"{t} \r") for s, t in PAIRS[1:])]
     section = texts.own(tmp_path / "in", text[:20], hold_out=1)
     raw = [(s.removeprefix("\ufeff"), t.removesuffix("\r")) for s, t in text]
     alone = cut(section, tmp_path / "out")
     assert alone["dev"] + alone["test"]
     assert set(alone["dev"] + alone["test"]) <= set(raw)
-    many = [(f"{'x' * i} {s}", f"{'x' * i} {t}") for i in range(90) for s, t in PAIRS]
+    monkeypatch.setattr(readers, "CHUNK", 200)
+    many = [(f"{'x' * i} {s}", f"{'x' * i} {t}") for i in range(8) for s, t in PAIRS]
     much = texts.own(tmp_path / "much", many, hold_out=100)
     with_one = hold_out.held_out_pairs(much, map)
     from nmt_cli.corpus.stages import Pool

@@ -186,10 +186,10 @@ def test_multi30k_is_the_same_in_shards(corpora: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(readers, "CHUNK", 200)
     monkeypatch.setattr(parts, "PART_PAIRS", 400)
     monkeypatch.setattr(stages, "HASHES_AT_ONCE", 800)
-    section = {"name": "multi30k-de-en", "limit": 3000, "tokenizer": {"vocabulary_size": "1000"}}
+    section = {"name": "multi30k-de-en", "limit": 1500, "tokenizer": {"vocabulary_size": "1000"}}
     mirror, corpus = corpora / "multi30k", texts.corpus(section)
     out = texts.run(corpus, tmp_path / "whole", mirror=mirror)
-    rounds(corpus, tmp_path / "out", iter([9] * 4), mirror=mirror)
+    rounds(corpus, tmp_path / "out", iter([3] * 4), mirror=mirror)
     assert contents(tmp_path / "out") == contents(out)
     whole = store.open_corpus(out, content=True)
     assert (len(whole.lines("dev")[0]), len(whole.lines("test")[1])) == (1014, 1000)

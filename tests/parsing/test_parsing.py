@@ -36,9 +36,14 @@ def test_a_dry_run_needs_no_treebank_and_writes_nothing(tmp_path: Path, monkeypa
 
 
 @pytest.mark.timeout(300)  # seconds on an idle core, over a minute on a busy machine
-@pytest.mark.parametrize(("steps", "least"), [(20, 0), pytest.param(450, 95, marks=pytest.mark.slow)])
-def test_from_trees_to_f1(tmp_path: Path, capfd: pytest.CaptureFixture[str], steps: int, least: int) -> None:
-    made = texts.trees(4060, 1)
+@pytest.mark.usefixtures("few_samples")
+@pytest.mark.parametrize(
+    ("count", "steps", "least"), [(560, 10, 0), pytest.param(4060, 450, 95, marks=pytest.mark.slow)]
+)
+def test_from_trees_to_f1(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], count: int, steps: int, least: int
+) -> None:
+    made = texts.trees(count, 1)
     for name, some in (("train", made[60:]), ("dev", made[:20]), ("test", made[20:60])):
         texts.write(tmp_path / f"{name}.mrg", some)
     (tmp_path / "small.yaml").write_text(RECIPE.format(tmp_path, steps))
