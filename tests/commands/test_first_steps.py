@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from command_line import COMMANDS, Nmt
+from in_process import run_nmt
 from texts import ROOT
 from tiny_model import make_model
 
@@ -212,11 +213,14 @@ def test_recipes_are_wrapped_on_a_terminal_only() -> None:
 
 def completed(line: str, here: Path) -> list[str]:
     words = line.split()
-    variables = {"_NMT_COMPLETE": "complete_bash", "COMP_WORDS": line, "PYTHONPATH": str(ROOT)}
-    variables["COMP_CWORD"] = str(len(words) - (not line.endswith(" ")))
-    command = [sys.executable, "-m", "nmt_cli"]
-    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, cwd=here, check=True)
-    return done.stdout.split()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(here)
+        patch.setenv("_NMT_COMPLETE", "complete_bash")
+        patch.setenv("COMP_WORDS", line)
+        patch.setenv("COMP_CWORD", str(len(words) - (not line.endswith(" "))))
+        code, out, err = run_nmt()
+    assert (code, err) == (0, "")
+    return out.split()
 
 
 def test_the_shell_completes_recipes_and_corpora(tmp_path: Path) -> None:

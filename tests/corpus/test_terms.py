@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import texts
+from in_process import run_nmt
 from tiny_model import WORDS, content, make_model, memory_file
 
 from nmt_cli import Sampling, Terms, Translator
@@ -378,8 +379,8 @@ def test_the_command_reads_a_glossary_file(model: Path, tmp_path: Path) -> None:
     (tmp_path / "terms.tsv").write_text("# words\nHund\tKatze|Haus\tany\n")
     (tmp_path / "bad.tsv").write_text("Hund\tKatze\nHund\tHaus\n")
     (tmp_path / "in").write_text("der hund\n")
-    start = ["-m", "nmt_cli", "translate", tmp_path / "in", "--model", model]
-    done = texts.python(*start, "--terms", tmp_path / "terms.tsv")
+    start = ["translate", tmp_path / "in", "--model", model]
+    done = texts.python("-m", "nmt_cli", *start, "--terms", tmp_path / "terms.tsv")
     assert re.search(r"\b(Katze|Haus)\b", done.stdout, re.IGNORECASE)
     for more, code, message in (
         (["--terms", tmp_path / "bad.tsv"], 65, "line 2: “Hund” repeats line 1"),
@@ -387,9 +388,9 @@ def test_the_command_reads_a_glossary_file(model: Path, tmp_path: Path) -> None:
         (["--terms", tmp_path / "terms.tsv", "--sample"], 2, "Leave out --terms"),
         (["--terms", tmp_path / "terms.tsv", "--score-pairs", tmp_path / "in"], 2, "cannot be used with --sample"),
     ):
-        done = texts.python(*start, *more)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done.stderr
-        assert message in done.stderr
+        found, out, err = run_nmt(*start, *more)
+        assert (found, out, err.count("\n")) == (code, "", 1), err
+        assert message in err
 
 
 def test_the_share_of_terms_in_the_hypotheses_is_scored(tmp_path: Path) -> None:

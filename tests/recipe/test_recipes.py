@@ -74,9 +74,9 @@ SIZES = {"num_layers", "encoder_layers", "decoder_layers", "d_model", "d_ff", "n
 
 def _different() -> list[Path]:
     """Return the smallest recipe of each kind of step. Sizes and rates do not change the kind."""
-    kinds: dict[str, Path] = {}
-    for path in sorted(PATHS, key=lambda path: loading.load(ROOT / path).expect.parameters or 0):
-        settings = loading.load(ROOT / path)
+    kinds, loaded = dict[str, Path](), {path: loading.load(ROOT / path) for path in PATHS}
+    for path in sorted(PATHS, key=lambda path: loaded[path].expect.parameters or 0):
+        settings = loaded[path]
         model = {**settings.model.model_dump(exclude=SIZES), "dropout": settings.model.dropout > 0}
         kinds.setdefault(str((model, settings.training.label_smoothing > 0)), path)
     return list(kinds.values())
@@ -87,7 +87,8 @@ def test_one_step_of_every_recipe(
     path: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Trainer, "check_memory", lambda self: None)  # the step is enough
-    settings = loading.load(ROOT / path, ["training.tokens_per_step=16", "training.micro_batches=1"])
+    small = ["training.tokens_per_step=16", "training.micro_batches=1", "model.num_layers=2"]
+    settings = loading.load(ROOT / path, small)
     accelerator = make_accelerator(settings, tmp_path)
     run = start_trainer(settings, open_corpus(numbers_corpus), accelerator, tmp_path, 0)
     before = run.transformer.embedding.weight.detach().clone()
