@@ -15,24 +15,42 @@ static int64_t between(int64_t from, int64_t to) {
 
 static float number(void) { return (float)between(-(1 << 20), 1 << 20) / (float)(1 << between(10, 20)); }
 
-// One result: y = sum of x[i] * w[i], of quantized numbers if `eight_bits`. `zero` is the byte that stands for input 0.
-static float plain(const float *x, const float *w, int64_t size, float bias, int eight_bits, int positive) {
-    float sum = bias, x_top = 0, w_top = 1e-12f;
-    for (int64_t i = 0; i < size; i++) {
-        sum = x[i] * w[i] + sum;
-        if (fabsf(x[i]) > x_top) x_top = fabsf(x[i]);
-        if (fabsf(w[i]) > w_top) w_top = fabsf(w[i]);
-    }
-    if (!eight_bits) return sum;
+static float greatest(const float *x, int64_t size, float least) {
+    for (int64_t i = 0; i < size; i++)
+        if (fabsf(x[i]) > least) least = fabsf(x[i]);
+    return least;
+}
+
+// Quantize a row of inputs, and return the size of a step. `zero` is the byte that stands for input 0.
+static float plain_inputs(const float *x, int64_t size, int positive, int32_t *bytes) {
     const float steps = positive ? HIGHEST : HIGHEST / 2, zero = positive ? 0 : HIGHEST / 2 + 1;
-    const float inverse = x_top > 1e-30f ? steps / x_top : 0;
-    const float scale = w_top / 127;
-    int64_t products = 0;
+    const float top = greatest(x, size, 0), inverse = top > 1e-30f ? steps / top : 0;
     for (int64_t i = 0; i < size; i++) {
         const float byte = x[i] * inverse + (zero + 0.5f);
-        products += (int64_t)(floorf(byte < HIGHEST ? byte : HIGHEST) - zero) * (int64_t)rintf(w[i] / scale);
+        bytes[i] = (int32_t)(floorf(byte < HIGHEST ? byte : HIGHEST) - zero);
     }
-    return (float)products * (scale * (x_top / steps)) + bias;
+    return top / steps;
+}
+
+static float plain_weights(const float *w, int64_t size, int32_t *bytes) {
+    const float scale = greatest(w, size, 1e-12f) / 127;
+    for (int64_t i = 0; i < size; i++) bytes[i] = (int32_t)rintf(w[i] / scale);
+    return scale;
+}
+
+// y = sum of x[i] * w[i], with one rounding for each product and sum where the processor has one.
+static float plain(const float *x, const float *w, int64_t size, float bias) {
+    float sum = bias;
+#pragma clang loop vectorize(disable) interleave(disable)  // a vectorized loop would round the products
+    for (int64_t i = 0; i < size; i++) sum = x[i] * w[i] + sum;
+    return sum;
+}
+
+// The same of quantized numbers.
+static float plain_of_bytes(const int32_t *x, const int32_t *w, int64_t size, float scale, float bias) {
+    int32_t products = 0;
+    for (int64_t i = 0; i < size; i++) products += x[i] * w[i];
+    return (float)products * scale + bias;
 }
 
 static int compare(void) {
@@ -54,9 +72,17 @@ static int compare(void) {
     s.interleaved = allocate(rows * width * 4);
     float *results = allocate(rows * l.stride * 4);
     apply(&s, &m, &l, x, results, rows);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t o = 0; o < outputs; o++) {
-            const float y = plain(x + r * width, w + o * inputs, inputs, bias[o], eight_bits, positive);
+    int32_t *x_bytes = allocate(rows * inputs * 4), *w_bytes = allocate(inputs * 4);
+    float *x_steps = allocate(rows * 4);
+    if (eight_bits)
+        for (int64_t r = 0; r < rows; r++)
+            x_steps[r] = plain_inputs(x + r * width, inputs, positive, x_bytes + r * inputs);
+    for (int64_t o = 0; o < outputs; o++) {
+        const float scale = eight_bits ? plain_weights(w + o * inputs, inputs, w_bytes) : 0;
+        for (int64_t r = 0; r < rows; r++) {
+            const float y = eight_bits
+                ? plain_of_bytes(x_bytes + r * inputs, w_bytes, inputs, scale * x_steps[r], bias[o])
+                : plain(x + r * width, w + o * inputs, inputs, bias[o]);
             const float expected = l.activation == RELU && y < 0 ? 0 : y, found = results[r * l.stride + o];
             if (memcmp(&expected, &found, 4)) {
                 printf("%s, %d rows, %lld inputs, output %lld of %lld, positive %d: %a, not %a\n",
@@ -65,7 +91,9 @@ static int compare(void) {
                 return 0;
             }
         }
-    void *all[] = {w, bias, x, l.weights, l.start, l.scale, l.bias, s.row_scale, s.quantized, s.interleaved, results};
+    }
+    void *all[] = {w, bias, x, l.weights, l.start, l.scale, l.bias, s.row_scale, s.quantized, s.interleaved, results,
+                   x_bytes, w_bytes, x_steps};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) release(all[i]);
     return 1;
 }
