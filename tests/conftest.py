@@ -60,6 +60,15 @@ def own_settings() -> Iterator[None]:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 
+@pytest.fixture
+def few_samples() -> Iterator[None]:
+    """Make intervals and tests of significance quick and rough, where a test does not look at their figures."""
+    from few_samples import few_samples
+
+    with few_samples():
+        yield
+
+
 @pytest.fixture(scope="session")
 def corpora() -> Path:
     """The directory of real corpora, from NMT_CORPORA. Without it, tests that need it are skipped."""

@@ -25,6 +25,9 @@ from nmt_cli.translation.options import Sampling
 ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "source words per second", "milliseconds")
 
 
+pytestmark = pytest.mark.usefixtures("few_samples")
+
+
 def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -> dict[str, list[float]]:
     """Reproduce a recipe, and return the rows of its last table."""
     settings = loading.from_plain(values, "test")
@@ -58,6 +61,7 @@ def test_a_student_is_compared_with_its_teacher_and_with_training_on_real_pairs(
 
     monkeypatch.setattr(synthetic_gain, "measure_speed", speeds)
     monkeypatch.setattr(synthetic_gain, "TIMED_LINES", 9)
+    monkeypatch.setattr(synthetic_gain, "REPEATS", 1)
     small = ("model.encoder_layers=3", "model.decoder_layers=1", "training.steps=10", "decoding.beam=2")
     values = tiny_recipe(*small).model_dump()
     values["corpus"]["synthetic"] = [{"side": "src", "beam": 2}]
@@ -195,9 +199,16 @@ def test_a_teacher_translates_with_its_beam_or_by_sampling(monkeypatch: pytest.M
 
 
 def test_back_translation_is_compared_with_training_without_it(
-    tiny_recipe, reference_run: Path, numbers_text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny_recipe,
+    reference_run: Path,
+    numbers_text: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The reverse model is not a teacher and has no column."""
+    monkeypatch.setattr(synthetic_gain, "TIMED_LINES", 3)
+    monkeypatch.setattr(synthetic_gain, "REPEATS", 1)
     values = tiny_recipe("training.steps=6", "corpus.limit=250").model_dump()
     values["corpus"] |= {"src": "de", "tgt": "en"}  # the available model translates the other way
     for split in ("train", "dev", "test"):

@@ -4,12 +4,14 @@ import contextlib
 import json
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from few_samples import few_samples
 from small_run import make_run
 
 from nmt_cli.commands import app
@@ -39,6 +41,12 @@ class Paths(NamedTuple):
     def reproduce(self, settings: schema.Recipe, *, dry_run: bool = False) -> int:
         options = PrepareOptions(workers=1, dry_run=dry_run)
         return reproduce.reproduce(settings, settings.corpus, self.data, self.run, options, evaluate)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_samples_for_intervals() -> Iterator[None]:
+    with few_samples():
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -78,8 +86,9 @@ def test_a_corpus_prepared_with_other_settings_is_refused(
 
 
 def test_a_corpus_without_text_files_in_the_recipe_is_used_as_it_is(
-    tiny_recipe_file: Path, numbers_corpus: Path, tmp_path: Path
+    tiny_recipe_file: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("nmt_cli.training.estimate.roofline_rows", lambda *_: [])
     settings = loading.load(tiny_recipe_file, ["corpus.limit=499", "corpus.train_src=null", "corpus.train_tgt=null"])
     assert Paths(numbers_corpus, tmp_path / "run").reproduce(settings, dry_run=True) == 0
     assert list(tmp_path.iterdir()) == []
@@ -173,7 +182,7 @@ def test_more_training_or_other_search_settings_renew_the_translations(
 ) -> None:
     paths = Paths(finished.data, tmp_path / "run")
     warning = "averaging.last is 2, but the run has only 1 checkpoint to average"
-    runs, used = [(10, 50, 2), (30, 50, 2), (30, 1, 2), (30, 1, 0), (30, 1, 2)], list[dict[str, str]]()
+    runs, used = [(10, 50, 2), (20, 50, 2), (20, 1, 2), (20, 1, 0), (20, 1, 2)], list[dict[str, str]]()
     monkeypatch.setattr(held_out, "Translator", lambda *a, **k: used.append(k) or Translator(*a, **k))
     for i, (steps, extra_length, times) in enumerate(runs):
         if i == 4:

@@ -1,5 +1,6 @@
 """`nmt score` equals sacreBLEU in every printed digit, and refuses inputs whose score would mislead."""
 
+import functools
 import io
 import json
 import random
@@ -124,7 +125,8 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
     assert [(s.score, s.mean, s.ci) for s in plain] == [(s.score, None, None) for s in ours]
     assert ours[0].signature == plain[0].signature.replace("|case", "|bs:1000|seed:12345|case")
     assert ours[0].verbose.translate({ord("="): " = ", ord(","): ""}) == theirs[0]["verbose_score"]
-    (compared, *_) = evaluate(hypothesis=bad, baseline=good, references=[reference]).comparisons
+    only_bleu: dict[str, Any] = {"metrics": ("bleu",), "intervals": False, "references": [reference]}
+    (compared,) = evaluate(hypothesis=bad, baseline=good, **only_bleu).comparisons
     for kind in ("bs", "ar"):
         rows = sacrebleu(reference, f"--paired-{kind}", "-f", "json", "-w", 4, "-i", good, bad)
         old, new = (row["BLEU"] for row in rows)
@@ -153,6 +155,8 @@ def test_intervals_of_a_published_test_set_equal_those_of_sacrebleu(
     spoilt = [" ".join(word for word in line.split() if rng.random() > 0.2) for line in lines]
     paths = write(tmp_path / "ref", lines), write(tmp_path / "hyp", spoilt)
     monkeypatch.setenv("SACREBLEU_SEED", "7")
+    few_trials = functools.partial(significance.PairedTest, n_samples=9)
+    monkeypatch.setattr(significance, "PairedTest", few_trials)
     theirs = sacrebleu(paths[0], "-i", paths[1], "-m", "bleu", "-w", 6, "--confidence")
     report = evaluate(hypothesis=paths[1], references=[paths[0]], metrics=("bleu",), baseline=paths[1])
     ours = report.scores[0]
@@ -224,6 +228,7 @@ def test_refuses_options_before_reading(options: dict[str, Any], message: str) -
         evaluate(**options)
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"
     entries = {"src": "en", "tgt": "de", "name": "mine", "pairs": 1, "vocabulary_size": 9}
@@ -248,6 +253,7 @@ def test_prepared_corpus(files: dict[str, Path], tmp_path: Path) -> None:
         evaluate(hypothesis=files["good"], corpus=tmp_path / "other")
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_named_test_set_without_network(
     files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,6 +325,7 @@ def test_text_without_spaces_scored_by_words_gives_a_warning(tmp_path: Path) -> 
         assert any(said in warning for warning in score.evaluate(options, lines).warnings) == warned
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_a_score_equal_to_fail_under_passes(files: dict[str, Path], capfd: pytest.CaptureFixture[str]) -> None:
     def gate(name: str, **changes: Any) -> str:
         code = score.print_report(evaluate(hypothesis=files[name], references=[files["ref"]], **changes), "text")
@@ -385,6 +392,7 @@ def test_an_empty_translation_is_shown(tmp_path: Path) -> None:
     assert first.texts() == [("reference", "a dog"), ("hypothesis", "")]
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_lengths_and_extremes(tmp_path: Path) -> None:
     references = [[f"wort{i}" for i in range(count)] for count in (0, 10, 11, 50, 51)]
     kept = [["x"], *(words[: len(words) // part] for words, part in zip(references[1:], (1, 2, 1, 4), strict=True))]
@@ -403,6 +411,7 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
     assert (told["wins"], told["losses"]) == (1, 3)
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_every_score_uses_the_same_tokenizer_and_case(tmp_path: Path) -> None:
     """By sacreBLEU's default, a Chinese sentence would be one word and its score 0."""
     lines, ours = (
@@ -421,12 +430,14 @@ def test_every_score_uses_the_same_tokenizer_and_case(tmp_path: Path) -> None:
     assert evaluate(**paths, details=True, lowercase=True).segments[0].chrf == 100
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_equal_translations_are_not_significantly_different(files: dict[str, Path]) -> None:
     same = evaluate(hypothesis=files["good"], baseline=files["good"], references=[files["ref"]], details=True)
     assert [row[f"p_{kind}"] for row in same.comparisons for kind in ("bs", "ar")] == [1.0] * 4
     assert [*same.extremes()] == ["worst", "best"]
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_text_cannot_break_the_report(files: dict[str, Path], tmp_path: Path) -> None:
     evil = "a|b <img src=x> `c` \x1b[31m [x](http://y) @all"
     hypotheses = [evil, *files["good"].read_text().split("\n")[1:-2], "Das ist"]
@@ -564,6 +575,7 @@ def test_a_report_without_details_a_baseline_or_a_gate() -> None:
     assert f"hypothesis  {'x' * 1000}\n" in long
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_every_language_has_its_tokenizer_and_its_metrics(tmp_path: Path) -> None:
     tokenizers = {**dict.fromkeys(("zh", "zh-CN", "ZH_tw"), "zh"), **dict.fromkeys(("de", "", "zhx", "ko"), "13a")}
     tokenizers |= dict.fromkeys(("ja", "th", "my", "km", "lo", "JA-jp"), "char")

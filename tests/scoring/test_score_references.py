@@ -68,6 +68,7 @@ def test_references_with_missing_lines_are_scored_as_by_sacrebleu(texts: dict[st
     assert ours(texts["hyp"], *files, metrics=("bleu",)) != ours(texts["hyp"], texts["one"], metrics=("bleu",))
 
 
+@pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_chrf_with_words_equals_sacrebleu(texts: dict[str, Any], lowercase: bool) -> None:
     files = texts["one"], texts["two"]
@@ -113,6 +114,7 @@ def test_a_failed_download_of_a_tokenizer_is_one_line(
         ours(texts["hyp"], texts["one"], metrics=("bleu",), tokenize="flores200")
 
 
+@pytest.mark.usefixtures("few_samples")
 def test_a_bom_changes_no_score(texts: dict[str, Any], tmp_path: Path) -> None:
     lines = ["Straße und Café sind zu", "geht der Hund über die Straße"]
     plain, marked = write(tmp_path / "plain", lines), write(tmp_path / "marked", lines, BOM)
