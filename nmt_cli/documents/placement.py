@@ -119,8 +119,9 @@ def _with_own_punctuation(source: str, text: str, unit: _Unit) -> _Unit:
     mark = text[unit.start : unit.end]
     if any(character.isalnum() for character in mark):
         return unit
-    offsets = [match.start() for match in re.finditer(re.escape(mark), source)]
-    nearest = min(offsets, key=lambda offset: abs(offset - unit.origin), default=unit.origin)
+    around = source.rfind(mark, 0, unit.origin + len(mark)), source.find(mark, unit.origin)
+    found = [offset for offset in around if offset >= 0]
+    nearest = min(found, key=lambda offset: abs(offset - unit.origin), default=unit.origin)
     return replace(unit, origin=nearest, is_word=False)
 
 
