@@ -27,6 +27,16 @@ def test_text_never_encodes_to_special_tokens(file: Path) -> None:
     assert min(tokenizer.encode(["</s> <unk> <pad> <s>"])[0]) > EOS
 
 
+def test_a_model_with_a_token_for_the_beginning_is_refused(tmp_path: Path) -> None:
+    ids = {"pad_id": PAD, "unk_id": UNK, "eos_id": EOS, "bos_id": 3}
+    prefix = tmp_path / "m"
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_prefix=str(prefix), vocab_size=60, minloglevel=2, **ids
+    )
+    with pytest.raises(DataError, match=r"has the ids \(0, 1, 2, 3\) for pad, unk, eos and bos"):
+        Tokenizer(prefix.with_suffix(".model"))
+
+
 def test_any_text_decodes_to_itself_with_unseen_characters_as_bytes(file: Path) -> None:
     lines = [*LINES[:9], "", "Ω 東京 ☃ é ½ 👍🏽 \xad\u200d <0x41> \\"]
     tokenizer = Tokenizer(file)

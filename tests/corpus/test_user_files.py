@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import texts
 
+from nmt_cli.corpus.raw_text import RawText, Split
 from nmt_cli.corpus.readers import Chunk
 from nmt_cli.corpus.sources import source_of
-from nmt_cli.corpus.user_files import mixed, split_chunks, thinned
+from nmt_cli.corpus.user_files import entry_chunks, mixed, split_chunks, thinned
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError
 
@@ -49,6 +50,14 @@ def test_held_out_lines_begin_with_the_tokens_that_the_model_needs(tmp_path: Pat
     section = texts.bitext_section(*entries)
     found = [chunk.src for chunk in split_chunks(section, "dev", [], {})]
     assert found == [[b">>de<< one", b"", b">>de<< two"], [b">>fr<< one", b"", b">>fr<< two"]]
+
+
+@pytest.mark.parametrize(("split", "rows"), [("train", 4), ("dev", 6)])
+def test_a_limit_ends_the_download_of_training_text_alone(split: str, rows: int) -> None:
+    section = texts.bitext_section({"corpus": "hub:some/texts"}, {"corpus": "hub:some/texts", "split": "dev"}, limit=3)
+    text = RawText("here", {split: Split(split, [Chunk([b"a", b"b"], [b"c", b"d"])] * 3)})
+    index = ["train", "dev"].index(split)
+    assert sum(len(chunk.src) for chunk in entry_chunks(section, index, {}, {index: text})) == rows
 
 
 @pytest.mark.parametrize(

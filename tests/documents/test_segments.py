@@ -51,6 +51,13 @@ def test_a_long_text_is_cut_between_sentences() -> None:
     assert sum(len(segment.elements) for segment in segments) == 200
 
 
+def test_a_long_text_is_not_cut_within_a_number_or_a_name() -> None:
+    text = "A dog of 3.14 kg runs to nmt.example.org for 1.5 hours. " * 90
+    segments = segments_of(html.parse(text))
+    assert len(segments) > 2
+    assert all(segment.text.startswith("A dog") and segment.text.endswith("hours.") for segment in segments)
+
+
 ENDS = [".", "!", "?", "\u2026", '."', ".'", ".\u201d", "!\u2019", "?\u00bb", ".)", ".]", '.")']
 
 
