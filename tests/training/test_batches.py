@@ -239,6 +239,11 @@ def test_steps_are_cut_sorted_and_counted_by_the_text_of_their_epoch() -> None:
     assert plan.src_lengths.tolist() == [9] * 4
 
 
+def test_the_tokens_of_both_sides_of_a_step_are_counted() -> None:
+    plan = plan_of(corpus_of([(9, 1), (5, 5)] * 50), 100, 1, 1)
+    assert [sum(map(len, step)) for step in epoch(plan, 0)] == [20] * 5
+
+
 def test_costs_above_two_bytes_are_summed_exactly() -> None:
     pairs = [(40_000, 40_000), *[(100, 100)] * 2000]
     plan = plan_of(corpus_of(pairs), 60_000, 1, 1)
