@@ -67,12 +67,19 @@ def test_every_level_gives_the_same_translations(
 
 def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` takes the faster precision of each level."""
-    opened = [open_model(model)]
+    opened, real, made = [open_model(model)], engine_backend.Model, list[bool]()
+
+    def recorded(*arguments: Any, int8: bool) -> Any:
+        made.append(int8)
+        return real(*arguments, int8=int8)
+
+    monkeypatch.setattr(engine_backend, "Model", recorded)
     for level in levels:
         monkeypatch.setenv("NMT_ENGINE", level)
         for precision, chosen in (("auto", "int8"), ("int8", "int8"), ("fp32", "fp32")):
             backend = backends.choose(opened, precision, 3, 99)
             assert backend.about == f"{chosen}, {level}"
+            assert made.pop() == (chosen == "int8")
             assert len(backend.searches) == 3
         assert len(translations(model, "int8")) == len(LINES)
 
