@@ -250,11 +250,8 @@ def test_plurals_of_messages_in_every_format() -> None:
         "<plist><dict><key>other</key>\n<string>Y %d</string></dict></plist>"
     )
     one = "<dict><key>other</key><string>z</string></dict>"
-    assert written("stringsdict", f"<plist>{one}{one}</plist>", language="de") == (
-        "<plist>{0}{0}</plist>".format(
-            "<dict><key>one</key><string>Z</string><key>other</key><string>Z</string></dict>"
-        )
-    )
+    both = "<dict><key>one</key><string>Z</string><key>other</key><string>Z</string></dict>"
+    assert written("stringsdict", f"<plist>{one}{one}</plist>", language="de") == (f"<plist>{both}{both}</plist>")
     spelled = '{"a_one": "{{n}} \\u0064og", "a_other": "{{n}} \\u0064ogs"}'
     assert written("json", spelled, same, "pl") == spelled.replace(
         '"a_other', '"a_few": "{{n}} \\u0064ogs","a_many": "{{n}} \\u0064ogs","a_other'

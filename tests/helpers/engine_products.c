@@ -38,10 +38,10 @@ static float plain_weights(const float *w, int64_t size, int32_t *bytes) {
     return scale;
 }
 
-// y = sum of x[i] * w[i], with one rounding for each product and sum where the processor has one.
+// y = sum of x[i] * w[i]. Where the processor has fused multiply-add, a product and its sum are rounded once.
 static float plain(const float *x, const float *w, int64_t size, float bias) {
     float sum = bias;
-#pragma clang loop vectorize(disable) interleave(disable)  // a vectorized loop would round the products
+#pragma clang loop vectorize(disable) interleave(disable)  // a vectorized loop would round the products separately
     for (int64_t i = 0; i < size; i++) sum = x[i] * w[i] + sum;
     return sum;
 }

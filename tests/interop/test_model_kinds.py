@@ -97,13 +97,16 @@ def test_nmt_models_lists_them(directory: Path, monkeypatch: pytest.MonkeyPatch)
 def test_models_that_do_not_name_their_languages_are_skipped_with_the_remedy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, data in (("of-ctranslate2/model.bin", b"\6\0\0\0"), ("of-marian/small.bin", (1).to_bytes(8, "little"))):
+    magic = (1).to_bytes(8, "little")
+    files = {"of-ctranslate2/model.bin": b"\6\0\0\0", "of-marian-1/model.bin": magic, "of-marian-2/small.bin": magic}
+    for name, data in files.items():
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(data)
     assert find_models(tmp_path) == []
     warnings = capsys.readouterr().err.strip().split("\n")
     assert [warning.partition(" is skipped: ")[0].rpartition("/")[2] for warning in warnings] == [
         "of-ctranslate2",
-        "of-marian",
+        "of-marian-1",
+        "of-marian-2",
     ]
     assert all("nmt import --src CODE --tgt CODE" in warning for warning in warnings)

@@ -68,7 +68,6 @@ def test_references_with_missing_lines_are_scored_as_by_sacrebleu(texts: dict[st
     assert ours(texts["hyp"], *files, metrics=("bleu",)) != ours(texts["hyp"], texts["one"], metrics=("bleu",))
 
 
-@pytest.mark.usefixtures("few_samples")
 @pytest.mark.parametrize("lowercase", [False, True])
 def test_chrf_with_words_equals_sacrebleu(texts: dict[str, Any], lowercase: bool) -> None:
     files = texts["one"], texts["two"]

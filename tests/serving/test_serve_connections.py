@@ -130,12 +130,13 @@ def test_headers_in_small_pieces_get_no_more_time(monkeypatch: pytest.MonkeyPatc
 
     async def test(place: Place, listener: Listener) -> None:
         reader, writer = await connected(place, GET)
+        end = asyncio.create_task(ended(reader))
         for _ in range(50):
-            if reader.at_eof():
+            if end.done():
                 break
             writer.write(b"a")
             await asyncio.sleep(0.1)
-        assert reader.at_eof(), "still open after 5 seconds"
+        assert end.done(), "still open after 5 seconds"
 
     listening(ok, 5, test)
 

@@ -32,7 +32,7 @@ def test_a_child_ends_with_its_parent_and_not_with_a_thread_that_may_end(
                 os.write(done, b"x")
                 time.sleep(60)
                 os._exit(1)
-            os.read(wait, 1)  # the thread lasts until its end would be noticed
+            os.read(wait, 1)  # the thread ends only after the child has called end_with_parent
 
         thread = threading.Thread(target=start)
         if thread_lasts:
