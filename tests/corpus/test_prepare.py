@@ -84,8 +84,7 @@ def test_plain_and_gzip_files_are_read_and_hashed(tmp_path: Path) -> None:
 
 
 def test_workers_locale_and_hash_seed_change_no_byte(tmp_path: Path) -> None:
-    short = [(f"{s[-9:]} {i}", f"{t[-9:]} {i}") for i, (s, t) in enumerate(PAIRS * 25)]  # enough for several workers
-    text = short + PAIRS[:9] * 2
+    text = [(f"{s} {i}", f"{t} {i}") for i in range(6) for s, t in texts.pairs(5000)] + PAIRS[:9] * 2
     section = texts.own(tmp_path / "in", text)
     words = ["--src", tmp_path / "in" / "train.en", "--tgt", tmp_path / "in" / "train.de"]
     words += ["--set", "corpus.tokenizer.vocabulary_size=400"]
