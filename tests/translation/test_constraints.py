@@ -109,7 +109,7 @@ def test_a_full_width_search_finds_all_sequences_with_the_terms() -> None:
     """Ranked by score; none where no sequence has them."""
     length = 4
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
-    for seed in (*range(9), 59):
+    for seed in (*range(19), 59):
         draw = random.Random(seed)
         begins = bytes([1, 0, 1, draw.random() < 0.7, draw.random() < 0.7])
         terms = [
@@ -129,7 +129,7 @@ def test_a_full_width_search_finds_all_sequences_with_the_terms() -> None:
     assert not wanted, "no sequence has the terms of the last seed"
 
 
-@pytest.mark.parametrize("shape", SHAPES[:2])
+@pytest.mark.parametrize("shape", SHAPES[:4])
 @pytest.mark.parametrize(("members", "best", "extra"), [(1, 1, 14), (2, 3, 14), (2, 1, 1)])
 def test_the_engine_finds_what_torch_finds(shape: dict[str, object], members: int, best: int, extra: int) -> None:
     """Every hypothesis has the terms, also with prefixes, ensembles and alignments; or none where they have no room."""
