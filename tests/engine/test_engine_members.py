@@ -1,7 +1,11 @@
 """Ensembles of unlike models, slots that are used again, the most terms, and memory that is given back."""
 
 import ctypes
+import os
 import random
+import resource
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,3 +194,38 @@ def test_a_shortlist_may_be_used_again_and_again() -> None:
         alone.enter([segment := Segment([5, 6, EOS], way, max_tokens=30)])
         assert alone.run(99) == [segment]
         assert segment.hypotheses == hypotheses
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_search_whose_memory_runs_out_is_freed() -> None:
+    """The buffers that it could not replace stay valid. In a child, which freeing one of them twice would kill."""
+    vocabulary = 20_000
+    model = engine_model(model_of(1, eos=0, vocabulary=vocabulary))
+
+    def segment(beam: int) -> Segment:
+        return Segment([5, 6, EOS], options(beam), max_tokens=3)
+
+    def fails(megabytes: int) -> bool:
+        """Search with a beam of 2, and then, with so much more memory, with one of 1,000, which needs about 160 MB."""
+        search = EngineSearch([model], 1)
+        search.enter([segment(2)])
+        search.run(3)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (megabytes << 20), before[1]))
+        try:
+            search.enter([segment(1000)])
+        except MemoryError:
+            return True
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+        return False
+
+    child = os.fork()
+    if not child:
+        failures = 0
+        try:
+            failures = sum(map(fails, range(0, 240, 12)))
+        finally:
+            os._exit(failures)
+    assert 2 < os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) < 20
