@@ -42,10 +42,23 @@ decoding: {{beam: 1}}
 """
 
 
-def pytest_collection_finish() -> None:
+def freeze_modules() -> None:
     """Exempt all imported modules from garbage collection, which otherwise visits them hundreds of times."""
-    gc.collect()
-    gc.freeze()
+    if len(sys.modules) > frozen["modules"] + 50:
+        gc.collect()
+        gc.freeze()
+        frozen["modules"] = len(sys.modules)
+
+
+frozen = {"modules": 0}
+
+
+def pytest_collection_finish() -> None:
+    freeze_modules()
+
+
+def pytest_runtest_setup() -> None:
+    freeze_modules()
 
 
 @pytest.fixture(autouse=True)

@@ -114,6 +114,7 @@ class Protection:
         yield Piece(text[end:])
 
 
+@functools.lru_cache(maxsize=64)  # bounded, since a file can have any flags
 def _forms(flags: frozenset[str]) -> tuple[str, ...]:
     """Return the names of the forms that a message with these flags may have, in order of precedence."""
     granted = {name for flag in flags for name in FLAGS.get(flag, ())}
@@ -123,7 +124,7 @@ def _forms(flags: frozenset[str]) -> tuple[str, ...]:
     return tuple(name for name in FORMS if name in (default - denied | granted))
 
 
-@functools.lru_cache(maxsize=64)  # bounded, since a file can have any flags
+@functools.lru_cache(maxsize=64)
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
     """Return a pattern with a group for each form, and with the alternatives in `others`.
 

@@ -20,6 +20,7 @@ the others are killed after 30 seconds, as launchers do.
 """
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -165,6 +166,7 @@ def work(order: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()  # at the end of a training, accelerate collects garbage
     for line in sys.stdin:
         if not os.fork():
             try:

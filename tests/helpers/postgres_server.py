@@ -75,7 +75,7 @@ class PostgresServer:
     def execute(self, statement: str, name: str = "postgres") -> list[Any]:
         from pg8000 import native
 
-        connection = native.Connection("nmt", "127.0.0.1", name, self.port, PASSWORD)
+        connection = native.Connection("nmt", "127.0.0.1", name, self.port, PASSWORD, ssl_context=False)
         with contextlib.closing(connection):
             return list(connection.run(statement) or [])
 
