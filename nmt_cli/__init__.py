@@ -1,4 +1,4 @@
-"""The Transformer of *Attention Is All You Need*: a command line, and `from nmt_cli import Translator`."""
+"""The Transformer of *Attention Is All You Need*: a command line, and a Python API, `nmt_cli.Translator`."""
 
 import os
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0"
 __all__ = ["Sampling", "Terms", "Translator", "__version__"]
 
-# By default, oneDNN and PyTorch each cache kernels for 1,024 shapes, so memory use on CPUs would keep growing.
+# By default, oneDNN and PyTorch each cache kernels for 1,024 shapes, and memory use on CPUs would keep growing.
 for _capacity in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_capacity, "32")
 # This optimization of TorchInductor silently computes wrong gradients (PyTorch issue 193061).

@@ -1,4 +1,4 @@
-"""The entry point: runs the command line and turns errors and signals into one line and an exit code."""
+"""The entry point. It runs the command line, and turns errors and signals into one line and an exit code."""
 
 import io
 import os
@@ -21,7 +21,7 @@ def _command() -> int:
 
 def _failure(error: NmtError | OSError | MemoryError) -> NmtError:
     if isinstance(error, MemoryError):
-        return StorageError("there is too little memory. End other programs, or use a larger machine")
+        return StorageError("there is too little memory. End other programs, or use a machine with more memory")
     return from_os_error(error) if isinstance(error, OSError) else error
 
 
@@ -37,7 +37,7 @@ def _exit_code(work: "Callable[[], int | None]") -> int:
             return BROKEN_PIPE
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except Exception as error:
-        if code := signals.received():  # a library turned the signal's exception into another error
+        if code := signals.received():  # a library has replaced the signal's exception with another error
             return code
         if not isinstance(error, NmtError | OSError | MemoryError):
             raise
@@ -61,7 +61,7 @@ def main() -> None:
     if code in signals.CODES.values() and sys.stderr is not None and os.environ.get("RANK", "0") == "0":
         print(printable(signals.message(code)), file=sys.stderr)
     if sys.stdout is not None:
-        code = _exit_code(sys.stdout.flush) or code  # a failure can still be reported here
+        code = _exit_code(sys.stdout.flush) or code  # here, a failure can still be reported
     for number in signals.CODES:  # the work is done, so a signal may end the process at once
         signal.signal(number, lambda *_: os._exit(code))
     if code == BROKEN_PIPE:  # otherwise, the interpreter would flush again and print an error

@@ -102,7 +102,7 @@ def prepare(
     stats: Annotated[bool, option("Show what each filter would drop, and write nothing", "--stats")] = False,
     dry_run: DryRun = False,
     shard: Annotated[
-        str | None, shard_option("Prepare a share as worker I of N, all with the same --out", kind="I/N|auto")
+        str | None, shard_option("Prepare the share of worker I of N; all workers need the same --out", kind="I/N|auto")
     ] = None,
     wait: Annotated[bool, shard_option("Wait for other shards instead of exiting", "--wait")] = False,
     quiet: Quiet = False,
@@ -248,7 +248,7 @@ def report(
         list[Path] | None, directory_option("Corpus of the runs; repeatable", default="data/CORPUS")
     ] = None,
 ) -> None:
-    """Write the report of a run as one HTML page."""
+    """Write a report of a run as a single HTML page."""
     from nmt_cli.parsing.score import evaluate as score_trees
     from nmt_cli.reporting.report import report as write_report
 
@@ -306,8 +306,8 @@ def export(
 ) -> int:
     """Export a model to another toolkit and verify it.
 
-    An export in float32 is kept only if both models give test sentences the same token probabilities. Other types of
-    weights cannot be equal; for these, the differences are shown.
+    An export in float32 is kept only if both models give test sentences the same token probabilities. With other weight
+    types, the probabilities cannot be the same, so the differences are shown.
     """
     from nmt_cli.interop.export import export as export_model
 
@@ -345,7 +345,7 @@ def shortlist(
 ) -> int:
     """Learn which target words a line may need, for faster search.
 
-    The list is kept in the model directory. nmt translate --shortlist auto uses it.
+    The shortlist is stored in the model directory. nmt translate --shortlist auto uses it.
     """
     if vmap and not (src or tgt):
         from nmt_cli.interop.vocabulary_map import import_vocabulary_map
@@ -366,14 +366,14 @@ def help_(context: typer.Context, names: CommandName = None) -> None:
 
 @command()
 def env(as_json: Annotated[bool, option("Print JSON", "--json")] = False) -> None:
-    """Show versions, hardware and the defaults chosen here."""
+    """Show versions, hardware and the defaults chosen for this machine."""
     from nmt_cli.reporting.env import env as describe
 
     typer.echo(describe(as_json))
 
 
 def _as_text(corpus: Any, data: Path) -> Any:
-    """Return a corpus section with plain text. Trees are written beside `data` as text files first."""
+    """Return a corpus section whose files are plain text. If they are trees, convert them to files beside `data`."""
     from nmt_cli.parsing.trees import linearize
 
     return linearize(corpus, Path(f"{data}-text")) if corpus.format == "trees" else corpus

@@ -13,7 +13,7 @@ from typer.exceptions import TyperException
 from nmt_cli.system.errors import UsageError
 
 NAME_COLUMNS = 24  # a longer name gets a line of its own
-LARGEST_SHOWN_BOUND = 1 << 32
+LARGEST_SHOWN_BOUND = 1 << 32  # a larger maximum is only the limit of an integer type
 NON_BREAKING_HYPHEN = "\u2011"  # keeps names such as toy-en-de whole when lines are wrapped
 
 
@@ -27,7 +27,7 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except TyperException as error:
-            if getattr(error, "ctx", ctx) is None:  # Typer sets no context if an option lacks its argument
+            if getattr(error, "ctx", ctx) is None:  # Typer sets no context if an option lacks its value
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
@@ -39,7 +39,7 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands, laid out like `Command`, with the list of its commands below."""
+    """A group of commands. Its help is laid out like that of `Command`, followed by the list of its commands."""
 
     def get_help(self, ctx: Any) -> str:
         return _plain(super().get_help(ctx))
@@ -54,7 +54,7 @@ class Group(TyperGroup):
 
 
 def help_of(root: Any, names: Sequence[str]) -> str:
-    """Return the help of a command. `names` contains its name, after the name of its group if it has one."""
+    """Return the help of a command, given its names, such as ["recipes", "show"]. Raise UsageError for a wrong name."""
     context = root
     for name in names:
         if not isinstance(context.command, TyperGroup):
@@ -91,7 +91,7 @@ def _names(parameter: Any) -> str:
 
 
 def _description(parameter: Any, context: Any) -> str:
-    """Return the help of an option or argument, followed by its choices or range and its default in brackets."""
+    """Return the help of an option or argument. Its choices or range, and its default, follow in brackets."""
     kind = parameter.type
     notes = list[str]()
     if choices := getattr(kind, "choices", ()):
@@ -108,7 +108,7 @@ def _description(parameter: Any, context: Any) -> str:
 
 
 def _range(low: float | None, high: float | None) -> str:
-    """Return the range of a number, or "" if readers can guess it because it only has a lower bound of 0 or 1."""
+    """Return the range of a number, or "" if readers can guess it: a lower bound of 0 or 1, or none at all."""
     if low is not None and high is not None and high <= LARGEST_SHOWN_BOUND:
         return f"{low:g} to {high:g}"
     return f"{low:g} or more" if low not in (None, 0, 1) else ""
@@ -140,9 +140,9 @@ def _bold(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return help with ordinary hyphens, and with escapes for characters that the terminal cannot encode.
+    """Return help with ordinary hyphens. Escape characters that the terminal cannot encode.
 
-    Typer does not escape them, because it always writes UTF-8.
+    Typer does not escape such characters, because it always writes UTF-8.
     """
     text = text.replace(NON_BREAKING_HYPHEN, "-")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Manage the API keys of nmt serve --database.", cls=Group, rich_markup_mode=None)
 command = partial(app.command, cls=Command)
 
-MOST = 2**63 - 1  # the largest number that the database stores
+MOST = 2**63 - 1  # the largest number that the database can store
 
 Database = Annotated[
     str,
@@ -46,7 +46,7 @@ def _keys(database: str, *, create: bool = False) -> "KeyStore":
 def add(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
     """Make a key and print it. The database stores only a hash, so the key cannot be shown again.
 
-    Once there is a key, every request needs one.
+    As soon as the database has a key, every request must have a valid key.
     """
     typer.echo(_keys(database, create=True).add(name, per_minute, per_day))
 
@@ -66,20 +66,20 @@ def _limits(key: "ApiKey") -> list[str]:
 
 @command()
 def revoke(name: Name, database: Database) -> None:
-    """Revoke a key for good; running servers refuse it within a second."""
+    """Revoke a key for good. Running servers refuse it within a second."""
     _keys(database).revoke(name)
     console.say(f"revoked {name}")
 
 
 @command()
 def limit(name: Name, database: Database, per_minute: PerMinute = None, per_day: PerDay = None) -> None:
-    """Set limits of a key; without any limit, remove both."""
+    """Set the limits of a key. A limit that is not given stays; if none is given, both are removed."""
     key = _keys(database).limit(name, per_minute, per_day)
     console.say(f"{key.name}: {', '.join(_limits(key))}")
 
 
 @command()
 def usage(database: Database) -> None:
-    """List requests and characters by day and key, newest first."""
+    """List the requests and characters of each day and key, newest first."""
     for day, name, requests, characters in _keys(database).usage():
         typer.echo(f"{day}\t{name}\t{requests:,} requests\t{characters:,} characters")

@@ -1,4 +1,4 @@
-"""Options that several commands share or that take many lines to declare, and functions that declare options."""
+"""Functions that declare options, and options that several commands share or that take many lines to declare."""
 
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from nmt_cli.system import console
 def option(
     text: str, *names: str, default: Any = True, panel: Any = None, kind: Any = None, min: Any = None, max: Any = None
 ) -> Any:
-    """Declare an option. If its default is chosen later, help shows the text `default`."""
+    """Declare an option. If `default` is text, the help page shows it in place of the default value."""
     return typer.Option(*names, help=text, show_default=default, rich_help_panel=panel, metavar=kind, min=min, max=max)
 
 
@@ -66,7 +66,7 @@ Set = Annotated[
 ]
 Data = Annotated[Path | None, directory_option("Prepared corpus", default="data/CORPUS")]
 RunDirectory = Annotated[Path | None, directory_option("Run directory", "--run-dir", "--run", default="runs/RECIPE")]
-Mirror = Annotated[Path | None, directory_option("Read named corpora from this directory, not the network")]
+Mirror = Annotated[Path | None, directory_option("Read named corpora from this directory, not from the network")]
 Workers = Annotated[int | None, number_option("Number of processes", default="one per core", min=1)]
 DryRun = Annotated[bool, option("Estimate time and memory, then exit", "--dry-run")]
 Quiet = Annotated[

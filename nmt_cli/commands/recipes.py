@@ -27,14 +27,14 @@ def list_by_default(context: typer.Context) -> None:
 
 @command("list")
 def list_recipes() -> None:
-    """List the recipes. This is the default."""
+    """List the recipes. This is the default command."""
     from nmt_cli.recipe.files import listed
 
     recipes = list(listed())
     width = max(len(name) for name, _ in recipes) + 2
     columns = shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else 1000
     for name, description in recipes:
-        lines = textwrap.wrap(printable(description), max(columns - width, 20))  # a file or a pipe gets one line
+        lines = textwrap.wrap(printable(description), max(columns - width, 20))  # files and pipes get one line each
         typer.echo(f"{name:{width}}" + f"\n{'':{width}}".join(lines))
 
 
@@ -46,7 +46,7 @@ def show(
         Literal["yaml", "json"], option("Output format; json is the JSON schema with the recipe as its example")
     ] = "yaml",
 ) -> None:
-    """Print a recipe with every setting explained."""
+    """Print a recipe with all settings and their meanings."""
     from nmt_cli.recipe.explain import explain, schema
     from nmt_cli.recipe.loading import load
 

@@ -72,7 +72,7 @@ def score(
     from nmt_cli.parsing import score as parsing
     from nmt_cli.scoring import score as scoring
 
-    if robust and hypothesis and not source:  # nmt score --robust SOURCE --model DIR --reference FILE
+    if robust and hypothesis and not source:  # as in: nmt score --robust SOURCE --model DIR --reference FILE
         source, hypothesis = hypothesis, None
     options = scoring.ScoreOptions(
         hypothesis=hypothesis,
@@ -103,7 +103,7 @@ def score(
         with nmt_cli.Translator(model_directories([model] if model else [])) as translator:
             targets = [pair.target for pair in translator.directions if pair.prefix]  # empty if the model has only one
             chosen = scoring.language_of(options) or ""
-            # In a corpus of several pairs, each line begins with the token of its target language.
+            # In a corpus with several target languages, each line already begins with the token of its target language.
             to = chosen if targets and (not corpus or match(chosen, targets)) else ""
             return [translation.text for translation in translator.translate(lines, target=to)]
 

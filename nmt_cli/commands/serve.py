@@ -24,8 +24,8 @@ def serve(
     models: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Models, one per language pair, as nmt translate --model reads them; or directories of models, which "
-            "are loaded when needed",
+            help="Models, one per language pair, as for nmt translate --model; or directories of models, which are "
+            "loaded when needed",
             show_default="$NMT_MODEL, else the newest under runs/",
         ),
     ] = None,
@@ -59,10 +59,10 @@ def serve(
         int | None, number_option("Maximum open connections", min=1, default="512, if ulimit -n allows")
     ] = None,
     idle: Annotated[
-        float, number_option("Seconds without requests until a model of a directory is unloaded", min=0)
+        float, number_option("Seconds without requests before a model from a directory is unloaded", min=0)
     ] = 3600,
     memory: Annotated[
-        int | None, number_option("Unload models of directories while the server takes more than N megabytes", min=1)
+        int | None, number_option("Unload models from directories while the server uses more than N megabytes", min=1)
     ] = None,
     pivot: Annotated[
         bool, option("Translate through a third language if no model has the language pair", "--pivot/--no-pivot")
@@ -105,7 +105,7 @@ def serve(
         batch_limit=batch_limit,
         queue=queue,
         timeout=timeout,
-        cors=tuple(filter(None, cors or ())),  # --cors "" means none
+        cors=tuple(filter(None, cors or ())),  # --cors "" allows no origin
         protect=protect,
         keep=keep,
         allow_host=tuple(allow_host or ()),

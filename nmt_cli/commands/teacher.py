@@ -1,16 +1,19 @@
-"""Translate real text for synthetic training pairs. `prepare` receives these functions, so it imports no translator."""
+"""Translate real text for synthetic training pairs.
+
+`app.py` passes these functions to `prepare`, so that corpus preparation does not depend on the translator.
+"""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nmt_cli.system.shard import Shard
 
-UNIT_LINES = range(100, 10_001)  # allowed numbers of lines in a unit
-UNITS = 2000  # a text is divided into about this many units if its lines have 100 bytes each
+UNIT_LINES = range(100, 10_001)  # allowed numbers of lines per unit
+TARGET_UNITS = 2000  # target number of units per text, assuming 100 bytes per line; UNIT_LINES takes precedence
 
 
 def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> Iterator[str]:
-    """Yield a translation of each line by the model in a directory."""
+    """Translate each line with the model in directory `model`, and yield the translations."""
     from nmt_cli.translation.options import Sampling
     from nmt_cli.translation.translator import Translator
 
@@ -20,9 +23,10 @@ def translate(model: Path, lines: Iterable[str], beam: int, sampling: bool) -> I
 
 
 def translate_units(model: Path, directory: Path, beam: int, sampling: bool, worker: Shard | None) -> None:
-    """Translate the text in a directory of the cache, divided into units, as one of many workers.
+    """Divide the text in a cache directory into units, and translate this worker's share of them.
 
-    If `worker` is None, translate the remaining units, join them all, and remove them. Raise DataError if a unit fails.
+    If `worker` is None, translate all remaining units, join the translations in the file TRANSLATIONS, and delete the
+    units and the text. If TRANSLATIONS already exists, only delete the text. Raise DataError if a unit fails.
     """
     from nmt_cli.corpus.synthetic import TEXT, TRANSLATIONS
     from nmt_cli.sharding import inputs
@@ -34,13 +38,13 @@ def translate_units(model: Path, directory: Path, beam: int, sampling: bool, wor
     from nmt_cli.translation.translate import TranslateOptions
 
     if (directory / TRANSLATIONS).is_file():
-        (directory / TEXT).unlink(missing_ok=True)  # left behind by a kill just after joining
+        (directory / TEXT).unlink(missing_ok=True)  # still there if nmt was killed right after the join
         return
     text, out = str(directory / TEXT), str(directory / FOLDER)
     search = SearchOptions(beam=beam, sampling=Sampling() if sampling else None)
     options, files = TranslateOptions(models=(model,), search=search), inputs.find([text])
-    lines = files[0].bytes // (100 * UNITS)
-    unit_lines = min(max(lines, UNIT_LINES[0]), UNIT_LINES[-1])
+    wanted_lines = files[0].bytes // (100 * TARGET_UNITS)
+    unit_lines = min(max(wanted_lines, UNIT_LINES[0]), UNIT_LINES[-1])
     with sharded.ShardedTranslation(files, out, options, unit_lines=unit_lines) as job:
         if job.run(worker or Shard(1, 1)):
             raise DataError(f"some lines have no translation. To list them: nmt translate {text} --check {out}")

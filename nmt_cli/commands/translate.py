@@ -72,7 +72,7 @@ def translate(
         ),
     ] = "off",
     score_pairs: Annotated[
-        Path | None, file_option("Score the translations in this file instead", panel="Search")
+        Path | None, file_option("Score the translations in this file instead of translating", panel="Search")
     ] = None,
     sample: Annotated[bool, sampling_option("Sample translations instead of searching", "--sample", kind=None)] = False,
     temperature: Annotated[
@@ -166,7 +166,7 @@ def _work(
     names: list[str], output: str | None, options: Any, shard: str, text_format: str | None, run: Any,
     marks: dict[str, Any], unit_lines: int | None,
 ) -> int:  # fmt: skip
-    """Carry out the command as one of many workers."""
+    """Translate this worker's share of the files. Return the exit code."""
     from nmt_cli.corpus.opening import uncompressed_name
     from nmt_cli.sharding import inputs
     from nmt_cli.system.shard import parse
@@ -185,7 +185,7 @@ def _work(
 
 
 def _finish(files: list[str], output: str | None, shard: str | None, check: str | None, join: str | None) -> int:
-    """Check or join the units of many workers."""
+    """Check or join the units that many workers have translated. Return the exit code."""
     from nmt_cli.translation import sharded
 
     if shard or (check and (join or output)):
@@ -196,5 +196,5 @@ def _finish(files: list[str], output: str | None, shard: str | None, check: str 
 
 
 def _build(kind: Any, options: dict[str, Any]) -> Any:
-    """Make a dataclass from options. A field whose option is None gets its default."""
+    """Make a dataclass from options. If an option is None, its field gets the default."""
     return kind(**{name: value for name, value in options.items() if value is not None})

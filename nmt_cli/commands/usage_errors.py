@@ -1,4 +1,4 @@
-"""Errors on the command line, as one line that names the option, the accepted values and the help page."""
+"""Reword errors on the command line: one line names the option, the accepted values and the help page."""
 
 import re
 import shlex
@@ -11,7 +11,7 @@ from nmt_cli.system.errors import UsageError, meant
 
 
 def usage_error(error: Any) -> UsageError:
-    """Reword an error of Typer, with the nearest valid name or the command that was probably meant."""
+    """Reword an error of Typer. Suggest the nearest valid name, or the command that the user probably meant."""
     context: Any = getattr(error, "ctx", None)
     path = context.command_path if context else "nmt"
     message = _message(error).rstrip(".").replace("Got unexpected extra argument(s) (", "Unexpected argument (")
@@ -59,7 +59,7 @@ def _alternatives(names: Sequence[str]) -> str:
 
 
 def _advice(path: str, context: Any, message: str) -> str:
-    """Return the command that was probably meant by an extra argument; "" for other errors."""
+    """Return the command that the user probably meant by an extra argument. Return "" for other errors."""
     extra = re.match(r"Unexpected argument \((.*)\)", message)
     if not extra:
         return ""

@@ -1,1 +1,1 @@
-"""From raw text to training ids."""
+"""Read, clean and tokenize parallel text, and store it for training."""

@@ -1,8 +1,9 @@
-"""Augment the training text of each epoch: change and join lines, and split subwords.
+"""Augment the training text of each epoch: change and join pairs, and split subwords.
 
-The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. Lines are decoded from
-the ids of the corpus, changed and encoded again. A line is left unchanged if it contains an unknown token, which cannot
-be decoded, or if the changed line would be longer than the longest line of the corpus.
+The result depends only on the corpus, the settings, the seed, the epoch and the block of pairs. The ids of
+a pair are decoded, its text is changed, and the changed text is encoded. The text stays unchanged if either side
+contains an unknown token, which cannot be decoded. Changes that would make a line longer than the longest line of the
+corpus are not made.
 """
 
 import functools
@@ -23,8 +24,8 @@ from nmt_cli.recipe.text_source import Augment
 from nmt_cli.system.errors import DataError
 
 Ids = npt.NDArray[Any]
-BLOCK = 2048  # consecutive pairs that share a random generator; another value would change the augmented text
-MOST_JOINED = 3  # pairs joined into one line
+BLOCK = 2048  # consecutive pairs that are augmented together; another value would change the augmented text
+MOST_JOINED = 3  # maximum number of pairs joined into one
 _ATOM = re.compile(rf"<0x..>|<unk>|<pad>|</?s>|{LANGUAGE.pattern}")  # tokens that are never split
 _WIDE_JOINT = re.compile(f"[{WIDE}]\n[{WIDE}]")
 
@@ -39,11 +40,11 @@ class Augmentation:
     languages: tuple[str, str]
     seed: int
     targets: tuple[str, ...] = ()  # all target languages of the corpus, if there are several; otherwise empty
-    # The end and the settings of each part of the corpus. If this is not empty, `settings` is not used.
+    # For each part of the corpus, the position after its last pair, and its settings. Not empty: replaces `settings`.
     parts: tuple[tuple[int, Augment], ...] = ()
 
     def runs(self, first: int, last: int) -> Iterator[tuple[int, int, int, Augment]]:
-        """Split the range of pairs from `first` to `last` at the ends of parts. Yield (part, start, end, settings)."""
+        """Split the pairs [first, last) at the ends of parts. Yield (part, start, end, settings) for each run."""
         for part, (end, settings) in enumerate(self.parts or [(last, self.settings)]):
             if first < min(end, last):
                 yield part, first, min(end, last), settings
@@ -51,10 +52,10 @@ class Augmentation:
 
 
 def augment_block(augmentation: Augmentation, job: tuple[int, int]) -> list[tuple[Ids, Lengths]]:
-    """Return the augmented text of a block; `job` is (epoch, block number).
+    """Return the augmented text of a block. `job` is (epoch, block number).
 
-    For each side, return the concatenated ids and the length of each line. A pair that was joined to an earlier line
-    has length 0.
+    The result has the concatenated ids and the length of each line, for both sides. A pair that was joined to an
+    earlier pair has length 0. Raises DataError if the corpus has changed.
     """
     return _augmenter(augmentation.directory, augmentation.identity).block(augmentation, *job)
 
@@ -100,7 +101,7 @@ class _Augmenter:
     def _change(
         self, lines: list[list[Ids]], settings: Augment, augmentation: Augmentation, draw: random.Random
     ) -> None:
-        """Change and join random lines, as `settings` ask. Lines that are joined to an earlier line become empty."""
+        """Change and join random pairs in place. A pair that is joined to an earlier pair becomes empty."""
         groups, texts = list[range](), list[list[str]]()
         heads = list[list[int]]()
         first, end = 0, len(lines[0])
@@ -126,8 +127,8 @@ class _Augmenter:
     def _decode(self, lines: list[list[Ids]], group: range) -> tuple[list[int], str, str] | None:
         """Decode and join a group of pairs. Return (first tokens, source text, target text).
 
-        The first tokens are language and tag tokens (see Tokenizer.language). Return None if they differ between the
-        sources, or if a pair contains an unknown token.
+        The first tokens are the ids of the language and tag tokens (see Tokenizer.language). Return None if they differ
+        between the sources, or if a pair contains an unknown token.
         """
         src, tgt = ([side[i][:-1].tolist() for i in group] for side in lines)
         heads = [self.tokenizers[0].language(ids) for ids in src]
@@ -137,12 +138,12 @@ class _Augmenter:
         return heads[0], joined(self.tokenizers[0].decode(src)), joined(self.tokenizers[1].decode(tgt))
 
     def _target(self, head: list[int], augmentation: Augmentation) -> str:
-        """Return the target language of a line whose first tokens are `head`."""
+        """Return the target language that the first tokens of a source name, or else that of the recipe."""
         codes = [token.strip("\u2581<>") for token in self.tokenizers[0].tokens(head[:1])]
         return codes[0] if codes and codes[0] in augmentation.targets else augmentation.languages[1]
 
     def _split(self, lines: list[list[Ids]], probability: float, rng: np.random.Generator) -> None:
-        """Split subwords of all lines at random, on both sides."""
+        """Split random subwords on both sides, in place. Leave pairs unchanged that would become too long."""
         pairs = [split_lines(side, table, probability, rng)
                  for side, table in zip(lines, self.split_tables, strict=True)]  # fmt: skip
         for i, (src, tgt) in enumerate(zip(*pairs, strict=True)):
@@ -150,16 +151,16 @@ class _Augmenter:
                 lines[0][i], lines[1][i] = src, tgt
 
 
-def joined(texts: Sequence[str]) -> str:
-    """Join texts with spaces, but without a space between two Chinese or Japanese characters."""
-    text = "\n".join(texts)
+def joined(lines: Sequence[str]) -> str:
+    """Join lines with spaces, but without a space between two Chinese or Japanese characters."""
+    text = "\n".join(lines)
     return _WIDE_JOINT.sub(lambda joint: joint[0].replace("\n", ""), text).replace("\n", " ")
 
 
 def changed(
     src: str, tgt: str, kinds: Sequence[bool], languages: tuple[str, str], draw: random.Random
 ) -> tuple[str, str]:
-    """Change a pair. `kinds` are flags for noise, typos, no final stop, upper case and title case, in this order."""
+    """Return a changed pair. `kinds` are flags, in this order: noise, typos, no final stop, upper case, title case."""
     noise, typos, no_stop, upper, title = kinds
     if no_stop and damage.ends_with_stop(src) and damage.ends_with_stop(tgt):
         src, tgt = damage.without_stop(src), damage.without_stop(tgt)
@@ -174,7 +175,10 @@ def changed(
 
 
 def split_table(tokenizer: Tokenizer) -> Ids:
-    """For each token, return the ids of the two tokens from which it was merged, or (-1, -1) if it cannot be split."""
+    """Return, for each token, the ids of the two tokens from which it was merged, or (-1, -1) if it cannot be split.
+
+    The shape is (vocabulary size, 2). Raises DataError for a Moses tokenizer, which has no scores.
+    """
     tokens = tokenizer.vocabulary
     scores = {token: tokenizer.score(i) for i, token in enumerate(tokens) if not _ATOM.search(token)}
     ids = {token: i for i, token in enumerate(tokens)}
@@ -182,23 +186,23 @@ def split_table(tokenizer: Tokenizer) -> Ids:
     for token in scores:
         halves = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
         known = [pair for pair in halves if pair[0] in scores and pair[1] in scores]
-        if known:  # merges learned earlier have higher scores
+        if known:  # earlier merges have higher scores, so this is the pair whose tokens were both learned first
             left, right = max(known, key=lambda pair: min(scores[pair[0]], scores[pair[1]]))
             table[ids[token]] = ids[left], ids[right]
     return table
 
 
 def split_lines(lines: Sequence[Ids], table: Ids, probability: float, rng: np.random.Generator) -> list[Ids]:
-    """Split each token into its two parts with this probability, then split the parts in the same way."""
+    """Split each token into its two parts with the given probability, and then split these in the same way."""
     ids = np.concatenate(lines)
     line_of = np.repeat(np.arange(len(lines)), list(map(len, lines)))
     may_split = np.ones(len(ids), bool)
     while may_split.any():
         split = may_split & (table[ids, 0] >= 0) & (rng.random(len(ids)) < probability)
-        parts = 1 + split
-        first = np.cumsum(parts) - parts
-        old, ids = ids, np.repeat(ids, parts)
+        counts = 1 + split  # tokens in place of each token
+        first = np.cumsum(counts) - counts
+        old, ids = ids, np.repeat(ids, counts)
         ids[first[split]] = table[old[split], 0]
         ids[first[split] + 1] = table[old[split], 1]
-        line_of, may_split = np.repeat(line_of, parts), np.repeat(split, parts)
+        line_of, may_split = np.repeat(line_of, counts), np.repeat(split, counts)
     return np.split(ids, np.cumsum(np.bincount(line_of, minlength=len(lines)))[:-1])

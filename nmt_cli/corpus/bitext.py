@@ -1,4 +1,4 @@
-"""Read the parallel text of corpus.sources, in any format, as chunks of pairs."""
+"""Read the files of corpus.sources, in any supported format, as chunks of pairs."""
 
 import codecs
 import contextlib
@@ -17,17 +17,17 @@ from nmt_cli.recipe.text_source import TextSource
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import UsageError
 
-# The format of each suffix. All other files hold plain text.
+# Suffix -> format. Files with other suffixes are plain text.
 SUFFIXES = {
     ".tsv": "tsv", ".csv": "csv", ".tmx": "tmx", ".xlf": "xliff", ".xliff": "xliff", ".jsonl": "jsonl",
     ".parquet": "parquet", ".zip": "opus",
 }  # fmt: skip
-MOST_BYTES = 1 << 24  # maximum size of a chunk of several pieces
+MOST_BYTES = 1 << 24  # maximum size of a chunk; only a chunk of a single piece may be larger
 TABLES = "tsv", "csv", "jsonl", "parquet"  # formats with columns
 
 
 def format_of(entry: TextSource) -> str:
-    """Return the format of an entry: its setting, or by default the format for the suffix of its first file."""
+    """Return the format that an entry sets, or else the format that the suffix of its first file stands for."""
     suffix = Path(uncompressed_name(Path(entry.files[0]))).suffix if entry.files else ""
     return entry.format or SUFFIXES.get(suffix.lower(), "text")
 
@@ -38,7 +38,10 @@ def is_bitext(path: Path) -> bool:
 
 
 def read_source(corpus: schema.Corpus, index: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of an entry of corpus.sources. Store the SHA-256 of each file in `hashes` after reading it."""
+    """Yield the pairs of an entry of corpus.sources. Store the SHA-256 of each file in `hashes` after reading it.
+
+    Raises UsageError if the settings of the entry do not fit its format.
+    """
     entry, section = corpus.sources[index], corpus.of_source(index)
     _check_options(entry)
     earlier = [other.files for other in corpus.sources[:index]].count(entry.files)
@@ -65,7 +68,7 @@ def _check_options(entry: TextSource) -> None:
 
 
 def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
-    """Yield rows in chunks of CHUNK pairs, or of fewer pairs if they are very long."""
+    """Yield the rows of a file in chunks of up to CHUNK pairs, or of fewer pairs if lines are very long."""
     pieces, rows, size = list[tuple[int, Any]](), 0, 0
     try:
         for number, count, piece_size, content in raw.pieces:
@@ -76,7 +79,7 @@ def _chunks(raw: RawRows, repetition: int, index: int) -> Iterator[Chunk]:
             rows += count
             size += piece_size
     except Exception:
-        if pieces:  # the rows before this error may contain another error, which is reported first
+        if pieces:  # the rows before this error may contain an earlier error, which must be reported first
             yield _chunk(Unparsed(pieces, rows, raw.parse), repetition, index)
         raise
     if pieces:
@@ -89,7 +92,7 @@ def _chunk(rows: Unparsed, repetition: int, index: int) -> Chunk:
 
 @contextlib.contextmanager
 def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Path, str]) -> Iterator[RawRows]:
-    """Open a file of an entry. Store its SHA-256 in `hashes` if the `with` block reads it to the end."""
+    """Open a file of an entry. After the `with` block has read all rows, store the file's SHA-256 in `hashes`."""
     kind, languages = format_of(entry), (section.src, section.tgt)
     if kind in ("parquet", "opus"):  # files that need random access cannot be hashed while they are read
         if not path.is_file() or path.suffix in (".gz", ".bz2", ".xz", ".zst"):
@@ -116,14 +119,14 @@ def _rows(entry: TextSource, section: schema.Corpus, path: Path, hashes: dict[Pa
 
 
 def _columns(entry: TextSource, languages: tuple[str, str], *, named: bool) -> Columns:
-    """Return the columns of an entry. The default is the two language codes if `named`, and otherwise 1 and 2."""
+    """Return the columns of an entry. By default, these are the language codes if `named`, and otherwise 1 and 2."""
     names = entry.columns or (list(languages) if named else ["1", "2"])
     if len(names) != 2:
-        raise UsageError(f"corpus.sources: columns must be two columns, source and target, not {', '.join(names)}")
+        raise UsageError(f"corpus.sources: columns must list two columns, source and target, not {', '.join(names)}")
     if not named:
         wrong = next((name for name in [*names, entry.score or "1"] if re.fullmatch("0+", name)), None)
         numbers = {name.isdecimal() for name in [*names, *([entry.score] if entry.score else [])]}
         if wrong or len(numbers) > 1:
-            raise UsageError("corpus.sources: columns and score must be all names, or all numbers from 1 on")
+            raise UsageError("corpus.sources: columns and score must all be names, or all be numbers from 1 on")
     chosen = named or bool(entry.columns or entry.score)
     return Columns(names[0], names[1], entry.score, None if chosen else languages)

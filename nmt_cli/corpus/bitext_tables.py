@@ -1,4 +1,4 @@
-"""Read parallel text from TSV, CSV, JSON lines and parquet files, and from zip archives of OPUS."""
+"""Read parallel text from TSV, CSV, JSON lines and parquet files, and from OPUS zip archives."""
 
 import contextlib
 import csv
@@ -19,13 +19,14 @@ from nmt_cli.corpus.raw_rows import Piece, RawRows, Row
 from nmt_cli.corpus.readers import MAX_LINE_BYTES, lines_of
 from nmt_cli.system.errors import DataError, StorageError
 
-MOST_ROWS = 40  # maximum parquet rows read at once
-MOST_BATCH_BYTES = 1 << 26  # estimated maximum size of these rows; a row that compresses well is large in memory
-MOST_PIECE_BYTES = 1 << 22
+MOST_ROWS = 40  # maximum number of parquet rows read at once
+MOST_BATCH_BYTES = 1 << 26  # maximum size of these rows in memory, as estimated by `_rows_at_once`
+MOST_PIECE_BYTES = 1 << 22  # maximum size of a piece of several parquet rows
 LONGEST_FIELD = 4 * MAX_LINE_BYTES  # maximum characters of a CSV field
-TOO_LONG = ...  # replaces a parquet cell of more than MAX_LINE_BYTES; remains itself if pickled
+TOO_LONG = ...  # replaces a parquet cell of more than MAX_LINE_BYTES; pickling preserves the identity of `...`
 _FIELD = rb'(?:[^",\r][^,\r]*+|"[^"]*+(?:""[^"]*+)*+"|)'
-_WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")  # matches a line that csv.reader reads as a row
+# Matches a line that csv.reader would read as a complete row. It need not be parsed to find the end of the row.
+_WHOLE_ROW = re.compile(_FIELD + rb"(?:," + _FIELD + rb")*+\r?")
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,11 @@ class Columns:
     src: str
     tgt: str
     score: str | None = None
-    # The language codes, if no columns were chosen. A header with both codes then names the columns.
+    # The language codes, if the recipe chooses no columns. A header row with both codes then names the columns.
     languages: tuple[str, str] | None = None
 
     def of_header(self, cells: Sequence[str]) -> "Columns":
-        """Return the columns that the first row of a table names by language codes, or these columns."""
+        """Return the columns whose names in the header row are the language codes. Return `self` if there are none."""
         codes = [cell.strip().lower() for cell in cells]
         if not self.languages or not all(codes.count(code.lower()) == 1 for code in self.languages):
             return self
@@ -52,7 +53,7 @@ class Columns:
 
 
 def read_tsv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a TSV file. Quotes are ordinary characters. Column names refer to a header in line 1."""
+    """Return the rows of a TSV file. Quotes are ordinary characters. Columns given by name need a header row."""
     rows, indices = _table(_numbered_lines(file), _texts, columns, path)
     return RawRows(rows, partial(_parse_tsv, path, indices))
 
@@ -71,7 +72,7 @@ def _parse_tsv(path: Path, indices: list[int], number: int, line: bytes | None) 
         return
     cells = _cells(line)
     if max(indices) >= len(cells):
-        yield line[:200], b"", None  # cleaning drops this row, because the target is empty
+        yield line[:200], b"", None  # a column is missing; cleaning drops the row, because its target is empty
         return
     score = _number(cells[indices[2]], path, number) if len(indices) > 2 else None
     yield cells[indices[0]], cells[indices[1]], score
@@ -84,7 +85,7 @@ def read_csv(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
 
 
 def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
-    """Yield each row as a list of lines, with the number of its last line."""
+    """Yield each row as a list of its lines, with the number of the last line."""
     lines, number = ((line or b"") for line in lines_of(file)), 0
     for line in lines:
         row, size = [line], len(line)
@@ -94,8 +95,8 @@ def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
             except csv.Error as error:
                 several = f"lines {number + 1:,} to {number + len(row):,}"
                 lines_read = several if len(row) > 1 else f"line {number + 1:,}"
-                reason = str(error).partition(" - do you")[0]  # a question about Python code
-                advice = "Is a quotation mark missing? Correct the first of these lines, or export the file again"
+                reason = str(error).partition(" - do you")[0]  # leaves out a question for Python programmers
+                advice = "Is a quotation mark missing? Correct the first line of the row, or export the file again"
                 raise DataError(f"{path}, {lines_read}: {reason}. {advice}") from None
             size = sum(map(len, row))
         number += len(row)
@@ -103,7 +104,7 @@ def _csv_rows(file: io.BufferedReader, path: Path) -> Iterator[Piece]:
 
 
 def _extending(row: list[bytes], lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the lines in `row`, then further lines, which are also appended to `row`."""
+    """Yield the lines in `row`, and then lines taken from `lines`. Append each line taken to `row`."""
     yield from row
     for line in lines:
         row.append(line)
@@ -126,7 +127,7 @@ def _parse_csv(path: Path, indices: list[int], number: int, row: list[bytes]) ->
 
 
 def read_json_lines(file: io.BufferedReader, path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a file with one JSON object per line. A dotted name, such as translation.en, is a path."""
+    """Return the rows of a file with one JSON object per line. A dotted name is a path: translation.en."""
     rows = (row for row in _numbered_lines(file) if row[3] is None or row[3].strip())
     return RawRows(rows, partial(_parse_json, path, columns))
 
@@ -154,7 +155,7 @@ def _row(path: Path, columns: Columns, number: int, cells: Sequence[Any]) -> Row
 
 
 def read_parquet(path: Path, columns: Columns) -> RawRows:
-    """Return the rows of a parquet file. A dotted name, such as translation.en, names a field of a struct."""
+    """Return the rows of a parquet file. A dotted name is the path of a struct field: translation.en."""
     return RawRows(_batches(path, columns), partial(_parse_batch, path, columns))
 
 
@@ -191,7 +192,8 @@ def _batches(path: Path, columns: Columns) -> Iterator[Piece]:
 def _rows_at_once(group: Any, tops: list[str]) -> int:
     """Return how many rows of a row group to read at once.
 
-    A row may have the average size of its group, or repeat the longest entry of a dictionary, perhaps the only one.
+    The estimated size of a cell is the average of its column, or else the size of the column's dictionary, if that is
+    larger: the dictionary may consist of one long value, which every row repeats.
     """
     row_bytes = 0.0
     for column in map(group.column, range(group.num_columns)):
@@ -203,7 +205,7 @@ def _rows_at_once(group: Any, tops: list[str]) -> int:
 
 
 def _cells_of(batch: Any, name: str) -> list[Any]:
-    """Return the cells of a column. Cells of more than MAX_LINE_BYTES are TOO_LONG."""
+    """Return the cells of a column, with TOO_LONG in place of cells of more than MAX_LINE_BYTES."""
     import pyarrow
     from pyarrow import compute
 
@@ -222,7 +224,7 @@ def _cells_of(batch: Any, name: str) -> list[Any]:
 
 
 def read_opus(path: Path, src: str, tgt: str) -> RawRows:
-    """Return the pairs in a zip archive of OPUS. Its members NAME.SRC and NAME.TGT have the same number of lines."""
+    """Return the pairs in an OPUS zip archive, whose members NAME.SRC and NAME.TGT have the same number of lines."""
     return RawRows(_opus_rows(path, src, tgt), _parse_pair)
 
 
@@ -249,7 +251,7 @@ _MISSING: Any = object()
 
 
 def _members(archive: zipfile.ZipFile, path: Path, src: str, tgt: str) -> list[str]:
-    """Return the two members that contain the text. Their names differ only in the languages."""
+    """Return the names of the source and target members, which differ only in the language code."""
     names = archive.namelist()
     for name in names:
         stem = name.removesuffix(f".{src}")
@@ -265,7 +267,7 @@ def _numbered(columns: Columns) -> bool:
 def _table(
     rows: Iterator[Piece], cells_of: Callable[[Any], list[str]], columns: Columns, path: Path
 ) -> tuple[Iterator[Piece], list[int]]:
-    """Return the rows of a table without its header, if it has one, and the positions of its columns."""
+    """Return the rows after the header row, if there is one, and the index of each of `columns` in a row."""
     may_have_header = columns.languages or not _numbered(columns)
     first = list(itertools.islice(rows, 1 if may_have_header else 0))
     header = [cell for *_, content in first for cell in cells_of(content)]
@@ -276,7 +278,7 @@ def _table(
 
 
 def _indices(columns: Columns, header: Sequence[str], path: Path) -> list[int]:
-    """Return the position of each column. `header` has the names of the columns, if they are given by name."""
+    """Return the index of each of `columns` in a row. `header` is not used if the columns are given by number."""
     if _numbered(columns):
         return [max(0, int(name) - 1) for name in columns.names]
     names = [name.strip() for name in header]
@@ -292,7 +294,7 @@ def _cells(line: bytes | None) -> list[bytes]:
 
 
 def _text(cell: Any, name: str, path: Path, line: int) -> str:
-    """Return the text of a cell, or "" for null. Raises DataError for other types, such as numbers and lists."""
+    """Return the text of a cell, or "" for null. Raises DataError for values of other types, such as numbers."""
     if isinstance(cell, bytes):  # from a parquet file whose writer did not mark the column as text
         return cell.decode(errors="surrogateescape")
     if cell is not None and not isinstance(cell, str):
@@ -301,14 +303,14 @@ def _text(cell: Any, name: str, path: Path, line: int) -> str:
 
 
 def _line(text: str) -> bytes | None:
-    """Return the text of a cell as one line, or None if it is too long."""
-    # Cleaning drops lines with lone surrogates, because they are not UTF-8.
+    """Return text as one line, with single spaces, or None if it is too long."""
+    # The encoding of a lone surrogate is not valid UTF-8, so cleaning drops the line.
     line = " ".join(text.split()).encode(errors="surrogatepass")
     return line if len(line) <= MAX_LINE_BYTES else None
 
 
 def _member(value: Any, name: str) -> Any:
-    """Return a member of nested objects by its name or its dotted path."""
+    """Return the member of a JSON object with this name or dotted path. Raises KeyError if there is none."""
     if not isinstance(value, dict):
         raise KeyError(name)
     if name in value:

@@ -1,7 +1,7 @@
 """Readers of parallel text in XML: TMX, XLIFF 1.2 and XLIFF 2.
 
-Inline codes are left out of the text. Files are parsed piece by piece and are never in memory as a whole. Entities are
-not expanded, and nothing outside the file is read.
+Inline codes are left out of the text. Files are parsed piece by piece and are never in memory as a whole. Files that
+declare entities are refused, and no other file is read.
 """
 
 import io
@@ -20,26 +20,28 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 
 PIECE = 1 << 18  # bytes parsed at once
-MOST_MARKUP_BYTES = 1 << 22  # maximum size of a tag or comment. For each piece, expat reads an open tag from its start
-MOST_DEPTH = 100  # maximum depth of nested elements
-MOST_SEGMENTS = 100_000  # maximum segments of a unit
-MOST_LANGUAGES = 10  # maximum language codes in a warning
+# Maximum size of a tag or comment. expat reads an unfinished tag again from its start for each piece, so the time for a
+# tag grows with the square of its size.
+MOST_MARKUP_BYTES = 1 << 22
+MOST_DEPTH = 100  # maximum number of nested elements
+MOST_SEGMENTS = 100_000  # maximum number of segments stored for a TMX unit
+MOST_LANGUAGES = 10  # languages for a warning are collected until there are this many
 _CONTROLS = bytes(byte for byte in range(32) if byte not in b"\t\n\r")
 _SPACES = bytes.maketrans(_CONTROLS, b" " * len(_CONTROLS))
-_CONTROL = re.compile(rb"&#(?:0*(?:[0-8]|1[124-9]|2[0-9]|3[01])|x0*(?:[0-8bcefBCEF]|1[0-9a-fA-F]));")
-_REFERENCE_BYTES = 16  # maximum size of a character reference that is cut between two pieces
+_CONTROL_REFERENCE = re.compile(rb"&#(?:0*(?:[0-8]|1[124-9]|2[0-9]|3[01])|x0*(?:[0-8bcefBCEF]|1[0-9a-fA-F]));")
+_REFERENCE_BYTES = 16  # a character reference that begins in the last 16 bytes of a piece may end in the next piece
 Segment = str | None  # None: longer than MAX_LINE_BYTES
-# States of finished translations. XLIFF 2 has only "final".
+# Values of the attribute `state` for finished translations. XLIFF 2 has only "final".
 FINISHED = {"final", "signed-off"}
 
 
 def read_tmx(file: io.BufferedReader, path: Path, src: str, tgt: str) -> RawRows:
-    """Return the pairs of two languages. A code without a region, such as de, also matches de-AT."""
+    """Return the pairs in a TMX file. Language codes without a region, such as de, also match de-AT."""
     return RawRows(_units(_Tmx(src, tgt), file, path), _parse_unit)
 
 
 def read_xliff(file: io.BufferedReader, path: Path, src: str, tgt: str, finished: bool) -> RawRows:
-    """Return the translated segments from those parts of the file that are in these two languages.
+    """Return the translated segments in an XLIFF file, from the parts of the file that have these two languages.
 
     If `finished`, leave out segments that have neither approved="yes" nor a state in FINISHED.
     """
@@ -88,17 +90,17 @@ def _units(handler: "_Handler", file: io.BufferedReader, path: Path) -> Iterator
 
 
 def _pieces(file: io.BufferedReader) -> Iterator[bytes]:
-    """Yield the file in pieces. Replace control characters, which XML does not allow, with spaces, except in UTF-16."""
+    """Yield the file in pieces. Unless it is UTF-16, spaces replace the control characters that XML does not allow."""
     if b"\0" in file.peek(4)[:4]:
         yield from iter(partial(file.read, PIECE), b"")
         return
-    rest = b""  # the beginning of a reference that continues in the next piece
+    rest = b""  # may be the beginning of a reference that ends in the next piece
     while piece := file.read(PIECE):
         piece = rest + piece.translate(_SPACES)
         start = piece.rfind(b"&", -_REFERENCE_BYTES)
         piece, rest = (piece, b"") if start < 0 else (piece[:start], piece[start:])
-        yield _CONTROL.sub(b" ", piece)
-    yield _CONTROL.sub(b" ", rest)
+        yield _CONTROL_REFERENCE.sub(b" ", piece)
+    yield _CONTROL_REFERENCE.sub(b" ", rest)
 
 
 class _Refused(Exception):
@@ -106,18 +108,18 @@ class _Refused(Exception):
 
 
 class _Handler(ABC):
-    """Collects pairs from the events of a parser."""
+    """Collects pairs from the events of an XML parser."""
 
     kind: str
     roots: tuple[str, ...]
-    codes: frozenset[str]  # elements whose text is code of the original document
+    codes: frozenset[str]  # inline elements whose text is markup of the original document
 
     def __init__(self, src: str, tgt: str) -> None:
         self.wanted = src, tgt
-        self.languages = set[str]()  # some of the codes in the file
+        self.languages = set[str]()  # codes of units in other languages, until a pair was found
         self.found = False  # whether a pair was found
         self.units = list[Piece]()
-        self.root = False
+        self.root = False  # whether the first element was read
         self.depth = 0
         self.text: list[str] | None = None  # the text of the segment being read
         self.size = 0  # number of characters of this segment read so far
@@ -128,7 +130,7 @@ class _Handler(ABC):
             name = name.rpartition(":")[2]
         self.depth += 1
         if self.depth > MOST_DEPTH:
-            raise _Refused(f"elements are nested more than {MOST_DEPTH} deep")
+            raise _Refused(f"elements are nested more than {MOST_DEPTH} levels deep. Export the file again")
         if self.depth == 1:
             if name not in self.roots:
                 raise _Refused(f"the first element is {name[:40]!r}, so this is not {self.kind}")
@@ -154,7 +156,7 @@ class _Handler(ABC):
         raise _Refused(f"the file declares the entity {name[:40]!r}. Replace entities with characters")
 
     def unit_differs(self, *codes: str) -> None:
-        """Store the languages of a unit that has other languages, unless a pair was found."""
+        """Store the languages of a unit that is not in the wanted languages. After a pair was found, do nothing."""
         if not self.found and len(self.languages) < MOST_LANGUAGES:
             self.languages.update(filter(None, codes))
 
@@ -189,7 +191,7 @@ class _Tmx(_Handler):
     def __init__(self, src: str, tgt: str) -> None:
         super().__init__(src, tgt)
         self.language = ""
-        self.unit = dict[str, Segment]()  # language code -> text of the unit in this language
+        self.unit = dict[str, Segment]()  # language code -> the unit's segment in this language
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
         if name == "tu":
@@ -219,11 +221,11 @@ class _Xliff(_Handler):
 
     def __init__(self, src: str, tgt: str, finished: bool) -> None:
         super().__init__(src, tgt)
-        self.finished = finished
-        self.pair = "", ""
-        self.sides = dict[str, Segment]()
+        self.finished = finished  # whether only finished segments are wanted
+        self.pair = "", ""  # source and target language of the current part of the file
+        self.sides = dict[str, Segment]()  # "source" or "target" -> segment
         self.side = ""
-        self.approved = False
+        self.approved = False  # whether the current segment is approved or has a state in FINISHED
         self.ignored_depth = 0  # depth of an open element to skip, such as <alt-trans>; 0: none
 
     def begin(self, name: str, attributes: dict[str, str]) -> None:
@@ -259,7 +261,7 @@ class _Xliff(_Handler):
 
 @lru_cache(100)
 def _same(code: str, wanted: str) -> bool:
-    """Return whether a code is the wanted one, possibly with a region added."""
+    """Return whether two codes are equal, or `wanted` has no region or script and the languages are the same."""
     code, wanted = (each.replace("_", "-").lower() for each in (code, wanted))
     return code == wanted or ("-" not in wanted and base_of(code) == base_of(wanted))
 

@@ -1,6 +1,6 @@
-"""Repair lines and drop pairs. A pair is dropped for the first reason that applies, in the order of `DROPPED`.
+"""Repair lines and drop pairs. A pair with several faults is counted for the first of them, in the order of `DROPPED`.
 
-stages.encode_chunk checks the reasons that need tokens, such as the ratio of lengths.
+This module checks the reasons up to HELD_OUT. The comments below tell where the others are checked.
 """
 
 import functools
@@ -34,20 +34,20 @@ DUPLICATE = "duplicate pair"
 TOO_LONG = "too many tokens"
 RATIO = "length ratio"
 NEAR_DUPLICATE = "near-twin of dev or test"
-# `synthetic` checks the last two, before cleaning.
+# The module `synthetic` checks the last two before all others.
 LOOPING = "synthetic side loops"
 OUTLYING = "synthetic side of outlying length"
 DROPPED = (
     *(LONG_LINE, LOW_SCORE, NOT_UTF8, EMPTY, COPY, SCRIPT, *filters.REASONS, HELD_OUT),
     *(DUPLICATE, TOO_LONG, RATIO, NEAR_DUPLICATE, LOOPING, OUTLYING),
 )
-SHIFTED = "sides shifted"
-TURNED = "swapped sides, turned"  # such pairs are kept
+SHIFTED = "sides shifted"  # leads only to a warning
+TURNED = "swapped sides, turned"  # these pairs are kept, with their sides exchanged
 EXAMPLES = 3  # maximum number of examples kept for each reason
 LEAST_SWAPPED = 5  # minimum number of swapped pairs in a sample for a warning
 SHARE_SWAPPED = 0.05  # a warning also requires that more than this share of the sample is swapped
 
-# Only entities with a semicolon: html.unescape alone also rewrites "&copy" in "?a=1&copy=2".
+# Matches only entities with a semicolon. On a whole line, html.unescape would also replace "&copy" in "?a=1&copy=2".
 _ENTITY = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 # Pattern that matches the Unicode names of a script's letters -> languages written in that script.
@@ -61,8 +61,8 @@ _SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for lan
 
 
 def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
-    """Return a 16-byte hash of a pair. Among 40 million pairs, the probability of a collision is 1 in 10^23."""
-    salt = repetition.to_bytes(8, "little")  # so that a file listed twice gives no duplicates; 0 means no salt
+    """Return a 16-byte hash of a pair. Among 40 million pairs, the probability of a collision is below 1 in 10^23."""
+    salt = repetition.to_bytes(8, "little")  # so that the pairs of a file listed twice are not duplicates; 0: no salt
     return hashlib.blake2b(f"{src}\n{tgt}".encode(), digest_size=16, salt=salt).digest()
 
 
@@ -70,27 +70,27 @@ def pair_hash(src: str, tgt: str, repetition: int = 0) -> bytes:
 class CleaningStats:
     """Counts of dropped pairs by reason, with the first examples of each."""
 
-    read: int = 0
+    read: int = 0  # pairs
     dropped: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)  # NOT_UTF8 or SHIFTED -> first such line, from 1
     kept: Counter[int] = field(default_factory=Counter, compare=False)  # pairs by part of the corpus
     by_part: Counter[tuple[int, str]] = field(default_factory=Counter, compare=False)  # (part, reason) of dropped pairs
     sides: Counter[tuple[int, bool]] = field(default_factory=Counter, compare=False)  # (part, swapped) of sampled pairs
-    turned: int = 0
+    turned: int = 0  # swapped pairs whose sides were exchanged
 
     def drop(self, reason: str, src: str, tgt: str) -> None:
         self.dropped[reason] += 1
         self.show(reason, src, tgt)
 
     def show(self, reason: str, src: str, tgt: str) -> None:
-        """Keep a pair as an example of a reason. Each reason has at most EXAMPLES."""
+        """Keep a pair as an example for a reason, unless the reason has EXAMPLES already."""
         examples = self.examples.setdefault(reason, [])
         if len(examples) < EXAMPLES:
             examples.append((src[:200], tgt[:200]))
 
     def add(self, other: "CleaningStats") -> None:
-        """Add the counts of the pairs that follow in the same text."""
+        """Add the counts of the next pairs of the same text."""
         for problem, line in other.first_line.items():
             self.first_line.setdefault(problem, self.read + line)
         self.read += other.read
@@ -108,11 +108,11 @@ class CleaningStats:
         if first := self.first_line.get(NOT_UTF8):
             lines.append(f"not UTF-8: {counted(self.dropped[NOT_UTF8], 'line')}, the first is line {first:,}")
         if first := self.first_line.get(SHIFTED):
-            lines.append(f"from about line {first:,} on, one side looks shifted against the other")
+            lines.append(f"from about line {first:,} on, one side seems to be shifted relative to the other")
         return lines
 
     def swapped_sides(self, names: Iterable[str]) -> list[str]:
-        """Return a warning for each part of the corpus with many swapped pairs. `names` are the names of the parts."""
+        """Return a warning for each part of the corpus that has many swapped pairs. `names` lists the parts' names."""
         found = []
         for part, name in enumerate(names):
             swapped, straight = (self.sides[part, value] for value in (True, False))
@@ -123,7 +123,7 @@ class CleaningStats:
 
 
 def repair(line: str, settings: Cleaning) -> str:
-    """Return the normalized line, with HTML entities replaced if the settings ask for it."""
+    """Return the normalized line. If the settings ask for it, first replace HTML entities."""
     if settings.unescape and "&" in line:  # replace once: "&amp;lt;" becomes "&lt;"
         line = _ENTITY.sub(lambda match: html.unescape(match[0]), line)
     return normalize(line)
@@ -137,7 +137,7 @@ def _foreign_letter(char: str, script: str) -> bool:
 def foreign(line: str, language: str) -> bool:
     """Return whether more than half of a line's letters do not belong to the script of its language.
 
-    For CJK scripts, the limit is three quarters. For unknown languages, return False.
+    For Chinese and Japanese, the limit is three quarters. For unknown languages, return False.
     """
     script = _SCRIPT_OF.get(language)
     if script is None or (script == "LATIN" and line.isascii()):
@@ -150,18 +150,18 @@ def foreign(line: str, language: str) -> bool:
 
 
 def held_out_hashes(pairs: Iterable[tuple[str, str]], *settings: Cleaning) -> frozenset[bytes]:
-    """Return the hashes of held-out pairs, repaired in each of the ways that these settings repair training text."""
+    """Return the hashes of held-out pairs, repaired in every way in which `settings` repair training text."""
     repairs = different_repairs(settings)
     return frozenset(pair_hash(repair(src, each), repair(tgt, each)) for src, tgt in pairs for each in repairs)
 
 
 def different_repairs(settings: Iterable[Cleaning]) -> list[Cleaning]:
-    """Return one of the settings for each distinct way of repairing lines."""
+    """Return, for each distinct way of repairing lines, one of the settings."""
     return list({each.unescape: each for each in settings}.values())
 
 
 def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
-    """Return the reason to drop a repaired pair regardless of other pairs, or None."""
+    """Return the first reason to drop a repaired pair, judged without other pairs, or None."""
     if not src or not tgt:
         return EMPTY
     if corpus.cleaning.drop_copies and src == tgt:
@@ -174,11 +174,11 @@ def unusable(src: str, tgt: str, corpus: schema.Corpus) -> str | None:
 def has_low_score(corpus: schema.Corpus, chunk: Chunk, index: int) -> bool:
     """Return whether the score of a pair is below the minimum of its entry of corpus.sources."""
     lowest = None if chunk.source is None else corpus.sources[chunk.source].min_score
-    return lowest is not None and not (chunk.scores[index] or 0) >= lowest  # NaN counts as below
+    return lowest is not None and not (chunk.scores[index] or 0) >= lowest  # no score counts as 0; NaN is too low
 
 
 def read_pair(corpus: schema.Corpus, chunk: Chunk, index: int) -> tuple[str, str, str | None]:
-    """Return the repaired pair and None, or the start of both lines and the reason to drop them.
+    """Return the repaired pair and None, or excerpts of both lines and the reason to drop the pair.
 
     `corpus` is the corpus section with the settings of the chunk's source.
     """
@@ -216,7 +216,7 @@ def clean_chunk(
             src, tgt = tgt, src
         if reason := reason or unusable(src, tgt, section):
             stats.drop(reason, src, tgt)
-        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # with any tag
+        elif pair_hash(without_first_tokens(src), tgt) in held_out:  # `held_out` ignores these tokens, too
             stats.drop(HELD_OUT, src, tgt)
         else:
             sides[0].append(prefix + src)
@@ -232,7 +232,10 @@ def clean_chunk(
 
 
 def shifted(src: list[str], tgt: list[str]) -> bool:
-    """Whether the lengths of source lines correlate better with shifted target lines than with their translations."""
+    """Return whether one side seems to be shifted by one to three lines. Return False for fewer than 500 pairs.
+
+    The lengths of source lines then correlate better with those of shifted target lines than of their translations.
+    """
     if len(src) < 500:
         return False
     x, y = (np.fromiter(map(len, side), np.float64) for side in (src, tgt))

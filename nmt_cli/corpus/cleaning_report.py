@@ -26,14 +26,14 @@ def dropped(stats: CleaningStats) -> dict[str, Any]:
         console.table(f"cleaning: {stats.read:,} pairs read", ("dropped", "count", "share", "example"), rows)
     if not stats.turned:
         return {"dropped": reasons}
-    console.say(f"turned {console.counted(stats.turned, 'pair')} with swapped sides")
+    console.say(f"exchanged the swapped sides of {console.counted(stats.turned, 'pair')}")
     return {"dropped": reasons, "turned": {"pairs": stats.turned, "examples": stats.examples[TURNED]}}
 
 
 def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, Any]]:
     """Show the counts of pairs in each part of the corpus in a table, and return them for cleaning.json.
 
-    `left` is the number of pairs of each part that remain after encoding, which drops further pairs.
+    `left` has the number of pairs of each part that remain after encoding. Encoding drops further pairs.
     """
     found, rows = list[dict[str, Any]](), []
     for part, name in enumerate(names):
@@ -47,13 +47,13 @@ def parts(stats: CleaningStats, names: list[str], left: Any) -> list[dict[str, A
 
 
 def warn(stats: CleaningStats, text: RawText, parts: list[str], strict: bool) -> list[str]:
-    """Print and return warnings about files that are probably wrong. `parts` are the names of the parts of the corpus.
+    """Print and return warnings about files that are probably wrong. `parts` lists the names of the corpus's parts.
 
     Raises DataError if over 1 % of the pairs are not UTF-8, or if `strict` is set and there is a warning.
     """
     warnings = stats.warnings() + stats.swapped_sides(parts)
     if stats.dropped[NOT_UTF8] * 100 > stats.read:
-        found = f"{_name_not_utf8(text)} is {warnings[0]} ({console.counted(stats.read, 'pair')} in all)"
+        found = f"{_name_not_utf8(text)} is {warnings[0]} ({console.counted(stats.read, 'pair')} in total)"
         raise DataError(f"{found}. Is it Latin-1 or binary? Convert it to UTF-8")
     if strict and warnings:
         raise DataError(f"{warnings[0]}. Correct the files, or run without --strict")
@@ -63,14 +63,14 @@ def warn(stats: CleaningStats, text: RawText, parts: list[str], strict: bool) ->
 
 
 def _name_not_utf8(text: RawText) -> str:
-    """Return the first training file that is not UTF-8, or the names of all if none is found."""
+    """Return the first training file that is not UTF-8, or the names of all training files if none is found."""
     names = text.splits["train"].name
     for file in text.files:
         kind = SUFFIXES.get(Path(uncompressed_name(file)).suffix.lower(), "text")
         if str(file) in names and kind in ("text", "tsv", "csv", "jsonl"):
             try:
-                with opened(file, {}) as lines:
-                    for line in lines_of(lines):
+                with opened(file, {}) as content:
+                    for line in lines_of(content):
                         (line or b"").decode()
             except UnicodeDecodeError:
                 return str(file)[:150]

@@ -1,4 +1,4 @@
-"""Damage text: remove final stops, and add typos and noise. Changes of case are in the module letter_case.
+"""Damage text: remove final stops, and add typos and noise. The module letter_case changes letter case.
 
 The same text and the same state of the random generator always give the same result.
 """
@@ -20,14 +20,17 @@ def ends_with_stop(text: str) -> bool:
 
 
 def without_stop(text: str) -> str:
-    """Return text without its final stop or ellipsis; question and exclamation marks stay. Never returns ""."""
+    """Return text without its final stops, such as "...". Question and exclamation marks stay.
+
+    Text that consists only of stops is returned unchanged.
+    """
     return text.rstrip().rstrip(STOPS).rstrip() or text
 
 
 def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
-    """Return text with a typo in one of ten words on average, and in at least `least` words if possible.
+    """Return text with typos in a tenth of its words on average, and in at least `least` words if possible.
 
-    Words of fewer than three letters get no typo.
+    Words of fewer than three letters get no typos and do not count.
     """
     words = text.split(" ")
     long = [i for i, word in enumerate(words) if sum(map(str.isalpha, word)) >= 3]
@@ -42,7 +45,8 @@ def with_typos(text: str, draw: random.Random, least: int = 0) -> str:
 def typo(word: str, draw: random.Random) -> str:
     """Return a word with a typo: two letters swapped, or one letter dropped, doubled or replaced by a neighboring key.
 
-    If the random kind of typo would change nothing, drop a letter instead.
+    If the random kind of typo would change nothing, a letter is dropped instead. A word without two adjacent letters is
+    returned unchanged.
     """
     candidates = [i for i in range(len(word) - 1) if word[i].isalpha() and word[i + 1].isalpha()]
     if not candidates:
@@ -62,7 +66,7 @@ def typo(word: str, draw: random.Random) -> str:
 
 
 def noise(draw: random.Random) -> str:
-    """Return an emoji, a number or a URL. All of these are the same in every language."""
+    """Return a random emoji, number or URL, which is the same in every language."""
     kind = draw.randrange(3)
     if kind == 0:
         return draw.choice(EMOJI)

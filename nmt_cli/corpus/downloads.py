@@ -11,9 +11,9 @@ PAUSES = (1, 4)  # seconds between the three tries
 
 
 def with_retries(download: Callable[[], Result]) -> Result:
-    """Return the result of `download`. Call it up to three times if the server or the connection fails.
+    """Return the result of `download`, which is called up to three times if it raises OSError or HTTPException.
 
-    HTTP errors 401, 403, 404 and 410 and a full disk are not retried.
+    The HTTP errors 401, 403, 404 and 410 and the error for a full disk are raised at once.
     """
     for pause in PAUSES:
         try:

@@ -1,4 +1,4 @@
-"""`nmt prepare --stats`: count the pairs that each filter would drop. Write no files except downloads."""
+"""Count the pairs that each filter would drop (`nmt prepare --stats`). No files are written except downloads."""
 
 import functools
 import tempfile
@@ -15,10 +15,11 @@ from nmt_cli.system.errors import UsageError
 
 
 def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> None:
-    """Show how many pairs of each part of the training text are dropped by cleaning, and by each filter.
+    """Show how many pairs cleaning and each filter would drop, for each part of the training text.
 
-    The filters are applied to pairs that pass cleaning. A pair counts for every filter that would drop it. Filters that
-    are off in the recipe are applied with the settings in filters.ADVISED. Synthetic text is left out.
+    Only the checks of cleaning that need neither tokens nor other pairs are made. The filters are applied to the
+    remaining pairs, and a pair counts for every filter that would drop it. Filters that are off in the recipe are
+    applied with the settings in filters.ADVISED. Synthetic text is left out.
     """
     source = sources.source_of(corpus, options.mirror)
     if corpus.format == "trees":
@@ -42,9 +43,9 @@ def show(corpus: schema.Corpus, out: Path, options: prepare.PrepareOptions) -> N
 
 
 def tried(corpus: schema.Corpus) -> schema.Corpus:
-    """Return the section with all filters switched on, except filters that do not support the section's languages.
+    """Return the section with all filters on, except those that do not support the section's languages.
 
-    Filters that are off in the recipe get their advised values.
+    Filters that are off in the recipe get the settings in filters.ADVISED.
     """
     values, advised = corpus.filters.model_dump(), filters.ADVISED.model_dump()
     off = Filters().model_dump()
@@ -57,10 +58,7 @@ def tried(corpus: schema.Corpus) -> schema.Corpus:
 
 
 def count_faults(corpus: schema.Corpus, chunk: Chunk) -> tuple[int, int | None, CleaningStats]:
-    """Return the part of a chunk, the index of its source, and counts of the pairs to drop, by reason.
-
-    A pair counts for every filter that would drop it.
-    """
+    """Return the part of a chunk, the index of its source, and the number of pairs to drop for each reason."""
     stats = CleaningStats(len(chunk.src))
     section = tried(corpus.of_source(chunk.source))
     unfiltered = section.model_copy(update={"filters": Filters()})
@@ -84,7 +82,7 @@ def _show_part(name: str, stats: CleaningStats, section: schema.Corpus) -> None:
     for reason in cleaning.DROPPED:
         setting = filters.REASONS.get(reason)
         if setting and tested[setting] == off[setting]:
-            continue  # the language detector does not know the languages
+            continue  # the language detector does not support these languages
         count = stats.dropped[reason]
         if setting or count:
             label = f"filters.{setting}: {_shown(tested[setting])}" if setting else reason

@@ -1,4 +1,4 @@
-"""Filters that a recipe can switch on (corpus.filters). A filter decides whether to drop a pair."""
+"""Filters that a recipe can switch on (corpus.filters). Each filter drops pairs with one kind of fault."""
 
 import re
 import unicodedata
@@ -22,7 +22,7 @@ REASONS = {  # reason -> setting in corpus.filters
     FEW_LETTERS: "min_letters", CAPITALS: "max_capitals", NUMBERS: "numbers",
     REPEATS: "repeats", SWAPPED: "swapped", LANGUAGE: "language",
 }  # fmt: skip
-# `nmt prepare --stats` tries filters that are off with these settings.
+# The settings with which `nmt prepare --stats` tries filters that are off in the recipe.
 ADVISED = Filters(language=True, swapped="drop", numbers=True, repeats=True, min_letters=0.5, max_capitals=0.5)
 
 _LOOP = re.compile(r"(?:^| )(\S+(?: \S+){0,5}?)(?: \1){3}(?: |$)")
@@ -33,7 +33,7 @@ INSTALL = 'Install it: pip install "nmt-cli[filters]"'
 
 
 def faults(src: str, tgt: str, corpus: schema.Corpus) -> Iterator[str]:
-    """Yield the reason of each filter that would drop a pair."""
+    """Yield the reason of each filter that drops this pair."""
     filters = corpus.filters
     if filters.min_letters and any(has_few_letters(line, filters.min_letters) for line in (src, tgt)):
         yield FEW_LETTERS
@@ -50,18 +50,18 @@ def faults(src: str, tgt: str, corpus: schema.Corpus) -> Iterator[str]:
 
 
 def loops(line: str) -> bool:
-    """Return whether a sequence of one to six words occurs four times in a row in a line."""
+    """Return whether a line repeats a sequence of one to six words four times in a row."""
     words = line.split(" ")
     return len(words) - len(set(words)) >= 3 and _LOOP.search(line) is not None
 
 
 def turns(src: str, tgt: str, corpus: schema.Corpus) -> bool:
-    """Return whether the two sides of a pair are swapped and the recipe asks to exchange swapped sides."""
+    """Return whether to exchange the sides of a pair: they are swapped, and the recipe asks to exchange them."""
     return corpus.filters.swapped == "turn" and are_swapped(src, tgt, corpus)
 
 
 def sample_of_sides(src: Sequence[str], tgt: Sequence[str], corpus: schema.Corpus) -> Iterator[bool]:
-    """Sample pairs evenly. For each one that is in the languages of the corpus, yield whether its sides are swapped.
+    """Sample pairs evenly. For each sampled pair in the languages of the corpus, yield whether its sides are swapped.
 
     Yields nothing if eldc is not installed or cannot tell the languages apart.
     """
@@ -81,7 +81,7 @@ def are_swapped(src: str, tgt: str, corpus: schema.Corpus) -> bool:
 
 
 def has_few_letters(line: str, least: float) -> bool:
-    """Return whether the share of letters and their marks in a line is below `least`. Spaces do not count."""
+    """Return whether the share of letters and combining marks in a line is below `least`. Spaces do not count."""
     characters = line.replace(" ", "")
     needed, letters = least * len(characters), sum(map(str.isalpha, characters))
     if letters >= needed:
@@ -91,7 +91,7 @@ def has_few_letters(line: str, least: float) -> bool:
 
 
 def has_many_capitals(line: str, most: float) -> bool:
-    """Return whether the share of capitals in a line is above `most`. False if fewer than ten letters have a case."""
+    """Return whether a line has ten or more cased letters, and the share of capitals among them is above `most`."""
     capitals = sum(map(str.isupper, line))
     if capitals <= most * LEAST_LETTERS:
         return False
@@ -102,7 +102,7 @@ def has_many_capitals(line: str, most: float) -> bool:
 def numbers_differ(src: str, tgt: str) -> bool:
     """Return whether each side contains some digit more often than the other side does.
 
-    The order of digits and the marks between them do not matter. A number may be spelled out on one side.
+    The order of digits and the marks between them do not matter. One side may spell out numbers.
     """
     if not (_DIGIT.search(src) and _DIGIT.search(tgt)):
         return False
@@ -111,7 +111,7 @@ def numbers_differ(src: str, tgt: str) -> bool:
 
 
 def check(corpus: schema.Corpus) -> None:
-    """Raise UsageError if a filter of the recipe needs eldc, but eldc is missing or does not know a language."""
+    """Raise UsageError if the recipe's filters need eldc, but it is not installed or does not support the languages."""
     for section in corpus.trained:
         filters, languages = section.filters, (section.src, section.tgt)
         if not filters.language and filters.swapped == "keep":

@@ -1,4 +1,4 @@
-"""Held-out sets (dev, test, general) with the languages of their pairs, in memory and in the files of a corpus."""
+"""Held-out sets (dev, test, general): their pairs with languages, in memory and in the files of a corpus."""
 
 import itertools
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class HeldOutPair(NamedTuple):
 
 
 HeldOut = dict[str, list[HeldOutPair]]  # name of a set -> its pairs
-# For each set, its runs of consecutive lines with the same languages: (source, target, number of lines).
+# Runs of consecutive lines with the same languages, for each set: (source language, target language, number of lines).
 Languages = dict[str, list[tuple[str, str, int]]]
 
 
@@ -45,10 +45,10 @@ def write(directory: Path, held_out: HeldOut) -> None:
 
 
 def read(directory: Path, languages: Mapping[str, Any]) -> HeldOut:
-    """Read the sets that `write` wrote. `languages` is the result of `languages_of`."""
+    """Read the sets that `write` wrote. `languages` is the result of `languages_of` for them."""
     held_out = HeldOut()
     for name, runs in languages.items():
-        line_languages = [codes for *codes, lines in runs for _ in range(lines)]
+        line_languages = [codes for *codes, count in runs for _ in range(count)]
         sides = [read_lines(directory / f"{name}.{side}") for side in ("src", "tgt")]
         held_out[name] = [HeldOutPair(src, tgt, *codes) for src, tgt, codes in zip(*sides, line_languages, strict=True)]
     return held_out

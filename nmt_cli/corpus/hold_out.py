@@ -1,7 +1,8 @@
-"""Take dev and test sets from the user's text if the recipe does not name them (the setting `corpus.hold_out`).
+"""Hold out pairs of the user's text for the sets that the recipe does not name (the setting `corpus.hold_out`).
 
-Pairs whose sources or targets are equal after folding form a group. Either all pairs of a group are held out, or none.
-Therefore, a held-out pair shares neither its source nor its target with the training text or another held-out set.
+Pairs whose sources or targets are equal after folding (see near_duplicates.py) form a group. A group is held out as a
+whole or not at all. Therefore, a held-out pair shares neither its source nor its target with the training text or
+another held-out set.
 """
 
 import functools
@@ -29,7 +30,8 @@ Map = Callable[[Callable[[Chunk], Any], Iterable[Chunk]], Iterable[Any]]
 SHARE = 20  # a held-out set has at most 1/20 of the pairs of the text it is taken from
 # For each set: the text it is taken from (0 is the user's text, 1 the general text), and the phase (see `spread`).
 FROM = {"dev": (0, 0.25), "test": (0, 0.75), "general": (1, 0.5)}
-# Maximum pairs of a held-out group, or 1/20 of the set if that is more. Many similar pairs would make a poor test set.
+# Maximum number of pairs in a held-out group, or 1/20 of the set if that is more. Many similar pairs would make
+# a poor test set.
 LARGEST = 10
 
 
@@ -38,9 +40,9 @@ def _hash(text: str) -> int:
 
 
 def hash_chunk(corpus: schema.Corpus, chunk: Chunk) -> Hashes:
-    """Return three hashes for each pair, of the folded source, the folded target, and the whole pair.
+    """Return an array with three hashes for each pair: of the folded source, the folded target, and the unfolded pair.
 
-    If cleaning drops the pair, all three hashes are 0.
+    All three are 0 for a pair that cleaning would drop without regard to other pairs.
     """
     hashes = np.zeros((len(chunk.src), 3), np.uint64)
     section = corpus.of_source(chunk.source)
@@ -76,9 +78,9 @@ def groups(src: Hashes, tgt: Hashes) -> Ints:
 
 
 def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArray[np.bool_]) -> None:
-    """Choose groups evenly from the candidate pairs, with at most `wanted` pairs in all. Mark the groups in `taken`.
+    """Choose evenly spread groups that have at most `wanted` pairs in total. Mark them in `taken`.
 
-    `group` is the group of each candidate pair. `sizes` and `taken` are indexed by group. The candidates are divided
+    `group` has the group of each candidate pair. `sizes` and `taken` are indexed by group. The candidates are divided
     into `wanted` intervals, and about one pair is taken from each. The first interval starts at `phase` (0 to 1) times
     the length of an interval.
     """
@@ -95,7 +97,7 @@ def spread(group: Ints, sizes: Ints, wanted: int, phase: float, taken: npt.NDArr
 
 
 def pairs_at(corpus: schema.Corpus, chunks: Iterable[Chunk], lines: Ints) -> Iterator[HeldOutPair]:
-    """Yield the pairs with the given line numbers. Remove byte order marks and carriage returns.
+    """Yield the pairs with these line numbers (from 0, ascending). Remove byte order marks and carriage returns.
 
     The sources begin with the target-language and tag tokens that the model needs.
     """
@@ -116,9 +118,10 @@ def held_out_pairs(
 ) -> dict[str, list[HeldOutPair]]:
     """Return the pairs to hold out for each set that the recipe does not name.
 
-    dev and test are taken from the user's text, general from the general text. Pairs that cleaning drops do not count,
-    and only the first of several equal pairs is held out. `map_chunks` may use several processes. Each call of
-    `open_named` opens the named corpora in corpus.sources. Holding out takes about 100 bytes of memory per pair.
+    dev and test are taken from the user's text, general from the general text. Pairs that cleaning drops are ignored,
+    and only the first of several equal pairs is held out. `map_chunks` may use several processes. `open_named` opens
+    the named corpora in corpus.sources anew. Takes about 100 bytes of memory per pair. Raises DataError if no pair can
+    be held out for a set.
     """
     named = held_out_files(corpus)
     by_source = {entry.split for entry in corpus.sources}
@@ -126,44 +129,44 @@ def held_out_pairs(
     if not corpus.hold_out or not missing:
         return {}
     own, general = (list(dict.fromkeys(files)) for files in (train_files(corpus), general_files(corpus)))
-    texts = [own, general, list(named.values())]
+    texts = [own, general, list(named.values())]  # text 2: the held-out sets that the recipe names
 
-    def read(text: int) -> Iterator[Chunk]:
-        chunks = read_files(texts[text], {}) if text else split_chunks(corpus, "train", own, {}, open_named())
-        if text == 2:
+    def read(number: int) -> Iterator[Chunk]:
+        chunks = read_files(texts[number], {}) if number else split_chunks(corpus, "train", own, {}, open_named())
+        if number == 2:
             entries = [index for index, entry in enumerate(corpus.sources) if entry.split != "train"]
             opened = open_named() if entries else {}
             chunks = itertools.chain(chunks, *(entry_chunks(corpus, index, {}, opened) for index in entries))
         return moses.convert(chunks, corpus.src, corpus.tgt) if corpus.moses else chunks
 
-    lines, sides = list[Ints](), list[Hashes]()  # for each text: line numbers and hashes of the pairs to choose from
+    lines, sides = list[Ints](), list[Hashes]()  # for each text: line numbers and hashes of its distinct usable pairs
     with Progress("holding out", None, "pairs") as progress:
-        for text in range(len(texts)):
-            parts = [np.zeros((0, 3), np.uint64)]
-            for part in map_chunks(functools.partial(hash_chunk, corpus), read(text)):
-                parts.append(part)
-                progress.advance(len(part))
-            hashes = np.concatenate(parts)
+        for number in range(len(texts)):
+            chunk_hashes = [np.zeros((0, 3), np.uint64)]
+            for found in map_chunks(functools.partial(hash_chunk, corpus), read(number)):
+                chunk_hashes.append(found)
+                progress.advance(len(found))
+            hashes = np.concatenate(chunk_hashes)
             distinct, first = np.unique(hashes[:, 2], return_index=True)
             lines.append(np.sort(first[distinct != 0]))
             sides.append(hashes[lines[-1], :2])
     src, tgt = np.concatenate(sides).T
-    group, text_of = groups(src, tgt), np.repeat(range(len(texts)), [len(part) for part in lines])
+    group, text_of = groups(src, tgt), np.repeat(range(len(texts)), [len(each) for each in lines])
     sizes, taken = np.bincount(group, minlength=len(group)), np.zeros(len(group), bool)
     held_out = dict[str, list[HeldOutPair]]()
     for split in missing:
-        text, phase = FROM[split]
-        wanted = min(corpus.hold_out, len(lines[text]) // SHARE)
+        number, phase = FROM[split]
+        wanted = min(corpus.hold_out, len(lines[number]) // SHARE)
         if not wanted:
             continue
-        text_group = group[text_of == text]  # the group of each pair of this text
+        text_group = group[text_of == number]  # the group of each pair of this text
         pure = np.bincount(text_group, minlength=len(group)) == sizes  # whether all pairs of a group are in this text
         candidates = text_group[pure[text_group] & (sizes[text_group] <= max(LARGEST, wanted // SHARE))]
         before = taken.copy()
         spread(candidates, sizes, wanted, phase, taken)
-        held_out[split] = list(pairs_at(corpus, read(text), lines[text][(taken & ~before)[text_group]]))
-        sources = [entry.name for entry in corpus.sources if text == 0 and entry.split == "train"]
-        listed = ", ".join([*itertools.chain(*texts[text]), *sources])
+        held_out[split] = list(pairs_at(corpus, read(number), lines[number][(taken & ~before)[text_group]]))
+        sources = [entry.name for entry in corpus.sources if number == 0 and entry.split == "train"]
+        listed = ", ".join([*itertools.chain(*texts[number]), *sources])
         if not held_out[split]:
             reason = "each shares its source or its target with too many other pairs, or with another text"
             raise DataError(f"no pair of {listed} can be held out for {split}, as {reason}. Add a {split} set")

@@ -1,4 +1,4 @@
-"""Read data sets from the Hugging Face hub, at one commit, or from parquet files in a mirror."""
+"""Read a data set from the Hugging Face hub, at one commit, or from parquet files in a mirror."""
 
 import contextlib
 import functools
@@ -18,12 +18,12 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import is_live
 from nmt_cli.system.errors import DataError, DownloadError, MissingError, NmtError, UsageError
 
-# Our name of a split -> its names on the hub.
+# nmt's name of a split -> its names on the hub.
 HUB_SPLITS = {"train": {"train"}, "dev": {"validation", "valid", "dev", "val"}, "test": {"test"}}
 
 
 class HubSource(Source):
-    """WMT14 at its pinned commit, or hub:OWNER/NAME at a given revision or else at the newest commit."""
+    """WMT14 at its pinned commit, or hub:OWNER/NAME at the given revision, by default the newest commit."""
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None) -> None:
         super().__init__(corpus, mirror)
@@ -61,8 +61,8 @@ class HubSource(Source):
     def mirror_files(self) -> dict[str, list[str]]:
         """Return the parquet files of each split in the mirror, or {} if there is no mirror.
 
-        The path of a file contains the name of its split, as in CONFIG/train-00000-of-00002.parquet. Raises
-        MissingError if files are missing.
+        The split of a file is a word in its path, as in CONFIG/train-00000-of-00002.parquet. Raises MissingError if
+        files are missing.
         """
         if not self.mirror:
             return {}
@@ -97,7 +97,7 @@ class HubSource(Source):
                 if self.corpus.limit and not Path(builder.cache_dir).exists():
                     data = builder.as_streaming_dataset()
                 else:
-                    # No checks: rows are counted when they are read.
+                    # Without the checks of `datasets`: nmt counts the rows when it reads them.
                     with_retries(functools.partial(builder.download_and_prepare, verification_mode="no_checks"))
                     data = builder.as_dataset()
         text = RawText(origin, {}, [Path(file) for names in files.values() for file in names], advice)
@@ -123,7 +123,7 @@ class HubSource(Source):
         return builder
 
     def chunks(self, data: Any) -> Iterator[Chunk]:
-        """Yield the pairs of a split, from a column `translation` with both languages or one column per language."""
+        """Yield the pairs of a split, from the column `translation` with both languages or one column per language."""
         limit = self.corpus.limit
         tables = data.with_format("arrow").iter(min(CHUNK, limit or CHUNK))
         with self.converted_errors(), contextlib.closing(tables):
@@ -139,7 +139,7 @@ class HubSource(Source):
 
     @contextlib.contextmanager
     def converted_errors(self) -> Iterator[Any]:
-        """Yield the package `datasets`. Convert errors of the package and its dependencies to NmtErrors with advice."""
+        """Yield the package `datasets`. Convert its errors, and those of its dependencies, to NmtErrors with advice."""
         import datasets
         import huggingface_hub
 

@@ -1,6 +1,6 @@
-"""Recognize the language of lines with eldc, which is an optional dependency.
+"""Detect the language of lines with eldc, which is an optional dependency.
 
-On short lines, eldc was the most accurate of eight detectors, and it takes 4 microseconds per line. See
+On short lines, eldc was the most accurate of eight detectors. It takes 4 microseconds per line. See
 tests/benchmarks/corpus_filters.py.
 """
 
@@ -33,7 +33,7 @@ def is_installed() -> bool:
     return _eldc() is not None
 
 
-@functools.lru_cache(2)  # the two sides of a pair, which several filters check in turn
+@functools.lru_cache(2)  # several filters in turn check the same two sides of a pair
 def _guess(line: str) -> Guess:
     detector = _eldc()
     assert detector
@@ -56,6 +56,7 @@ def _accepted(language: str) -> frozenset[str]:
 
 
 def knows(language: str) -> bool:
+    """Return whether the detector knows a language, or one that is easily mistaken for it."""
     return bool(_accepted(language))
 
 
@@ -66,7 +67,10 @@ def tells_apart(src: str, tgt: str) -> bool:
 
 
 def is_foreign(line: str, language: str) -> bool:
-    """Return whether the detector is sure that a line is in another language. It is never sure of very short lines."""
+    """Return whether the detector is sure that a line is neither in `language` nor in one easily mistaken for it.
+
+    The detector is never sure of very short lines.
+    """
     guess = _guess(line)
     return guess.is_sure and guess.language not in _accepted(language)
 

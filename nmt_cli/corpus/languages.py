@@ -2,6 +2,7 @@
 
 import re
 
+# ISO 639-1 code, ISO 639-3 code and English name of each language.
 _TABLE = """
 af afr Afrikaans;am amh Amharic;ar ara Arabic;az aze Azerbaijani;be bel Belarusian;bg bul Bulgarian;bn ben Bengali
 bs bos Bosnian;ca cat Catalan;cs ces Czech;cy cym Welsh;da dan Danish;de deu German;el ell Greek;en eng English
@@ -22,30 +23,31 @@ NAMES = {code: name for code, _, name in _ROWS}
 # Languages that are easily mistaken for one another.
 _NEAR = [{"nb", "nn", "no", "da"}, {"bs", "hr", "sr"}, {"id", "ms"}]
 _SHORT = {three: two for two, three, _ in _ROWS}
-# The bibliographic codes of ISO 639-2, where they differ
+# The bibliographic codes of ISO 639-2 that differ from the codes above.
 _BIBLIOGRAPHIC = "alb:sq arm:hy baq:eu bur:my chi:zh cze:cs dut:nl fre:fr geo:ka ger:de gre:el ice:is mac:mk may:ms"
 _BIBLIOGRAPHIC += " per:fa rum:ro slo:sk wel:cy"
 _SHORT |= {code[:3]: code[4:] for code in _BIBLIOGRAPHIC.split()}
-_ALIKE = {"no": "nb", "nb": "no"}  # models for Norwegian are models for Bokmål
+_ALIKE = {"no": "nb", "nb": "no"}  # Norwegian (no) usually means Bokmål (nb), so either stands in for the other
 _VARIANTS = {
     "pt-br": "Portuguese (Brazil)",
     "zh-hans": "Chinese (simplified)",
     "zh-hant": "Chinese (traditional)",
 }
-ARGOS_CODES = {"pb": "pt-BR", "zt": "zh-Hant"}  # codes that only Argos packages and clients of LibreTranslate use
+ARGOS_CODES = {"pb": "pt-BR", "zt": "zh-Hant"}  # codes that only Argos packages and LibreTranslate clients use
 _TRADITIONAL = {"hant", "tw", "hk", "mo"}  # the traditional Chinese script, and regions that use it
 
-# ISO 639-1. A code may also have three letters (ISO 639-3), and a script and a region: zh-Hant-TW, pt_BR, es-419.
+# The codes of ISO 639-1.
 _CODES = """aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz
 ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu
 ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd
 ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss
 st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"""
+# Matches codes of two letters, or of three (ISO 639-3), with an optional script and region: zh-Hant-TW, pt_BR, es-419.
 _LANGUAGE = re.compile(r"([a-z]{2,3})([-_][a-z]{4})?([-_]([a-z]{2}|[0-9]{3}))?", re.IGNORECASE)
 
 
 def is_language(code: str) -> bool:
-    """Return whether this is a language code, such as de, zh-CN or yue."""
+    """Return whether this is a language code, such as de, zh-CN or yue. Any three letters are accepted."""
     match = _LANGUAGE.fullmatch(code)
     return match is not None and (len(match[1]) == 3 or match[1].lower() in _CODES.split())
 
@@ -56,42 +58,44 @@ def name_of(code: str) -> str:
 
 
 def folded(code: str) -> str:
-    """Return a code in lower case with hyphens. Both pt_BR and Argos' code pb become pt-br."""
+    """Return a code in lower case and with hyphens. Both pt_BR and Argos' code pb become pt-br."""
     return ARGOS_CODES.get(code.lower(), code).replace("_", "-").lower()
 
 
 def near(code: str) -> set[str]:
-    """Return the short codes of a language and of languages that are easily mistaken for it."""
+    """Return the codes, without scripts and regions, of a language and of languages that are easily mistaken for it."""
     return next((group for group in _NEAR if code in group), {code})
 
 
 def base_of(code: str) -> str:
-    """Return the two-letter language code without script and country: pt for pt-BR, de for deu_Latn and DE.
+    """Return the two-letter code of a language, without script and region: pt for pt-BR, de for deu_Latn and DE.
 
-    Argos' own codes (pb, zt) are returned unchanged, because as suffixes of file names they may mean something else.
+    A language without such a code keeps its own code, in lower case. Argos' codes (pb, zt) are not replaced, because as
+    suffixes of file names they may mean something else.
     """
     first = code.replace("_", "-").split("-")[0].lower()
     return _SHORT.get(first, first)
 
 
 def shortest(code: str) -> str:
-    """Return a code with the two-letter code of its language, as files declare it: fr for fra, zh_Hans for zho_Hans."""
+    """Return a code with its language in two letters, as files declare it: fr for fra, zh_Hans for zho_Hans."""
     code = ARGOS_CODES.get(code.lower(), code)
     first = re.split("[-_]", code)[0]
     return base_of(first) + code[len(first) :]
 
 
 def is_same(code: str, other: str) -> bool:
-    """Return whether two codes name the same language and script. Ignore countries: en-GB is the same as EN-US."""
+    """Return whether two codes have the same language and no different scripts. Regions may differ: en-GB and EN-US."""
     code, other = folded(code), folded(other)
     scripts = {part for part in f"{code}-{other}".split("-") if len(part) == 4}
     return base_of(code) == base_of(other) and len(scripts) < 2
 
 
 def match(code: str, known: list[str]) -> str | None:
-    """Return the known code that equals `code`, or else the first known code for the same language, or None.
+    """Return the known code that equals `code`, or else the first known code of the same language, or None.
 
-    For Chinese, codes with the same script are preferred. Norwegian (no) and Bokmål (nb) match if there is no other.
+    For Chinese, a code with the same script is preferred. Norwegian (no) and Bokmål (nb) match each other if nothing
+    else matches.
     """
     code = folded(code)
     for each in known:

@@ -1,4 +1,4 @@
-"""Change case by the rules of a language. The methods of str apply the same rules to all languages.
+"""Change letter case by the rules of a language. (Python's str.lower and str.upper ignore the language.)
 
 The rules are those of Unicode's SpecialCasing.txt and of CLDR's transforms tr-Upper, tr-Lower, el-Upper and nl-Title.
 """
@@ -8,9 +8,9 @@ import unicodedata
 
 from nmt_cli.corpus.languages import base_of
 
-_DOTLESS = "tr", "az", "crh", "tt", "gag"  # languages in which i becomes İ, and ı becomes I
+_DOTLESS = "tr", "az", "crh", "tt", "gag"  # languages in which the capital of i is İ, and that of ı is I
 _GREEK_WORD = re.compile(r"[\u0370-\u03ff\u1f00-\u1fff]+")
-_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # accents in decomposed text, which capitals lack
+_GREEK_ACCENTS = re.compile("[\u0300\u0301\u0313\u0314\u0342]")  # combining accents, which Greek capitals lack
 # An accent on the first of two vowels shows that they are not a diphthong. In capitals, the second vowel gets a
 # diaeresis instead.
 _HIATUS = re.compile("([ΑΕΗΟ])(?:[\u0313\u0314]?[\u0300\u0301\u0342])([ΙΥ])(?![\u0300-\u036f])")
@@ -20,14 +20,14 @@ _DUTCH_START = re.compile(r"(?<![\w'’])I(?:j|\u0308j)")
 
 
 def lower(text: str, language: str) -> str:
-    """Return a text in lower case."""
+    """Return text in lower case."""
     if base_of(language) in _DOTLESS:
         text = text.replace("I\u0307", "i").replace("İ", "i").replace("I", "ı")
     return text.lower().replace("i\u0307", "i")  # Python adds a second dot to the i of İ
 
 
 def upper(text: str, language: str) -> str:
-    """Return a text in upper case. The result may be longer, since ß becomes SS. Georgian text has no upper case."""
+    """Return text in upper case. The result may be longer, as ß becomes SS. Georgian text is returned unchanged."""
     base = base_of(language)
     if base == "ka":
         return text
@@ -45,7 +45,7 @@ def _greek(word: re.Match[str]) -> str:
 
 
 def capitalized(word: str, language: str) -> str:
-    """Return a word or a text with its first letter in upper case, and the rest unchanged."""
+    """Return text with its first letter in upper case, and the rest unchanged. In Dutch, ij counts as one letter."""
     if word[:1] == "i" and base_of(language) in _DOTLESS:
         return f"İ{word[1:]}"
     if word[:2] == "ij" and base_of(language) == "nl":
@@ -54,9 +54,9 @@ def capitalized(word: str, language: str) -> str:
 
 
 def title(text: str, language: str) -> str:
-    """Return a text with a capital at the beginning of each word, also after a hyphen, but not after an apostrophe.
+    """Return text with a capital at the beginning of each word, also after a hyphen, but not after an apostrophe.
 
-    All other letters are unchanged, and so are words with a capital after the first letter, such as iPhone and pH.
+    All other letters stay unchanged, and so do words with a capital after the first letter, such as iPhone and pH.
     """
 
     def start(letter: re.Match[str]) -> str:

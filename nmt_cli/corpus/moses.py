@@ -1,4 +1,4 @@
-"""Normalize and tokenize text by Moses rules, and lower-case it, as in older publications.
+"""Normalize and tokenize text by the rules of Moses, and lower-case it, as older publications did.
 
 Unlike Moses, this module does not escape special characters as entities.
 """
@@ -12,7 +12,10 @@ Line = bytes | None
 
 
 def converter(language: str) -> Callable[[Line], Line]:
-    """Return a function that normalizes, tokenizes and lower-cases a line of this language."""
+    """Return a function that normalizes, tokenizes and lower-cases a line in this language.
+
+    None and lines that are not UTF-8 are returned unchanged. Raises UsageError if sacremoses is not installed.
+    """
     try:
         from sacremoses import MosesPunctNormalizer, MosesTokenizer
     except ImportError:
@@ -23,7 +26,7 @@ def converter(language: str) -> Callable[[Line], Line]:
         try:
             text = (line or b"").decode("utf-8-sig")
         except UnicodeDecodeError:
-            return line  # cleaning drops it
+            return line  # cleaning drops such lines
         tokens: str = tokenizer.tokenize(normalizer.normalize(text), return_str=True, escape=False)
         return None if line is None else tokens.lower().encode()
 

@@ -1,8 +1,8 @@
-"""Moses tokens, split by subword-nmt: the tokenizer of Argos packages with `bpe.model`.
+"""The tokenizer of Argos packages with `bpe.model`: Moses tokens, which subword-nmt splits further.
 
-Encodes and decodes as argostranslate does (argostranslate/tokenizer.py). A token ends with `@@` if the next token
-continues its word. The tokenizer file is JSON: the language, subword-nmt's codes, and the tokens in the order of their
-ids.
+It encodes and decodes as argostranslate does (argostranslate/tokenizer.py). A token ends with `@@` if the next token
+continues its word. The tokenizer file is JSON with the language, subword-nmt's codes, the tokens in the order of their
+ids, and the hidden tokens, which decode to nothing.
 """
 
 import functools
@@ -19,17 +19,17 @@ from nmt_cli.system.errors import DataError, UsageError
 PAD, UNK, EOS = SPECIAL = ("<pad>", "<unk>", "</s>")  # the tokens 0, 1 and 2
 CONTINUED = "@@"
 SPACE = "\u2581"
-END = "</w>"  # marks the end of a word in codes
-VERSIONS = ("0.1", "0.2")  # versions of codes; since 0.2, END is no separate symbol, but follows the last character
-MAX_MERGES = 200_000  # subword-nmt learns 10,000 to 100,000
-CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40
-LONGEST = 500  # characters; longer words are cut, because sacremoses takes quadratic time for some of them
+END = "</w>"  # marks the end of a word in subword-nmt's codes
+VERSIONS = ("0.1", "0.2")  # of subword-nmt's codes; since 0.2, END is part of the last symbol of a word
+MAX_MERGES = 200_000  # usual are 10,000 to 100,000
+CACHED_WORDS, LONGEST_CACHED = 1 << 13, 40  # maximum number of cached words, and of characters in a cached word
+LONGEST = 500  # characters; longer words are split, because sacremoses takes quadratic time for some of them
 MOST_FIRST = 2  # maximum number of tokens such as >>deu<< at the beginning of a source: its target language and a tag
 _FIRST_TOKEN = re.compile(r"(>>[^<> ]+<<)(?: |$)")
 
 
 def is_moses_file(data: bytes) -> bool:
-    """Return whether a tokenizer file has this format. SentencePiece's files never begin with a brace."""
+    """Return whether a tokenizer file has this format. Files of SentencePiece never begin with a brace."""
     return data.startswith(b"{")
 
 
@@ -40,7 +40,7 @@ def to_bytes(language: str, codes: str, tokens: Sequence[str], hidden: Sequence[
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """Return the values of a tokenizer file. Raise DataError if a value has the wrong type."""
+    """Return the values of a tokenizer file. Raise DataError if they do not have the right types."""
     values = artefact.read_json(file)
     texts: list[Any] = [values.get("language"), values.get("codes")]
     for name in ("tokens", "hidden"):
@@ -58,15 +58,15 @@ class Codes:
     """The merges that subword-nmt learned, in the order in which it learned them."""
 
     def __init__(self, text: str, file: Path) -> None:
-        """Parse codes. `file` is named in errors."""
+        """Parse codes, or raise DataError with the name of `file`."""
         lines = text.replace("\r\n", "\n").replace("\r", "\n").removesuffix("\n").split("\n")
         header = lines[0].startswith("#version:")
         version = lines[0].removeprefix("#version:").strip() if header else VERSIONS[0]
         if version not in VERSIONS:
-            raise DataError(f"{file} has codes of version {version[:20]!r}: {' and '.join(VERSIONS)} are supported")
+            raise DataError(f"{file} has codes of version {version[:20]!r}, but nmt supports {' and '.join(VERSIONS)}")
         self._separate_end = version == VERSIONS[0]
         if len(lines) > MAX_MERGES:
-            raise DataError(f"{file} has {len(lines):,} merges: {MAX_MERGES:,} at most are supported")
+            raise DataError(f"{file} has {len(lines):,} merges, but nmt supports at most {MAX_MERGES:,}")
         self._ranks: dict[tuple[str, str], int] = {}
         for number, line in enumerate(lines[header:] if text else [], 1 + header):
             left, space, right = line.strip(" ").partition(" ")
@@ -75,9 +75,10 @@ class Codes:
             self._ranks.setdefault((left, right), number)
 
     def split(self, word: str) -> list[str]:
-        """Return the parts of a word after all merges. Takes O(n log n) time for a word of n characters.
+        """Split a word into subwords. Takes O(n log n) time for a word of n characters.
 
-        As in subword-nmt, each step merges all occurrences of one pair, from left to right, before any new pair.
+        As in subword-nmt, each step merges all occurrences of a pair, from left to right, and only then looks for pairs
+        that these merges formed.
         """
         symbols = [*word, END] if self._separate_end else [*word[:-1], word[-1] + END]
         following, preceding = [*range(1, len(symbols) + 1)], [*range(-1, len(symbols) - 1)]
@@ -94,7 +95,7 @@ class Codes:
         for left in range(len(following)):
             push(left)
         while heap:
-            lowest, merged = heap[0][0], list[int]()
+            lowest, merged = heap[0][0], list[int]()  # the rank of the pair to merge, and where it was merged
             while heap and heap[0][0] == lowest:
                 _, left = heapq.heappop(heap)
                 if rank(left) == lowest:
@@ -137,7 +138,7 @@ class MosesBpe:
         self._tokenizer.isanyalpha = lambda text: not alpha.isdisjoint(text)
         self._tokenizer.islower = lower.issuperset
         self._cached_parts = functools.lru_cache(CACHED_WORDS)(self._codes.split)
-        self._text = functools.lru_cache(64)(self._detokenized)  # `decode` and `spell` ask for the same text
+        self._text = functools.lru_cache(64)(self._detokenized)  # `decode` and `spell` are called for the same tokens
 
     def get_piece_size(self) -> int:
         return len(self._names)
@@ -163,7 +164,7 @@ class MosesBpe:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens. Unknown tokens become ⁇, as in SentencePiece."""
+        """Return the text of token ids. Unknown tokens become ⁇, as in SentencePiece."""
         return self._text(" ".join(self._spelling(token) for token in ids if token not in self._hidden))
 
     def _detokenized(self, tokens: str) -> str:
@@ -177,9 +178,9 @@ class MosesBpe:
         return "\u2047" if self._names[token] == UNK else self._names[token]
 
     def spell(self, ids: Sequence[int]) -> list[str]:
-        """Return the part of the text that each token stands for, with ▁ for a space before it.
+        """Return, for each token, its part of the decoded text, with ▁ for a space before it.
 
-        If detokenization changes more than spaces, ▁ marks the beginning of each Moses token instead.
+        If detokenization changed more than spaces, return the tokens, with ▁ at the beginning of each Moses token.
         """
         text, at = f" {self.decode(ids)}", 0
         pieces = list[str]()

@@ -1,6 +1,6 @@
-"""Multi30k: six small gzip files, downloaded one by one or taken from a mirror.
+"""Read Multi30k: six small gzip files, which are downloaded one by one or taken from a mirror.
 
-Their address and hashes are in catalog.py.
+The module catalog has their address and hashes.
 """
 
 import http.client
@@ -51,7 +51,10 @@ class Multi30kSource(Source):
 
 
 def fetch(file: Path, mirror: Path | None) -> None:
-    """Download a file of Multi30k unless it exists. Verify its SHA-256 if there is a published one."""
+    """Download a file of Multi30k unless it exists. Verify its SHA-256, if one is published.
+
+    Nothing is downloaded to a mirror: a missing file raises MissingError. Raises DownloadError and DataError.
+    """
     url = f"{catalog.MULTI30K_URL}/{file.name}"
     if not file.is_file():
         if mirror:

@@ -6,8 +6,8 @@ shared words divided by the number of different words in the two lines) is at le
 
 Prefix filtering (Bayardo, Ma and Srikant 2007) finds all near-duplicates without comparing every pair of lines. It uses
 the fact that two near-duplicates share at least one of their rarest words. The held-out lines are indexed, and each
-training line is looked up, so memory does not grow with the training text. The time grows with the number of matches.
-If a text was made from a few templates, each line may match thousands of lines.
+training line is looked up, so memory does not grow with the training text. The time grows with the number of matches:
+in text made from a few templates, a line may match thousands of held-out lines.
 """
 
 import bisect
@@ -27,13 +27,14 @@ from nmt_cli.corpus.store import HELD_OUT
 from nmt_cli.recipe.cleaning import Cleaning
 
 EQUAL_SOURCE, EQUAL_TARGET, EQUAL_PAIR, NEAR_SOURCE, NEAR_TARGET, NEAR_PAIR = (1 << bit for bit in range(6))
-LABELS = "labels"  # target language of recipes/parsing.yaml; nearly all lines of parse labels are near-duplicates
+# Target language of recipes/parsing.yaml. It is not indexed, because nearly all parse labels are near-duplicates.
+LABELS = "labels"
 SEVERAL_ZEROS = re.compile("0+")
-Flags = npt.NDArray[np.uint8]  # one byte per held-out line; its bits are the kinds of matches in the training text
+Flags = npt.NDArray[np.uint8]  # a byte for each held-out line; its bits (EQUAL_SOURCE and so on) are kinds of matches
 
 
 class _Folding(dict[int, str]):
-    """Maps each character to its folded form, computed on first use."""
+    """Maps the code of a character to its folded form, which is computed on first use."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -58,7 +59,7 @@ def fold(line: str) -> list[str]:
 
 
 def _needed(size: int) -> int:
-    """Return the minimum number of words that near-duplicates share, if one of them has `size` different words."""
+    """Return the minimum number of words that a line of `size` different words shares with a near-duplicate."""
     return -(-3 * size // 5)
 
 
@@ -83,7 +84,10 @@ class Index:
                 self._lines[rank].append(line)
 
     def find(self, line: str) -> tuple[Sequence[int], set[int]]:
-        """Look up a training line. Return the held-out lines that are equal after folding, and all near-duplicates."""
+        """Look up a training line. Return the held-out lines that equal it after folding, and all its near-duplicates.
+
+        Both are indices of held-out lines. The equal lines are among the near-duplicates.
+        """
         folded = fold(line)
         words = set(folded)
         size, needed = len(words), _needed(len(words))
@@ -113,7 +117,7 @@ class HeldOutIndex:
         self._src, self._tgt = Index(src), Index(tgt)
 
     def look_up(self, src: Sequence[str], tgt: Sequence[str]) -> tuple[Flags, npt.NDArray[np.bool_]]:
-        """Look up training pairs. Return flags for all held-out lines, and which training pairs are near-duplicates."""
+        """Look up training pairs. Return flags for all held-out lines, and which of the pairs are near-duplicates."""
         flags, near = np.zeros(self.count, np.uint8), np.zeros(len(src), bool)
         for i, lines in enumerate(zip(src, tgt, strict=True)):
             (equal_src, near_src), (equal_tgt, near_tgt) = self._src.find(lines[0]), self._tgt.find(lines[1])
@@ -129,9 +133,9 @@ class HeldOutIndex:
 
 
 def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
-    """Clean and index the held-out files (dev.src and so on) in a directory.
+    """Repair and index the held-out lines in a directory (dev.src and so on).
 
-    The index is empty if the target language is LABELS.
+    The index is empty if `target`, the target language, is LABELS.
     """
     if target == LABELS:
         return HeldOutIndex([], [])
@@ -144,7 +148,7 @@ def load(directory: Path, unescape: bool, target: str) -> HeldOutIndex:
 
 
 def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
-    """Return, for each split, how many of its lines have duplicates and near-duplicates in the training text.
+    """Return, for each held-out set, how many lines have duplicates and near-duplicates in the training text.
 
     `near_lines` lists the line numbers (from 1) of the lines with near-duplicates.
     """
@@ -167,7 +171,7 @@ def summary(directory: Path, flags: Flags) -> dict[str, dict[str, Any]]:
 
 
 def sentence(split: str, found: dict[str, Any]) -> str:
-    """Return one line of text with the counts of near-duplicates of a split."""
+    """Return a message with the counts that `summary` found for a held-out set."""
     near, lines = found["near"], f"{len(found['near_lines']):,} of {found['lines']:,} {split} lines"
     sides = f"source {near['source']:,}, target {near['target']:,}, both in one pair {near['both']:,}"
     return f"near-duplicates in training: {lines} ({sides})"

@@ -1,4 +1,4 @@
-"""Open plain and compressed files for reading: .gz, .bz2, .xz and .zst."""
+"""Read and write plain files and compressed files: .gz, .bz2, .xz and .zst."""
 
 import bz2
 import contextlib
@@ -36,7 +36,7 @@ class _HashedFile(io.FileIO):
 
 
 class _Streams(io.RawIOBase):
-    """Decompresses one stream after another. Refuses other data behind a stream, which bz2 and lzma ignore."""
+    """Decompresses one stream after another. Refuses other data after a stream, which BZ2File and LZMAFile ignore."""
 
     def __init__(self, packed: Any, decompressor: Callable[[], Any]) -> None:
         self.packed = packed
@@ -54,7 +54,7 @@ class _Streams(io.RawIOBase):
                 while not packed:
                     if not (block := self.packed.read(BLOCK_BYTES)):
                         return 0
-                    packed = block.lstrip(b"\0")  # zeros may fill up a file
+                    packed = block.lstrip(b"\0")  # zero bytes may pad a file
                 self.stream = self.new()
             elif self.stream.needs_input and not (packed := self.packed.read(BLOCK_BYTES)):
                 raise EOFError("the end of the last stream is missing")
@@ -86,7 +86,7 @@ def opened(path: Path, hashes: dict[Path, str]) -> Iterator[io.BufferedReader]:
 
 @contextlib.contextmanager
 def decompressing(packed: Any, name: str) -> Iterator[io.BufferedReader]:
-    """Decompress an open binary file, if its name has the suffix of a compressed format.
+    """Yield the content of an open binary file, decompressed if `name` ends with one of COMPRESSIONS.
 
     Raises DataError if the file is truncated or corrupt.
     """
@@ -96,7 +96,7 @@ def decompressing(packed: Any, name: str) -> Iterator[io.BufferedReader]:
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
         raise _corrupt(name, error) from None
     except OSError as error:
-        if error.errno is None and suffix in COMPRESSIONS:  # bz2 and zstd raise a bare OSError for corrupt data
+        if error.errno is None and suffix in COMPRESSIONS:  # for corrupt data, bz2 and zstd raise OSError without errno
             raise _corrupt(name, error) from None
         raise
 

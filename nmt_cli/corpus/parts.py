@@ -1,17 +1,18 @@
 """Parts of a corpus that several machines prepare together in a shared directory.
 
-A part is a run of about PART_PAIRS consecutive training pairs. Each step of the preparation writes directories, some of
-them for each part N or for each bucket B of hashes:
+A part is a run of about PART_PAIRS consecutive training pairs. (The parts of the corpus, such as its sources, are
+something else.) A bucket is a range of hashes. The steps of the preparation write directories for the whole text, for
+each part N or for each bucket B:
 
 job            the settings and input files, which must be the same for all shards
-held-out       the dev and test pairs
-cleaned/N      cleaned text of part N, and the hashes of its pairs in ascending order
-text           the number of parts, written once a shard has read the whole text
+held-out       the held-out pairs
+cleaned/N      the cleaned text of part N, and the hashes of its pairs in ascending order
+text           the number of parts and the hashes of the files, from the first shard that has read the whole text
 repeated/B     positions, in the whole cleaned text, of pairs with a hash in bucket B that equal an earlier pair
 tokenizer      the tokenizer, and the held-out text
-encoded/N      token ids of part N
+encoded/N      the token ids of part N
 
-Each directory is put in place by one rename, and never changes. Its manifest contains the hashes of its files.
+A directory is committed by one rename, and never changes. Its manifest contains the hashes of its files.
 """
 
 import functools
@@ -36,7 +37,7 @@ Positions = npt.NDArray[np.uint64]  # positions of pairs in the whole cleaned te
 
 
 def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None:
-    """Commit a directory with these files, unless another shard has just committed it."""
+    """Commit a directory with these files and entries, unless another shard has just committed it."""
     try:
         sealed = {"entries": entries, "digest": artefact.digest(entries)}
         with artefact.staged(target, KIND, sealed, own_name=True) as stage:
@@ -48,11 +49,11 @@ def keep(target: Path, files: dict[str, bytes], entries: dict[str, Any]) -> None
 
 
 def entries_of(directory: Path, *, content: bool = False, later: Path | None = None) -> dict[str, Any]:
-    """Return the entries of a committed directory.
+    """Return the entries that `keep` stored in a committed directory.
 
-    Raises DataError if the entries or the sizes of the files have changed. With `content`, the hashes of the files are
-    checked, too. `later` is a directory that was made from these files and may contain the same damage, so the error
-    advises removing both.
+    Raises DataError if the entries or the sizes of the files have changed. If `content`, the hashes of the files are
+    checked, too. `later` is a directory that was made from these files. It may contain the same damage, so the error
+    advises the user to remove both.
     """
     try:
         manifest = artefact.verify(directory, KIND, content=content)
@@ -77,7 +78,7 @@ def numbered(directory: Path, number: int) -> Path:
 
 
 def plain(stats: CleaningStats) -> dict[str, Any]:
-    """Return counts as JSON values, which `stats_of` converts back."""
+    """Convert counts to JSON values, which `stats_of` converts back."""
     kept = {str(part): count for part, count in stats.kept.items()}
     counts = {"read": stats.read, "dropped": dict(stats.dropped), "kept": kept}
     by_part = [[*key, count] for key, count in stats.by_part.items()]
@@ -87,7 +88,7 @@ def plain(stats: CleaningStats) -> dict[str, Any]:
 
 
 def stats_of(values: dict[str, Any]) -> CleaningStats:
-    """Return the counts in JSON values that `plain` returned."""
+    """Convert JSON values from `plain` to counts."""
     stats = CleaningStats(int(values["read"]), first_line=values["first_line"], turned=int(values["turned"]))
     stats.dropped.update(values["dropped"])
     stats.kept.update({int(part): count for part, count in values["kept"].items()})
@@ -98,14 +99,14 @@ def stats_of(values: dict[str, Any]) -> CleaningStats:
 
 
 def sorted_hashes(hashes: bytes) -> dict[str, bytes]:
-    """Return two files: the hashes in ascending order, and for each hash the position of its pair in the part."""
+    """Return the contents of two files: the sorted hashes, and for each hash the position of its pair in the part."""
     pairs = np.frombuffer(hashes, "<u8").reshape(-1, 2)
     order = np.lexsort((pairs[:, 1], pairs[:, 0]))  # stable: equal hashes keep their order
     return {"hashes": pairs[order].tobytes(), "order": order.astype("<u4").tobytes()}
 
 
 def _mapped(file: Path, dtype: str) -> npt.NDArray[Any]:
-    """Return the numbers in a file, which may be empty."""
+    """Map the numbers in a file, which may be empty, into memory."""
     return np.memmap(file, dtype, "r") if file.stat().st_size else np.zeros(0, dtype)
 
 
@@ -113,7 +114,7 @@ def _mapped(file: Path, dtype: str) -> npt.NDArray[Any]:
 class Cleaned:
     """The cleaned text of all parts."""
 
-    directory: Path  # directory of the preparation
+    directory: Path  # the shared directory
     starts: tuple[int, ...]  # position of the first pair of each part, followed by the total number of pairs
     ends: store.Lengths  # position where each part of the corpus ends
     drops_duplicates: tuple[bool, ...]  # whether each part of the corpus drops duplicates
@@ -128,13 +129,16 @@ class Cleaned:
 
     @property
     def buckets(self) -> int:
-        """The number of buckets. A bucket is a range of hashes that fit into memory together."""
+        """The number of buckets. The hashes of a bucket fit into memory together.
+
+        If no part of the corpus drops duplicates, there are no buckets.
+        """
         return -(-self.pairs // stages.HASHES_AT_ONCE) if any(self.drops_duplicates) else 0
 
     def find_repeated(self, bucket: int) -> Positions:
         """Return the ascending positions of pairs that equal an earlier pair and have a hash in this bucket.
 
-        Leave out parts of the corpus that keep duplicates.
+        Pairs in parts of the corpus that keep duplicates are left out.
         """
         found, positions = [np.zeros((0, 2), "<u8")], [np.zeros(0, np.uint64)]
         for part in range(self.parts):
@@ -161,11 +165,11 @@ class Cleaned:
 
     @property
     def distinct(self) -> int:
-        """The number of pairs that equal no earlier pair. Requires that all buckets have been searched."""
+        """The number of pairs that are not dropped as duplicates. Requires that all buckets have been searched."""
         return self.pairs - sum(map(len, self._repeated))
 
     def repeats(self, part: int) -> stages.Repeated:
-        """Return for each pair of a part whether it equals an earlier pair of the text."""
+        """Return, for each pair of a part, whether it is dropped because it equals an earlier pair of the text."""
         start, end = self.starts[part : part + 2]
         repeated = np.zeros(end - start, bool)
         for positions in self._repeated:
@@ -182,7 +186,7 @@ class Cleaned:
             yield src[first:end], tgt[first:end], repeated[first:end], number
 
     def sample(self, seed: int) -> Iterator[str]:
-        """Yield the lines that the tokenizer is trained on."""
+        """Yield a random sample of lines, on which the tokenizer is trained."""
         chunks = (chunk for part in range(self.parts) for chunk in self.chunks(part))
         yield from stages.sampled(chunks, self.distinct, seed)
 
@@ -190,7 +194,7 @@ class Cleaned:
 def _before(hashes: npt.NDArray[np.uint64], bound: int) -> int:
     """Return how many of the sorted hashes are below `bound`, judged by their first 8 bytes."""
     first, end = 0, len(hashes)
-    while first < end:  # numpy's search would read the whole file
+    while first < end:  # a binary search by NumPy would read the whole file
         middle = (first + end) // 2
         if int(hashes[middle, 0]) < bound:
             first = middle + 1
@@ -202,7 +206,7 @@ def _before(hashes: npt.NDArray[np.uint64], bound: int) -> int:
 def append_encoded(directory: Path, writers: dict[str, store.SideWriter], types: dict[str, str]) -> dict[str, Any]:
     """Append the ids of an encoded part to both sides of the corpus, and return the entries of the part.
 
-    Raises DataError if the part is damaged.
+    `types` maps the name of each side to the type of its ids. Raises DataError if the part is damaged.
     """
     entries = entries_of(directory, content=True)
     for name, writer in writers.items():
@@ -213,7 +217,7 @@ def append_encoded(directory: Path, writers: dict[str, store.SideWriter], types:
 
 
 def encoded_files(results: list[tuple[Any, ...]], sizes: dict[str, int]) -> dict[str, bytes]:
-    """Return the files of an encoded part from the results of its chunks."""
+    """Return the contents of the files of an encoded part, by name. `sizes` maps each side to its vocabulary size."""
     files = dict[str, io.BytesIO]()
     for ids, lengths, *_ in results:
         for side, (name, size) in enumerate(sizes.items()):

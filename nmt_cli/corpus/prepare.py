@@ -1,4 +1,4 @@
-"""Turn raw text into a prepared corpus (the command `nmt prepare`). A failure leaves no incomplete corpus."""
+"""Turn raw text into a prepared corpus (the command `nmt prepare`). If this fails, no incomplete corpus remains."""
 
 import shutil
 from collections.abc import Iterable, Iterator
@@ -40,16 +40,16 @@ from nmt_cli.system.shard import Shard
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """Options of `nmt prepare`. No option changes the result."""
+    """Options of `nmt prepare`. The same text and corpus settings give the same corpus with any options."""
 
-    mirror: Path | None = None  # a directory with the files of a named corpus, to be used instead of a download
-    workers: int | None = None  # number of processes, by default one per core that this process may use
+    mirror: Path | None = None  # directory with the files of a named corpus, to use instead of downloading them
+    workers: int | None = None  # number of worker processes; None: one per core that this process may use
     overwrite: bool = False
     dry_run: bool = False
-    wait: bool = False  # wait for other shards, instead of raising a BusyError that names them
-    strict: bool = False  # raise DataError instead of warning about wrong encodings or shifted or swapped sides
+    wait: bool = False  # wait for other shards instead of raising a BusyError that names them
+    strict: bool = False  # raise DataError instead of warning about a wrong encoding, or shifted or swapped sides
     translate: synthetic.Translate | None = None  # required for corpus.synthetic
-    translate_units: synthetic.TranslateUnits | None = None  # required if several machines translate
+    translate_units: synthetic.TranslateUnits | None = None  # required for several machines to share the translation
 
     @property
     def processes(self) -> int:
@@ -57,7 +57,11 @@ class PrepareOptions:
 
 
 def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
-    """Prepare a corpus in the directory `out`, or verify the corpus that is already there. Return `out`."""
+    """Prepare a corpus in the directory `out`, and return `out`. With `options.dry_run`, only show an estimate.
+
+    If `out` already has this corpus, only verify it, unless `options.overwrite` is set. Raises OutputError or DataError
+    if `out` must not be replaced, and BusyError if another process is preparing `out`.
+    """
     work = artefact.beside(out, ".", ".preparing")
     preparation = Preparation(corpus, out, work, options)
     if options.dry_run:
@@ -67,14 +71,14 @@ def prepare(corpus: schema.Corpus, out: Path, options: PrepareOptions) -> Path:
         artefact.restore(out)
         if work.exists() and not artefact.was_locked(work):
             raise OutputError(f"{work} exists, but nmt did not create it. Move it elsewhere")
-        # If nmt was killed just after the commit, `out` is complete but `work` still exists. Then do not return here,
-        # so that `work` is removed below.
+        # If nmt was killed just after the commit, `out` is complete but `work` still exists. In that case, do not
+        # return here, so that `work` is removed below.
         if not work.exists() and preparation.is_finished():
             console.say(f"{out} is already prepared and complete")
             return out
-        with artefact.locked(work, "the corpus being prepared in"):
+        with artefact.locked(work, "the work directory"):
             try:
-                if not preparation.is_finished():  # check again: another process may have finished meanwhile
+                if not preparation.is_finished():  # check again, because another process may have finished
                     preparation.run()
             finally:
                 artefact.remove_tree(work)
@@ -93,9 +97,9 @@ class Preparation:
         self.options = options
 
     def is_finished(self) -> bool:
-        """Return whether `out` already has exactly this corpus. If the result is False, `out` may be replaced.
+        """Return whether `out` already has exactly this corpus. False means that `out` may be created or replaced.
 
-        Raises OutputError or DataError if `out` must not be replaced.
+        Raises OutputError or DataError if `out` exists and must not be replaced.
         """
         corpus, out = self.corpus, self.out
         if not out.exists():
@@ -110,10 +114,12 @@ class Preparation:
         except DataError as error:
             damage = str(error).removesuffix(". Prepare it again")
             raise DataError(f"{damage}. Prepare it again with --overwrite") from None
-        # A setting that an older version of nmt did not store had its default value.
+        # Older versions of nmt had fewer settings. A setting that is not stored had its default value.
         stored = loading.merge(prepared_settings(schema.Corpus()), manifest.get("recipe", {}))
         differences = loading.differences(stored, prepared_settings(corpus))
-        prepared = {(file["name"], file["sha256"]) for file in manifest["sources"]}  # names, to notice exchanged files
+        prepared = {
+            (file["name"], file["sha256"]) for file in manifest["sources"]
+        }  # with names, to notice swapped files
         files = self.source.local_files() + self.chosen_files()
         changed = [file for file in files if (file.name, artefact.sha256(file)) not in prepared]
         differences += [f"{file.name} is a different file" for file in changed]
@@ -127,11 +133,11 @@ class Preparation:
         return True
 
     def chosen_files(self) -> list[Path]:
-        """Return the files that the recipe names, besides the text: tokenizer, words, and models of synthetic text."""
+        """Return the files that the corpus depends on besides its text: tokenizer, words, inputs of synthetic text."""
         return reused_tokenizer(self.corpus) + reused_words(self.corpus) + synthetic.files_of(self.corpus)
 
     def run(self) -> None:
-        """Run all stages, and commit the corpus."""
+        """Run all stages and commit the corpus."""
         corpus, directory = self.corpus, self.work / "corpus"
         cleaned, model = self.work / "cleaned", directory / "tokenizer.model"
         self.check_room()
@@ -146,7 +152,7 @@ class Preparation:
             train = training_text(text, synthetic_files, corpus)
             repeated, stats = stages.clean(cleaned, train, corpus, hashes, pool)
             warnings = cleaning_report.warn(stats, text, part_names(corpus), self.options.strict)
-            left, tokens, near = np.zeros(0, np.int64), dict[str, int](), dict[str, dict[str, Any]]()
+            pairs_by_part, tokens, near = np.zeros(0, np.int64), dict[str, int](), dict[str, dict[str, Any]]()
             if len(repeated):
                 if reused := reused_tokenizer(corpus):
                     tokenizer.copy(reused[0], model)
@@ -154,17 +160,17 @@ class Preparation:
                 for name, content in stages.train_tokenizer(sample, len(repeated), corpus, pool).items():
                     artefact.write_file(directory / name, content)
                 sizes = part_sizes(stats, corpus)
-                tokens, left, drops, near = stages.encode(cleaned, repeated, sizes, model, corpus, pool)
+                tokens, pairs_by_part, drops, near = stages.encode(cleaned, repeated, sizes, model, corpus, pool)
                 stats.add(drops)
         stats.add(synthetic_drops)
-        self.commit(text, held_out, stats, warnings, left, tokens, near)
+        self.commit(text, held_out, stats, warnings, pairs_by_part, tokens, near)
 
     def check_room(self) -> None:
-        """Raise StorageError if there is less free disk space than a preparation needs."""
+        """Raise StorageError if the estimated size of the preparation exceeds the free disk space."""
         needed, free = size_estimate.disk_megabytes(self.source) or 0, artefact.free_megabytes(self.out)
         if free < needed:
             found = f"{self.out} needs about {needed:,} MB of disk, but {free:,} MB are free"
-            raise StorageError(f"{found}. Choose another --out")
+            raise StorageError(f"{found}. Free some space or choose another --out")
 
     def make_directories(self) -> None:
         """Create empty work directories."""
@@ -173,33 +179,34 @@ class Preparation:
             (self.work / name).mkdir()
 
     def open_text(self) -> RawText:
-        """Open the text. The attribute `files` of the result lists all files that determine the corpus."""
+        """Open the text. The result's attribute `files` lists all local files that the corpus depends on."""
         corpus = self.corpus
         text = self.source.open(self.out.parent / "downloads", self.work / "input")
         if corpus.moses:
             for name, split in text.splits.items():
                 text.splits[name] = replace(split, chunks=moses.convert(split.chunks, corpus.src, corpus.tgt))
         if reused := reused_tokenizer(corpus):
-            tokenizer.Tokenizer(reused[0])  # fail early if these files cannot be used
+            tokenizer.Tokenizer(reused[0])  # fail now rather than later if these files cannot be used
             list(map(words.read, reused_words(corpus)))
         text.files.extend(self.chosen_files())
         return text
 
     def hold_out(self, text: RawText) -> HeldOut:
-        """Return the pairs of each held-out set, from its own files or else from the training text."""
+        """Return the pairs of each held-out set: from its own files, or out of the training text (corpus.hold_out)."""
         open_named = partial(self.source.open_named, self.out.parent / "downloads", self.work / "input")
         held_out = {split: held_out_set(text, split, self.corpus) for split in text.splits if split != "train"}
         with stages.Pool(self.options.processes) as pool:
             return held_out | hold_out.held_out_pairs(self.corpus, pool.map, open_named)
 
     def make_synthetic(self, held_out: HeldOut) -> tuple[list[readers.FilePair], cleaning.CleaningStats]:
-        """Return the files of each entry of corpus.synthetic, and the numbers of dropped lines."""
+        """Return the files of each entry of corpus.synthetic, and the counts of dropped lines."""
         return synthetic.make(self._synthetic_inputs(held_out), self.options.translate, self.options.translate_units)
 
     def translate_share(self, held_out: HeldOut, worker: Shard) -> list[Path]:
         """Translate one worker's share of the text of corpus.synthetic.
 
-        Return the files that will contain the translations when all workers have translated their shares.
+        Return the files that will contain all translations after `make_synthetic` has joined them, or [] if
+        `options.translate_units` is None.
         """
         if not self.options.translate_units:
             return []
@@ -220,14 +227,15 @@ class Preparation:
         held_out: HeldOut,
         stats: cleaning.CleaningStats,
         warnings: list[str],
-        left: store.Lengths,
+        pairs_by_part: store.Lengths,
         tokens: dict[str, int],
         near: dict[str, dict[str, Any]],
     ) -> None:
         """Report the dropped pairs, and move the files of the corpus from `work` to `out`.
 
-        `left` is the number of remaining pairs in each part of the corpus, `tokens` the number of tokens on each side,
-        and `near` a summary of the near-duplicates of each held-out set.
+        `pairs_by_part` is the number of remaining pairs in each part of the corpus, `tokens` the number of tokens on
+        each side, and `near` a summary of the near-duplicates of each held-out set. Raises DataError if no pairs
+        remain.
         """
         directory, names = self.work / "corpus", part_names(self.corpus)
         pairs = cleaning_report.remaining_pairs(stats, text)
@@ -236,13 +244,15 @@ class Preparation:
         dropped = cleaning_report.dropped(stats)
         report = {"read": stats.read, "kept": pairs, "warnings": warnings, **dropped, "twins": near}
         if len(names) > 1:
-            report["parts"] = cleaning_report.parts(stats, names, left)
+            report["parts"] = cleaning_report.parts(stats, names, pairs_by_part)
         artefact.write_file(directory / "cleaning.json", artefact.json_bytes(report))
         manifest = self._manifest(text, pairs, tokens)
         languages = held_out_sets.languages_of(held_out)
         if several := {split: runs for split, runs in languages.items() if len({run[:2] for run in runs}) > 1}:
             manifest["languages"] = several
-        manifest["parts"] = [{"name": name, "pairs": int(count)} for name, count in zip(names, left, strict=True)]
+        manifest["parts"] = [
+            {"name": name, "pairs": int(count)} for name, count in zip(names, pairs_by_part, strict=True)
+        ]
         with artefact.staged(self.out, store.KIND, manifest, overwrite=self.options.overwrite) as stage:
             for file in sorted(directory.iterdir()):
                 file.rename(stage / file.name)
@@ -274,13 +284,13 @@ def held_out_hashes(held_out: HeldOut, corpus: schema.Corpus) -> frozenset[bytes
 
 
 def training_text(text: RawText, synthetic_files: list[readers.FilePair], corpus: schema.Corpus) -> Iterator[Chunk]:
-    """Yield all pairs to clean, first the real pairs and then the synthetic pairs."""
+    """Yield all pairs to clean: first the real pairs, if the recipe uses them, and then the synthetic pairs."""
     real = training_chunks(text, corpus.limit) if corpus.real_pairs else iter(())
     return with_parts(real, synthetic_files, corpus)
 
 
 def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
-    """Return the settings of a corpus that change the result of `prepare`."""
+    """Return the settings of a corpus that can change the result of `prepare`."""
     settings = schema.without(corpus.model_dump(), TRAINED, "corpus.")
     newer = {"sources": ("filters", "cleaning", "corpus", "config"), "synthetic": ("src", "tgt")}
     for section, names in newer.items():
@@ -289,7 +299,7 @@ def prepared_settings(corpus: schema.Corpus) -> dict[str, Any]:
             del entry["weight"]
             for name in names:
                 if entry[name] is None:
-                    del entry[name]  # corpora from older versions lack this setting
+                    del entry[name]  # corpora that older versions prepared lack this setting
     return settings
 
 
@@ -307,9 +317,11 @@ def part_names(corpus: schema.Corpus) -> list[str]:
 def with_parts(
     real: Iterable[Chunk], synthetic_files: list[readers.FilePair], corpus: schema.Corpus
 ) -> Iterator[Chunk]:
-    """Yield the pairs of the real text, and then of the synthetic files. Set `part` in each chunk."""
+    """Yield the chunks of the real text, and then of the synthetic files. Set `part` in each chunk."""
     trained = [index for index, entry in enumerate(corpus.sources) if entry.split == "train"]
-    first = int(bool(corpus.train_src or not corpus.sources))  # part of the first source
+    first = int(
+        bool(corpus.train_src or not corpus.sources)
+    )  # part number of the first training entry of corpus.sources
     for chunk in real:
         yield chunk if chunk.source is None else chunk._replace(part=first + trained.index(chunk.source))
     real_parts = len(corpus.parts) - len(corpus.synthetic)
@@ -325,15 +337,16 @@ def reused_tokenizer(corpus: schema.Corpus) -> list[Path]:
 
 
 def reused_words(corpus: schema.Corpus) -> list[Path]:
-    """Return the file with the words of the reused tokenizer, or [] if the file is missing or not used."""
+    """Return the file with the words of the reused tokenizer, or [] if that file is missing or not used."""
     file = words.beside(Path(corpus.tokenizer.file)) if corpus.tokenizer.file and corpus.tokenizer.words else None
     return [file] if file and file.is_file() else []
 
 
 def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldOutPair]:
-    """Read a held-out set from its own files. Its lines are not cleaned.
+    """Return the pairs of a held-out set from its own files.
 
-    Only a BOM and the CR of line ends are removed, and line feeds within lines, as in parquet files, become spaces.
+    The pairs are not cleaned. Only a BOM and the CR of line ends are removed, and line feeds within a line, as in
+    parquet files, become spaces. Raises DataError if a line is too long or not UTF-8, or if the set is empty.
     """
     pairs, source = list[HeldOutPair](), text.splits[split]
     raw_pairs = (
@@ -350,11 +363,11 @@ def held_out_set(text: RawText, split: str, corpus: schema.Corpus) -> list[HeldO
             raise DataError(f"{source.name}: line {number:,} is not UTF-8, or too long. Correct it") from None
         pairs.append(HeldOutPair(src, tgt, section.src, section.tgt))
     if not pairs:
-        raise DataError(f"{source.name} is empty. Name a file with text")
+        raise DataError(f"{source.name} is empty. Choose a file that has text")
     return pairs
 
 
 def training_chunks(text: RawText, limit: int | None) -> Iterator[Chunk]:
-    """Return the first `limit` training pairs, or all of them. If all were read, check their number at the end."""
+    """Return the first `limit` training pairs, or all if it is None. Reading to the end checks their number."""
     chunks = checked_chunks(text, "train")
     return first_pairs(chunks, limit) if limit else chunks

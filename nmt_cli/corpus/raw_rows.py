@@ -6,13 +6,13 @@ from functools import cached_property
 from typing import Any
 
 Row = tuple[bytes | None, bytes | None, float | None]  # source, target (None: longer than MAX_LINE_BYTES), score
-Piece = tuple[int, int, int, Any]  # number of the first line or row, number of rows, approximate bytes, content
-Parse = Callable[[int, Any], Iterable[Row]]  # takes the number and the content of a piece
+Piece = tuple[int, int, int, Any]  # line or row number for messages, number of rows, approximate bytes, content
+Parse = Callable[[int, Any], Iterable[Row]]  # (line or row number, content of the piece) -> rows
 
 
 @dataclass(frozen=True)
 class RawRows:
-    """The rows of a file in pieces, and the function that parses a piece."""
+    """The unparsed rows of a file, in pieces, and the function that parses a piece."""
 
     pieces: Iterator[Piece]
     parse: Parse
@@ -22,28 +22,29 @@ class Unparsed:
     """Pieces of a file that are parsed on first use. Pickling does not parse them."""
 
     def __init__(self, pieces: list[tuple[int, Any]], count: int, parse: Parse) -> None:
-        self.pieces = pieces  # number, content
-        self.count = count  # rows
+        self.pieces = pieces  # (line or row number, content) of each piece
+        self.count = count  # number of rows in all pieces
         self.parse = parse
 
     @cached_property
     def columns(self) -> list[list[Any]]:
+        """The sources, the targets and the scores of all rows."""
         rows = [row for piece in self.pieces for row in self.parse(*piece)]
         return [list(column) for column in zip(*rows, strict=True)]
 
 
 class Column(Sequence[Any]):
-    """The sources, the targets or the scores of unparsed rows. Its length is known without parsing."""
+    """The sources, the targets or the scores of unparsed rows. `len` does not parse them."""
 
-    def __init__(self, table: Unparsed, number: int) -> None:
+    def __init__(self, table: Unparsed, index: int) -> None:
         self.table = table
-        self.number = number
+        self.index = index  # in `Unparsed.columns`
 
     def __len__(self) -> int:
         return self.table.count
 
     def __getitem__(self, key: Any) -> Any:
-        return self.table.columns[self.number][key]
+        return self.table.columns[self.index][key]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.table.columns[self.number])
+        return iter(self.table.columns[self.index])

@@ -11,34 +11,34 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError, MissingError
 
-MOST_COUNTED = 1 << 30  # bytes of text; a dry run does not count the lines of larger text
+MOST_COUNTED = 1 << 30  # bytes of files; a dry run does not count the pairs in larger files
 
 
 @dataclass(frozen=True)
 class Split:
-    """One of "train", "dev", "test" and "general". It can be read only once."""
+    """One split of a corpus: "train", "dev", "test" or "general". Its pairs can be read only once."""
 
-    name: str  # name of the split in messages
+    name: str  # names the split in messages
     chunks: Iterable[Chunk]
-    rows: int | None = None  # required number of pairs, or None for any
+    rows: int | None = None  # required number of pairs; None: any
 
 
 @dataclass(frozen=True)
 class RawText:
-    """The text of a corpus. It can be read only once."""
+    """The raw text of a corpus. Its splits can be read only once."""
 
     origin: str
     splits: dict[str, Split]
     files: list[Path] = field(default_factory=list)  # local files that hold the text
-    advice: str | None = None  # ends the error about a wrong number of rows; None: only warn
+    advice: str | None = None  # ends the error about a wrong number of pairs; None: warn instead
     hashes: dict[Path, str] = field(default_factory=dict)  # SHA-256 of files that were read to the end
 
 
 def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows") -> Iterator[Chunk]:
-    """Yield the pairs of a split, then check their number.
+    """Yield the pairs of a split, and then check their number.
 
-    If the number is wrong, raise DataError with the advice of `text`, or only warn if `text` has none. `setting` names
-    the setting, if any, with which the user can accept another number of training pairs.
+    If the number is wrong, raise DataError with the advice of `text`, or only warn if `text` has no advice. The error
+    mentions `setting`, if given, as the setting with which the user can accept another number of training pairs.
     """
     rows, expected = 0, text.splits[split].rows
     for chunk in text.splits[split].chunks:
@@ -53,7 +53,7 @@ def checked_chunks(text: RawText, split: str, setting: str | None = "corpus.rows
 
 
 def text_bytes(files: Iterable[Path]) -> int:
-    """Estimate the size of the text in files."""
+    """Estimate the uncompressed size, in bytes, of the text in files."""
     packed = (".gz", ".bz2", ".xz", ".zst", ".zip", ".parquet")  # the text in them is about three times as large
     return sum(file.stat().st_size * (3 if file.suffix in packed else 1) for file in files)
 
@@ -71,7 +71,7 @@ def first_pairs(chunks: Iterable[Chunk], count: int) -> Iterator[Chunk]:
 class Source(ABC):
     """A source of raw text for one corpus section, perhaps from a local mirror instead of the network."""
 
-    generated: bool = False  # True: a program made up the text
+    generated: bool = False  # whether a program generated the text
 
     def __init__(self, corpus: schema.Corpus, mirror: Path | None) -> None:
         self.corpus = corpus
@@ -79,7 +79,7 @@ class Source(ABC):
 
     @property
     def fills_cache(self) -> bool:
-        """Whether `open` stores the whole text in the hub client's cache."""
+        """Whether `open` stores a copy of the whole text in the cache of the hub client."""
         return False
 
     @property
@@ -88,12 +88,12 @@ class Source(ABC):
         """Address, directory or description of the source."""
 
     def open_named(self, downloads: Path, work: Path) -> Mapping[int, RawText]:
-        """Open the named corpora in corpus.sources, as `open` does. Return their texts by the index of the entry."""
+        """Open the named corpora in corpus.sources, as `open` does. Return their texts, keyed by entry index."""
         return {}
 
     @abstractmethod
     def open(self, downloads: Path, work: Path) -> RawText:
-        """Return the text, ready to be read. Download to `downloads`; `work` is for temporary files."""
+        """Return the text, ready to be read. `downloads` is the directory for downloads, `work` for temporary files."""
 
     @abstractmethod
     def local_files(self) -> list[Path]:
@@ -101,7 +101,7 @@ class Source(ABC):
 
     @abstractmethod
     def published_size(self) -> Size:
-        """Return the known size of a text that has no local files."""
+        """Return the size that is known for text without local files."""
 
     def size(self) -> Size:
         """Estimate the size of the text without reading it."""
@@ -113,9 +113,10 @@ class Source(ABC):
         return Size(0, text_bytes(files), self.corpus.rows)
 
     def count_pairs(self) -> int | None:
-        """Return the number of training pairs in local files, or None if there are no files or counting takes minutes.
+        """Return the number of training pairs in local files.
 
-        Raises MissingError if a file does not exist.
+        Return None if there are no local files, or if counting would take minutes. Raises MissingError if a file does
+        not exist.
         """
         files = self.local_files()
         for file in files:

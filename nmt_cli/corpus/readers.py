@@ -12,7 +12,7 @@ from nmt_cli.system.errors import DataError
 
 CHUNK = 4000  # pairs that are read and processed together
 MAX_LINE_BYTES = 1 << 20
-BLOCK_BYTES = 1 << 18  # bytes per read call; with a call for each line, reading would take twice as long
+BLOCK_BYTES = 1 << 18  # bytes per read call; one call per line would take twice as long
 _MAGIC = {b"\x1f\x8b": "gzip", b"PK\3\4": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 _MAGIC |= {b"PAR1": "parquet", b"\xff\xfe": "UTF-16 or UTF-32", b"\xfe\xff": "UTF-16", b"\0\0\xfe\xff": "UTF-32"}
 
@@ -20,27 +20,27 @@ FilePair = tuple[str, str]  # paths of the source side and the target side
 
 
 class Chunk(NamedTuple):
-    """Up to CHUNK pairs of raw lines. A line of more than MAX_LINE_BYTES is None."""
+    """Pairs of raw lines that are processed together, usually up to CHUNK. A line over MAX_LINE_BYTES is None."""
 
     src: Sequence[bytes | None]
     tgt: Sequence[bytes | None]
-    repetition: int = 0  # how often the corpus lists the same two files before this entry: 0 and 1 for [a, a]
+    repetition: int = 0  # number of earlier entries with the same files: 0 and 1 for the entries [a, a]
     source: int | None = None  # index in corpus.sources
-    part: int = 0  # number of the part in the manifest
-    scores: Sequence[float | None] = ()  # the scores of the pairs, if the source has a column of scores
-    languages: tuple[str, str] | None = None  # for synthetic text, whose sources already begin with their tokens
+    part: int = 0  # number of the part of the corpus, from 0, in the order of the manifest
+    scores: Sequence[float | None] = ()  # score of each pair, if the source has a column of scores
+    languages: tuple[str, str] | None = None  # set for synthetic text; its source lines already begin with tag tokens
 
 
 def check_plain(data: bytes, name: str) -> None:
-    """Raise DataError if the first bytes of `data` mark a compressed, binary or UTF-16 file."""
+    """Raise DataError if `data` begins like a compressed or parquet file, or like UTF-16 or UTF-32 text."""
     if kind := next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None):
         raise DataError(f"{name} is not plain text, it looks like {kind}. Unpack it or convert it to UTF-8")
 
 
 def split_lines(data: bytes, name: str) -> list[str]:
-    """Return the lines of UTF-8 text without a BOM, split at line feeds only.
+    """Return the lines of UTF-8 text, split at line feeds only. Removes a BOM at the start.
 
-    Raises DataError with the number of the first line that is not UTF-8.
+    Raises DataError if a line is not UTF-8. The error names the line or the actual format of the file.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     try:
@@ -60,7 +60,7 @@ def read_lines(path: Path) -> list[str]:
 def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
     """Yield the lines of a plain or compressed file as bytes without line feeds. Yield None for an overlong line.
 
-    At the end of the file, store its SHA-256 in `hashes`.
+    At the end of the file, store its SHA-256 in `hashes`. Raises DataError if the file has another format.
     """
     if uncompressed_name(path).endswith((".tsv", ".csv", ".tmx", ".xlf", ".xliff", ".jsonl", ".parquet", ".mrg")):
         advice = "List it under corpus.sources, or convert it to plain text, one file per side"
@@ -73,7 +73,7 @@ def raw_lines(path: Path, hashes: dict[Path, str]) -> Iterator[bytes | None]:
 def lines_of(file: Any) -> Iterator[bytes | None]:
     """Yield the lines of an open binary file. Yield None for a line of more than MAX_LINE_BYTES.
 
-    An overlong line is never in memory as a whole.
+    Such a line is never in memory as a whole.
     """
     rest = b""
     while block := file.read1(BLOCK_BYTES):
@@ -88,7 +88,10 @@ def lines_of(file: Any) -> Iterator[bytes | None]:
 
 
 def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of two parallel files in chunks. At the end, `hashes` holds the SHA-256 of both files."""
+    """Yield the pairs of two parallel files in chunks. At the end, store the SHA-256 of both files in `hashes`.
+
+    Raises DataError if the files have different numbers of lines. `repetition` is stored in the chunks.
+    """
     sides = raw_lines(Path(src), hashes), raw_lines(Path(tgt), hashes)
     for start in count(0, CHUNK):
         chunk = Chunk(list(islice(sides[0], CHUNK)), list(islice(sides[1], CHUNK)), repetition)
@@ -102,11 +105,11 @@ def read_pairs(src: str, tgt: str, repetition: int, hashes: dict[Path, str]) -> 
 
 
 def read_files(files: list[FilePair], hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of several pairs of files, one after the other."""
+    """Yield the line pairs of each pair of files, one pair of files after the other."""
     for i, (src, tgt) in enumerate(files):
         yield from read_pairs(src, tgt, files[:i].count((src, tgt)), hashes)
 
 
 def count_pairs(chunks: Iterable[Chunk]) -> int:
-    """Read and parse all chunks. Return the number of pairs."""
+    """Read and parse all chunks, and return the number of pairs."""
     return sum(1 for chunk in chunks for _ in chunk.src)

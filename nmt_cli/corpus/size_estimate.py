@@ -1,4 +1,4 @@
-"""The expected size, time and memory of a preparation, for its dry run."""
+"""Estimates of the size, time and memory of a preparation, for a dry run and to check the free disk space."""
 
 from pathlib import Path
 
@@ -7,24 +7,24 @@ from nmt_cli.storage import artefact
 from nmt_cli.system import console
 
 DISK_PER_TEXT_BYTE = 1.7  # bytes of cleaned text, ids and hashes per byte of raw text
-BYTES_PER_PAIR = 250  # bytes of both sides of a pair, in news text
+BYTES_PER_PAIR = 250  # size of an average pair of news text, both sides together
 
 
 def disk_megabytes(source: Source) -> int | None:
-    """Return the disk space that a preparation needs, or None if the size of the text is unknown."""
+    """Estimate the disk space that a preparation needs, in MB. Return None if the size of the text is unknown."""
     text_bytes, limit = source.size().text_bytes, source.corpus.limit
     return text_bytes and int(DISK_PER_TEXT_BYTE * min(text_bytes, (limit or text_bytes) * BYTES_PER_PAIR) / 1e6) + 1
 
 
 def show(source: Source, out: Path, processes: int) -> None:
-    """Show the expected size, time and memory of a preparation."""
+    """Show a table with the estimated size, time and memory of a preparation."""
     corpus, size, counted = source.corpus, source.size(), source.count_pairs()
     pairs = counted or size.pairs or (size.text_bytes and size.text_bytes // BYTES_PER_PAIR) or corpus.limit
     pairs = pairs and min(pairs, corpus.limit or pairs)
-    # Measured by tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text. The second
-    # term is for training the tokenizer.
+    # Measured with tests/benchmarks/prepare_speed.py on 2 cores of a Zen 4 machine, with WMT news text. The second
+    # term is the time to train the tokenizer.
     seconds = pairs and pairs / (4000 * processes) + 60 * min(1.0, pairs / 1e6)
-    memory = max(1300, 150 + 100 * processes)  # for tokenizer training or for the workers, whichever is more
+    memory = max(1300, 150 + 100 * processes)  # MB: training the tokenizer, or the workers, whichever needs more
 
     def shown(count: float | None, unit: str = " MB") -> str:
         return "unknown" if count is None else f"{count:,.0f}{unit}"

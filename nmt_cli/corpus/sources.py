@@ -1,4 +1,4 @@
-"""Make a corpus section from the arguments of a command, and choose the source of its text."""
+"""Create a corpus section from the arguments of a command, and choose the source of its text."""
 
 import functools
 import re
@@ -18,19 +18,20 @@ from nmt_cli.recipe import loading, schema
 from nmt_cli.recipe.named import NAMED_CORPORA
 from nmt_cli.system.errors import MissingError, UsageError, meant
 
-# The sources of named corpora, by the first part of their names.
+# The sources of named corpora. A key is the first part of a name, up to "-" or ":".
 SOURCES: dict[str, type[Source]] = {
     "toy": ToySource, "multi30k": Multi30kSource, "wmt14": HubSource, "hub": HubSource,
 }  # fmt: skip
 
-# Suffixes of text files that are also codes of small languages
+# Common suffixes of text files. They are not read as languages, although they are also codes of small languages.
 _NO_LANGUAGES = {"bak", "bpe", "hyp", "new", "old", "out", "raw", "ref", "src", "tgt", "tmp", "tok", "trg"}
 
 
 def source_of(corpus: schema.Corpus, mirror: Path | None = None) -> Source:
     """Return the source of the text for a corpus section. `mirror` is a directory with downloaded corpora.
 
-    Raises UsageError if the corpus is unknown or its settings conflict, and MissingError if `mirror` does not exist.
+    Raises UsageError if the corpus is unknown or its settings conflict. Raises MissingError if `mirror` is not a
+    directory.
     """
     name = corpus.name or ""
     named = name in NAMED_CORPORA or name.startswith("hub:")
@@ -59,27 +60,28 @@ def _source_of_entry(corpus: schema.Corpus, index: int, mirror: Path | None) -> 
     rows = NAMED_CORPORA.get(str(entry.corpus), {}).get("rows")
     languages = {"src": section.src, "tgt": section.tgt}
     named = schema.Corpus(name=entry.corpus, config=entry.config, rows=rows, limit=corpus.limit, **languages)
-    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():  # no revision in the name
+    if mirror and (own := mirror / named.directory.name.partition("@")[0]).is_dir():  # named without the revision
         mirror = own
     return source_of(named, mirror)
 
 
 def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides: Sequence[str]) -> schema.Corpus:
-    """Return the corpus section for the arguments of `nmt prepare`.
+    """Return the corpus section for the arguments of `nmt prepare`. Raises UsageError if they conflict.
 
     `name` is a named corpus, a hub data set, a recipe, or a file with both languages. `typed` maps settings of the
-    section to their values on the command line.
+    section to their values on the command line. If the text is in files, `out` gives the corpus its name. `overrides`
+    are the values of --set.
     """
     values = {key: value for key, value in typed.items() if value is not None}
     if "tokenizer" in values:
         values["tokenizer"] = {"file": str(values["tokenizer"])}
-    src, tgt = values.pop("src", None), values.pop("tgt", None)  # files, or languages of `name`
+    src, tgt = values.pop("src", None), values.pop("tgt", None)  # lists of files, or the languages of `name`
     if bool(src) != bool(tgt):
         raise UsageError("one side is missing. Pass both --src FILE and --tgt FILE")
     if name and (name.startswith("hub:") or is_bitext(Path(name))):
         if not src:
             what = "a hub data set" if name.startswith("hub:") else name
-            raise UsageError(f"{what} requires language codes. Pass them as in --src en --tgt de")
+            raise UsageError(f"{what} requires language codes. Pass them, as in --src en --tgt de")
         _check_codes(name, src, tgt)
         section = {"name": name, "src": src[0], "tgt": tgt[0]}
         if is_bitext(Path(name)):
@@ -88,7 +90,9 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
     elif name and src and name.endswith(".json"):
         raise UsageError(f"{name} is JSON, and nmt reads only JSON lines: one object per line, in a file NAME.jsonl")
     elif name and src:
-        raise UsageError(f"{name} cannot be combined with files of --src and --tgt. Remove {name} to prepare them")
+        raise UsageError(
+            f"{name} cannot be combined with the files of --src and --tgt. To prepare these files, remove {name}"
+        )
     elif name and (_is_recipe(name) or Path(name).is_file()):
         section = _section_of_recipe(name, overrides)
         overrides = ()
@@ -102,7 +106,10 @@ def choose(name: str | None, typed: dict[str, Any], out: Path | None, overrides:
 
 
 def _check_codes(name: str, *sides: list[str]) -> None:
-    """Raise UsageError unless each side is a language code. On the hub and in tables, it may also name a column."""
+    """Raise UsageError unless each side is one language code.
+
+    For a hub data set, a .jsonl file or a .parquet file, a side may also be a key or column, but not an existing file.
+    """
     is_column = name.startswith("hub:") or name.endswith((".jsonl", ".parquet"))
     for codes in sides:
         code = codes[0][:40]
@@ -125,7 +132,7 @@ def _section_of_recipe(name: str, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _language_of(file: str) -> str | None:
-    """Return the language code at the end of a file name, without a country: zh for news.zh-CN.gz."""
+    """Return the language code in the suffix of a file name, such as zh for news.zh-CN.gz, or None."""
     stem = re.sub(r"(?<!\.gz)(?<!\.txt)(\.gz|\.txt)+$", "", file)
     code = re.search(r"\.([A-Za-z]{2,3})([-_][A-Za-z]{2,4})?$", stem)
     return code[1] if code and is_language(code[1]) and code[1].lower() not in _NO_LANGUAGES else None

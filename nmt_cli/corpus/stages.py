@@ -1,6 +1,7 @@
 """The three long stages of `nmt prepare`: clean the text, train the tokenizer, and encode the text.
 
-The output does not depend on the number of workers. The stages need one byte of memory per pair, plus a constant.
+The output does not depend on the number of workers. The stages need one byte of memory per pair, plus a constant. With
+more than about 50 million pairs, finding repeated pairs needs three bytes per pair.
 """
 
 import contextlib
@@ -31,16 +32,16 @@ Job = TypeVar("Job")
 Result = TypeVar("Result")
 Lengths = store.Lengths
 Repeated = npt.NDArray[np.bool_]  # for each pair, whether it equals an earlier one
-TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target lines, repeated, number of the part
-SERIAL_JOBS = 8  # fewer jobs take less time than the start of worker processes
-STOPPING = {signal.SIGINT, signal.SIGTERM}
-SAMPLE_PAIRS = 1_000_000  # random pairs that the tokenizer is trained on
+TextChunk = tuple[list[str], list[str], Repeated, int]  # source lines, target lines, repeated, part of the corpus
+SERIAL_JOBS = 8  # fewer jobs than these take less time than starting worker processes
+STOPPING = {signal.SIGINT, signal.SIGTERM}  # signals that stop a preparation
+SAMPLE_PAIRS = 1_000_000  # number of random pairs that the tokenizer is trained on
 LONG_TRAINING = 100_000  # pairs; on fewer, training a tokenizer takes only seconds
-HASHES_AT_ONCE = 2_000_000  # these take 32 MB, or about 100 MB while they are sorted
+HASHES_AT_ONCE = 2_000_000  # they take 32 MB of memory, or about 100 MB while they are sorted
 
 
 def _serve(link: Any, parent: int) -> None:
-    """Run the calls received from `link` and send back the results. Ignore signals. Exit when the parent exits."""
+    """Run the calls received from `link`, and send back the results. Ignore signals. Exit when the parent exits."""
     end_with_parent(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):  # schedulers send them to every process
         signal.signal(number, signal.SIG_IGN)
@@ -71,14 +72,14 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
     """A pool of worker processes, started on first use and killed at the end of the `with` block.
 
     Each worker has its own pipe. With one pipe for all workers, as in concurrent.futures, the pool would hang if a
-    worker were killed while it writes a result. The pool has no locks, so a signal handler may interrupt it at any
+    worker were killed while writing a result. The pool has no locks, so a signal handler may interrupt it at any
     time, except while a process starts.
     """
 
     def __init__(self, workers: int) -> None:
         self.alone = multiprocessing.current_process().daemon  # daemon processes cannot start processes
         self.workers = workers
-        self._processes = dict[Any, Any]()  # keyed by the parent's end of the pipe
+        self._processes = dict[Any, Any]()  # keyed by this process's end of the pipe
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes.values():
@@ -88,7 +89,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
             link.close()
 
     def _start(self) -> None:
-        """Start the missing workers. Block signals meanwhile, because an interrupted start prints a traceback."""
+        """Start the missing workers. Meanwhile, block signals, because an interrupted start prints a traceback."""
         context = multiprocessing.get_context("spawn")  # a fork would copy locks that threads of the parent hold
         resource_tracker.ensure_running()  # before signals are blocked, because this call unblocks them
         with signals_blocked(STOPPING):
@@ -97,7 +98,7 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
                 process = context.Process(target=_serve, args=(worker_end, os.getpid()), daemon=True)
                 process.start()
                 self._processes[link] = process
-                worker_end.close()  # now only the worker has this end open, so the pipe closes when the worker ends
+                worker_end.close()  # now only the worker has this end open, so `link` reports EOF when it ends
 
     def calls(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
         """Yield `function(job)` for each job, in order. The workers get jobs in turn.
@@ -128,11 +129,11 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
         yield from map(_answer, busy)
 
     def map(self, function: Callable[[Job], Result], jobs: Iterable[Job]) -> Iterator[Result]:
-        """Do the same as `calls`, but in this process if there are few jobs or only one worker."""
+        """Do the same as `calls`, but without worker processes if there are few jobs or only one worker."""
         stream = iter(jobs)
         first = deque(itertools.islice(stream, SERIAL_JOBS))
         count = len(first)
-        all_jobs = itertools.chain((first.popleft() for _ in range(count)), stream)  # keeps no finished job
+        all_jobs = itertools.chain((first.popleft() for _ in range(count)), stream)  # frees finished jobs
         if self.workers == 1 or count < SERIAL_JOBS:
             return map(function, all_jobs)
         return self.calls(function, all_jobs)
@@ -141,9 +142,10 @@ class Pool(contextlib.AbstractContextManager["Pool"]):
 def clean(
     directory: Path, chunks: Iterable[Chunk], corpus: schema.Corpus, held_out: frozenset[bytes], pool: Pool
 ) -> tuple[Repeated, CleaningStats]:
-    """Clean the pairs and write them to the files `src` and `tgt` in `directory`.
+    """Clean the pairs and write them to the files `src` and `tgt` in `directory`, and their hashes to `hashes`.
 
-    Return which pairs are repeated, and counts of dropped pairs. `held_out` contains the hashes of dev and test pairs.
+    Return which of the written pairs to drop as duplicates, and counts of the pairs dropped so far. `held_out` contains
+    the hashes of the held-out pairs.
     """
     stats, total = CleaningStats(), None if corpus.synthetic else corpus.limit or corpus.rows
     with contextlib.ExitStack() as stack, console.Progress("cleaning", total, "pairs") as progress:
@@ -164,14 +166,15 @@ def clean(
 def find_repeated(file: Path, wanted: bool) -> Repeated:
     """Return, for each 16-byte hash in `file`, whether it equals an earlier hash. If not `wanted`, all are False.
 
-    To limit memory, each pass over the file compares only the hashes with one remainder, modulo the number of passes.
+    To limit memory, each pass over the file compares only the hashes that have the same remainder modulo the number of
+    passes.
     """
     size = file.stat().st_size // 16
     repeated, passes = np.zeros(size, bool), -(-size // HASHES_AT_ONCE) if wanted else 0
     for number in range(passes):
         hashes = np.memmap(file, "<u8", mode="r").reshape(-1, 2)
-        parts = (hashes[i : i + CHUNK, 0] % np.uint64(passes) == number for i in range(0, size, CHUNK))
-        indices = np.flatnonzero(np.concatenate(list(parts)))
+        masks = (hashes[i : i + CHUNK, 0] % np.uint64(passes) == number for i in range(0, size, CHUNK))
+        indices = np.flatnonzero(np.concatenate(list(masks)))
         some = np.asarray(hashes[indices])
         order = np.lexsort(some.T)  # stable: equal hashes keep their order
         same = (some[order[1:]] == some[order[:-1]]).all(1)
@@ -180,9 +183,9 @@ def find_repeated(file: Path, wanted: bool) -> Repeated:
 
 
 def spans(start: int, end: int, ends: Lengths) -> Iterator[tuple[int, int, int]]:
-    """Divide a range of positions in the cleaned text into chunks, each within one part of the corpus.
+    """Divide the positions from `start` to `end` in the cleaned text into chunks, each within one part of the corpus.
 
-    `ends` are the end positions of the parts. Yield the first position, the end and the part of each chunk.
+    `ends` are the end positions of the parts. Yield (start, end, part) for each chunk.
     """
     cuts = sorted({*range(start, end, CHUNK), *ends[(start < ends) & (ends < end)].tolist(), end})
     for first, last in itertools.pairwise(cuts):
@@ -197,13 +200,16 @@ def _chunks(directory: Path, repeated: Repeated, ends: Lengths) -> Iterator[Text
 
 
 def sample(directory: Path, repeated: Repeated, seed: int) -> Iterator[str]:
-    """Yield both sides of about SAMPLE_PAIRS random distinct pairs, or of all distinct pairs if there are fewer."""
+    """Yield both sides of about SAMPLE_PAIRS random distinct pairs, or of all distinct pairs if there are fewer.
+
+    `directory` contains the cleaned text.
+    """
     chunks = _chunks(directory, repeated, np.array([len(repeated)]))
     yield from sampled(chunks, int((~repeated).sum()), seed)
 
 
 def sampled(chunks: Iterable[TextChunk], distinct: int, seed: int) -> Iterator[str]:
-    """Yield the lines of `sample` from the chunks of a text. `distinct` is its number of distinct pairs."""
+    """Yield the lines of `sample` from the chunks of the text, which has `distinct` different pairs."""
     rng = np.random.default_rng(seed)
     share = SAMPLE_PAIRS / max(1, distinct)
     for src, tgt, repeats, _ in chunks:
@@ -229,13 +235,14 @@ def _train(corpus: schema.Corpus, collect: Callable[[Iterable[str]], Iterable[st
 
 
 def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool) -> dict[str, bytes]:
-    """Train a tokenizer on a sample of the cleaned text, and count its words.
+    """Train a tokenizer on a sample of the cleaned text, and count the words of its source lines.
 
-    Leave out the tokenizer if the recipe names one, and the words if it does not ask for them. Return the contents of
-    the files by their names. `pairs` is the number of pairs in the cleaned text.
+    Train nothing if the recipe names a tokenizer, and count words only if corpus.tokenizer.words is set. Return the
+    contents of the new files by file name. Each call to `lines` yields the lines of the sample, source and target in
+    turn. `pairs` is the number of pairs in the cleaned text.
     """
     # If a signal arrives while SentencePiece reads a Python iterator, SentencePiece raises an error of its own.
-    # Therefore, long training runs in a worker, which ignores signals, and short training reads a list.
+    # Therefore, long training runs in a worker, which ignores signals, and short training first collects a list.
     if pairs > LONG_TRAINING:
         return next(pool.calls(functools.partial(_train, corpus, iter), [lines]))
     return _train(corpus, list, lines)
@@ -243,16 +250,17 @@ def train_tokenizer(lines: Sample, pairs: int, corpus: schema.Corpus, pool: Pool
 
 # Each worker loads the tokenizer and the held-out text once.
 load_tokenizer = functools.lru_cache(1)(tokenizer.Tokenizer)
-load_held_out = functools.lru_cache(2)(near_duplicates.load)  # with and without unescape
+load_held_out = functools.lru_cache(2)(near_duplicates.load)  # 2: with and without `unescape`
 
 
 def encode_chunk(
     model: Path, corpus: schema.Corpus, chunk: TextChunk
 ) -> tuple[list[npt.NDArray[Any]], list[store.Lengths], store.Lengths, CleaningStats, near_duplicates.Flags]:
-    """Drop pairs that are repeated, too long or uneven in length, and encode the rest of a chunk.
+    """Encode a chunk without pairs that are repeated, too long, or too different in length.
 
-    Return the concatenated ids of each side, with EOS; the sentence lengths of each side; the indices of the kept
-    pairs; counts of the dropped pairs; and the flags of held-out lines with near-duplicates among the kept pairs.
+    If cleaning.drop_near_twins is set, also drop near-duplicates of held-out lines. Return the concatenated ids of each
+    side; the sentence lengths of each side; the indices of the kept pairs; counts of the dropped pairs; and the flags
+    of held-out lines with near-duplicates among the kept pairs. Ids and lengths include EOS.
     """
     src, tgt, repeats, part = chunk
     settings = corpus.trained[part].cleaning
@@ -281,9 +289,9 @@ def encode_chunk(
 
 
 def load_afresh(model: Path, corpus: schema.Corpus) -> tuple[dict[str, int], near_duplicates.Flags]:
-    """Load the tokenizer and the held-out text anew. The caches may hold older files of the same names.
+    """Load the tokenizer and the held-out text again, because the caches may hold older files with the same names.
 
-    Return the vocabulary size of each side, and one flag for each held-out line. All flags are 0.
+    Return the vocabulary size of each side, and flags for all held-out lines. All flags are 0.
     """
     load_tokenizer.cache_clear()
     load_held_out.cache_clear()
@@ -293,34 +301,35 @@ def load_afresh(model: Path, corpus: schema.Corpus) -> tuple[dict[str, int], nea
 
 
 def pairs_of_parts(positions: Lengths, ends: Lengths) -> Lengths:
-    """Count the positions in each part of the corpus. Positions are indices of pairs, and `ends` is where parts end."""
+    """Count the pairs at `positions` in each part of the corpus. `ends` are the end positions of the parts."""
     counts: Lengths = np.bincount(np.searchsorted(ends, positions, "right"), minlength=len(ends))
     return counts
 
 
 def encode(
-    text: Path, repeated: Repeated, parts: Lengths, model: Path, corpus: schema.Corpus, pool: Pool
+    text: Path, repeated: Repeated, part_sizes: Lengths, model: Path, corpus: schema.Corpus, pool: Pool
 ) -> tuple[dict[str, int], Lengths, CleaningStats, dict[str, dict[str, Any]]]:
     """Encode the cleaned text, and write the ids to the directory of `model`, which also holds the held-out text.
 
-    `parts` is the number of pairs in each part of the text. Return the number of tokens of each side, the number of
-    remaining pairs in each part, counts of dropped pairs, and a summary of near-duplicates for each split.
+    `text` is the directory of the cleaned text, and `part_sizes` the number of pairs in each part of it. Return the
+    number of tokens on each side, the number of remaining pairs in each part, counts of the pairs dropped here, and a
+    summary of near-duplicates for each held-out set.
     """
-    sides, flags = load_afresh(model, corpus)
-    ends = np.cumsum(parts)
+    vocabularies, flags = load_afresh(model, corpus)
+    ends = np.cumsum(part_sizes)
     stats = CleaningStats()
     with contextlib.ExitStack() as stack, console.Progress("encoding", len(repeated), "pairs") as progress:
-        each = [store.SideWriter(model.parent, name, size) for name, size in sides.items()]
-        writers = dict(zip(sides, map(stack.enter_context, each), strict=True))
+        each = [store.SideWriter(model.parent, name, size) for name, size in vocabularies.items()]
+        writers = dict(zip(vocabularies, map(stack.enter_context, each), strict=True))
         work = functools.partial(encode_chunk, model, corpus)
-        start, left = 0, np.zeros(len(parts), np.int64)
-        for ids, lengths, remaining, drops, found in pool.map(work, _chunks(text, repeated, ends)):
-            left += pairs_of_parts(start + remaining, ends)
+        start, pairs_by_part = 0, np.zeros(len(part_sizes), np.int64)
+        for ids, lengths, remaining, drops, chunk_flags in pool.map(work, _chunks(text, repeated, ends)):
+            pairs_by_part += pairs_of_parts(start + remaining, ends)
             start += len(remaining) + drops.dropped.total()
             for writer, *sentences in zip(writers.values(), ids, lengths, strict=True):
                 writer.append(*sentences)
             stats.add(drops)
-            flags |= found
+            flags |= chunk_flags
             progress.advance(len(lengths[0]) + drops.dropped.total())
     tokens = {name: writer.tokens for name, writer in writers.items()}
-    return tokens, left, stats, near_duplicates.summary(model.parent, flags)
+    return tokens, pairs_by_part, stats, near_duplicates.summary(model.parent, flags)

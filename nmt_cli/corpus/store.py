@@ -67,7 +67,7 @@ class Side:
 
 
 def lines_by_pair(manifest: dict[str, Any], split: str) -> dict[tuple[str, str], list[int]]:
-    """Return, for each language pair, the indices of its lines in a held-out set. Return {} if there is only one."""
+    """Return, for each language pair, the indices of its lines in a held-out set. Return {} if the set has only one."""
     found, start = dict[tuple[str, str], list[int]](), 0
     for src, tgt, count in manifest.get("languages", {}).get(split, []):
         found.setdefault((src, tgt), []).extend(range(start, start + count))
@@ -90,36 +90,36 @@ class Corpus:
 
     @property
     def identity(self) -> str:
-        """SHA-256 over all files that determine the trained weights."""
+        """A digest of the hashes of all files that determine the trained weights."""
         files = self.manifest["files"]
         others = "cleaning.json", words.FILE
         return artefact.digest({name: files[name]["sha256"] for name in sorted(files) if name not in others})
 
     @property
     def seen_tokens(self) -> int:
-        """The 99.9th percentile of the source lengths, in tokens."""
+        """The 99.9th percentile of the source lengths, in tokens with EOS."""
         longest = max(int(block.max()) for block in self.src.length_blocks())
         counts = np.zeros(longest + 1, np.int64)
         for block in self.src.length_blocks():
             counts += np.bincount(block, minlength=longest + 1)
-        position = 0.999 * (len(self.src) - 1)  # among the sorted lengths
+        position = 0.999 * (len(self.src) - 1)  # of the percentile, among the sorted lengths
         before = math.floor(position)
         nearest = np.searchsorted(np.cumsum(counts), [before, min(before + 1, len(self.src) - 1)], "right")
         return math.ceil(np.quantile(nearest, position - before))
 
     def in_epoch(self, number: int) -> "Corpus":
-        """Return the training text of an epoch (from 0). Lines have the same number in all epochs, but may be empty."""
+        """Return the training text of an epoch (from 0). A line keeps its number in all epochs, but may be empty."""
         return self
 
     @property
     def parts(self) -> list[int]:
-        """The number of pairs in each part of the corpus, such as a file. Corpora of old versions have one part."""
+        """The number of pairs in each part of the corpus, such as a file. Corpora of older versions have one part."""
         pairs = [int(part["pairs"]) for part in self.manifest.get("parts", [])]
         return pairs if sum(pairs) == len(self.src) else [len(self.src)]
 
     @property
     def fewest_lines(self) -> int:
-        """A lower bound on the number of lines with text in an epoch."""
+        """A lower bound on the number of nonempty lines in an epoch."""
         return len(self.src)
 
     def lines_by_pair(self, split: str) -> dict[tuple[str, str], list[int]]:
@@ -132,7 +132,7 @@ class Corpus:
 
 
 class SideWriter(contextlib.ExitStack):
-    """Writes the training ids of one side, "src" or "tgt". Each call of `append` adds a batch of sentences."""
+    """Writes the training ids of one side, "src" or "tgt". Each call to `append` adds sentences."""
 
     def __init__(self, directory: Path, name: str, vocabulary_size: int) -> None:
         super().__init__()
@@ -143,14 +143,14 @@ class SideWriter(contextlib.ExitStack):
         self._offsets.write(bytes(8))
 
     def append(self, ids: npt.NDArray[Any], lengths: Lengths) -> None:
-        """Append sentences, given as concatenated ids with EOS, and their lengths."""
+        """Append sentences. `ids` are their concatenated ids, `lengths` their numbers of ids, both with EOS."""
         self._ids.write(ids.astype(self._type, copy=False).tobytes())
         self._offsets.write((self.tokens + np.cumsum(lengths)).astype("<i8").tobytes())
         self.tokens += len(ids)
 
 
 def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
-    """Open a prepared corpus. First check the sizes and, with `content`, the hashes of its files.
+    """Open a prepared corpus, after checking the sizes of its files. With `content`, also check hashes and all ids.
 
     Raises MissingError if there is no corpus, and DataError if the corpus is damaged.
     """
@@ -170,7 +170,7 @@ def open_corpus(directory: Path, *, content: bool = False) -> Corpus:
 
 
 def open_side(directory: Path, name: str, vocabulary_size: int) -> Side:
-    """Return the ids of one side, "src" or "tgt", that a SideWriter wrote.
+    """Open one side, "src" or "tgt", that a SideWriter wrote. Its arrays are memory-mapped.
 
     Raises DataError if a file is empty or cut off.
     """
@@ -183,9 +183,10 @@ def open_side(directory: Path, name: str, vocabulary_size: int) -> Side:
 
 
 def _checked(side: Side, vocabulary_size: int | None, file: Path) -> Side:
-    """Return a side after checking its ids and offsets. Raises DataError if they are damaged.
+    """Check the ids and offsets of a side, and return the side. Raises DataError if they are damaged.
 
-    The offsets must cover all ids, no sentence may be empty, and all ids must be below `vocabulary_size`, if given.
+    The offsets must cover all ids, there must be a sentence, no sentence may be empty, and all ids must be below
+    `vocabulary_size`, if given. `file` is the path of the ids, for the error.
     """
     covered = side.offsets[0] == 0 and side.offsets[-1] == len(side.ids)
     shortest = min((block.min() for block in side.length_blocks()), default=0)

@@ -1,9 +1,11 @@
 """Make synthetic training pairs. One side is real text, and the other side is a model's translation of it.
 
 If a stronger model translates real source text, this is called distillation. If a reverse model translates real target
-text, it is called back-translation. Translations are kept in a cache, keyed by model, options and text, so that each
-line is translated only once, even if nmt is killed. Later stages clean the synthetic pairs like all others. Before
-`nmt prepare`, several machines can share the work of translating (see `translate_share`).
+text, it is called back-translation. Later stages clean the synthetic pairs like all others.
+
+Translations are kept in a cache, which has one directory for each combination of model, options and text. If nmt is
+killed, the next run continues after the translations that are already in the cache. With `nmt prepare --shard`, several
+machines share the work of translating (see `translate_share`).
 """
 
 import itertools
@@ -37,60 +39,64 @@ from nmt_cli.system.shard import Shard
 Pairs = list[tuple[str, str]]
 # A function that translates lines: (model directory, lines, beam, sampling) -> translations in the same order.
 Translate = Callable[[Path, Iterable[str], int, bool], Iterable[str]]
-# A function that translates the file TEXT of a cache directory in units of lines: (model directory, cache directory,
-# beam, sampling, worker). `worker` selects a share of the units. If it is None, the function translates all remaining
-# units and joins the translations in the file TRANSLATIONS.
+# A function that translates the file TEXT in a cache directory, one unit (a range of lines) at a time: (model
+# directory, cache directory, beam, sampling, worker). `worker` selects a share of the units. If it is None, the
+# function translates all remaining units, joins the translations into the file TRANSLATIONS, and deletes TEXT and the
+# units.
 TranslateUnits = Callable[[Path, Path, int, bool, Shard | None], None]
 TEXT, TRANSLATIONS = "text", "translations"  # names of files in a cache directory
 FLUSH_LINES = 100  # at most this many translations are lost if nmt is killed
-SMOOTHING = 10  # this number is added to both lengths, because the ratio of short lengths varies widely
-MOST_DEVIATIONS = 5.0  # maximum distance of a log length ratio from the median, as a multiple of the spread
-LEAST_SPREAD = 0.1  # the spread of log length ratios is taken to be at least this large
+SMOOTHING = 10  # characters added to both lengths, because the ratio of short lengths varies widely
+MAX_DEVIATIONS = 5.0  # maximum distance of a log length ratio from the median, as a multiple of the spread
+MIN_SPREAD = 0.1  # lower bound on the spread of log length ratios
 
 
 def files_of(corpus: schema.Corpus) -> list[Path]:
     """Return the files that determine the synthetic text: the files of real text and the manifests of the models."""
-    lines = [Path(name) for entry in corpus.synthetic for name in entry.files]
-    return [*lines, *(_model(entry) / artefact.MANIFEST for entry in corpus.synthetic)]
+    real_files = [Path(name) for entry in corpus.synthetic for name in entry.files]
+    return [*real_files, *(_model(entry) / artefact.MANIFEST for entry in corpus.synthetic)]
 
 
 def token(tag: str) -> str:
-    """Return the token that marks source lines with a tag. It looks like a target-language token."""
+    """Return the token that marks source lines with a tag or with a target language."""
     return f">>{tag}<<"
 
 
 class Inputs(NamedTuple):
-    """The inputs of a corpus's synthetic text."""
+    """The inputs from which the synthetic text of a corpus is made."""
 
     corpus: schema.Corpus
     work: Path  # directory for temporary files
-    cache: Path  # directory of all translations
-    held_out: Pairs
-    train: Callable[[], Iterable[readers.Chunk]]  # each call returns all training pairs
+    cache: Path  # directory that contains the cache directories
+    held_out: Pairs  # the sources lack language and tag tokens
+    train: Callable[[], Iterable[readers.Chunk]]  # each call returns all real training pairs
 
 
 class RealText(NamedTuple):
     """The real text of an entry of corpus.synthetic."""
 
     entry: schema.Synthetic
-    lines: Path  # the file with its lines
+    lines_file: Path
     target: str  # the target-language token that the model needs before each line, or ""
     directory: Path  # the cache directory of its translations
 
 
 def real_texts(inputs: Inputs, stats: CleaningStats) -> Iterator[RealText]:
-    """Select the lines to translate for each entry of corpus.synthetic. Count the dropped lines in `stats`."""
+    """Yield the real text of each entry of corpus.synthetic, with selected lines. Count dropped lines in `stats`."""
     for number, entry in enumerate(inputs.corpus.synthetic):
         target = target_token(entry, inputs.corpus.of(entry))
-        lines = inputs.work / f"real-{number}"
-        select_lines(entry, inputs, lines, stats)
-        yield RealText(entry, lines, target, _cache_directory(entry, lines, inputs.cache, target))
+        lines_file = inputs.work / f"real-{number}"
+        select_lines(entry, inputs, lines_file, stats)
+        yield RealText(entry, lines_file, target, _cache_directory(entry, lines_file, inputs.cache, target))
 
 
 def make(
     inputs: Inputs, translate: Translate | None, translate_units: TranslateUnits | None = None
 ) -> tuple[list[readers.FilePair], CleaningStats]:
-    """Make the pairs of each entry of corpus.synthetic. Return their files, and the numbers of dropped lines."""
+    """Make the pairs of each entry of corpus.synthetic. Return their files, and counts of dropped lines and pairs.
+
+    Raises ValueError if `translate` is None but lines remain to be translated.
+    """
     files, stats = list[readers.FilePair](), CleaningStats()
     for number, real in enumerate(real_texts(inputs, stats)):
         entry, directory = real.entry, real.directory
@@ -100,7 +106,7 @@ def make(
         translations = _translated(real, translate)
         sides = inputs.work / f"synthetic-{number}.src", inputs.work / f"synthetic-{number}.tgt"
         language = inputs.corpus.of(entry).tgt if inputs.corpus.target_tokens else ""
-        write_pairs(entry, real.lines, translations, sides, stats, language)
+        write_pairs(entry, real.lines_file, translations, sides, stats, language)
         files.append((str(sides[0]), str(sides[1])))
     return files, stats
 
@@ -115,12 +121,15 @@ def translate_share(inputs: Inputs, translate_units: TranslateUnits, worker: Sha
         entry, directory = real.entry, real.directory
         files.append(directory / TRANSLATIONS)
         if files[-1].is_file():
-            say(f"the translations by {_model(entry)} are in {directory} already")
+            say(f"{directory} already contains the translations by {_model(entry)}")
             continue
         if not (directory / TEXT).is_file():
             artefact.make_directory(directory)
             part = artefact.temporary(directory / TEXT)
-            with real.lines.open(encoding="utf-8", newline="\n") as lines, part.open("x", encoding="utf-8") as text:
+            with (
+                real.lines_file.open(encoding="utf-8", newline="\n") as lines,
+                part.open("x", encoding="utf-8") as text,
+            ):
                 text.writelines(f"{line}\n" for line in _with_target(real.target, lines))
             artefact.sync(part)
             part.replace(directory / TEXT)
@@ -140,7 +149,8 @@ def _model(entry: schema.Synthetic) -> Path:
 def target_token(entry: schema.Synthetic, corpus: schema.Corpus) -> str:
     """Return the target-language token that the model of an entry needs before each line, or "" if it needs none.
 
-    Raise DataError if the model does not translate between the languages of the corpus section.
+    Raise DataError if the model does not translate in the direction that the entry requires. `corpus` has the languages
+    of the pairs.
     """
     model = loading.load_stored(_model(entry) / "recipe.yaml").corpus
     wanted = (corpus.src, corpus.tgt) if entry.side == "src" else (corpus.tgt, corpus.src)
@@ -151,8 +161,8 @@ def target_token(entry: schema.Synthetic, corpus: schema.Corpus) -> str:
     return token(wanted[1]) if model.target_tokens else ""
 
 
-def select_lines(entry: schema.Synthetic, inputs: Inputs, to: Path, stats: CleaningStats) -> None:
-    """Write the real lines to translate to the file `to`: repaired, distinct, and not in dev or test."""
+def select_lines(entry: schema.Synthetic, inputs: Inputs, output: Path, stats: CleaningStats) -> None:
+    """Select the real lines to be translated, and write them to `output`: repaired, distinct, and not held out."""
     corpus = inputs.corpus
     lines: Iterable[tuple[bytes | None, Cleaning]]
     if entry.files:
@@ -163,13 +173,13 @@ def select_lines(entry: schema.Synthetic, inputs: Inputs, to: Path, stats: Clean
         lines = ((raw, corpus.cleaning) for raw in raw_lines)
     else:
         section = corpus.of(entry)
-        texts = ((chunk, corpus.of_source(chunk.source)) for chunk in inputs.train())
-        chunks = ((chunk, text.cleaning) for chunk, text in texts if _has_languages(text, section))
+        sections = ((chunk, corpus.of_source(chunk.source)) for chunk in inputs.train())
+        chunks = ((chunk, each.cleaning) for chunk, each in sections if _same_languages(each, section))
         lines = ((raw, settings) for chunk, settings in chunks for raw in getattr(chunk, entry.side))
-    repairs = different_repairs(text.cleaning for text in [corpus, *corpus.trained])
+    repairs = different_repairs(each.cleaning for each in [corpus, *corpus.trained])
     held_out_lines = {repair(pair[entry.side == "tgt"], settings) for pair in inputs.held_out for settings in repairs}
     seen = set[int]()
-    with to.open("w", encoding="utf-8") as file:
+    with output.open("w", encoding="utf-8") as file:
         for raw, settings in lines:
             if raw is None:
                 _drop(stats, entry, LONG_LINE, "(too long)", "")
@@ -190,34 +200,34 @@ def select_lines(entry: schema.Synthetic, inputs: Inputs, to: Path, stats: Clean
                 file.write(f"{line}\n")
 
 
-def _has_languages(text: schema.Corpus, section: schema.Corpus) -> bool:
-    return (text.src, text.tgt) == (section.src, section.tgt)
+def _same_languages(section: schema.Corpus, other: schema.Corpus) -> bool:
+    return (section.src, section.tgt) == (other.src, other.tgt)
 
 
-def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, real: str, translation: str) -> None:
+def _drop(stats: CleaningStats, entry: schema.Synthetic, reason: str, line: str, translation: str) -> None:
     stats.read += 1
-    stats.drop(reason, *((real, translation) if entry.side == "src" else (translation, real)))
+    stats.drop(reason, *((line, translation) if entry.side == "src" else (translation, line)))
 
 
-def _cache_directory(entry: schema.Synthetic, real: Path, cache: Path, target: str) -> Path:
-    """Return the cache directory for the translations of a file. Its name is a hash of the model, options and text."""
-    options = {"beam": entry.beam, "sampling": entry.sampling, "text": artefact.sha256(real)}
+def _cache_directory(entry: schema.Synthetic, lines_file: Path, cache: Path, target: str) -> Path:
+    """Return the cache directory for the translations of a file. The name is a hash of the model, options and text."""
+    options = {"beam": entry.beam, "sampling": entry.sampling, "text": artefact.sha256(lines_file)}
     options |= {"target": target} if target else {}
     return cache / artefact.digest({**options, "model": artefact.sha256(_model(entry) / artefact.MANIFEST)})[:32]
 
 
 def _with_target(target: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield lines without line feeds. Put the target-language token, unless it is "", before each line."""
+    """Yield lines without line feeds. Put the target-language token before each line, unless the token is ""."""
     return (f"{target} {line[:-1]}".lstrip() for line in lines)
 
 
 def _translated(real: RealText, translate: Translate | None) -> Path:
-    """Return a file with a translation of each line of `real`. Translate the lines that are not cached."""
+    """Return the path of a file with a translation of each line of `real`. Translate the lines that are not cached."""
     entry, directory = real.entry, real.directory
-    model, total = _model(entry), sum(1 for _ in real.lines.open("rb"))
+    model, total = _model(entry), sum(1 for _ in real.lines_file.open("rb"))
     whole, part = directory / TRANSLATIONS, directory / f"{TRANSLATIONS}.part"
     if whole.is_file():
-        say(f"{total:,} translations by {model} are in {directory} already")
+        say(f"{directory} already contains {total:,} translations by {model}")
         return whole
     if translate is None:
         raise ValueError("corpus.synthetic requires PrepareOptions.translate")
@@ -227,9 +237,9 @@ def _translated(real: RealText, translate: Translate | None) -> Path:
             data = file.read()
             file.truncate(data.rfind(b"\n") + 1)  # if nmt was killed, the last line may be incomplete
         done = data.count(b"\n")
-        with real.lines.open(encoding="utf-8", newline="\n") as text, part.open("a", encoding="utf-8") as file:
+        with real.lines_file.open(encoding="utf-8", newline="\n") as text, part.open("a", encoding="utf-8") as file:
             rest = _with_target(real.target, itertools.islice(text, done, None))
-            with Progress(f"translating by {model}", total, "lines") as progress:
+            with Progress(f"translating with {model}", total, "lines") as progress:
                 progress.advance(done)
                 translations = translate(model, rest, entry.beam, entry.sampling) if done < total else ()
                 for number, line in enumerate(translations, 1):
@@ -243,26 +253,26 @@ def _translated(real: RealText, translate: Translate | None) -> Path:
 
 
 def write_pairs(
-    entry: schema.Synthetic, real: Path, translations: Path, sides: tuple[Path, Path], stats: CleaningStats,
-    target: str = "",
+    entry: schema.Synthetic, lines_file: Path, translations: Path, sides: tuple[Path, Path], stats: CleaningStats,
+    language: str = "",
 ) -> None:  # fmt: skip
     """Write the pairs to the two files of `sides`. Drop empty, looping and unusually long or short translations.
 
-    Each source begins with the tokens of `target` and of the entry's tag, if they are set.
+    Each source begins with the tokens of the target language `language` and of the entry's tag, if they are set.
     """
-    ratios = [_log_ratio(*pair) for pair in _pairs(real, translations) if pair[1]]
+    ratios = [_log_ratio(*pair) for pair in _pairs(lines_file, translations) if pair[1]]
     median = statistics.median(ratios) if ratios else 0.0
     deviations = [abs(ratio - median) for ratio in ratios]
     # For a normal distribution, the standard deviation is 1.4826 times the median absolute deviation.
-    spread = max(LEAST_SPREAD, 1.4826 * statistics.median(deviations)) if ratios else LEAST_SPREAD
-    tokens = "".join(f"{token(name)} " for name in (target, entry.tag) if name)
+    spread = max(MIN_SPREAD, 1.4826 * statistics.median(deviations)) if ratios else MIN_SPREAD
+    tokens = "".join(f"{token(name)} " for name in (language, entry.tag) if name)
     with sides[0].open("w", encoding="utf-8") as src, sides[1].open("w", encoding="utf-8") as tgt:
-        for text, translation in _pairs(real, translations):
+        for text, translation in _pairs(lines_file, translations):
             if not translation:
                 _drop(stats, entry, EMPTY, text, translation)
             elif loops(translation) and not loops(text):
                 _drop(stats, entry, LOOPING, text, translation)
-            elif abs(_log_ratio(text, translation) - median) > MOST_DEVIATIONS * spread:
+            elif abs(_log_ratio(text, translation) - median) > MAX_DEVIATIONS * spread:
                 _drop(stats, entry, OUTLYING, text, translation)
             else:
                 source, target = (text, translation) if entry.side == "src" else (translation, text)
@@ -270,9 +280,9 @@ def write_pairs(
                 tgt.write(f"{target}\n")
 
 
-def _pairs(real: Path, translations: Path) -> Iterator[tuple[str, str]]:
+def _pairs(lines_file: Path, translations: Path) -> Iterator[tuple[str, str]]:
     with (
-        real.open(encoding="utf-8", newline="\n") as lines,
+        lines_file.open(encoding="utf-8", newline="\n") as lines,
         translations.open(encoding="utf-8", newline="\n") as others,
     ):
         for text, translation in zip(lines, others, strict=True):

@@ -1,9 +1,10 @@
 """Glossaries. A glossary lists source phrases with the accepted forms of their translations.
 
-Matching works on words. A word is a run of letters and digits, or any other single character; each Chinese or Japanese
-character is a word. A phrase matches if the text contains its words in sequence. Matches do not overlap: the text is
-scanned from its start, and the longest phrase that begins at a word wins. One accepted form anywhere in the translation
-satisfies a term, even if the phrase occurs several times: a pronoun may translate the second occurrence.
+Matching works on words. A word is a run of letters, digits and underscores, or any other single character except white
+space. Each Chinese or Japanese character is a word. A phrase matches if the text contains its words in sequence.
+Matches do not overlap: the text is scanned from its start, and the longest phrase that begins at a word wins. One
+accepted form anywhere in the translation satisfies a term, even if the phrase occurs several times, because a pronoun
+may translate the second occurrence.
 """
 
 import functools
@@ -29,11 +30,11 @@ class Term:
 
     source: str
     forms: tuple[str, ...]
-    any_case: bool = False  # whether to ignore letter case; constrained decoding uses forms as they are listed
+    any_case: bool = False  # ignore letter case when matching; constrained decoding uses the forms as listed
     line: int = 0  # line number in the glossary file
 
     def form_in(self, translation: str) -> str | None:
-        """Return the first accepted form that a translation contains, or None."""
+        """Return the first accepted form that `translation` contains, or None."""
         text = _joined_words(translation, self.any_case)
         return next((form for form, joined in self._joined_forms if joined in text), None)
 
@@ -43,7 +44,7 @@ class Term:
 
 
 def words(text: str, any_case: bool = False) -> Words:
-    """Return the words of a text, case-folded if `any_case`."""
+    """Return the words of `text`, case-folded if `any_case`."""
     return tuple(_WORD.findall(text.casefold() if any_case else text))
 
 
@@ -51,15 +52,16 @@ def _joined(some_words: Words) -> str:
     return "\n".join(["", *some_words, ""])
 
 
-@functools.lru_cache(maxsize=16)  # one translation is searched for many terms
+@functools.lru_cache(maxsize=16)  # because one translation is searched for many terms
 def _joined_words(text: str, any_case: bool) -> str:
     return _joined(words(text, any_case))
 
 
 class Terms:
-    """A glossary, indexed to find its terms in texts.
+    """A glossary, indexed to find its terms in text.
 
-    Raises DataError, with the line number, if two terms have the same phrase.
+    Raises DataError, with the line number, if two terms have the same phrase. Phrases that differ only in case are the
+    same if one of the terms ignores case.
     """
 
     def __init__(self, terms: Iterable[Term], name: str = "the glossary") -> None:
@@ -87,14 +89,15 @@ class Terms:
 
     @classmethod
     def read(cls, path: Path) -> "Terms":
-        """Read a glossary file; see `parse`."""
+        """Read a glossary file in the format of `parse`."""
         return cls.parse(split_lines(path.read_bytes(), str(path)), str(path))
 
     @classmethod
     def parse(cls, lines: Iterable[str], name: str = "the glossary") -> "Terms":
-        """Parse lines of the form `phrase<TAB>form|form`; a further `<TAB>any` ignores case.
+        """Parse lines of the form `phrase<TAB>form|form`. With `<TAB>any` at the end, the term ignores case.
 
-        Lines that begin with # are comments. Raises DataError with the number of the first invalid line.
+        Lines that begin with # are comments. Raises DataError if a line is invalid, with its number, or if there are no
+        terms.
         """
         terms = []
         for number, line in enumerate(lines, 1):
@@ -107,19 +110,19 @@ class Terms:
             if max(sizes) > MOST_WORDS:
                 raise DataError(f"{name}, line {number:,} has a phrase of more than {MOST_WORDS} words. Shorten it")
             if not forms or min(sizes) == 0 or flags not in ([], [ANY]):
-                wanted = "a phrase, a tab, forms separated by |, and optionally a tab and “any” (ignores case)"
+                wanted = "a phrase, a tab, forms separated by |, and optionally a tab and “any” (to ignore case)"
                 raise DataError(f"{name}, line {number:,} is not a term. Write {wanted}")
             terms.append(Term(source, tuple(dict.fromkeys(forms)), bool(flags), number))
         if not terms:
-            raise DataError(f"{name} has no terms. Write one per line, with a tab between phrase and translation")
+            raise DataError(f"{name} has no terms. Write one term per line, with a tab between phrase and translation")
         return cls(terms, name)
 
     def find(self, text: str) -> list[Term]:
-        """Return the terms that occur in a normalized text, each once."""
+        """Return the terms that occur in normalized text, each once."""
         return list(dict.fromkeys(term for term, _, _ in self.spans(text)))
 
     def spans(self, text: str) -> Iterator[tuple[Term, int, int]]:
-        """Yield each match in a normalized text: the term, and the start and end offset of its phrase."""
+        """Yield each match in normalized text: the term, and the start and end offsets of its phrase."""
         matches = list(_WORD.finditer(text))
         exact = tuple(match[0] for match in matches)
         folded = _folded(exact)

@@ -21,21 +21,21 @@ from nmt_cli.system.errors import DataError, MissingError
 PAD, UNK, EOS = 0, 1, 2
 # Chinese and Japanese characters and punctuation, for use within [] of a regular expression.
 WIDE = "\u3001-\u30ff\u31f0-\u31ff\u3400-\u9fff\uf900-\ufaff\uff01-\uff9f\U00020000-\U0003ffff"
-LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # target-language token at the beginning of a source
-FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")
+LANGUAGE = re.compile("\u2581?(>>[^<>]+<<)")  # matches a target-language or tag token
+FIRST_TOKENS = re.compile(rf"(?:>>[^<>]+<< ?){{1,{MOST_FIRST}}}")  # matches these tokens at the start of a line
 # All control characters, and all characters that some software treats as line ends.
 _BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _WITHIN_WORD = re.compile(rf"[^\W{WIDE}]|<0x..>$|<unk>$")  # matches tokens that may continue a word
-# Control characters, spaces, and lone surrogates, which SentencePiece does not accept. ZWJ, ZWNJ and soft hyphens are
-# not included, because they may be part of a word.
+# Control characters, spaces, byte order marks, and lone surrogates. SentencePiece does not accept lone surrogates. ZWJ,
+# ZWNJ and soft hyphens are not included, because they may be part of a word.
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff\ud800-\udfff]")
-# Scripts without spaces between words. U+200B is kept in these scripts, because it separates words.
+# Scripts without spaces between words. `visible` keeps U+200B in these scripts, because it separates words.
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
-# Invisible characters that allow or forbid a line break, except U+200B in scripts without spaces.
+# Invisible characters that allow or forbid a line break. U+200B and U+FEFF beside _UNSPACED characters do not match.
 _UNSEEN = re.compile(rf"[\u00ad\u2060]|(?<![{_UNSPACED}])[\u200b\ufeff](?![{_UNSPACED}])")
 MOST_TRAINED_BYTES = 1 << 16  # longer lines are not used to train a tokenizer
-MOST_MARKS = 30  # combining marks in a row; no language uses more (UAX 15, Stream-Safe Text Format)
-_MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches symbols and punctuation
+MOST_MARKS = 30  # maximum combining marks in a row; no language uses more (UAX 15, Stream-Safe Text Format)
+_MAYBE_MARKS = re.compile(rf"[^\0-\u02ff\w\s]{{{MOST_MARKS + 1},}}")  # also matches other symbols
 
 
 def first_tokens(pieces: Sequence[str]) -> int:
@@ -55,14 +55,14 @@ def _cut_marks(text: re.Match[str]) -> str:
 
 
 def bound_marks(line: str) -> str:
-    """Keep at most 30 combining marks in a row, because NFC takes quadratic time in the number of marks."""
+    """Keep at most 30 combining marks in a row. NFC takes quadratic time in the number of marks in a row."""
     sample = line[MOST_MARKS :: MOST_MARKS + 1]  # every longer run contains one of these characters
     if sample.isascii() or not any(map(unicodedata.combining, sample)):
         return line
     return _MAYBE_MARKS.sub(_cut_marks, line)
 
 
-# Not allowed in a copied line: line ends, control characters except tabs, surrogates, byte order marks.
+# Not allowed in a line that is copied untranslated: line ends, control characters except tabs, surrogates, BOMs.
 _NOT_WRITTEN = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
 
@@ -87,20 +87,20 @@ def writable(line: str) -> str:
 
 
 def has_letter(text: str) -> bool:
-    """Return whether a text contains a letter (Unicode category L), such as an ideograph. Marks are not letters."""
+    """Return whether `text` contains a letter (Unicode category L), such as an ideograph. Marks are not letters."""
     return any(map(str.isalpha, text))
 
 
 def visible(line: str) -> str:
-    """Remove soft hyphens and zero-width characters, at which the tokenizer would split words."""
+    """Remove soft hyphens and zero-width characters, because the tokenizer would split words at them."""
     return line if line.isprintable() else _UNSEEN.sub("", line)
 
 
 def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] = (), tags: Iterable[str] = ()) -> bytes:
-    """Train a joint byte-pair model and return its file. The same lines give the same bytes on any number of cores.
+    """Train a joint byte-pair model, and return its file. The same lines give the same bytes on any number of cores.
 
-    Each tag becomes a single token at the beginning of a text. Raises DataError if the text does not allow this
-    vocabulary size.
+    Each of `tags` becomes a single token at the beginning of a line. `languages` are codes. Raises DataError if
+    training fails, for example because the text does not allow this vocabulary size.
     """
     import sentencepiece
 
@@ -125,17 +125,17 @@ def train(lines: Iterable[str], vocabulary_size: int, languages: Iterable[str] =
             minloglevel=2,
         )
     except RuntimeError as error:
-        fix = str(error)
-        if allowed := re.search(r"<= (\d+)", fix):
-            fix = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
-        elif "required_chars" in fix:
+        reason = str(error)
+        if allowed := re.search(r"<= (\d+)", reason):
+            reason = f"this text allows at most {allowed[1]}. Lower corpus.tokenizer.vocabulary_size"
+        elif "required_chars" in reason:
             advice = "Raise corpus.tokenizer.vocabulary_size. For Chinese, Japanese or Korean, use code zh, ja or ko"
-            fix = f"the text has more different characters. {advice}"
-        elif "sentences_.empty()" in fix:
-            fix = f"the text has no line of at most {MOST_TRAINED_BYTES:,} bytes"
+            reason = f"the text has more distinct characters than that. {advice}"
+        elif "sentences_.empty()" in reason:
+            reason = f"the text has no line of at most {MOST_TRAINED_BYTES:,} bytes"
         else:
-            fix = re.sub(r"^\w+: \S+\(\d+\) \[.*?\] ?", "", fix) or "SentencePiece refuses the text"
-        raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {fix[:200]}") from None
+            reason = re.sub(r"^\w+: \S+\(\d+\) \[.*?\] ?", "", reason) or "SentencePiece rejects the text"
+        raise DataError(f"cannot train a tokenizer of {vocabulary_size} tokens: {reason[:200]}") from None
     return model.getvalue()
 
 
@@ -160,6 +160,7 @@ def _sentencepiece(file: Path, data: bytes) -> Any:
     import sentencepiece
 
     try:
+        # SentencePieceProcessor accepts b"" and loads nothing, so replace it with data that raises an error.
         model = sentencepiece.SentencePieceProcessor(model_proto=data or b"empty")
     except RuntimeError as error:
         raise DataError(f"{file} is not a SentencePiece model: {str(error)[:100]}") from None
@@ -170,9 +171,10 @@ def _sentencepiece(file: Path, data: bytes) -> Any:
 
 
 class Tokenizer:
-    """A loaded SentencePiece or Moses model.
+    """A SentencePiece or Moses tokenizer, loaded from a file. `target`, perhaps the same, is for target text.
 
-    The ids of the special tokens must be 0 for PAD, 1 for UNK and 2 for EOS, without BOS. Raises DataError otherwise.
+    The ids of the special tokens must be 0 for PAD, 1 for UNK and 2 for EOS, without BOS. Raises DataError otherwise,
+    and MissingError if the file does not exist.
     """
 
     def __init__(self, file: Path) -> None:
@@ -189,7 +191,7 @@ class Tokenizer:
         return [self._model.encode(line) for line in lines]  # a call with a list starts threads, which takes 2 ms
 
     def encode_pair(self, src: str, tgt: str) -> list[list[int]]:
-        """Return the token ids of a source and a target line, with EOS. Normalizes the lines first."""
+        """Return the token ids of a source line and a target line, with EOS. Normalizes the lines first."""
         return [[*side.encode([normalize(text)])[0], EOS] for side, text in ((self, src), (self.target, tgt))]
 
     def language(self, ids: list[int]) -> list[int]:
@@ -209,7 +211,7 @@ class Tokenizer:
         return [_BREAKS.sub(" ", self._model.decode(line)) for line in ids]
 
     def tokens(self, ids: list[int]) -> list[str]:
-        """Return the tokens of a text. ▁ stands for a space."""
+        """Return the text of each token. ▁ stands for a space."""
         return self.moses.spell(ids) if self.moses else [self._model.id_to_piece(i) for i in ids]
 
     @functools.cached_property
@@ -234,7 +236,7 @@ class Tokenizer:
     def begins(self) -> bytes:
         """One byte per token: 1 if the token, such as EOS, cannot continue a word, so the word before it is complete.
 
-        In Moses models, all tokens have 1, because the last token of a word already ends the word: it has no @@.
+        In Moses models, all bytes are 1. There, the last token of a word shows that the word is complete: it has no @@.
         """
         if self.moses:
             return b"\1" * self.vocabulary_size

@@ -1,4 +1,4 @@
-"""The embedded default corpus `toy-en-de`: generated English and correct German.
+"""The built-in default corpus `toy-en-de`: generated English with correct German translations.
 
 The grammar that generated it is in the Git history of this file. The sentences test the strengths of the Transformer:
 words that move far, endings that depend on distant words, and translations of "it". The gender of the German pronoun
@@ -14,7 +14,7 @@ from nmt_cli.corpus.catalog import TOY_SIZE, Size
 from nmt_cli.corpus.raw_text import RawText, Source, Split
 from nmt_cli.corpus.readers import Chunk
 
-SPLIT_SIZES = {"train": 20_000, "dev": 500, "test": 500}  # in the order of the file
+SPLIT_SIZES = {"train": 20_000, "dev": 500, "test": 500}  # pairs of each split, in the order of the file
 
 
 class ToySource(Source):
@@ -46,9 +46,10 @@ def read_splits() -> dict[str, Chunk]:
 
 
 def pronoun_accuracy(sources: Sequence[str], hypotheses: Sequence[str], references: Sequence[str]) -> tuple[int, int]:
-    """Count the sentences with "because it is too ...". Return how many have the right German pronoun, and the total.
+    """Return how many hypotheses have the same pronoun after "weil" as their reference, and how many were compared.
 
-    A pronoun is right if it equals the pronoun in the reference.
+    Only sentences with "weil" in the reference are compared, and with "because it is too X." or "because it was too X."
+    at the end of the source.
     """
     correct = total = 0
     for source, hypothesis, reference in zip(sources, hypotheses, references, strict=True):

@@ -1,4 +1,4 @@
-"""The user's own parallel files, with general text mixed in on request, and the named corpora in corpus.sources."""
+"""The user's own parallel files, with general text mixed in if the recipe names any, and entries of corpus.sources."""
 
 import codecs
 import math
@@ -19,7 +19,7 @@ from nmt_cli.recipe import schema
 from nmt_cli.system.console import say
 from nmt_cli.system.errors import DataError
 
-MOST_REPEATS = 10  # maximum repetitions of the user's text, and of the general text, in a mix
+MOST_REPEATS = 10  # a mix has at most this many copies of the user's text, and of the general text
 
 
 class UserFilesSource(Source):
@@ -88,7 +88,7 @@ class UserFilesSource(Source):
         general = general_files(self.corpus)
         for (src, _), times in Counter(train).items():
             if times > 1:
-                say(f"{src} is listed {times} times: its pairs are repeated and do not count as duplicates")
+                say(f"{src} is listed {times} times, so its pairs are repeated. They do not count as duplicates")
         name = ", ".join([*chain(*train, *general), *self._names("train")])
         if general:
             chunks = mixed(train, general, self.corpus.mix_share, text.hashes)
@@ -107,9 +107,9 @@ class UserFilesSource(Source):
         return text
 
     def _shared_limit(self, limit: int, hashes: dict[Path, str], named: Mapping[int, RawText]) -> Iterator[Chunk]:
-        """Yield `limit` training pairs, from each part of the text in proportion to its size in bytes.
+        """Yield `limit` training pairs, taken from the parts of the text in proportion to their sizes in bytes.
 
-        Each part gives at least one pair, if `limit` allows. What a part lacks is taken from later parts.
+        Each part gives at least one pair if `limit` allows it. If a part has too few pairs, later parts give more.
         """
         parts = train_parts(self.corpus)
         sizes = list(map(self._text_bytes, parts))
@@ -127,7 +127,7 @@ class UserFilesSource(Source):
                 limit -= len(chunk.src)
 
     def _text_bytes(self, index: int | None) -> int:
-        """Estimate the size of a part of the training text, as at least 1."""
+        """Estimate the size, in bytes, of a part of the training text. The result is never 0."""
         if index is not None and index in self.named:
             size = self.named[index].size()
             return size.text_bytes or (size.pairs or 1) * BYTES_PER_PAIR
@@ -152,8 +152,9 @@ def split_chunks(
 ) -> Iterator[Chunk]:
     """Yield the pairs in `files`, and then the pairs of the split's entries in corpus.sources.
 
-    `named` is the opened text of each entry without files. For "dev" and "test", leave out pairs with a low score, and
-    begin source lines with the tokens that the model needs. For "train", cleaning does both.
+    `named` maps the index of each entry that names a corpus to its opened text. In held-out sets, leave out
+    pairs of entries if their score is low, and begin source lines with the tokens that the model needs. In training
+    text, cleaning does both.
     """
     for chunk in read_files(files, hashes):
         yield chunk if split == "train" else _prefixed(chunk, corpus)
@@ -173,9 +174,9 @@ def entry_chunks(
 
 
 def _named_chunks(corpus: schema.Corpus, index: int, text: RawText, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the pairs of an entry that names a corpus. At the end, `hashes` holds the SHA-256 of the files read.
+    """Yield the pairs of an entry that names a corpus. At the end, store the SHA-256 of the files read in `hashes`.
 
-    Stop after corpus.limit training pairs, because further pairs may have to be downloaded.
+    Stop early, without hashes, after corpus.limit training pairs, because further pairs may have to be downloaded.
     """
     keys = [(entry.corpus, entry.config, entry.src, entry.tgt, entry.split) for entry in corpus.sources]
     split, rows = corpus.sources[index].split, 0
@@ -204,7 +205,7 @@ def train_files(corpus: schema.Corpus) -> list[FilePair]:
 
 
 def train_parts(corpus: schema.Corpus) -> list[int | None]:
-    """Return the index in corpus.sources of each part of the training text. None stands for `train_src`."""
+    """Return the index in corpus.sources of each part of the real training text. None stands for `train_src`."""
     own = [None] if corpus.train_src else []
     return [*own, *(index for index, entry in enumerate(corpus.sources) if entry.split == "train")]
 
@@ -215,13 +216,13 @@ def general_files(corpus: schema.Corpus) -> list[FilePair]:
 
 
 def held_out_files(corpus: schema.Corpus) -> dict[str, FilePair]:
-    """Return the files of each held-out set that the recipe's section `corpus` names."""
+    """Return the files of each held-out set for which `corpus` names files."""
     named = {split: (getattr(corpus, f"{split}_src"), getattr(corpus, f"{split}_tgt")) for split in HELD_OUT}
     return {split: files for split, files in named.items() if files[0]}
 
 
 def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
-    """Yield this share of the pairs, evenly spread."""
+    """Yield `share` (0 to 1) of the pairs, evenly spread."""
     read = 0
     for chunk in chunks:
         kept_before = [int((read + i) * share + 0.5) for i in range(len(chunk.src) + 1)]  # [i]: kept before pair i
@@ -231,9 +232,11 @@ def thinned(chunks: Iterable[Chunk], share: float) -> Iterator[Chunk]:
 
 
 def mixed(own: list[FilePair], general: list[FilePair], share: float, hashes: dict[Path, str]) -> Iterator[Chunk]:
-    """Yield the user's pairs, and then general pairs as `share` of all pairs.
+    """Yield the user's pairs, and then general pairs, which are `share` of all pairs that are yielded.
 
-    The user's pairs are repeated as often as the amount of general text allows, up to MOST_REPEATS times.
+    The user's pairs are repeated as often as the amount of general text allows, up to MOST_REPEATS times. If it is too
+    small for one copy of the user's pairs, the general text is repeated, also up to MOST_REPEATS times. If that is not
+    enough, the share of general pairs is smaller.
     """
     own_pairs = count_pairs(read_files(own, {}))
     general_pairs = count_pairs(read_files(general, {}))

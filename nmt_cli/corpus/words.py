@@ -1,7 +1,8 @@
-"""Count the words of the source text. Translation corrects typos with these counts (nmt_cli/translation/spelling.py).
+"""Count the words of the source text. nmt_cli/translation/spelling.py corrects typos with these counts.
 
-The counts are in a file beside the tokenizer: a line for each word, `word<TAB>count`, most frequent first. Words are in
-lowercase. Scripts without letter case are left out, because many of them do not separate words, or leave out vowels.
+The counts are in a file beside the tokenizer: a line `word<TAB>count` for each word, most frequent first. Words are in
+lower case. Words in scripts without letter case are not counted, because many of these scripts do not separate words,
+or leave out vowels.
 """
 
 import re
@@ -17,13 +18,13 @@ from nmt_cli.system.errors import DataError
 FILE = "tokenizer.words"
 APOSTROPHES = "'\u2019"
 MAX_LETTERS = 40  # longer strings are not words
-MOST_WORDS = 200_000  # words in a file, so that reading it takes less than 0.1 s
+MOST_WORDS = 200_000  # maximum words in a file, so that reading it takes less than 0.1 s
 _WORD = re.compile(rf"[^\W\d_]+(?:[{APOSTROPHES}][^\W\d_]+)*")
 _LINE = re.compile(r"([^\s\d_]+)\t([1-9][0-9]{0,17})")
 
 
 def count(lines: Iterable[str], language: str) -> Counter[str]:
-    """Count the words of normalized lines. Words with apostrophes are counted as a whole, and in parts: don't, don, t.
+    """Count the words of normalized lines, in lower case. "don't" is counted as a whole, and as the parts "don", "t".
 
     Language and tag tokens at the beginning of a line are not counted.
     """
@@ -41,22 +42,23 @@ def count(lines: Iterable[str], language: str) -> Counter[str]:
 
 
 def is_word(text: str) -> bool:
-    """Return whether a text consists of lowercase letters. Scripts without case have no lowercase letters."""
+    """Return whether `text` consists of lowercase letters. Scripts without case have no lowercase letters."""
     return text.isalpha() and all(map(str.islower, text))
 
 
 def to_bytes(counts: Counter[str]) -> bytes:
+    """Return the content of a file with the MOST_WORDS most frequent words."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return "".join(f"{word}\t{number}\n" for word, number in ordered[:MOST_WORDS]).encode()
 
 
 def beside(tokenizer_file: Path) -> Path:
-    """Return the path of the words for a tokenizer. The file may not exist."""
+    """Return the path of the word counts for a tokenizer. The file may not exist."""
     return tokenizer_file.with_name(FILE)
 
 
 def copy(tokenizer_file: Path, to: Path) -> None:
-    """Copy the words for `tokenizer_file` to the directory of the tokenizer `to`, or remove its words if none exist."""
+    """Copy the word counts beside `tokenizer_file` to beside `to`. If there are none, remove those beside `to`."""
     if beside(tokenizer_file).is_file():
         artefact.replace_file(beside(to), beside(tokenizer_file).read_bytes())
     else:
@@ -64,7 +66,7 @@ def copy(tokenizer_file: Path, to: Path) -> None:
 
 
 def read(file: Path) -> Counter[str]:
-    """Read a file of words. Raises DataError if it is damaged."""
+    """Return the counts in a file that `to_bytes` made. Raises DataError if it is damaged."""
     counts = Counter[str]()
     try:
         lines = file.read_text("utf-8").split("\n")

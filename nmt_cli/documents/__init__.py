@@ -16,8 +16,8 @@ from typing import Any
 from nmt_cli.documents.formats import FORMATS, SUFFIXES, kind_of
 from nmt_cli.system.errors import UsageError
 
-# Suffixes of plain text files. Files with a language code, a number or no suffix are also read as plain text.
-# Compressed files are in this list, but are refused when they are read.
+# Suffixes of plain text files. Files whose suffix is a language code or a number, and files without a suffix, are also
+# read as plain text. The suffixes of compressed files are in this list, too: reading them raises a clearer error.
 _PLAIN_SUFFIXES = """ txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok
 detok norm bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst """
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
@@ -34,15 +34,15 @@ def choose(
 ) -> Any:
     """Return the `Run` that translates text with markup or placeholders, or None for plain lines.
 
-    Without `kind`, the suffix of `file` decides. `plain` names the user's options that work on plain lines only.
-    `reading` contains values for ReadOptions. Raise UsageError for an unknown suffix, or if an option for lines is used
-    with a document.
+    `kind` is the name of a format, "text" or "jsonl". If it is None, the suffix of `file` decides. `plain` names the
+    options given that work on plain lines only. `reading` contains values for ReadOptions. Raise UsageError for an
+    unknown suffix, or if an option for lines is used with a document.
     """
     by_suffix = kind_of(file) if file else None
     if by_suffix and kind in (None, "jsonl") and (markup or kind):
         option = "--markup" if markup else "--format jsonl"
         wrong = f"{option} is for lines of text, and {file} is a document ({by_suffix})"
-        raise UsageError(f"{wrong}. Leave out {option}, or give the lines on stdin")
+        raise UsageError(f"{wrong}. Leave out {option}, or pass the lines on stdin")
     if not kind and file and not markup:
         kind = by_suffix
         if not kind and not _has_lines(file):
@@ -50,7 +50,7 @@ def choose(
             wrong = f"nmt cannot read the format of {file}. It reads {known}, and lines of text"
             if shared := SUFFIXES.get(file.suffix.lower()):
                 name, marker = FORMATS[shared].name, FORMATS[shared].marker.decode()
-                wrong = f"{file} has a suffix of the format {name}, but does not begin with {marker}"
+                wrong = f"{file} has a suffix of the format {name}, but no {marker} near its beginning"
             raise UsageError(f"{wrong}. Use --format text to translate it line by line")
     if not (markup or protect or reading.get("kept") or kind in FORMATS):
         return None
@@ -60,7 +60,7 @@ def choose(
 
 
 def check_lines(files: Iterable[Path], kind: str | None) -> None:
-    """Raise UsageError if a file is a document: --shard divides lines only."""
+    """Raise UsageError if a file is a document or has an unknown format, because --shard divides lines only."""
     for file in files:
         found = kind or kind_of(file)
         if found in FORMATS or not (kind or _has_lines(file)):
@@ -70,7 +70,10 @@ def check_lines(files: Iterable[Path], kind: str | None) -> None:
 
 
 def _has_lines(file: Path) -> bool:
-    """Return whether a file's name suggests plain lines, such as a.txt, train.en, test.pt-BR, lines.01 or README."""
+    """Return whether a file's name suggests plain lines, such as a.txt, train.en, test.pt-BR, lines.01 or README.
+
+    Always return True if `file` is not a regular file.
+    """
     from nmt_cli.corpus.languages import NAMES, base_of
 
     suffix = file.suffix[1:]

@@ -1,8 +1,8 @@
 """Accelerator marks in user interface labels: `_Open` in GTK, `&Save` in Qt, Windows and KDE.
 
 The model never sees the mark. In the translation, the mark precedes the same letter. If the translation lacks that
-letter, the mark precedes a letter that no other label of the file uses. In scripts without capitals, the letter follows
-the label in parentheses, as in `開く(_O)`.
+letter, the mark precedes a letter that no other label in the file uses, if there is one. If no letter of the
+translation has a case, mark and letter follow the label in parentheses, as in `開く(_O)`.
 Sources: https://docs.gtk.org/gtk4/class.Label.html#mnemonics; https://doc.qt.io/qt-6/qshortcut.html#mnemonic.
 """
 
@@ -14,13 +14,13 @@ from nmt_cli.documents.placeholders import Protection
 
 _MARK = re.compile(r"(?:&amp;|&(?!amp;)|_)(?=[^\W_])")
 _WORD_BEFORE = re.compile(r"(?<!\w)\w++\Z")
-_ANY = re.compile("[&_]")
+_ANY = re.compile("[&_]")  # a character that may be a mark
 _DOUBLED = re.compile(r"__|&&|(?:&amp;){2}")  # a literal underscore or ampersand
 _ENTITY = re.compile(r"&(?!amp;)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});")
 _OPAQUE = re.compile(
     r"<[^<>]*+>|&(?!amp;\w)(?:#x?[0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,30});|\\."
 )  # tags, entities and escapes
-_TRAIL = re.compile(r"(?:\.{1,3}|[\u2026:\uff1a\u3002])\Z")
+_TRAIL = re.compile(r"(?:\.{1,3}|[\u2026:\uff1a\u3002])\Z")  # punctuation that stays at the end of a label
 _MOST_WORDS, _LONGEST = 6, 80  # maximum words and characters in a label
 
 
@@ -51,7 +51,7 @@ def find(text: str) -> Accelerator | None:
     first = next((each for each in plain if each.isalnum()), "")
     word = _WORD_BEFORE.search(text, 0, start)
     is_sentence = plain.rstrip().endswith(".") and not plain.rstrip().endswith("..")
-    # In "AT&T", "file_name", "the _id" and "“allow_empty” is false.", the character is not a mark.
+    # In "AT&T", "file_name", "the _id" and "“allow_empty” is false.", the "&" or "_" is not a mark.
     in_identifier = word is not None and not (word[0][0].isupper() and word[0].isalpha() and text[end].islower())
     if first.islower() or is_sentence or in_identifier:
         return None
@@ -68,7 +68,7 @@ def _is_inside(offset: int, spans: list[tuple[int, int]]) -> bool:
 
 
 def marked(text: str, accelerator: Accelerator, used: Counter[str]) -> str:
-    """Insert the mark into a translation. Add the marked letter to `used`, the accelerators of the file so far."""
+    """Insert the mark into a translation. Count the marked letter in `used`, the accelerators of the file so far."""
     hidden = _hidden(text)
     free = [i for i, character in enumerate(text) if character.isalnum() and not _is_inside(i, hidden)]
     wanted = accelerator.letter.casefold()

@@ -1,4 +1,4 @@
-"""Translate texts, and link the tokens of source and translation. Only this module of the package uses the model."""
+"""Translate texts, and link the tokens of each translation to its source. No other module here runs the model."""
 
 import itertools
 import re
@@ -19,21 +19,21 @@ _MOST_PAIRS = 100_000  # maximum pairs of equal characters or words to compare, 
 def translate_aligned(
     translator: Translator, chunks: Iterable[Sequence[str]], options: SearchOptions
 ) -> Iterator[Aligned]:
-    """Yield the translation of every text in `chunks`, in order. Another thread reads the chunks."""
-    sent = deque[str]()
+    """Yield the translation of each text in `chunks`, in order. Another thread reads the chunks."""
+    untranslated = deque[str]()  # texts that were read from `chunks`
 
-    def noted() -> Iterator[Sequence[str]]:
+    def recorded() -> Iterator[Sequence[str]]:
         for chunk in chunks:
-            sent.extend(chunk)
+            untranslated.extend(chunk)
             yield chunk
 
-    for translations in translator.translate_chunks(noted(), replace(options, alignments=True)):
+    for translations in translator.translate_chunks(recorded(), replace(options, alignments=True)):
         for translation in translations:
-            yield align(translator, translation, sent.popleft())
+            yield align(translator, translation, untranslated.popleft())
 
 
 def align(translator: Translator, translation: Translation, text: str, rank: int = 0) -> Aligned:
-    """Return the hypothesis of this rank, linked to the text. If there are fewer, return the last one."""
+    """Return the hypothesis with this rank, linked to the source `text`. If there are fewer, return the last one."""
     rank = min(rank, len(translation.hypotheses) - 1)
     if translation.copy:
         copied = translation.copy.text
@@ -66,26 +66,26 @@ def _links(translator: Translator, translation: Translation, text: str, rank: in
 
 
 def _folded(text: str) -> str:
-    """Return a text in lowercase, with the same length."""
+    """Convert a text to lowercase, except for characters whose lowercase form has another length."""
     return "".join(lower if len(lower := letter.lower()) == 1 else letter for letter in text)
 
 
 def _decoded(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, list[int]]:
-    """Return the text of some tokens, and a list with the start of each token and the end of the text."""
+    """Return the text of some tokens, and the offset in it where each token starts. Add the offset of its end."""
     [text] = tokenizer.decode([ids])
     spelled = ["", *(token.replace("\u2581", " ") for token in tokenizer.tokens(ids))]
     if "".join(spelled) == f" {text}":
         return text, [max(length - 1, 0) for length in itertools.accumulate(map(len, spelled))]
-    # Byte tokens and unknown tokens are spelled differently in the text, so decode each prefix of the tokens.
+    # The text of a byte token or unknown token differs from the token, so decode each prefix of the tokens.
     offsets = [len(decoded) for decoded in tokenizer.decode([ids[:count] for count in range(len(ids) + 1)])]
-    # The first bytes of a character may decode to more characters than all of its bytes do.
+    # Some bytes of a character may decode to more characters than all of its bytes, but offsets must not decrease.
     for index in range(len(ids) - 1, -1, -1):
         offsets[index] = min(offsets[index], offsets[index + 1])
     return text, offsets
 
 
 def _by_words(decoded: str, text: str) -> list[int] | None:
-    """Map offsets as `offsets_in` does, but word by word. `decoded` contains the same words with corrected typos.
+    """Map offsets as `offsets_in` does, but word by word. `decoded` is `text` with its typos corrected.
 
     Return None if the two texts do not have the same number of words.
     """
@@ -93,14 +93,14 @@ def _by_words(decoded: str, text: str) -> list[int] | None:
     if len(pairs[0]) != len(pairs[1]):
         return None
     offsets = list[int]()
-    for word, own in zip(*pairs, strict=True):
-        offsets += [own.start()] * (word.start() - len(offsets))
-        offsets += [min(own.start() + index, own.end() - 1) for index in range(len(word[0]))]
+    for corrected, word in zip(*pairs, strict=True):
+        offsets += [word.start()] * (corrected.start() - len(offsets))
+        offsets += [min(word.start() + index, word.end() - 1) for index in range(len(corrected[0]))]
     return offsets + [len(text)] * (len(decoded) + 1 - len(offsets))
 
 
 def offsets_in(decoded: str, text: str) -> list[int]:
-    """Map each offset in `decoded` to an offset in `text`. `decoded` is the text as decoded by the tokenizer."""
+    """Return the offset in `text` for each offset in `decoded`, which the tokenizer decoded from the text's tokens."""
     if decoded == f"{text} ":
         return list(range(len(decoded) + 1))
     offsets, last = list[int](), 0
@@ -112,7 +112,7 @@ def offsets_in(decoded: str, text: str) -> list[int]:
 
 
 def _matching_blocks(decoded: str, text: str) -> list[tuple[int, int, int]]:
-    """Return the common substrings of two texts, in order. Each is given as its offsets in both texts and its length.
+    """Return the common substrings of two texts, in order, each as its offsets in both texts and its length.
 
     Compare characters. If that would take too long, compare words. If that would also take too long,
     return only the common prefix.

@@ -25,7 +25,10 @@ def _unescape(text: str) -> str:
 
 
 def _escape(spelled: dict[str, str], has_quotes: bool, text: str) -> str:
-    """Escape a text. `spelled` maps characters that the source writes as code points to their escapes."""
+    """Escape a text. `spelled` maps each character for which the source has an escape such as \\u00e9 to that escape.
+
+    If `has_quotes` is true, the source encloses text in quotes, so apostrophes need no escape.
+    """
     text = _ESCAPED.sub(r"\\\g<0>", text)
     if has_quotes:
         text = text.replace(r"\'", "'")

@@ -61,7 +61,7 @@ def _quoted(source: str, text: str) -> str:
 
 
 def _spelled(source: str, text: str) -> str:
-    """Escape a text as the source does. If the source contains unescaped line breaks, do not escape line breaks."""
+    """Escape a text as its source is escaped. Leave line breaks unescaped if the source contains unescaped ones."""
     written = text.translate(_WRITTEN)
     for match in {match[1]: match for match in _ESCAPE.finditer(source) if match[1]}.values():
         written = written.replace(_character(match), match[0])

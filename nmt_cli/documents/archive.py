@@ -1,7 +1,7 @@
-"""Zip files: read members within limits, and write a copy in which some members are replaced.
+"""Read the members of a zip file, within limits, and write a copy of the file with some members replaced.
 
-This module writes the zip format itself, since the standard library cannot copy a compressed member without unpacking
-it. Nothing is unpacked to disk.
+This module writes the zip format itself, because the standard library cannot copy a compressed member without
+decompressing it. Nothing is unpacked to disk.
 """
 
 import io
@@ -29,9 +29,12 @@ class Archive:
     """A zip file. `names` lists its members in order."""
 
     def __init__(self, data: bytes, max_unpacked: int) -> None:
-        """`max_unpacked` is the total number of bytes that calls of `read` may return."""
+        """`max_unpacked` is the total number of bytes that all calls to `read` may return.
+
+        Raise DataError if the file is not a zip file, is damaged, or has members that could be harmful.
+        """
         self._data = data
-        self._left = max_unpacked
+        self._remaining = max_unpacked
         self._limit = max_unpacked
         if data.startswith(_OLD_OFFICE):
             advice = "Save it in a current format, without a password"
@@ -46,19 +49,19 @@ class Archive:
         except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError, struct.error, OverflowError):
             raise DataError("the file is not a zip file, or is damaged") from None
         if count != len(self._members):
-            raise DataError("the file has two members of the same name")
+            raise DataError("the file has two members with the same name")
         if sum(member.compress_size for member in self._members.values()) > len(data):
             raise DataError("the file is damaged: its members overlap")
         for name in self._members:
             if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/") or ":" in name[:2]:
-                raise DataError(f"the file has a member whose path leads outside of it: {name[:60]!r}")
+                raise DataError(f"the file has a member whose path leads outside the archive: {name[:60]!r}")
 
     @property
     def names(self) -> list[str]:
         return list(self._members)
 
     def read(self, name: str) -> bytes:
-        """Return the content of a member."""
+        """Return the content of a member. Raise DataError if it is missing, damaged, encrypted or too large."""
         if name not in self._members:
             raise DataError(f"the file is damaged: it has no {name}")
         member = self._members[name]
@@ -68,11 +71,11 @@ class Archive:
         try:
             unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
             stored = member.compress_type == zipfile.ZIP_STORED
-            content = packed if stored else unpacker.decompress(packed, self._left + 1)
+            content = packed if stored else unpacker.decompress(packed, self._remaining + 1)
         except zlib.error:
             raise DataError(f"the file is damaged: {name[:60]!r} cannot be unpacked") from None
-        self._left -= len(content)
-        if self._left < 0:
+        self._remaining -= len(content)
+        if self._remaining < 0:
             raise DataError(f"the file unpacks to more than {self._limit:,} bytes of text. Split it")
         if zlib.crc32(content) != member.CRC:
             raise DataError(f"the file is damaged: {name[:60]!r} does not match its checksum")
@@ -89,16 +92,18 @@ class Archive:
             if name in contents:
                 packed, crc, size = _compressed(contents[name], member), zlib.crc32(contents[name]), len(contents[name])
             flags = member.flag_bits & ~_HAS_DESCRIPTOR
-            spelled = member.orig_filename.encode("utf-8" if flags & _IS_UTF8 else "cp437")
+            encoded_name = member.orig_filename.encode("utf-8" if flags & _IS_UTF8 else "cp437")
             year, month, day, hour, minute, second = member.date_time
             times = hour << 11 | minute << 5 | second // 2, (year - 1980) << 9 | month << 5 | day
-            common = (flags, member.compress_type, *times, crc, len(packed), size, len(spelled))
+            common = (flags, member.compress_type, *times, crc, len(packed), size, len(encoded_name))
             extra = _without_zip64(self._local_extra(member))
-            out.write(_LOCAL.pack(b"PK\3\4", member.extract_version, *common, len(extra)) + spelled + extra + packed)
+            out.write(
+                _LOCAL.pack(b"PK\3\4", member.extract_version, *common, len(extra)) + encoded_name + extra + packed
+            )
             version, extra = member.create_version | member.create_system << 8, _without_zip64(member.extra)
             rest = len(extra), len(member.comment), 0, member.internal_attr, member.external_attr, offset
             entry = _CENTRAL.pack(_ENTRY, version, member.extract_version, *common, *rest)
-            directory.append(entry + spelled + extra + member.comment)
+            directory.append(entry + encoded_name + extra + member.comment)
         begin, entries = out.tell(), b"".join(directory)
         count = len(directory)
         end = _END.pack(b"PK\5\6", 0, 0, count, count, len(entries), begin, len(self._comment))

@@ -12,7 +12,7 @@ _TIME = re.compile(r"\s*(\d{1,4}):(\d{1,2}):(\d{1,2})[.:](\d{1,4})\s*")
 _TOKEN = re.compile(
     r"(?P<break>\\[Nnh])|\{\\(?P<open>[ibus])[1-9]\d{0,2}\}|\{\\(?P<close>[ibus])0\}|\{[^{}]*\}", re.ASCII
 )
-_DRAWING = re.compile(r"\\p[1-9]")  # matches an override block before a drawing
+_DRAWING = re.compile(r"\\p[1-9]")  # matches an override block that starts a drawing
 # The fields of a dialogue line, unless the file lists different fields
 _FIELDS: tuple[str, ...] = "layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"
 
@@ -43,5 +43,5 @@ def read(data: bytes, options: ReadOptions) -> Subtitles:
 
 
 def _is_drawing(text: str) -> bool:
-    """Return whether a text is a vector drawing."""
+    """Return whether a dialogue line contains a vector drawing, not text."""
     return any(_DRAWING.search(match[0]) for match in _TOKEN.finditer(text) if match[0].startswith("{"))

@@ -1,4 +1,4 @@
-"""The documents that the `read` functions of all formats return, and the options of these functions."""
+"""The base class of documents, which the `read` function of each format returns, and the options of `read`."""
 
 import re
 from collections.abc import Collection
@@ -19,8 +19,8 @@ LINE_END = re.compile(r"(\r\n?|\n)")  # the group keeps the line ends in `split`
 class Outline:
     """Where the segments of XML end.
 
-    Elements in `splitting` end a segment. If `detect` is true, so does any other element whose parent directly contains
-    no text, unless the element is in `joining`. If `lines` is true, so does a line end.
+    Elements in `splitting` end a segment. If `detect` is true, other elements whose parent directly contains no text
+    also end a segment, unless they are in `joining`. If `lines` is true, line ends also end a segment.
     """
 
     splitting: tuple[str, ...] = ()
@@ -41,7 +41,10 @@ class ReadOptions:
     kept: Kept | None = None  # phrases and a pattern that the user wants to keep untranslated
 
     def protection(self, *, strict: bool = False, flags: Collection[str] = ()) -> Protection | None:
-        """Return the protection of a text's placeholders, or None. `flags` are gettext flags such as python-format."""
+        """Return a Protection with these options, or None if it would hide nothing.
+
+        `flags` are gettext flags such as python-format. For `strict`, see Protection.
+        """
         if not (self.protect or self.kept):
             return None
         return Protection(strict=strict and self.protect, flags=flags, kept=self.kept, forms=self.protect)
@@ -65,11 +68,11 @@ class Document:
         return render(self.parts)
 
     def to_bytes(self) -> bytes:
-        """Return the content of the translated file, in UTF-8. If a declared encoding is wrong now, declare UTF-8."""
+        """Return the content of the translated file in UTF-8. Correct its encoding declaration if necessary."""
         text = self.write()
         return (self.mark + (declaring_utf8(text) if self.declares_encoding else text)).encode()
 
 
 def declaring_utf8(text: str) -> str:
-    """Return XML or HTML with UTF-8 as its declared encoding, if it declares another one that matters."""
+    """Replace the encoding that XML or HTML declares, if any, with UTF-8. Return ASCII text unchanged."""
     return text if text.isascii() else _ENCODING.sub(r"\g<1>UTF-8", text[:_HEAD]) + text[_HEAD:]

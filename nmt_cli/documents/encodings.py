@@ -1,6 +1,7 @@
 """Decode a text file, and encode its translation in the same encoding.
 
-UTF-8 and UTF-16 are recognized. Other files are decoded with the Windows code page of the source language.
+UTF-8 and UTF-16 are recognized. Other files are decoded with the Windows code page of the source language, or as
+Latin-1 if they are not valid in that code page.
 """
 
 import codecs
@@ -43,12 +44,12 @@ class Encoding:
 
 
 def decoded(data: bytes, language: str = "") -> tuple[str, Encoding]:
-    """Decode a file in `language`. Return its text and its encoding. Raise DataError for binary data."""
+    """Decode a file whose text is in `language`. Return the text and the encoding. Raise DataError for binary data."""
     for mark, name in _MARKS.items():
         if data.startswith(mark):
             return _decoded(data[len(mark) :], Encoding(name, mark))
     for name, high_bytes in ("utf-16-le", data[1:200:2]), ("utf-16-be", data[:200:2]):
-        # UTF-16: most of the first 100 characters are below U+0100, so their high bytes are 0.
+        # In UTF-16, most of the first 100 characters are usually below U+0100, so most of their high bytes are 0.
         if len(data) > 3 and high_bytes.count(0) > len(high_bytes) / 2:
             return _decoded(data, Encoding(name))
     try:

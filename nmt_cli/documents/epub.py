@@ -33,7 +33,7 @@ class _Contents(Reader):
 
 
 class _BookData(Reader):
-    """Reads the title, description and subjects in the package document, and changes the language."""
+    """Reads the title, description and subjects in the package document, and sets its language."""
 
     namespaces = _DUBLIN_CORE
     texts = frozenset({"dc:title", "dc:description", "dc:subject"})
@@ -64,7 +64,7 @@ def read(data: bytes, options: ReadOptions) -> Package:
     members = dict[str, Member]()
     for name in archive.names:
         if kinds.get(name) == _CHAPTER and name in encrypted:
-            raise DataError("the book has digital rights management: its chapters are encrypted")
+            raise DataError("the book is protected by digital rights management: its chapters are encrypted")
         if kinds.get(name) == _CHAPTER:
             text, encoding = xml_text(archive.read(name), name)
             parts = html.parse(text, options.protection(), options.ignored, options.language, xml=True)
@@ -76,7 +76,7 @@ def read(data: bytes, options: ReadOptions) -> Package:
 
 
 def _rewritten(part: Part) -> Part:
-    """Return a part that is written like the source unless translation changes its text."""
+    """Wrap a part so that its source is written unchanged unless the translation changes its text."""
     return part if isinstance(part, str) else rewritten([part], render([part]), str)
 
 
@@ -85,7 +85,7 @@ def _text(archive: Archive, name: str) -> str:
 
 
 def _manifest(text: str, folder: str) -> dict[str, str]:
-    """Map the paths of a book's files to their media types. `folder` is the folder of the package document."""
+    """Map the paths of a book's files to their media types. `text` is the package document, and `folder` its folder."""
     kinds = dict[str, str]()
     for item in _ITEM.finditer(text):
         path, kind = _HREF.search(item[1]), _TYPE.search(item[1])

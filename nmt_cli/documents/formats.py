@@ -1,4 +1,4 @@
-"""The registry of formats. `nmt translate`, the server and their error messages read names and suffixes from it."""
+"""The registry of formats. `nmt translate`, the server and the error messages take names and suffixes from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Format:
     suffixes: tuple[str, ...] = ()  # if empty, only --format and the server's clients can select the format
     to_utf8: str = "iconv"  # a command that converts such files to UTF-8, for error messages
     binary: bool = False  # `read` takes bytes; other formats take text, and their files must be UTF-8
-    marker: bytes = b""  # bytes near the start of a file; files without these bytes are of another format
+    marker: bytes = b""  # bytes near the start of each file; a file without them has another format
 
     def read(self, source: str | bytes, options: ReadOptions) -> Document:
         """Parse a text or the bytes of a file into a document. Raise DataError if the source is not in this format."""
@@ -81,7 +81,7 @@ SUFFIXES = {suffix: each.name for each in _ALL for suffix in each.suffixes}
 
 
 def kind_of(file: Path) -> str | None:
-    """Return the name of a file's format, or None. The suffix must match, and the marker if there is one."""
+    """Return the name of the format with this suffix, or None. A regular file must also contain the marker, if any."""
     name = SUFFIXES.get(file.suffix.lower())
     if name and (marker := FORMATS[name].marker) and file.is_file():
         with file.open("rb") as stream:

@@ -32,6 +32,7 @@ _ENTITY = re.compile(r"&(?:\#[0-9]+|\#[xX][0-9a-fA-F]+|[a-zA-Z][a-zA-Z0-9]*);?|[
 _REFERENCE = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,30});")
 _NAMED_VALUE = re.compile(rf"(?P<name>[^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?P<value>{_VALUE}))?+")
 RAW = {"script", "style", "xmp", "iframe", "noembed", "noframes", "textarea", "title", "plaintext"}  # no tags inside
+# Elements that are copied with their content, without translation
 COPIED = {"code", "kbd", "samp", "var", "pre", "textarea", "svg", "math", "object"} | RAW - {"title"}
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "param", "source", "track", "wbr"}
 # Elements that end a segment, because their text is separate from the text around them.
@@ -42,7 +43,7 @@ listing main menu meta nav noembed noframes noscript ol optgroup option p plaint
 source style summary table tbody td template tfoot th thead title tr track ul video audio xmp
 """
 BLOCKS = set(_BLOCK_NAMES.split())
-TRANSLATED = {"alt", "title", "placeholder", "aria-label"}  # attributes
+TRANSLATED = {"alt", "title", "placeholder", "aria-label"}  # attributes with text
 _UNTRANSLATED = {"notranslate", "skiptranslate"}  # classes of elements that must not be translated
 _LANGUAGE = re.compile(r"[A-Za-z]{2,8}(?:-[A-Za-z0-9]{1,8})*")
 # Maximum sizes of a footnote mark, exponent or subscript.
@@ -53,7 +54,10 @@ _ESCAPED = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 
 class Spelling:
-    """Writes each character as it first appears in the segment's source, plain or as an entity. Escapes all others."""
+    """Writes each character as it first appears in the segment's source, plain or as an entity.
+
+    Escapes special characters that do not appear in the source.
+    """
 
     def __init__(self, quote: str = "") -> None:
         """`quote` is the quotation mark around the text, if any."""
@@ -72,12 +76,12 @@ class Spelling:
 
 
 def _unescaped(source: str) -> str:
-    """Decode character references. Control characters, which the standard library drops, become U+FFFD."""
+    """Decode character references. Control characters, which `html.unescape` drops, become U+FFFD."""
     return unescape(_ENTITY.sub(lambda match: match[0] if unescape(match[0]) else "\ufffd", source))
 
 
 class _Token(NamedTuple):
-    kind: str  # "text", "start", "end", "raw", "unclosed" or "other"
+    kind: str  # "text", "start", "end", "raw" (content of an element in RAW), "unclosed" (a cut-off tag) or "other"
     source: str
     name: str = ""  # the name of a tag, or ""
 
@@ -138,7 +142,7 @@ def has_tags(text: str, protection: Protection | None) -> bool:
 
 
 def is_html(text: str, protection: Protection | None) -> bool:
-    """Return whether a message is HTML: it has tags, or character references such as &nbsp; and neither < nor >."""
+    """Return whether a message is HTML: it has tags or comments, or it has references such as &nbsp; but no < or >."""
     references = _REFERENCE.findall(text) if "<" not in text and ">" not in text else []
     return any(unescape(each) != each for each in references) or has_tags(text, protection)
 
@@ -157,7 +161,7 @@ def parse(
 ) -> Parts:
     """Return the parts of a document or fragment. The content of elements in `ignored` is copied, not translated.
 
-    In a whole document, the `lang` attribute is set to the target language `language`. If `xml` is true, the text is
+    If `<html>` has a `lang` attribute, it is set to `language`, the target language. If `xml` is true, the text is
     XHTML.
     """
     tokens = list(_tokens(text, protection, xml=xml))
@@ -166,8 +170,8 @@ def parse(
     spelling, builder = _new_segment(protection)
     while index < len(tokens):
         token, stop = tokens[index], ends.get(index, index + 1)
-        # An element without an end tag extends to the end of its block or of the text. Its start tag ends the segment,
-        # because moving the tag would put other text inside the element.
+        # A copied element without an end tag extends to the end of its block or of the text. Its start tag ends the
+        # segment, because other text would become part of the element if the tag moved.
         is_block = token.name in BLOCKS or token.kind == "unclosed" or index in divided
         if is_block:
             parts += builder.build()
@@ -239,9 +243,9 @@ def _copied_spans(tokens: list[_Token], names: set[str]) -> tuple[dict[int, int]
     blocks, end = list[int](), 0
     for index, token in enumerate(tokens):
         if index >= end and token.name in BLOCKS:
-            blocks.append(index)  # except inside copied elements, such as the title in an SVG image
+            blocks.append(index)  # blocks inside copied elements, such as the title in an SVG image, do not count
         end = max(end, copied.get(index, 0))
-    # In HTML, some end tags, such as </p>, are optional. Without an end tag, the element ends at the next block.
+    # In HTML, some end tags, such as </p>, are optional. An element without its end tag ends at the next block.
     unclosed = {index for index in begins if index not in copied and tokens[index].name not in names}
     for index in unclosed:
         after = bisect.bisect(blocks, index)
@@ -261,7 +265,7 @@ def _without_translated(
     Also return the indices at which a segment must end.
     """
     pieces, divided = dict[int, int](), set[int]()
-    # A stack of regions: the end, whether the region is translated, and whether an element inside may differ.
+    # A stack of regions: the end, whether the region is translated, and whether an element inside may change that.
     regions = [(len(tokens), True, True)]
     begin = 0
     for index in range(len(tokens) + 1):
@@ -306,7 +310,10 @@ def _is_note_element(tokens: list[_Token], start: int, end: int) -> bool:
 
 
 def is_note(name: str, before: str, inner: str, after: str) -> bool:
-    """Return whether an element is a footnote mark, exponent or subscript of the word before it."""
+    """Return whether an element is a footnote mark, exponent or subscript of the word before it.
+
+    `inner` is the content of the element, and `before` and `after` are the texts next to it.
+    """
     text = unescape("".join(token.source for token in _tokens(inner) if token.kind == "text"))
     last = before[-1:] or " "
     letters = any(map(str.isalpha, text))

@@ -21,7 +21,7 @@ from nmt_cli.documents.segment import Parts, render, segments_of
 Cut: TypeAlias = Callable[[str, Protection | None], Parts]  # cuts a sentence into parts
 FLAG, PLURAL_FLAG = "icu-message-format", "icu-plural"
 
-# Maximum numbers of levels, choices, sentences and characters. Larger messages are not parsed.
+# Maximum numbers of levels, choices, sentences and characters. Messages that exceed one of them are not parsed.
 _DEEPEST, _MOST_CHOICES, _MOST_SENTENCES, _LONGEST = 6, 12, 60, 10_000
 _CHOICE = re.compile(
     r"\{\s*+(?P<name>[\w.-]++)\s*+,\s*+(?P<kind>plural|selectordinal|select)\s*+,(?:\s*+offset:\s*+(?P<offset>\d++))?+"
@@ -55,9 +55,9 @@ class Choice:
 
 @dataclass
 class Branch:
-    before: str
-    selector: str
-    gap: str
+    before: str  # white space before the selector
+    selector: str  # such as "one", "=0" or "female"
+    gap: str  # white space between the selector and the brace
     nodes: list[Node]
 
 
@@ -65,11 +65,15 @@ Node: TypeAlias = str | Choice
 
 
 class _Unusable(Exception):
+    """Raised for a message that is invalid, too large, or cannot be divided into whole sentences."""
+
     pass
 
 
 @dataclass
 class _Leaf:
+    """A whole sentence, without choices."""
+
     source: str
     untranslated: str = ""  # the text of `parts` before translation
     parts: Parts = field(default_factory=list)
@@ -90,7 +94,7 @@ class _Tree:
     branches: list[tuple[Branch, _Tree | _Leaf]]
 
     def write(self) -> str:
-        inner = [f"{each.before}{each.selector}{each.gap}{{{tree.write()}}}" for each, tree in self.branches]
+        inner = [f"{each.before}{each.selector}{each.gap}{{{content.write()}}}" for each, content in self.branches]
         return "".join([self.choice.head, *inner, self.choice.tail])
 
 
@@ -110,16 +114,19 @@ class IcuMessage:
         self._source = source
         self._tree = tree
         self._leaves = list[_Leaf]()
-        self._same_names = True  # whether source and target have the same plural categories
-        self._doubled = "''" in source
+        self._same_categories = True  # whether source and target have the same plural categories
+        self._doubles_apostrophes = "''" in source
         self._language = language
         self._fill(tree, cut, protection)
         self.parts = [part for leaf in self._leaves for part in leaf.parts]
 
     def _fill(self, tree: _Tree, cut: Cut, protection: Protection | None) -> None:
+        """Adapt plurals to the target language, and cut each sentence into parts."""
         if tree.choice.is_plural:
             adapted = _in_categories(tree, self._language)
-            self._same_names = self._same_names and [each for each, _ in adapted] == [each for each, _ in tree.branches]
+            self._same_categories = self._same_categories and (
+                [each for each, _ in adapted] == [each for each, _ in tree.branches]
+            )
             tree.branches = adapted
         flags = {FLAG, PLURAL_FLAG} if tree.choice.is_plural else {FLAG}
         for _, inner in tree.branches:
@@ -141,17 +148,20 @@ class IcuMessage:
         return parts
 
     def _quoted(self, escape: Callable[[str], str], text: str) -> str:
-        """Escape a sentence so that apostrophes do not quote text. Double them only if the source does."""
-        return escape(text.replace("'", "''") if self._doubled else _QUOTING.sub("\u2019", text))
+        """Escape a sentence so that no apostrophe begins quoted text.
+
+        If the message doubles apostrophes, double them. Otherwise replace those that could begin a quotation by ’.
+        """
+        return escape(text.replace("'", "''") if self._doubles_apostrophes else _QUOTING.sub("\u2019", text))
 
     def write(self) -> str:
-        if self._same_names and all(leaf.is_unchanged for leaf in self._leaves):
+        if self._same_categories and all(leaf.is_unchanged for leaf in self._leaves):
             return self._source
         return self._tree.write()
 
 
 def parse(source: str, cut: Cut, protection: Protection | None, language: str) -> IcuMessage | None:
-    """Parse a message. Return None if the text has no choices, is invalid or is too large."""
+    """Parse a message. Return None if it has no choices, is invalid or too large, or cannot become sentences."""
     if len(source) > _LONGEST or not _CHOICE.search(source):
         return None
     try:
@@ -165,7 +175,7 @@ def parse(source: str, cut: Cut, protection: Protection | None, language: str) -
 
 
 def _nodes(source: str, offset: int, depth: int) -> tuple[list[Node], int]:
-    """Parse text and choices from `offset` to the closing brace or the end. Return them and the offset of that end."""
+    """Parse text and choices from `offset` to a closing brace or the end. Return them and the offset reached."""
     nodes = list[Node]()
     while offset < len(source) and source[offset] != "}":
         if match := _CHOICE.match(source, offset):
@@ -196,45 +206,47 @@ def _choice(source: str, head: re.Match[str], depth: int) -> tuple[Choice, int]:
     return choice, end.end()
 
 
-def _spread(nodes: list[Node], around: Choice | None, left: list[int]) -> _Tree | _Leaf:
-    """Move the text around each choice into its branches.
+def _spread(nodes: list[Node], enclosing: Choice | None, remaining: list[int]) -> _Tree | _Leaf:
+    """Move the text before and after each choice into every branch of that choice.
 
-    `nodes` are the content of a branch of `around`. `left[0]` is the number of sentences still allowed.
+    `nodes` are the content of a branch of `enclosing`, or a whole message if `enclosing` is None. `remaining[0]` is the
+    number of sentences that are still allowed.
     """
     index = next((i for i, node in enumerate(nodes) if isinstance(node, Choice)), None)
     if index is None:
-        left[0] -= 1
-        if left[0] < 0:
+        remaining[0] -= 1
+        if remaining[0] < 0:
             raise _Unusable
         return _Leaf("".join(map(str, nodes)))
     choice = nodes[index]
     assert isinstance(choice, Choice)
-    before, after = ([_moved(node, around, choice) for node in side] for side in (nodes[:index], nodes[index + 1 :]))
+    before, after = ([_moved(node, enclosing, choice) for node in side] for side in (nodes[:index], nodes[index + 1 :]))
     branches = list[tuple[Branch, _Tree | _Leaf]]()
     for branch in choice.branches:
         inside = [_moved(node, None, choice) if isinstance(node, Choice) else node for node in branch.nodes]
-        branches.append((branch, _spread([*before, *inside, *after], choice, left)))
+        branches.append((branch, _spread([*before, *inside, *after], choice, remaining)))
     return _Tree(choice, branches)
 
 
-def _moved(node: Node, around: Choice | None, choice: Choice) -> Node:
-    """Adapt text that moves into a branch of `choice`, from a branch of `around` unless `around` is None.
+def _moved(node: Node, enclosing: Choice | None, choice: Choice) -> Node:
+    """Adapt text that moves into a branch of `choice`.
 
-    Replace any "#" whose meaning would change.
+    The text is moved out of a branch of `enclosing`, or out of the top level if `enclosing` is None. "#" stands for
+    the number only directly inside a plural. Replace each "#" whose meaning would change.
     """
     if isinstance(node, Choice):
         return node
-    in_plural = around is not None and around.is_plural
+    in_plural = enclosing is not None and enclosing.is_plural
     if not in_plural and not choice.is_plural:
         return node
-    if in_plural and around and around.has_offset and any(each["hash"] for each in _HASH.finditer(node)):
-        raise _Unusable  # no argument stands for the number minus the offset
-    number = f"{{{around.name}, number}}" if in_plural and around else "'#'"
+    if in_plural and enclosing and enclosing.has_offset and any(each["hash"] for each in _HASH.finditer(node)):
+        raise _Unusable  # outside this plural, nothing can express the number minus the offset
+    number = f"{{{enclosing.name}, number}}" if in_plural and enclosing else "'#'"
     return _HASH.sub(lambda match: number if match["hash"] else match[0], node)
 
 
 def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Leaf]]:
-    """Return the branches of a plural for the categories of a language. Keep explicit branches such as =0."""
+    """Adapt the branches of a plural to the categories of a language. Keep explicit branches such as =0."""
     required = categories(language, ordinal=tree.choice.kind == "selectordinal")
     if not required:
         return tree.branches
@@ -254,7 +266,10 @@ def _in_categories(tree: _Tree, language: str) -> list[tuple[Branch, _Tree | _Le
 
 
 def _suits(one: Branch, other: Branch, language: str) -> bool:
-    """Return whether the branch "one" fits all numbers of the category "one". Without a placeholder, it fits only 1."""
+    """Return whether the branch "one" fits all numbers that have the category "one" in the target language.
+
+    If the branch lacks a placeholder that the branch "other" has, it fits only the number 1.
+    """
     return one_is_exact(language) or _variables(other.nodes) <= _variables(one.nodes)
 
 

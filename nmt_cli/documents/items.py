@@ -1,4 +1,4 @@
-"""The contents of a paragraph or subtitle line, before they become a segment."""
+"""The items of a paragraph or subtitle: its text and its marks, before they become a segment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,14 +9,17 @@ from nmt_cli.documents.segment import Parts
 @dataclass(frozen=True)
 class Item:
     source: str = ""  # the markup or text of the item, unless it has `parts`
-    kind: str = "text"  # or "mark", "break" (between segments), "open" or "close" (for two tags with the same name)
-    name: str = ""
+    kind: str = "text"  # or "mark", "break" (ends a segment), "open" or "close" (a pair of tags with the same name)
+    name: str = ""  # the name of a tag; the name of a text item depends on the format of the file
     parts: Parts = field(default_factory=list)  # the content of a mark if it is to be translated
-    joins: bool = False  # whether a mark leaves the words beside it joined
+    joins: bool = False  # whether the words on both sides of a mark may form one word
 
 
 def inner(items: Sequence[Item]) -> tuple[int, int]:
-    """Return the range of the items that excludes marks at both ends and tags around the whole text."""
+    """Return the range of items without the marks at both ends and without the tags around the whole text.
+
+    If no item contains text, return the range of all items.
+    """
     partners, opened = dict[int, int](), list[int]()
     words = list[int]()
     for index, item in enumerate(items):

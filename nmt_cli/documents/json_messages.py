@@ -29,7 +29,7 @@ _JSON_TOKEN = re.compile(
 )
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _PLURAL = re.compile(rf"(?P<base>.*?)(?P<ordinal>_ordinal)?_(?P<category>{'|'.join(CATEGORIES)})", re.DOTALL)
-# An object that has a key in `_TEXTS` is a message. Members whose keys are in `_NOTES` are then not translated.
+# An object that has a key in `_TEXTS` is a message. Its members whose keys are in `_NOTES` are not translated.
 _TEXTS = {"message", "defaultMessage", "string"}
 _NOTES = {"description", "context", "comment", "developer_comment", "placeholders", "examples", "example", "meaning"}
 
@@ -81,11 +81,11 @@ def _found(source: str, options: ReadOptions, *, is_arb: bool) -> Found:
 
 
 def _groups(source: str, value: _Value, messages: dict[int, Message]) -> list[PluralGroup]:
-    """Return the plurals in an object, which have keys such as `item_one` and `item_other`, or `one` and `other`."""
+    """Return the plurals in an object: members with keys such as `item_one` and `item_other`, or `one` and `other`."""
     groups = dict[tuple[str, str], PluralGroup]()
     for start, key, inner in value.members:
         named = _PLURAL.fullmatch(f"_{key}" if key in CATEGORIES else key)
-        # Skip keys with escapes. Such a key is longer in the file than here, so the category's offset would be wrong.
+        # Skip keys with escapes. In the file, such a key is longer than `key`, so the category's offset would be wrong.
         if named and inner.start in messages and source.startswith(f'"{key}"', start):
             base = (named["base"], named["ordinal"] or "")
             indent = _SPACE.match(source, value.start + 1)

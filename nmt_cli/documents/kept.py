@@ -27,7 +27,7 @@ class Kept:
 
     @cached_property
     def _by_token(self) -> dict[str, list[list[str]]]:
-        """The words of all phrases, as given and escaped for HTML, grouped by first token. Long phrases come first."""
+        """The phrases that begin with each token, as lists of words, as given and escaped for HTML, longest first."""
         found = dict[str, list[list[str]]]()
         for phrase in dict.fromkeys([*self.phrases, *(escape(each, quote=False) for each in self.phrases)]):
             if token := _TOKEN.search(phrase):
@@ -69,12 +69,12 @@ class Kept:
 
 @lru_cache(maxsize=4)
 def kept_phrases(phrases: tuple[str, ...]) -> Kept:
-    """Return a `Kept` with these phrases. It is cached, because sorting many phrases takes long."""
+    """Return a `Kept` with these phrases. Cache it, because grouping many phrases takes long."""
     return Kept(phrases)
 
 
 def _end_of_phrase(text: str, words: list[str], offset: int) -> int:
-    """Return the end of the words if they start at `offset`. If they do not, or end inside a word, return 0."""
+    """Return the offset after the phrase at `offset`. Return 0 if it is not there, or if it ends inside a word."""
     for index, word in enumerate(words):
         if index:
             space = _SPACE.match(text, offset)
@@ -89,7 +89,10 @@ def _end_of_phrase(text: str, words: list[str], offset: int) -> int:
 
 
 def kept(keep: Path | None, pattern: str | None) -> Kept | None:
-    """Combine the phrases in a file, one per line, with a pattern. Return None if both are missing."""
+    """Return a `Kept` for the phrases in the file `keep`, one per line, and for a pattern.
+
+    Return None if both are None or empty. Raise UsageError if the pattern is not a regular expression.
+    """
     if not (keep or pattern):
         return None
     if pattern:

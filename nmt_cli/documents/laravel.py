@@ -54,10 +54,10 @@ def read(text: str, options: ReadOptions) -> Document:
 
 
 def _message(match: re.Match[str]) -> Message:
-    name = "single" if match["single"] is not None else "double"
-    source = match[name]
-    text = _SINGLE.sub(r"\1", source) if name == "single" else _ESCAPE.sub(_character, source)
-    return Message(*match.span(name), text, partial(_spelled, name), _cut, ("laravel-format",))
+    quotes = "single" if match["single"] is not None else "double"
+    source = match[quotes]
+    text = _SINGLE.sub(r"\1", source) if quotes == "single" else _ESCAPE.sub(_character, source)
+    return Message(*match.span(quotes), text, partial(_spelled, quotes), _cut, ("laravel-format",))
 
 
 def _character(match: re.Match[str]) -> str:
@@ -69,15 +69,15 @@ def _character(match: re.Match[str]) -> str:
 
 
 def _cut(text: str, protection: Protection | None) -> Parts:
-    """Return the parts of a message. The choices of a plural are separate texts."""
+    """Return the parts of a message. Cut each choice of a plural separately."""
     pieces = _CHOICE.split(text)
     if len(pieces) == 1:
         return text_parts(text, protection)
     return [part for i, each in enumerate(pieces) for part in ([each] if i % 2 else text_parts(each, protection))]
 
 
-def _spelled(name: str, text: str) -> str:
-    if name == "single":
+def _spelled(quotes: str, text: str) -> str:
+    if quotes == "single":
         return re.sub(r"(['\\])", r"\\\1", text)
     text = re.sub(r'(["\\$])', r"\\\1", text)
     return text.replace("\n", r"\n").replace("\t", r"\t").replace("\r", r"\r").replace("\x1b", r"\e")

@@ -1,4 +1,4 @@
-"""Write a translation with its marks. Order the marks between two words, set spaces, and add tags."""
+"""Insert marks into a translation: order the marks between two words, set spaces, and add tags."""
 
 from dataclasses import dataclass
 from itertools import groupby, pairwise, takewhile
@@ -34,8 +34,8 @@ def lay_out(
 ) -> Parts:
     """Return the parts of a translation: its marks and its escaped text.
 
-    `units` are the spans of its words. `paths` lists the elements around each unit, outermost first. `marks` maps a
-    number of units to the standalone marks that follow them.
+    `units` are the spans of the words in `text`. `paths` lists the elements around each unit, outermost first. `marks`
+    lists, for each number of units, the standalone marks between these units and the next unit.
     """
     items, end = list[_Item](), 0
     for gap in range(len(units) + 1):
@@ -57,7 +57,7 @@ def lay_out(
 
 
 def _ordered(marks: list[MarkInGap], left: list[int], right: list[int]) -> list[MarkInGap]:
-    """Sort the marks between two units. Marks in elements of the left unit come first, and of the right unit last.
+    """Sort the marks between two units: marks in elements of the left unit first, of the right unit last.
 
     If this would change the order of `ordered` marks, move these marks out of elements that do not contain both units.
     """
@@ -78,7 +78,10 @@ def _common_length(one: list[int], other: list[int]) -> int:
 
 
 def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
-    """Return the space before each mark in a gap, and after the last mark. `space` is the text between the units."""
+    """Return the space before each mark in a gap, and after the last mark.
+
+    `space` is the text between the units, usually white space. `left` and `right` are the texts on both sides of it.
+    """
     if not marks:
         return [space if space.strip() or (left and right) else ""]
     if left and right and not space and all(mark.joins for mark in marks):  # within a word, as in "d'autres"
@@ -100,8 +103,8 @@ def _spaces(space: str, left: str, right: str, marks: list[Mark]) -> list[str]:
 def _is_apart(neighbor: str, character: str, space: str) -> bool:
     """Return whether to write a space between a mark and a character. `neighbor` is the mark's neighbor in the source.
 
-    If the neighbor is punctuation, write no space beside equal punctuation. If `space` is empty, write none beside any
-    punctuation.
+    If the neighbor is white space, write a space, and if it is a letter or digit, write none. If it is punctuation or
+    another mark, write none beside the same punctuation and, if `space` is empty, none beside any punctuation.
     """
     if neighbor == " " or neighbor.isalnum():
         return neighbor == " "

@@ -2,12 +2,12 @@
 
 The library markdown-it-py parses the document. This module finds the offset of each piece of text in the document, and
 copies everything else unchanged. For each block, the library reports the lines and the content. For the syntax inside a
-block, it reports only the order of the tokens. This module therefore wraps the library's inline rules and records where
-each rule matches.
+block, the library reports only the order of the tokens. This module therefore wraps the library's inline rules, and
+records where each rule matches.
 
 Parsing may take quadratic time. For each opening bracket, the library searches the rest of the paragraph for the
 closing bracket. It also pads each row of a table to the number of cells in the header. This module counts the
-characters searched and the cells added, and refuses a document if they are too many.
+characters searched and the cells added, and refuses a document if there are too many.
 """
 
 import bisect
@@ -44,10 +44,11 @@ _RULES: dict[str, Rule] = {
 _UNTRANSLATED_START = re.compile(r"\[[ xX]\][ \t]+|\[![A-Za-z]+\][ \t]*(?:\n|\Z)")  # "[x] " or "[!NOTE]"
 _NEW_LINE = re.compile(r"\r\n?|\n")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|&~]")
-# A document may take FREE_STEPS steps, and STEPS more per character. A step is a character that the library searches
-# for a closing bracket. A table cell that the library adds counts as _CELL steps. Manuals and lists of links need fewer
+# A document may take FREE_STEPS steps, and STEPS more per character. One step is one character read in the search for a
+# closing bracket. Each table cell that the library adds counts as _CELL steps. Manuals and lists of links need fewer
 # than 3 steps per character.
 STEPS, FREE_STEPS, _CELL = 20, 100_000, 30
+# Types of tokens that attributes may follow
 _WITH_ATTRIBUTES = {"link_close", "em_close", "strong_close", "s_close", "code_inline", "image"}
 _STEPS_LEFT = "steps left"  # key in the `env` that markdown-it passes to every rule
 _BLOCK_START = re.compile(r"(?:#{1,6}|[-+]|\d+[.)])(?=\s|\Z)|(?:[-=]+)\Z|>")
@@ -66,14 +67,14 @@ def parse(text: str, protection: Protection | None = None) -> Parts:
     starts = [0, *(match.end() for match in _NEW_LINE.finditer(body)), len(body)]
     for token in _parser().parse(body, env):
         if token.type == "html_block" and token.map:
-            first, last = (min(starts[line], len(body)) for line in token.map)
-            parts += [body[end:first], *html.parse(body[first:last], protection)]
-            end = last
+            start, stop = (min(starts[line], len(body)) for line in token.map)
+            parts += [body[end:start], *html.parse(body[start:stop], protection)]
+            end = stop
         elif token.type == "inline" and token.map:
             source, offsets = _find_block(token, body, lines, starts, end)
-            inner = _BlockReader(source, offsets, body, env, protection).parts() if source else []
-            if any(isinstance(part, MarkedSegment) for part in inner):
-                parts += [body[end : offsets[0]], *inner]
+            inside = _BlockReader(source, offsets, body, env, protection).parts() if source else []
+            if any(isinstance(part, MarkedSegment) for part in inside):
+                parts += [body[end : offsets[0]], *inside]
                 end = offsets[-1]
             elif offsets:
                 parts.append(body[end : offsets[-1]])
@@ -86,7 +87,7 @@ def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     markdown_rules.add_rules(parser)
     for name, rule in _RULES.items():
-        parser.inline.ruler.at(name, functools.partial(_recording, rule))
+        parser.inline.ruler.at(name, functools.partial(_apply_rule, rule))
     parser.inline.ruler2.disable("fragments_join")
     parser.core.ruler.disable("inline")  # _BlockReader parses the inline syntax
     parser.helpers = SimpleNamespace(**vars(helpers) | {"parseLinkLabel": _label_end})  # type: ignore[assignment]
@@ -94,62 +95,64 @@ def _parser() -> MarkdownIt:
     return parser
 
 
-def _count(env: MutableMapping[str, Any], steps: int) -> None:
+def _spend_steps(env: MutableMapping[str, Any], steps: int) -> None:
+    """Subtract steps from those that the document may still take. Raise DataError if there are too few."""
     env[_STEPS_LEFT] -= steps
     if env[_STEPS_LEFT] < 0:
-        problem = "this Markdown has too many unclosed brackets or table rows with too few cells"
+        problem = "this Markdown takes too long to read: it has too many brackets, or table rows with too few cells"
         raise DataError(f"{problem}. Split it into smaller files")
 
 
 def _label_end(state: StateInline, start: int, disableNested: bool = False) -> int:
     """Return the end of the link text that begins at `start`, or -1. Count the steps of the search."""
     end = helpers.parseLinkLabel(state, start, disableNested)
-    _count(state.env, (state.posMax if end < 0 else end) - start)
+    _spend_steps(state.env, (state.posMax if end < 0 else end) - start)
     return end
 
 
 def _table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
+    """Apply the library's rule for tables. Spend steps for the cells that it adds."""
     count = len(state.tokens)
     found = rules_block.table(state, start, end, silent)
     if found and not silent:
         cells = sum(token.type == "inline" for token in state.tokens[count:])
         source = state.src[state.bMarks[start] : state.eMarks[state.line - 1]]
-        _count(state.env, _CELL * max(cells - source.count("|") - source.count("\n") - 1, 0))
+        _spend_steps(state.env, _CELL * max(cells - source.count("|") - source.count("\n") - 1, 0))
     return found
 
 
-def _recording(rule: Rule, state: StateInline, silent: bool) -> bool:
-    """Apply a rule, and record the span of each new token in its `meta`.
+def _apply_rule(rule: Rule, state: StateInline, silent: bool) -> bool:
+    """Apply a rule of the library, and record the span of each new token in its `meta`.
 
-    For an image, `meta["label"]` is the offset where the alternative text ends.
+    For an image, `meta["label end"]` is the offset where the alternative text ends.
     """
     start, count, pending = state.pos, len(state.tokens), bool(state.pending)
-    label = 0
-    has_bracket = state.src.startswith(("[", "!["), state.pos)  # without a bracket, there is no label
+    label_end = 0  # the end of a link text or alternative text
+    has_bracket = state.src.startswith(("[", "!["), state.pos)  # without a bracket, there is no such text
     if has_bracket and not silent and rule in (rules_inline.link, rules_inline.image):
-        no_links_inside = rule is rules_inline.link  # the text of an image may contain links
-        label = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), no_links_inside)
+        no_links_inside = rule is rules_inline.link  # the alternative text of an image may contain links
+        label_end = state.md.helpers.parseLinkLabel(state, state.src.find("[", start), no_links_inside)
     if not rule(state, silent):
         return False
     offset = start
     for number, token in enumerate(state.tokens[count:]):
         if "span" in token.meta or (not number and pending and token.type == "text"):
-            continue  # a nested rule has recorded the span, or the token is the text before the match
+            continue  # a nested rule has already recorded the span, or the token is the text before the match
         if rule in (rules_inline.emphasis.tokenize, rules_inline.strikethrough.tokenize):
             token.meta["span"] = offset, offset + len(token.content)
             offset += len(token.content)
         elif token.markup == "autolink" or token.type not in ("text", "link_open", "link_close"):
-            token.meta |= {"span": (start, state.pos), "label": label}
+            token.meta |= {"span": (start, state.pos), "label end": label_end}
         elif token.type != "text":
-            token.meta["span"] = (start, start + 1) if token.type == "link_open" else (label, state.pos)
+            token.meta["span"] = (start, start + 1) if token.type == "link_open" else (label_end, state.pos)
     return True
 
 
 def _find_block(token: Token, body: str, lines: list[str], starts: list[int], after: int) -> tuple[str, list[int]]:
-    """Find the text of a block. Return its source, and the offset of each of its characters in the body.
+    """Find the text of a block. Return its source, and the offset in `body` of each character of this source.
 
     One more offset marks the end of the text. Both results are empty if the text is not found, for example because the
-    library expanded tabs.
+    library expanded tabs. `lines` are the lines of `body`, and `starts` their offsets. The search starts at `after`.
     """
     found, offsets = list[str](), list[int]()
     assert token.map
@@ -168,7 +171,10 @@ def _find_block(token: Token, body: str, lines: list[str], starts: list[int], af
 
 
 class Spelling:
-    """Writes each special character as it first appears in the segment's source. Escapes all others."""
+    """Writes each special character as it first appears in the segment's source.
+
+    Escapes special characters that do not appear in the source.
+    """
 
     def __init__(self) -> None:
         self._seen = dict[str, str]()
@@ -184,13 +190,13 @@ class Spelling:
     def escape(self, text: str) -> str:
         written = _SPECIAL.sub(lambda match: self._seen.get(match[0], f"\\{match[0]}"), text)
         if match := _BLOCK_START.match(text):  # without an escape, the text would begin another kind of block
-            last = match.end() - 1
-            return f"{written[:last]}\\{written[last:]}" if match[0] == written[: last + 1] else written
+            at = match.end() - 1
+            return f"{written[:at]}\\{written[at:]}" if match[0] == written[: at + 1] else written
         return written
 
 
 class _BlockReader:
-    """Reads the text of one block. `_find_block` returns its `source` and `offsets`."""
+    """Reads the text of a block, or the alternative text of an image. For `source` and `offsets`, see `_find_block`."""
 
     def __init__(
         self, source: str, offsets: list[int], body: str, env: dict[str, object], protection: Protection | None
@@ -200,7 +206,7 @@ class _BlockReader:
         self.body = body
         self.env = env
         self.protection = protection
-        self.labels = list[int]()  # where the texts of open links begin
+        self.link_texts = list[int]()  # the offsets where the texts of open links begin
         self._begin()
 
     def _begin(self) -> None:
@@ -217,15 +223,15 @@ class _BlockReader:
         tokens = [token for token in tokens if "span" in token.meta and token.type != "text"]
         end = len(match[0]) if (match := _UNTRANSLATED_START.match(self.source)) else 0
         end_tags = dict[str, list[int]]()  # for each element name, the indices of its end tags in `tokens`
-        last = max(markdown_rules.end_attributes(self.source), end)
+        text_end = max(markdown_rules.end_attributes(self.source), end)
         parts = Parts([self.slice(0, end)])
         for number, token in enumerate(tokens):
             start, stop = token.meta["span"]
-            if token.type == "strong_open":  # the span covers only the inner one of its two characters
+            if token.type == "strong_open":  # the span covers only the inner of the two delimiters
                 start -= 1
             elif token.type == "strong_close":
                 stop += 1
-            if start < end or start >= last:  # the token is part of a copied element, or of the attributes at the end
+            if start < end or start >= text_end:  # part of a copied element, or of the attributes at the end
                 continue
             self._add_text(end, start)
             name = html.opening_name(token.content) if token.type == "html_inline" else ""
@@ -241,11 +247,14 @@ class _BlockReader:
                 self._add(token, start, stop, attributes[0] if attributes else "")
                 stop = attributes.end() if attributes else stop
             end = stop
-        self._add_text(end, last)
-        return [*parts, *self.builder.build(), self.slice(max(end, last), len(self.source))]
+        self._add_text(end, text_end)
+        return [*parts, *self.builder.build(), self.slice(max(end, text_end), len(self.source))]
 
     def _element_end(self, number: int, tokens: list[Token], end_tags: dict[str, list[int]], name: str) -> int:
-        """Return the end of an HTML element if it is copied as a whole, or else the end of its start tag."""
+        """Return the end of an HTML element if the whole element is copied, or else the end of its start tag.
+
+        `number` is the index of the start tag in `tokens`. For `end_tags`, see `parts`.
+        """
         start: int = tokens[number].meta["span"][0]
         stop: int = tokens[number].meta["span"][1]
         copied = name in html.COPIED or html.is_untranslated(tokens[number].content)
@@ -256,9 +265,9 @@ class _BlockReader:
         after = bisect.bisect(end_tags[name], number)
         if after == len(end_tags[name]):
             return stop
-        inner: int = tokens[end_tags[name][after]].meta["span"][0]
+        content_end: int = tokens[end_tags[name][after]].meta["span"][0]
         end: int = tokens[end_tags[name][after]].meta["span"][1]
-        sides = self.source[max(start - 1, 0) : start], self.source[stop:inner], self.source[end : end + 1]
+        sides = self.source[max(start - 1, 0) : start], self.source[stop:content_end], self.source[end : end + 1]
         return end if copied or html.is_note(name, *sides) else stop
 
     def _add_text(self, start: int, stop: int) -> None:
@@ -273,10 +282,10 @@ class _BlockReader:
             self.spelling.note(token.content, source)
             self.builder.add_text(token.content, source)
         elif token.type == "image":
-            label = token.meta["label"]
-            alt_source, alt_offsets = self.source[start + 2 : label], self.offsets[start + 2 : label + 1]
+            alt_end = token.meta["label end"]
+            alt_source, alt_offsets = self.source[start + 2 : alt_end], self.offsets[start + 2 : alt_end + 1]
             alt = _BlockReader(alt_source, alt_offsets, self.body, self.env, self.protection)
-            end = self.slice(label, stop) + attributes
+            end = self.slice(alt_end, stop) + attributes
             self.builder.add_standalone([self.slice(start, start + 2), *alt.parts(), end])
         elif token.type == "html_inline":
             html.add_tags(self.builder, source, self.protection)
@@ -286,11 +295,11 @@ class _BlockReader:
             name, _, side = token.type.partition("_")
             written = source
             if token.type == "link_open":
-                self.labels.append(stop)
+                self.link_texts.append(stop)
             elif token.type == "link_close":
-                label = self.slice(self.labels.pop(), start)
-                if source in ("]", "][]"):  # the link text also names the target, so keep that name untranslated
-                    written = f"][{label}]"
+                link_text = self.slice(self.link_texts.pop(), start)
+                if source in ("]", "][]"):  # the link text is also the name of the target, so keep that name
+                    written = f"][{link_text}]"
             is_link = name == "link"
             self.builder.add_tag(
                 name, [written + attributes], close=side == "close", once=is_link, may_be_empty=is_link

@@ -1,12 +1,12 @@
 """Rules for markdown-it-py that keep the syntax of Markdown dialects out of the translation.
 
 CommonMark does not know this syntax, and would join such lines with the text around them. These rules copy the lines.
-Titles on the lines and text between them are still read as Markdown. The syntax is documented by Pandoc, MyST,
+Titles in these lines, and text between them, are still read as Markdown. The syntax is documented by Pandoc, MyST,
 Docusaurus, VitePress, Python-Markdown with PyMdown, kramdown, Hugo, Liquid and MDX. mdit-py-plugins supports part of
 the syntax, but its rules take quadratic time, because they search the rest of the text at every marker.
 
 The rules here take linear time. A rule that searches for the end of a region stops at a blank line or at the start of
-another region, or it copies the rest of the text.
+another region, or it copies all text up to where the search stopped. So no text is searched many times.
 """
 
 import re
@@ -49,8 +49,8 @@ _INDENTED = [
 ]
 _FOOTNOTE, _DEFINITION = re.compile(r"\[\^[^\]\[\s]++\]:[ \t]*+"), re.compile(r":[ \t]++(?=\S)")
 _ONE_LINE = re.compile(r"\*\[[^\]\[\n]++\]:[ \t]++|\|[ \t]++(?=[^|\n]++\Z)")  # an abbreviation, a verse
-_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # for each marker, the indentation of the blocks after it
-_NO_TITLE = re.compile(r"\A(?:(?=\S*[./])\S++|:++)\Z|=[\"']|:::\Z")  # a path or attributes
+_MARKERS = {_FOOTNOTE: 4, _DEFINITION: 2, _ONE_LINE: 4}  # for each marker, how far its blocks are indented
+_NO_TITLE = re.compile(r"\A(?:(?=\S*[./])\S++|:++)\Z|=[\"']|:::\Z")  # a path or attributes, not a title
 _OPTIONS_END, _BLANK = re.compile(r"\A---(?=[ \t]*\Z)"), re.compile(r"[ \t]*+")
 _MODULE = re.compile(  # imports and exports in MDX
     r"import\b(?:[^'\"\n]*\bfrom)?[ \t]*(?:'[^'\n]*'|\"[^\"\n]*\");?[ \t]*|import[ \t]*\{[^}\n]*"
@@ -109,7 +109,7 @@ def end_attributes(source: str) -> int:
 
 
 def _span(state: StateInline, silent: bool) -> bool:
-    """Match a formula, role, template or footnote reference inside a line, to be copied."""
+    """Match a formula, role, template or footnote reference inside a line, so that it is copied."""
     match = _SPAN.match(state.src, state.pos, state.posMax) if state.src[state.pos] in "$\\{[" else None
     if not match:
         return False
@@ -117,7 +117,7 @@ def _span(state: StateInline, silent: bool) -> bool:
     if (bracketed and not _is_formula(bracketed)) or (match["lines"] and "\n" not in match["lines"]):
         return False
     if not silent:
-        state.push("span", "", 0).meta |= {"span": match.span(), "label": 0}
+        state.push("span", "", 0).meta |= {"span": match.span(), "label end": 0}
     state.pos = match.end()
     return True
 
@@ -197,7 +197,7 @@ def _end_of_paragraph(
     again: re.Pattern[str],
     label: re.Pattern[str],
 ) -> int:
-    """Return the number of the line after the line that ends with `close` and `label`, or 0 without such a line.
+    """Return the number of the line after the line that ends with `close` and `label`, or 0 if there is no such line.
 
     The search stops at the end of the paragraph, or where `again` matches the start of another region. `rest` is the
     text of line `number` after the opening marker.
@@ -212,7 +212,7 @@ def _end_of_paragraph(
 
 
 def _fence(state: StateBlock, start: int, end: int, line: str, silent: bool) -> bool:
-    """Match a fence of a directive that contains text. Only the opening fence has the name of the directive."""
+    """Match an opening or closing fence of a directive with text. Only the opening fence names the directive."""
     match = _FENCE.match(line)
     if not match:
         return False
@@ -243,7 +243,7 @@ def _titled(state: StateBlock, start: int, end: int, line: str, silent: bool) ->
 
 
 def _add_title(state: StateBlock, start: int, begin: int, stop: int) -> None:
-    """Add a part of a line as text. Leave out brackets around the part and attributes after it."""
+    """Add part of a line, the title, as text. Leave out brackets around the title and attributes after it."""
     shift = state.bMarks[start] + state.tShift[start]
     title = state.src[shift + begin : shift + stop].rstrip()
     if title.endswith("}"):
@@ -258,7 +258,7 @@ def _add_title(state: StateBlock, start: int, begin: int, stop: int) -> None:
 
 
 def _after_options(state: StateBlock, start: int, end: int) -> int:
-    """Return the number of the line after the first line of a directive and its options."""
+    """Return the number of the line after a directive's first line and the options that follow it."""
     number = start + 1
     if number < end and _line(state, number, start).rstrip() == "---":
         return _end_of_paragraph(state, number, end, "", _OPTIONS_END, _FENCE, _BLANK) or number
@@ -282,10 +282,10 @@ def _indented(state: StateBlock, start: int, end: int, line: str, silent: bool) 
     if match["title"]:
         _add_title(state, start, *match.span("title"))
     state.push("syntax_open", "", 1)
-    last, state.lineMax, state.blkIndent = state.lineMax, after, indent
+    line_max, state.lineMax, state.blkIndent = state.lineMax, after, indent
     state.line = start + 1
     state.md.block.tokenize(state, start + 1, after)
-    state.line, state.lineMax, state.blkIndent = after, last, indent - 4
+    state.line, state.lineMax, state.blkIndent = after, line_max, indent - 4
     state.push("syntax_close", "", -1)
     return True
 
@@ -295,7 +295,7 @@ def _continued(state: StateBlock, start: int, end: int, line: str, silent: bool)
     match = next(filter(None, (pattern.match(line) for pattern in _MARKERS)), None)
     if not match or silent:
         return match is not None
-    kept = state.bMarks[start], state.tShift[start], state.sCount[start], state.blkIndent, state.lineMax
+    saved = state.bMarks[start], state.tShift[start], state.sCount[start], state.blkIndent, state.lineMax
     offset = state.bMarks[start] + state.tShift[start] + match.end()
     indent = state.sCount[start] + _MARKERS[match.re]
     state.push("syntax_open", "", 1)
@@ -305,13 +305,13 @@ def _continued(state: StateBlock, start: int, end: int, line: str, silent: bool)
         end = state.lineMax = start + 1
     state.line = start + 1
     state.md.block.tokenize(state, start, end)
-    state.bMarks[start], state.tShift[start], state.sCount[start], state.blkIndent, state.lineMax = kept
+    state.bMarks[start], state.tShift[start], state.sCount[start], state.blkIndent, state.lineMax = saved
     state.push("syntax_close", "", -1)
     return True
 
 
 def _module(state: StateBlock, start: int, end: int, silent: bool) -> bool:
-    """Match imports and exports of MDX, up to a blank line."""
+    """Match imports and exports of MDX. They extend to the next blank line."""
     if state.level or silent or not state.src.startswith(("import", "export"), state.bMarks[start]):
         return False
     if not _MODULE.fullmatch(state.src, state.bMarks[start], state.eMarks[start]):

@@ -21,48 +21,55 @@ _SPACES = re.compile(r"(?:\s|&nbsp;|&#160;|&#xA0;|<text:s\b[^<>]*/>)+", re.IGNOR
 
 
 def xml_text(data: bytes, name: str) -> tuple[str, str]:
-    """Return the text and the encoding of an XML file. Raise DataError if it is not text, or declares entities."""
+    """Return the text and the encoding of an XML file.
+
+    Raise DataError, with `name`, if the file is not valid text, declares entities, or has too many tags.
+    """
     encoding = _BOMS.get(data[:2], "utf-8")
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         raise DataError(f"{name[:60]} is not {encoding.upper()}: byte {error.start:,} is invalid") from None
     if "<!ENTITY" in text:
-        raise DataError(f"{name[:60]} declares entities, which nmt does not read")
+        raise DataError(f"{name[:60]} declares entities, which nmt does not support")
     if text.count("<") > _MOST_TAGS:
-        raise DataError(f"{name[:60]} has more than {_MOST_TAGS:,} tags. Divide the file")
+        raise DataError(f"{name[:60]} has more than {_MOST_TAGS:,} tags. Split the file")
     if INVALID.search(text):
         raise DataError(f"{name[:60]} has characters that XML does not allow")
     return text, encoding
 
 
 class Markup:
-    """The tokens of an XML file. `names` lists their names, with the prefixes of `namespaces`, not of the file."""
+    """The tokens of an XML file.
 
-    def __init__(self, data: bytes, name: str, namespaces: Mapping[str, str]) -> None:
-        """`namespaces` maps URIs to prefixes. Raise DataError, with `name`, if the file is not valid."""
-        self.text, self.encoding = xml_text(data, name)
+    `names` lists the tag name of each token, or "" if the token is not a tag. The namespace prefixes of the file are
+    replaced by those in `namespaces`. `ends` maps the index of each start tag to the index of its end tag.
+    """
+
+    def __init__(self, data: bytes, file_name: str, namespaces: Mapping[str, str]) -> None:
+        """`namespaces` maps URIs to prefixes. Raise DataError, with `file_name`, if the file is not well-formed."""
+        self.text, self.encoding = xml_text(data, file_name)
         self.tokens = tokens_of(self.text)
         self.sources = [token.source for token in self.tokens]
         used = {match["prefix"] or "": match["uri"] for match in _NAMESPACE.finditer(self.text)}
         self._prefixes = {prefix: namespaces[uri] for prefix, uri in used.items() if uri in namespaces}
-        self._own = {usual: f"{prefix}:" if prefix else "" for prefix, usual in self._prefixes.items()}
-        self.names = list(map(self._usual, self.tokens))
-        self.ends = self._tree(name)
+        self._prefixes_in_file = {usual: f"{prefix}:" if prefix else "" for prefix, usual in self._prefixes.items()}
+        self.names = list(map(self._usual_name, self.tokens))
+        self.ends = self._end_tags(file_name)
 
     def own(self, name: str) -> str:
-        """Convert the name of an element from the usual prefix to the prefix that the file uses."""
+        """Convert an element's name from the prefix in `namespaces` to the prefix that the file uses."""
         prefix, _, local = name.partition(":")
-        return self._own.get(prefix, f"{prefix}:") + local
+        return self._prefixes_in_file.get(prefix, f"{prefix}:") + local
 
     def source(self, begin: int, end: int) -> str:
         return "".join(self.sources[begin:end])
 
     def end(self, index: int) -> int:
-        """Return the index after the element that begins with this token. For other tokens, return the next index."""
+        """If the token at `index` is a start tag, return the index after its end tag. Otherwise return `index + 1`."""
         return self.ends.get(index, index) + 1
 
-    def _usual(self, token: Token) -> str:
+    def _usual_name(self, token: Token) -> str:
         if not token.name:
             return ""
         prefix, colon, local = token.name.partition(":")
@@ -71,32 +78,32 @@ class Markup:
         usual = self._prefixes.get(prefix, prefix)
         return f"{usual}:{local}" if usual else local
 
-    def _tree(self, name: str) -> dict[int, int]:
+    def _end_tags(self, file_name: str) -> dict[int, int]:
         """Map the index of each start tag to the index of its end tag. Raise DataError if tags do not match."""
         ends, opened = dict[int, int](), list[int]()
         for index, token in enumerate(self.tokens):
             if token.kind == "start":
                 opened.append(index)
                 if len(opened) > _DEEPEST:
-                    raise DataError(f"{name[:60]} nests elements more than {_DEEPEST} levels deep")
+                    raise DataError(f"{file_name[:60]} nests elements more than {_DEEPEST} levels deep")
             elif token.kind == "end":
                 if not opened or self.tokens[opened[-1]].name != token.name:
-                    raise DataError(f"{name[:60]} is damaged: </{token.name[:40]}> has no start tag")
+                    raise DataError(f"{file_name[:60]} is damaged: </{token.name[:40]}> is out of place")
                 ends[opened.pop()] = index
             elif token.kind == "text" and "<" in token.source:
-                raise DataError(f"{name[:60]} is damaged: it is not well-formed XML")
+                raise DataError(f"{file_name[:60]} is damaged: it is not well-formed XML")
         if opened:
-            raise DataError(f"{name[:60]} is damaged: <{self.tokens[opened[-1]].name[:40]}> has no end tag")
+            raise DataError(f"{file_name[:60]} is damaged: <{self.tokens[opened[-1]].name[:40]}> has no end tag")
         return ends
 
 
 class Reader:
-    """Finds the text of one kind of XML file. Derived classes name the elements and read the paragraphs."""
+    """Finds the text of one kind of XML file. Derived classes define the elements and read the paragraphs."""
 
     namespaces: Mapping[str, str] = {}
-    paragraphs: frozenset[str] = frozenset()  # elements
-    texts: frozenset[str] = frozenset()  # elements with nothing but text
-    copied: frozenset[str] = frozenset()  # elements without text to translate
+    paragraphs: frozenset[str] = frozenset()  # names of the elements that are paragraphs
+    texts: frozenset[str] = frozenset()  # names of elements that contain nothing but text
+    copied: frozenset[str] = frozenset()  # names of elements without text to translate
     attributes: Mapping[str, tuple[str, ...]] = {}  # for each element, the attributes with text
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
@@ -121,7 +128,7 @@ class Reader:
 
     def walk(self, begin: int, end: int) -> Parts:
         """Return the parts of the tokens from `begin` to `end`."""
-        markup, parts, index, since = self.markup, Parts(), begin, begin
+        markup, parts, index, copied_from = self.markup, Parts(), begin, begin
         while index < end:
             name, is_start = markup.names[index], index in markup.ends
             stop = index + 1
@@ -140,12 +147,12 @@ class Reader:
             else:
                 index += 1
                 continue
-            parts += [markup.source(since, index), *found]
-            index = since = stop
-        return [*parts, markup.source(since, end)]
+            parts += [markup.source(copied_from, index), *found]
+            index = copied_from = stop
+        return [*parts, markup.source(copied_from, end)]
 
     def plain(self, source: str, quote: str = "") -> Parts:
-        """Return the parts of a text without markup, line by line. `quote` is the quote around an attribute's value."""
+        """Return the parts of a text without markup, line by line. `quote` is the quote around it in an attribute."""
         parts = Parts()
         for line in _LINE_END.split(source):
             spelling = Spelling(quote)
@@ -164,11 +171,12 @@ class Reader:
         return [*parts, source[end:]]
 
     def segments(
-        self, items: list[Item], add_text: Callable[[SegmentBuilder, Item, Spelling], None], mark: str = "{}"
+        self, items: list[Item], add_text: Callable[[SegmentBuilder, Item, Spelling], None], template: str = "{}"
     ) -> Parts:
         """Return the parts of a paragraph's items.
 
-        `add_text` adds an item of text to a builder. `mark` is a template for marks and tags.
+        `add_text` adds an item of text to a builder. The source of each mark and tag replaces "{}" in `template`, so
+        that the caller can delimit it.
         """
         parts, begin = Parts(), 0
         for stop in [*(index for index, item in enumerate(items) if item.kind == "break"), len(items)]:
@@ -176,35 +184,38 @@ class Reader:
             first, last = inner(stretch)
             spelling = Spelling()
             builder = SegmentBuilder(spelling.escape, self.protection)
-            parts += _marks(stretch[:first], mark)
+            parts += _marks(stretch[:first], template)
             for item in stretch[first:last]:
                 if item.kind == "text":
                     add_text(builder, item, spelling)
                 elif item.kind == "mark":
-                    builder.add_standalone(_marks([item], mark), ordered=True, joins=item.joins)
+                    builder.add_standalone(_marks([item], template), ordered=True, joins=item.joins)
                 else:
-                    builder.add_tag(item.name, _marks([item], mark), close=item.kind == "close", once=True)
-            parts += [*builder.build(), *_marks([*stretch[last:], *items[stop : stop + 1]], mark)]
+                    builder.add_tag(item.name, _marks([item], template), close=item.kind == "close", once=True)
+            parts += [*builder.build(), *_marks([*stretch[last:], *items[stop : stop + 1]], template)]
             begin = stop + 1
         return parts
 
 
 def rewritten(inside: Parts, source: str, write: Callable[[str], str]) -> Rewritten:
-    """Return parts that `write` turns into markup. If the translation equals the text, `source` is kept."""
-    return Rewritten(inside, partial(_rewritten, _flat(render(inside)), source, write))
+    """Wrap `inside` so that `write` converts its translation to markup.
+
+    If the translation differs from the original only in white space, `source` is written unchanged.
+    """
+    return Rewritten(inside, partial(_source_or_markup, _without_spaces(render(inside)), source, write))
 
 
-def _rewritten(before: str, source: str, write: Callable[[str], str], translated: str) -> str:
-    return source if _flat(translated) == before else write(translated)
+def _source_or_markup(before: str, source: str, write: Callable[[str], str], translated: str) -> str:
+    return source if _without_spaces(translated) == before else write(translated)
 
 
-def _flat(text: str) -> str:
-    """Remove spaces, because a translation may move a space to the other side of a tag."""
+def _without_spaces(text: str) -> str:
+    """Remove white space, because a translation may move a space to the other side of a tag."""
     return _SPACES.sub("", text)
 
 
-def _marks(items: list[Item], mark: str) -> Parts:
-    parts, (before, after) = Parts(), mark.split("{}")
+def _marks(items: list[Item], template: str) -> Parts:
+    parts, (before, after) = Parts(), template.split("{}")
     for item in items:
         parts += [before, *(item.parts or [item.source]), after]
     return parts

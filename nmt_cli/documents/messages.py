@@ -1,8 +1,8 @@
-"""Translate files of messages. A message is a string with a key that a program loads.
+"""Translate files of messages. A message is a string that a program loads by a key.
 
 The module for each format finds the messages and their offsets, and unescapes and escapes strings. Messages are
-translated one by one. The rest of the file, and messages that the translation does not change, stay the same byte for
-byte.
+translated one by one. Messages that the translation does not change, and everything around the messages, stay the same
+byte for byte.
 """
 
 import re
@@ -24,7 +24,7 @@ from nmt_cli.system.errors import DataError
 MOST_LEVELS = 100  # maximum depth of nested elements, objects and lists
 _MODIFIER = "(?:Raw)?(?:Ctrl|Control|Alt|Shift|Cmd|Command|Meta|Option|Super|Win)[+-]"
 _SHORTCUT = rf"(?:{_MODIFIER})++(?:\w++|\S)|F\d{{1,2}}|Del|Esc|Ins|PgDn|PgUp"
-# Line ends and tabs divide a message. Programs read a key after a tab as the shortcut of the menu item: Open\tCtrl+O
+# Line ends and tabs divide a message. In a menu item, a key after a tab is the shortcut of the item: Open\tCtrl+O
 LINES = re.compile(rf"(\r\n?|\n|\t(?:(?:{_SHORTCUT})(?![^\r\n\t]))?)")
 # Values that are not text: keys and file names, such as "menu.file_open", colors, paths and date patterns.
 _IDENTIFIER = re.compile(
@@ -35,7 +35,7 @@ _DATE = re.compile(r"%[-_^]?+[A-Za-z]|[^\w%]")
 
 
 def text_parts(text: str, protection: Protection | None) -> Parts:
-    """Cut the text of a message into parts. Keep line ends and tabs."""
+    """Cut the text of a message into parts. Line ends, tabs and shortcuts are copied."""
     parse = html.parse if html.is_html(text, protection) else plain_parts
     lines = enumerate(LINES.split(text))
     return [part for number, line in lines for part in ([line] if number % 2 else parse(line, protection))]
@@ -47,7 +47,7 @@ def is_code(text: str) -> bool:
 
 
 class MessageText:
-    """The text of a message, in parts. An ICU message becomes several sentences. Accelerator marks are removed."""
+    """The text of a message, in parts. An ICU message becomes several sentences. The accelerator mark is removed."""
 
     def __init__(self, source: str, cut: Cut, protection: Protection | None, language: str) -> None:
         self._source = source
@@ -58,7 +58,7 @@ class MessageText:
         self._before = render(self.parts)
 
     def write(self, used: Counter[str]) -> str:
-        """Return the translation. `used` counts the letters of all accelerators in the file."""
+        """Return the translation. Count the letter of its accelerator, if any, in `used`."""
         if self._icu:
             return self._icu.write()
         written = render(self.parts)
@@ -85,10 +85,10 @@ class Message:
 
 @dataclass
 class Plural:
-    """A message for one plural category: a key with the name of the category, and the message as its value."""
+    """A message for one plural category, from offset `start` to `end`. Its key contains the name of the category."""
 
     category: str
-    name: tuple[int, int]  # the start and end of the name of the category in the file
+    name: tuple[int, int]  # the offsets of the category's name in the file
     start: int
     end: int
     message: Message
@@ -164,8 +164,8 @@ class MessageFile(Document):
     def _additions(self, group: PluralGroup, written: dict[int, str]) -> list[Edit]:
         """Return edits that add missing plural categories of the target language, with the text of "other".
 
-        Some target languages use the category "one" for more numbers than 1. If "one" contains no placeholder there, as
-        in "one file", replace its text in `written` with the text of "other".
+        Some target languages also use the category "one" for numbers other than 1. In such a language, if "one" lacks a
+        placeholder of "other", as in "one file", replace its text in `written` with the text of "other".
         """
         by_name = {item.category: item for item in group.items}
         other = by_name["other"]
@@ -193,5 +193,5 @@ def placeholders(text: str, protection: Protection | None) -> Counter[str]:
 
 
 def wrong(source: str, offset: int, kind: str, what: str) -> DataError:
-    """Return the error for a file that is not valid at `offset`. `what` describes the problem on this line."""
+    """Return the error for a file that is not valid at `offset`. `what` completes "line N has ..."."""
     return DataError(f"this is not a valid {kind}: line {source.count(chr(10), 0, offset) + 1:,} has {what}")

@@ -15,7 +15,7 @@ from nmt_cli.documents.segment import Parts, SegmentBuilder
 from nmt_cli.documents.xml import Spelling
 from nmt_cli.system.errors import DataError
 
-_MEMBER = re.compile(r"(?:[^/]+/)?(?:content|styles|meta)\.xml")  # of the document, or of a chart in it
+_MEMBER = re.compile(r"(?:[^/]+/)?(?:content|styles|meta)\.xml")  # members of the document, or of a chart in it
 _ODF = "urn:oasis:names:tc:opendocument:xmlns:"
 _NAMES = "text office table draw presentation style meta svg-compatible"
 _BREAKS = {"text:tab", "text:line-break"}
@@ -61,7 +61,7 @@ class _TextReader(Reader):
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
         super().__init__(data, name, options)
-        self._invisible = set[str]()  # names of styles
+        self._invisible = set[str]()  # names of styles that do not change how text looks
         for style in _STYLE.finditer(self.markup.text):
             attributes, match = style["attributes"], _STYLE_NAME.search(style["attributes"])
             derived = "style:parent-style-name" in attributes or not _TEXT_STYLE.search(attributes)
@@ -75,7 +75,7 @@ class _TextReader(Reader):
         return [self._in_language(part) if isinstance(part, str) else part for part in parts]
 
     def _in_language(self, source: str) -> str:
-        """Set the language of the document and of its default styles to the target language."""
+        """Set the language in the metadata and in the default styles to the target language."""
         language, _, region = with_region(self.language).partition("-")
 
         def changed(match: re.Match[str]) -> str:
@@ -94,7 +94,7 @@ class _TextReader(Reader):
 
     def paragraph(self, begin: int, end: int) -> Parts:
         markup, items, index = self.markup, list[Item](), begin + 1
-        hidden = set[int]()  # the end tags of spans whose style is invisible
+        hidden = set[int]()  # the indices of the end tags of spans whose style is invisible
         while index < end - 1:
             kind, name, stop = markup.tokens[index].kind, markup.names[index], index + 1
             if kind == "text":

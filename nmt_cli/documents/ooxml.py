@@ -61,7 +61,7 @@ class _TextReader(RunReader):
 
 
 class _MasterReader(_TextReader):
-    """Reads the layouts of slides. The prompts in their placeholders are copied."""
+    """Reads slide layouts and slide masters. The prompts in their placeholders are copied."""
 
     def is_copied(self, index: int) -> bool:
         markup = self.markup
@@ -72,7 +72,7 @@ class _MasterReader(_TextReader):
 
 
 class _StringReader(_TextReader):
-    """Reads the shared strings of a workbook. `kept` contains the indices of the strings to copy."""
+    """Reads the shared strings of a workbook. `kept` contains the indices, among all strings, of those to copy."""
 
     def __init__(self, data: bytes, name: str, options: ReadOptions, kept: Collection[int]) -> None:
         super().__init__(data, name, options)
@@ -84,7 +84,7 @@ class _StringReader(_TextReader):
 
 
 class _SheetReader(_TextReader):
-    """Reads the strings inside a worksheet. `rows` contains the cells to copy."""
+    """Reads the strings inside a worksheet. `rows` contains the header cells, which are copied."""
 
     def __init__(self, data: bytes, name: str, options: ReadOptions, rows: Rows | None) -> None:
         super().__init__(data, name, options)
@@ -115,7 +115,7 @@ class _PropertyReader(_TextReader):
 
 
 _SHEET, _STRINGS = "spreadsheetml.worksheet", "spreadsheetml.sharedStrings"
-# The readers of all other members, by the last two words of the content type.
+# The readers of the other members with text or a language, by the last two words of the content type.
 _READERS: dict[str, type[_TextReader]] = {
     "document.main": _TextReader,
     "template.main": _TextReader,
@@ -165,7 +165,7 @@ def read(data: bytes, options: ReadOptions) -> Package:
 
 
 def _content_types(text: str) -> dict[str, str]:
-    """Return the last two words of the content type of each member: wordprocessingml.header, document.main."""
+    """Map each member to the last two words of its content type, such as wordprocessingml.header or document.main."""
     found = dict[str, str]()
     for match in _OVERRIDE.finditer(text):
         part, kind = _PART.search(match["attributes"]), _TYPE.search(match["attributes"])

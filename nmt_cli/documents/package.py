@@ -1,4 +1,4 @@
-"""Documents in a zip file: Office Open XML, OpenDocument and EPUB."""
+"""Documents that are zip files: Office Open XML, OpenDocument and EPUB."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -7,21 +7,21 @@ from nmt_cli.documents.archive import Archive
 from nmt_cli.documents.document import Document, declaring_utf8
 from nmt_cli.documents.segment import Parts, render
 
-_REGIONS = """
+_CODES = """
 af-ZA ar-SA bg-BG bn-BD bs-BA ca-ES cs-CZ cy-GB da-DK de-DE el-GR en-US es-ES et-EE eu-ES fa-IR fi-FI fr-FR ga-IE gl-ES
 he-IL hi-IN hr-HR hu-HU hy-AM id-ID is-IS it-IT ja-JP ka-GE kk-KZ ko-KR lt-LT lv-LV mk-MK ms-MY nb-NO nl-NL nn-NO no-NO
 pl-PL pt-PT ro-RO ru-RU sk-SK sl-SI sq-AL sr-RS sv-SE sw-KE ta-IN te-IN th-TH tr-TR uk-UA ur-PK vi-VN zh-CN
 """
-_REGION_OF = {code.split("-")[0]: code for code in _REGIONS.split()}
+_CODE_WITH_REGION = {code.split("-")[0]: code for code in _CODES.split()}
 
 
 def with_region(language: str) -> str:
-    """Return a language code with a region, as office programs expect it: de-DE for de."""
-    return _REGION_OF.get(language, language.replace("_", "-"))
+    """Return the code that office programs expect, such as de-DE for de. In other codes, "_" becomes a hyphen."""
+    return _CODE_WITH_REGION.get(language, language.replace("_", "-"))
 
 
 class Member(NamedTuple):
-    """A file with text inside the zip file."""
+    """A member of the zip file that contains text to translate."""
 
     source: str
     parts: Parts
@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
 
 class Package(Document):
-    """A zip file. Members without text are copied as they are."""
+    """A zip file. `members` maps names to the members with text. All other members are copied unchanged."""
 
     def __init__(self, archive: Archive, members: Mapping[str, Member]) -> None:
         self._archive = archive
@@ -40,6 +40,6 @@ class Package(Document):
         contents = dict[str, bytes]()
         for name, member in self._members.items():
             if (written := render(member.parts)) != member.source:
-                declared = declaring_utf8(written) if member.encoding == "utf-8" else written
-                contents[name] = declared.encode(member.encoding)
+                text = declaring_utf8(written) if member.encoding == "utf-8" else written
+                contents[name] = text.encode(member.encoding)
         return self._archive.replaced(contents)

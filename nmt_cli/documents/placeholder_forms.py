@@ -1,9 +1,9 @@
-"""The forms of placeholders, each with the documentation that defines it.
+"""The forms of placeholders, with links to the documentation that defines them.
 
-Forms in DELIMITED are recognized in every text, and forms in PLAIN in text without format flags. Forms in FLAGGED
-resemble prose, so they are recognized only if the message has a flag for them, as gettext messages may. Forms are
-listed in order of precedence. The time to match a pattern is linear in the length of the text: every pattern is
-possessive, bounded, or stops at the character that begins it.
+Forms in DELIMITED are recognized in all text, and forms in PLAIN in text without format flags. Forms in FLAGGED
+resemble prose, so they are recognized only if the message has a flag for them, as gettext messages may. A flag such as
+no-c-format denies forms. Forms are listed in order of precedence. Matching takes time linear in the length of the text,
+because every pattern is possessive, bounded, or cannot extend past the next occurrence of its first character.
 """
 
 from typing import NamedTuple
@@ -12,9 +12,9 @@ GETTEXT = "https://www.gnu.org/software/gettext/manual/html_node/"  # chapter 15
 
 
 class Form(NamedTuple):
-    pattern: str  # without capturing groups, except for one with a backreference
-    source: str
-    ordered: bool = False  # whether such placeholders must keep their order, as each takes the next argument
+    pattern: str  # without capturing groups, except a group that a backreference needs
+    source: str  # the addresses of the documentation
+    ordered: bool = False  # whether these placeholders must keep their order, as when each takes the next argument
 
 
 _FORMAT_STRINGS = "https://docs.python.org/3/library/string.html#formatstrings"
@@ -24,12 +24,12 @@ _SIZE = r"(?:hh?+|ll?+|[Lqjzt]|I32|I64|wf?+\d++)?+"
 
 
 def _directive(conversions: str, flags: str = "-+#0", size: str = "") -> str:
-    """Return the pattern of a printf directive for the next argument."""
+    """Return the pattern of a printf directive that takes the next argument."""
     return rf"%[{flags}]*+{_WIDTH}{size}(?:{conversions})"
 
 
 def _braces(depth: int) -> str:
-    """Return the pattern of text with balanced braces, nested at most `depth` deep."""
+    """Return a pattern for text whose braces are balanced and nested at most `depth` levels deep."""
     return rf"(?:[^{{}}]++|\{{{_braces(depth - 1)}\}})*+" if depth else "[^{}]*+"
 
 
@@ -140,12 +140,12 @@ PLAIN = {
         r"%(?<!\d%)\d++%|%\|[^|\s]{1,20}+\|",
         "https://www.boost.org/doc/libs/release/libs/format/doc/format.html#syntax",
     ),
-    "percent_word": Form(  # of four letters or more; ordered, because "%dpage" may be a directive
+    "percent_word": Form(  # at least four characters; ordered, because "%dpage" may be the directive %d and text
         r"%(?<![\w%]%)(?!n[A-Z])[A-Za-z_][A-Za-z0-9_]{3,}+(?:-\w++)*+",
         "https://api.drupal.org/api/drupal/core%21includes%21bootstrap.inc/function/t",
         ordered=True,
     ),
-    "printf": Form(  # after a digit, as in "50%-off", only at the end of a word
+    "printf": Form(  # after a digit, only %d, %s and %@ at the end of a word: "50%-off" contains no directive
         rf"%(?<!\d%)[-+#0']*+{_WIDTH}{_SIZE}(?:[diouxXeEfFgGaAcCrsSp@]|n(?![a-z_])|[bBvqTUjDO](?!\w))|%(?<=\d%)[ds@](?!\w)",
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html; "
         "https://developer.apple.com/library/archive/documentation/Cocoa/Conceptual/Strings/Articles/formatSpecifiers.html",
@@ -181,7 +181,7 @@ PLAIN = {
 
 _SPACED = "spaced"
 FLAGGED = {
-    _SPACED: Form(  # with the space flag, which looks like prose such as "100% fine"
+    _SPACED: Form(  # directives with the space flag, which resemble prose such as "100% fine"
         rf"%(?<![\w%]%) [-+#0]*+\d*+(?:\.\d++)?+{_SIZE}[diouxXeEfFgG](?![^\W\d_])",
         "https://pubs.opengroup.org/onlinepubs/9799919799/functions/printf.html",
         ordered=True,
@@ -289,10 +289,11 @@ FORMS = DELIMITED | PLAIN | FLAGGED  # in order of precedence
 
 _PRINTF = ("percent", "indexed", _SPACED)
 _BRACES = ("auto_brace", "brace")
-# Special forms that general forms cover. A flag that denies a special form also denies the general form.
+# Maps a general form to the special forms that it also matches. A flag that denies one of these special forms, such as
+# no-qt-format, also denies the general form.
 GENERAL = {"printf": {"percent"}, "qt": {"locale_number", "count", "number"}}
 # The forms that each flag of a message enables. gettext documents its flags in the chapter "PO Files" of its manual,
-# and Weblate in https://docs.weblate.org/en/latest/user/checks.html
+# and Weblate documents its flags at https://docs.weblate.org/en/latest/user/checks.html
 FLAGS: dict[str, tuple[str, ...]] = {
     "c-format": ("c", "integer_macro", *_PRINTF),
     "objc-format": ("objc", "strings_dictionary", *_PRINTF),
@@ -304,7 +305,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "java-messageformat": ("icu", "spaced_brace", *_BRACES),
     "auto-java-messageformat": ("icu", "spaced_brace", *_BRACES),
     "icu-message-format": ("icu", "icu_quoted", "spaced_brace", *_BRACES),
-    "icu-plural": ("icu_number",),  # our own flag, for text inside an ICU plural
+    "icu-plural": ("icu_number",),  # a flag of nmt for text inside an ICU plural
     "csharp-format": ("net", *_BRACES),
     "c-sharp-format": ("net", *_BRACES),
     "javascript-format": ("javascript", *_PRINTF),

@@ -12,14 +12,14 @@ from nmt_cli.documents.placeholder_forms import DELIMITED, FLAGS, FORMS, GENERAL
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 _QUOTES = "\"\"''``\u201c\u201d\u201e\u201c\u2018\u2019\u201a\u2018\u00ab\u00bb"
 _PAIRS = {*_BRACKETS.items(), *zip(_QUOTES[::2], _QUOTES[1::2], strict=True)}
-# Brackets inside a word, as in "file(s)", belong to the word. Chinese and Japanese have no spaces, so brackets beside
-# such characters do not count as inside a word.
+# Brackets inside a word, as in "file(s)", belong to the word. Chinese and Japanese have no spaces between words, so
+# their characters do not make brackets part of a word.
 _LETTER, _WITHIN = rf"[^\W{WIDE}]", r"[\w'/-]{0,20}+"
 _BRACKET = re.compile(
     rf"(?<={_LETTER})[(\[{{<]{_WITHIN}[)\]}}>]|[(\[{{<]{_WITHIN}[)\]}}>](?={_LETTER})|(?P<single>[()\[\]{{}}<>])"
 )
-_JOINT = re.compile(r"[^\w\s]*+")  # punctuation between two placeholders that are joined into one
-# Numbered tags of i18next and Lingui, and named tags. Every attribute needs a value.
+_JOINT = re.compile(r"[^\w\s]*+")  # if only this is between two placeholders, they become one
+# The numbered tags of i18next and Lingui. `_TAG` also matches named tags, whose attributes must all have values.
 _NUMBERED = r"</?\d{1,4}\s*+>"
 _VALUE = r"\"[^\"<>]*+\"|'[^'<>]*+'|[^\s\"'<>]++"
 _TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w:.@-]++=(?:{_VALUE}))*+\s*+>")
@@ -27,22 +27,22 @@ _TAG = re.compile(rf"<(?P<end>/?)(?P<name>\d{{1,4}}|[A-Za-z][\w:.-]*+)(?:\s++[\w
 
 class Piece(NamedTuple):
     source: str
-    kind: str = "text"  # or "standalone", "ordered", "open", "close"
-    name: str = ""  # the name of a tag or bracket; both tags or brackets of a pair have the same name
+    kind: str = "text"  # or "standalone", "ordered", "open" or "close"
+    name: str = ""  # the name of a tag or bracket, which both tags or brackets of a pair share
 
 
 class Protection:
-    """Hides placeholders, and tags that have a partner, from the model.
+    """Hides placeholders and tags from the model. A named tag is hidden only if its text also has a partner for it.
 
-    Use `strict` for strings of programs. It also hides brackets and treats a pair of brackets as an element, so that
-    the translation contains as many brackets and tags as the source. The `flags` of a gettext message select the forms
-    of placeholders.
+    Use `strict` for the strings of programs: it also hides brackets, and treats each pair of brackets as an element, so
+    that the translation contains as many brackets and tags as the source. `flags` are the flags of a gettext message.
+    They select the forms of placeholders.
     """
 
     def __init__(
         self, *, strict: bool = False, flags: Collection[str] = (), kept: Kept | None = None, forms: bool = True
     ) -> None:
-        """`kept` contains the user's phrases and pattern. If `forms` is false, hide nothing else."""
+        """`kept` contains the phrases and the pattern to keep. If `forms` is false, nothing else may be hidden."""
         self.once = self.brackets = strict
         self._kept, self._has_forms = kept, forms
         self._pattern = _compiled(_forms(frozenset(flags)), f"(?P<tag>{_TAG.pattern})")
@@ -54,7 +54,7 @@ class Protection:
         return Protection(strict=self.once, flags=flags, kept=self._kept, forms=self._has_forms)
 
     def pieces(self, text: str) -> Iterator[Piece]:
-        """Cut a text into plain text, placeholders, tags and brackets."""
+        """Cut text into plain text, placeholders, tags and, if `strict` was set, brackets."""
         end = 0
         for start, stop, piece in _joined(text, self._found(text)):
             yield from self._between(text[end:start])
@@ -63,13 +63,13 @@ class Protection:
         yield from self._between(text[end:])
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the spans of placeholders."""
+        """Yield the span of each placeholder."""
         for start, stop, piece in self._found(text):
             if piece.kind not in ("open", "close"):
                 yield start, stop
 
     def _found(self, text: str) -> Iterator[tuple[int, int, Piece]]:
-        """Yield placeholders and tags with their spans. A named tag without a partner is text."""
+        """Yield each placeholder, kept phrase and tag with its span. A named tag without a partner counts as text."""
         names: dict[str, set[str]] = {"": set(), "/": set()}
         for tag in _TAG.finditer(text):
             names[tag["end"]].add(tag["name"])
@@ -100,7 +100,7 @@ class Protection:
                 offset = match.start() + 1
 
     def _between(self, text: str) -> Iterator[Piece]:
-        """Yield the pieces of a text without placeholders. If `strict` is true, each bracket is a piece."""
+        """Yield the pieces of text between placeholders. If `brackets` is set, a bracket outside words is a piece."""
         end = 0
         for match in _BRACKET.finditer(text) if self.brackets else ():
             if not match["single"]:
@@ -114,9 +114,9 @@ class Protection:
         yield Piece(text[end:])
 
 
-@functools.lru_cache(maxsize=64)  # bounded, since a file can have any flags
+@functools.lru_cache(maxsize=64)  # bounded, because a file can contain any number of combinations of flags
 def _forms(flags: frozenset[str]) -> tuple[str, ...]:
-    """Return the names of the forms that a message with these flags may have, in order of precedence."""
+    """Return the names of the forms to look for in a message with these flags, in order of precedence."""
     granted = {name for flag in flags for name in FLAGS.get(flag, ())}
     denied = {name for flag in flags for name in FLAGS.get(flag.removeprefix("no-"), ()) if flag.startswith("no-")}
     denied |= {name for name, special in GENERAL.items() if special & denied}
@@ -126,18 +126,18 @@ def _forms(flags: frozenset[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(names: tuple[str, ...], others: str) -> re.Pattern[str]:
-    """Return a pattern with a group for each form, and with the alternatives in `others`.
+    """Return a pattern that matches any of the named forms, each in a group of its name, or the pattern `others`.
 
-    Inside a word, the pattern tries only URLs and forms that begin with punctuation. Trying every form there would take
-    most of the time.
+    Inside a word, a match may begin only at punctuation, at "_", and at the letters h, f and w, with which URLs begin.
+    To try the forms at every letter would take most of the time.
     """
     forms = "|".join([*(f"(?P<{name}>{FORMS[name].pattern})" for name in names), others])
     return re.compile(rf"(?:(?=[^\w\s]|[_hfw])|(?<![\w.+-]))(?:{forms})", re.DOTALL)
 
 
 def _joined(text: str, found: Iterator[tuple[int, int, Piece]]) -> Iterator[tuple[int, int, Piece]]:
-    """Join placeholders that have only punctuation between them. Include quotes and brackets around a placeholder."""
-    start, stop, ordered, least = 0, 0, False, 0  # `least`: the end of the previous piece
+    """Join placeholders with only punctuation, or nothing, between them. Include enclosing quotes and brackets."""
+    start, stop, ordered, least = 0, 0, False, 0  # `least`: the end of the previous piece, where the next may start
 
     def whole() -> tuple[int, int, Piece]:
         return start, stop, Piece(text[start:stop], "ordered" if ordered else "standalone")

@@ -1,8 +1,8 @@
-"""Place the marks of a segment (tags, placeholders and so on) in its translation, with the help of the alignment.
+"""Place the marks of a segment (tags, placeholders and so on) in its translation, guided by the token alignment.
 
-No mark is lost, and each opening tag has its closing tag. A standalone mark appears once. If the words of an element
-are apart in the translation, its tags are repeated ("<b>ruft</b> ihn <b>an</b>"). If the tags must not be repeated, the
-element covers the run of words that fits best.
+No mark is lost, except emphasis in Markdown if no word is left for it. Each opening tag has its closing tag, and each
+standalone mark appears once. If the translated words of an element are not adjacent, its tags are repeated
+("<b>ruft</b> ihn <b>an</b>"). If the tags must not be repeated, the element covers the run of words that fits best.
 """
 
 import bisect
@@ -17,13 +17,13 @@ from nmt_cli.documents.layout import MarkInGap, lay_out
 from nmt_cli.documents.segment import Element, Mark, MarkedSegment, Parts
 
 # `_costs` uses these numbers to place a standalone mark in a gap between words.
-_NEARER = 8  # a word has this many times the weight of the next word in the direction away from the mark
+_NEARER = 8  # a word has this many times the weight of the next word away from the mark
 _FARTHEST = 8  # only this many words on each side of the mark have a weight
-_AFTER = 1.1  # a word after the mark has this many times the weight of a word before the mark
-_PAST = 0.3  # cost of each unit between a word and a mark on the correct side; n units on the wrong side cost sqrt(n)
-_ATTACHED = 20  # if the mark is attached to the word on one side, weights on the other side are divided by this number
+_AFTER = 1.1  # a word after the mark has this many times the weight of a word equally far before the mark
+_PAST = 0.3  # cost of each unit between a word and a mark on its correct side; on its wrong side, n units cost sqrt(n)
+_ATTACHED = 20  # if the mark touches only the word on one side, the weights on the other side are divided by this
 _WORD = re.compile(r"\w+|[^\w\s]")
-# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. In these, each token is a unit.
+# Scripts without spaces between words: Thai, Lao, Burmese, Khmer, Chinese, Japanese. There, each token is a unit.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3001-\u30ff\u31f0-\u9fff\U00020000-\U0003ffff]")
 
 
@@ -41,7 +41,7 @@ class Aligned:
 
 @dataclass(frozen=True)
 class _Unit:
-    """A word or punctuation mark of the translation."""
+    """A word, a part of a word, or punctuation in the translation, from offset `start` to `end`."""
 
     start: int
     end: int
@@ -53,7 +53,7 @@ _Run: TypeAlias = tuple[int, int]  # the index of the first unit, and the index 
 
 
 def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
-    """Return the translation with all marks, escaped as in the document. Return the source for a blank translation."""
+    """Return the translation, escaped for the document, with all marks. If it is blank, return the source instead."""
     if segment.forbidden:
         aligned = replace(aligned, text=_without_forbidden(segment.forbidden, segment.text, aligned.text))
     if not aligned.text.strip():
@@ -79,7 +79,7 @@ def place_marks(segment: MarkedSegment, aligned: Aligned) -> Parts:
 
 
 def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> str:
-    """Replace forbidden strings with spaces, except as many as the source contains. All offsets stay the same."""
+    """Replace matches of `forbidden` with spaces, but keep as many equal ones as the source has. Offsets stay valid."""
     allowed = Counter(match[0] for match in forbidden.finditer(source))
 
     def written(match: re.Match[str]) -> str:
@@ -90,7 +90,7 @@ def _without_forbidden(forbidden: re.Pattern[str], source: str, text: str) -> st
 
 
 def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
-    """Return the words of the translation. The origin of a word is the origin of its first token."""
+    """Return the units of the translation. The origin of a word is the origin of its first token."""
     units: list[_Unit] = []
     start = 0
     edges = {mark.offset for element in segment.elements for mark in (element.open, element.close)}
@@ -100,7 +100,7 @@ def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
         if not token.strip():
             continue
         unit = _Unit(begin, begin + len(token.strip()), origin)
-        # If the translation copies a word that contains a tag, the tag splits the copy, too.
+        # A token begins a unit if it copies source text that follows a tag. So a tag in a word splits the copy, too.
         copied = origin in edges and segment.text.startswith(token.strip(), origin)
         if units and units[-1].end == begin and _continues_word(aligned.text, begin) and not copied:
             units[-1] = replace(units[-1], end=unit.end)
@@ -109,17 +109,17 @@ def _units(segment: MarkedSegment, aligned: Aligned) -> list[_Unit]:
     if not segment.elements and not segment.standalone:
         return units
     units = [_with_own_punctuation(segment.text, aligned.text, unit) for unit in units]
-    cuts = [mark.offset for element in segment.elements for mark in (element.open, element.close)]
-    cuts += [mark.offset for mark in segment.standalone]
-    return [part for unit in units for part in _split(segment.text, aligned.text, unit, cuts)]
+    offsets = [mark.offset for element in segment.elements for mark in (element.open, element.close)]
+    offsets += [mark.offset for mark in segment.standalone]
+    return [part for unit in units for part in _split(segment.text, aligned.text, unit, offsets)]
 
 
 def _with_own_punctuation(source: str, text: str, unit: _Unit) -> _Unit:
-    """Link a punctuation mark to the nearest equal mark in the source, because its alignment is unreliable."""
-    mark = text[unit.start : unit.end]
-    if any(character.isalnum() for character in mark):
+    """If a unit is punctuation, link it to the nearest equal punctuation in the source: its alignment is unreliable."""
+    token = text[unit.start : unit.end]
+    if any(character.isalnum() for character in token):
         return unit
-    around = source.rfind(mark, 0, unit.origin + len(mark)), source.find(mark, unit.origin)
+    around = source.rfind(token, 0, unit.origin + len(token)), source.find(token, unit.origin)
     found = [offset for offset in around if offset >= 0]
     nearest = min(found, key=lambda offset: abs(offset - unit.origin), default=unit.origin)
     return replace(unit, origin=nearest, is_word=False)
@@ -130,14 +130,14 @@ def _continues_word(text: str, offset: int) -> bool:
     return all(side.isalnum() for side in sides) and not UNSPACED.search(sides)
 
 
-def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]:
-    """If a unit copies a source word, split the unit at marks inside the word. `marks` lists the offsets."""
+def _split(source: str, text: str, unit: _Unit, mark_offsets: list[int]) -> list[_Unit]:
+    """If a unit copies a source word, split it at the marks inside the word. Marks are given by source offset."""
     word = text[unit.start : unit.end]
     start = max(unit.origin - len(word) + 1, 0)
     start = source.find(word, start, unit.origin + len(word))
     if start < 0:
         return [unit]
-    cuts = sorted({start, *(offset for offset in marks if start < offset < start + len(word))})
+    cuts = sorted({start, *(offset for offset in mark_offsets if start < offset < start + len(word))})
     ends = [*cuts[1:], start + len(word)]
     shift = unit.start - start
     return [replace(unit, start=a + shift, end=b + shift, origin=a) for a, b in zip(cuts, ends, strict=True)]
@@ -146,11 +146,11 @@ def _split(source: str, text: str, unit: _Unit, marks: list[int]) -> list[_Unit]
 def _runs(segment: MarkedSegment, units: list[_Unit]) -> list[list[_Run]]:
     """Return the runs of units inside each element.
 
-    An element that contains text, but to which no unit is linked, gets the nearest free word. If there is no free word,
-    it gets no run.
+    If an element contains text but no unit is linked to that text, it gets the nearest free word. If there is no free
+    word, it gets no run.
     """
     elements = segment.elements
-    free: dict[int | None, list[bool]] = {None: [True] * len(units)}  # per parent: the units not yet in a child
+    free: dict[int | None, list[bool]] = {None: [True] * len(units)}  # per parent: whether no child has the unit
     runs: list[list[_Run]] = []
 
     def take(number: int) -> None:
@@ -164,7 +164,7 @@ def _runs(segment: MarkedSegment, units: list[_Unit]) -> list[list[_Run]]:
         inside = [start <= unit.origin < end for unit in units]
         text = segment.text[start:end].strip()
         if not element.open.may_be_empty and text[:1].isalnum() and text[-1:].isalnum():
-            # In Markdown, emphasis may have no effect next to punctuation.
+            # Leave out punctuation, because emphasis in Markdown may have no effect next to it.
             inside = [own and unit.is_word for own, unit in zip(inside, units, strict=True)]
         choose = _best_run if element.open.once else _all_runs
         runs.append(choose(inside, free[element.parent], units))
@@ -195,7 +195,7 @@ def _surrounding_words(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[_Run]:
-    """Return runs of the units that are free and `inside`. Punctuation between two such units belongs to the run.
+    """Return the runs of units that are free and `inside`. A run includes free punctuation between two such units.
 
     Runs without a word are left out, unless no run has a word.
     """
@@ -211,9 +211,10 @@ def _all_runs(inside: list[bool], free: list[bool], units: list[_Unit]) -> list[
 
 
 def _best_run(inside: list[bool], free: list[bool], _units: list[_Unit]) -> list[_Run]:
-    """Return the run of free units with the largest surplus of units inside the element over units outside.
+    """Return the run of free units in which units inside the element outnumber the others by the most.
 
-    If several runs are equally good, return the longest. If no run has a surplus, return no run.
+    If several runs are equally good, return the longest. If units inside the element outnumber the others in no run,
+    return an empty list.
     """
     best, run, surplus, start = (0, 0), list[_Run](), 0, 0
     for index, (own, is_free) in enumerate(zip(inside, free, strict=True)):
@@ -242,7 +243,8 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
             if " " in (left.after, right.before):
                 parts.append(" ")
         parts += element.close.parts
-        # In Markdown, emphasis may surround code, but may have no effect between letters.
+        # In Markdown, emphasis may surround code, but may have no effect beside letters. So leave out its tags beside
+        # letters, and if nothing is inside.
         beside_letters = element.open.before.isalnum() or element.close.after.isalnum()
         if not element.open.may_be_empty and (beside_letters or not within):
             parts = parts[len(element.open.parts) : -len(element.close.parts)]
@@ -256,16 +258,16 @@ def _with_empty_elements(segment: MarkedSegment, runs: list[list[_Run]]) -> list
 
 
 def _gaps(segment: MarkedSegment, standalone: list[Mark], runs: list[list[_Run]], units: list[_Unit]) -> list[int]:
-    """Return, for each mark, the number of units before it. A mark stays inside its elements and outside all others."""
+    """Return the number of units before each mark. A mark stays in its elements if it can, and never enters others."""
     gaps, least = list[int](), 0
-    words = [word.start() for word in _WORD.finditer(segment.text)]
+    word_starts = [word.start() for word in _WORD.finditer(segment.text)]
     for mark in standalone:
         around = _around(segment.elements, mark.parent)
         others = [run for number, own in enumerate(runs) if number not in around for run in own]
         closed = {gap for first, last in others for gap in range(first + 1, last)}
         allowed = [gap for gap in range(len(units) + 1) if gap not in closed and not (mark.ordered and gap < least)]
         within = [gap for gap in allowed if all(_touches(runs[number], gap) for number in around)]
-        costs = _costs(words, mark, units)
+        costs = _costs(word_starts, mark, units)
         gaps.append(min(within or allowed, key=costs.__getitem__))
         if mark.ordered:
             least = gaps[-1]
@@ -285,20 +287,21 @@ def _around(elements: list[Element], number: int | None) -> list[int]:
     return chain[::-1]
 
 
-def _costs(words: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
+def _costs(word_starts: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
     """Return the cost of placing a mark in each gap between units.
 
-    The cost is high if the mark would be far from the translations of the words next to it in the source. `words` lists
-    the offsets of the words in the source. Words far from the mark have a small weight. If a word is translated by
-    several units, they share its weight. In a test on generated text, words were removed from the translation and put
-    back. With these weights, 76% of them returned to the right gap. With a cost that only counted words on the wrong
-    side, 68% did.
+    The cost is high if the mark would be far from the translations of the words next to it in the source.
+    `word_starts` lists the offsets of the words in the source. Words far from the mark have a small weight. If several
+    units translate the same word, they share its weight. In a test on generated text, words were removed from the
+    translation and put back. With these weights, 76% of them returned to the right gap. With a cost that counted only
+    the words on the wrong side, 68% did.
     """
-    right = bisect.bisect_left(words, mark.offset)
-    attached = mark.before.isalnum() - mark.after.isalnum()  # 1: to the word before, -1: to the word after
-    by_word: dict[tuple[bool, int], list[int]] = {}  # units, by (is before the mark, number of words between)
+    right = bisect.bisect_left(word_starts, mark.offset)
+    attached = mark.before.isalnum() - mark.after.isalnum()  # 1: only to the word before, -1: only to the word after
+    # Units, by whether their word is before the mark, and by the number of words between the word and the mark.
+    by_word: dict[tuple[bool, int], list[int]] = {}
     for index, unit in enumerate(units):
-        before, number = unit.origin < mark.offset, bisect.bisect(words, unit.origin) - 1
+        before, number = unit.origin < mark.offset, bisect.bisect(word_starts, unit.origin) - 1
         distance = max(right - 1 - number if before else number - right, 0)
         if distance < _FARTHEST:
             by_word.setdefault((before, distance), []).append(index)
@@ -307,14 +310,14 @@ def _costs(words: list[int], mark: Mark, units: list[_Unit]) -> list[float]:
         weight = (1 if before else _AFTER) / _NEARER**distance
         if attached == (-1 if before else 1):
             weight /= _ATTACHED
-        if len(indices) == 1:  # the common case, five times as fast as the general one below
+        if len(indices) == 1:  # the common case, in which this code is five times as fast as the general code below
             [index] = indices
             for gap in range(len(costs)):
                 past_it = gap - index - 1 if before else index - gap
                 costs[gap] += weight * (math.sqrt(-past_it) if past_it < 0 else _PAST * past_it)
             continue
         for gap in range(len(costs)):
-            past = [gap - index - 1 if before else index - gap for index in indices]  # below 0 on the wrong side
+            past = [gap - index - 1 if before else index - gap for index in indices]  # negative on the wrong side
             wrong = sum(math.sqrt(-each) for each in past if each < 0) / len(indices)
             costs[gap] += weight * (wrong + _PAST * min((each for each in past if each >= 0), default=0))
     return costs

@@ -13,7 +13,7 @@ from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, eleme
 _READER = InlineReader(lambda name, tag: ("tag", ""), Escapes(lines=LINES))
 _FLAGS = ("objc-format",)
 _FORMAT = "NSStringLocalizedFormatKey"
-_WIDTH = re.compile(r"\d+")  # the key of a variant for a screen width (NSStringVariableWidthRuleType)
+_WIDTH = re.compile(r"\d+")  # keys of variants for screen widths (NSStringVariableWidthRuleType)
 
 
 def read(text: str, options: ReadOptions) -> Document:

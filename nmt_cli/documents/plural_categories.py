@@ -8,7 +8,7 @@ from nmt_cli.documents import plurals
 from nmt_cli.documents.po_header import locale_of
 
 CATEGORIES = ("zero", "one", "two", "few", "many", "other")
-_CARDINAL = {
+_CARDINAL_LANGUAGES = {
     "other": "id ja km ko lo ms my th to vi wo yo yue zh",
     "one other": (
         "af am az bg bn da de el en eo et eu fa fi fil fy gl gu ha hi hu hy is ka kk kn ku ky lb mk ml mn mr nb ne nl "
@@ -23,7 +23,7 @@ _CARDINAL = {
     "one two few many other": "br ga mt",
     "zero one two few many other": "ar cy",
 }
-_ORDINAL = {  # other known languages have only "other"
+_ORDINAL_LANGUAGES = {  # the other languages above have only "other" for ordinals
     "one other": "fil fr ga hu hy lo ms ne ro sv tl vi",
     "many other": "it kk",
     "few other": "be tk uk",
@@ -40,7 +40,7 @@ def _by_language(table: dict[str, str]) -> dict[str, list[str]]:
     return {language: names.split() for names, languages in table.items() for language in languages.split()}
 
 
-_CARDINALS, _ORDINALS = _by_language(_CARDINAL), _by_language(_ORDINAL)
+_CARDINALS, _ORDINALS = _by_language(_CARDINAL_LANGUAGES), _by_language(_ORDINAL_LANGUAGES)
 
 
 def categories(language: str, *, ordinal: bool = False) -> list[str]:
@@ -52,6 +52,9 @@ def categories(language: str, *, ordinal: bool = False) -> list[str]:
 
 
 def one_is_exact(language: str) -> bool:
-    """Return whether a language uses the category "one" only for 1. Russian, for example, also uses it for 21."""
+    """Return whether, by gettext's rule for a language, the form for 1 is used for no other number.
+
+    Russian, for example, also uses that form for 21. Return False if the language is unknown.
+    """
     rule = plurals.parse(plurals.field_of(locale_of(language)))
     return rule is not None and rule.singular_only

@@ -1,4 +1,4 @@
-"""Gettext's plural forms: the Plural-Forms field of a catalog's header, and the rules of languages.
+"""Gettext's plural forms: read the Plural-Forms field of a catalog's header, and look up the rules of languages.
 
 Sources: the GNU gettext manual, "Additional functions for plural forms", and the plural rules of Unicode CLDR.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nmt_cli.system.errors import DataError, printable
 
-MOST_FORMS = 10  # CLDR has at most six
+MOST_FORMS = 10  # maximum nplurals; no language in CLDR needs more than six
 _NUMBERS = range(1001)  # the numbers that msgfmt tests
 _SLAVIC = "n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<12 || n%100>14) ? 1 : 2"
 # The number of forms, the expression, and the languages with this rule.
@@ -46,17 +46,18 @@ _BY_LANGUAGE = {
 @dataclass(frozen=True)
 class PluralForms:
     count: int
-    singular: int  # the form for n = 1
+    singular: int  # the index of the form for n = 1
     singular_only: bool  # whether no other number takes that form
 
 
-GERMANIC = PluralForms(2, 0, True)  # gettext's rule for a catalog without a header: plural if n != 1
+GERMANIC = PluralForms(2, 0, True)  # gettext's rule for a catalog without a header: the plural if n != 1
 
 
 def parse(field: str) -> PluralForms | None:
-    """Return the forms of a Plural-Forms field, or None if it has no nplurals.
+    """Return the forms that a Plural-Forms field declares, or None if it has no nplurals.
 
-    Raise DataError if nplurals is out of range.
+    If the expression is invalid, `singular` is 0 and `singular_only` is false. Raise DataError if nplurals is out of
+    range.
     """
     number = re.search(r"nplurals\s*=\s*([0-9]+)", field)
     if not number:
@@ -67,7 +68,7 @@ def parse(field: str) -> PluralForms | None:
     count = int(number[1])
     expression = re.search(r"\bplural\s*=([^;]*)", field)
     try:
-        # c2py refuses long and deeply nested expressions.
+        # c2py refuses the long and deeply nested expressions that an untrusted file could contain.
         function = gettext.c2py(expression[1].strip() if expression else "")
         forms = [function(n) for n in _NUMBERS]
     except (ValueError, ArithmeticError, RecursionError, SyntaxError, MemoryError):
@@ -78,5 +79,5 @@ def parse(field: str) -> PluralForms | None:
 
 
 def field_of(language: str) -> str:
-    """Return the Plural-Forms field of a language code such as de, pt_BR or zh_Hans, or "" if unknown."""
+    """Return the Plural-Forms field for a language code such as de, pt_BR or zh_Hans, or "" if it is unknown."""
     return _BY_LANGUAGE.get(language) or _BY_LANGUAGE.get(language.split("_")[0], "")

@@ -1,7 +1,7 @@
 """Gettext catalogs: translate empty and fuzzy messages, and mark them fuzzy so that a person reviews them.
 
-Everything else in the file is copied byte for byte. No library does this. Also, polib treats the text of a catalog as a
-path if a file of that name exists.
+Everything else in the file, except a few fields of the header, is copied byte for byte. No library does this, and the
+library polib would also treat the text of a catalog as a path if such a file exists.
 """
 
 import re
@@ -22,7 +22,7 @@ def read(text: str, options: ReadOptions) -> Document:
 
 @dataclass
 class _OpenMessage:
-    """A message to translate. `singular_fits` tells whether the singular has all placeholders of the plural."""
+    """A message to translate. `singular_fits` tells whether the singular has all the placeholders of the plural."""
 
     message: Message
     singular: MessageText
@@ -31,7 +31,7 @@ class _OpenMessage:
 
 
 class Catalog(Document):
-    """A catalog, with the segments of its untranslated messages. `language` is the target language."""
+    """A catalog with segments for its untranslated and fuzzy messages. `language` is the target language."""
 
     def __init__(self, text: str, protection: Protection | None, language: str = "") -> None:
         self._text = text
@@ -60,7 +60,7 @@ class Catalog(Document):
     def write(self) -> str:
         if not self._open:
             return self._text
-        used = Counter[str]()  # letters of accelerators
+        used = Counter[str]()  # how often each letter is an accelerator
         edits = [edit for each in self._open for edit in self._edits(each, used)]
         if self._header:
             edits += header_edits(self._header, self._language, self._new_line, has_plurals=self._has_plurals)
@@ -75,7 +75,7 @@ class Catalog(Document):
         return [*each.message.flag_edits(self._new_line), (forms[0].start, forms[-1].end, self._new_line.join(lines))]
 
     def _plural_lines(self, each: _OpenMessage, used: Counter[str]) -> list[str]:
-        """Return the msgstr fields of a message with a plural. Fields that a person has filled are kept."""
+        """Return the msgstr fields of a message with a plural. Unless it is fuzzy, keep the fields that have text."""
         rule = self._forms or plurals.GERMANIC
         has_singular = rule.count > 1 and (rule.singular_only or each.singular_fits)
         kept = {} if "fuzzy" in each.message.flags else {i: old for i, old in enumerate(each.message.forms) if old.text}

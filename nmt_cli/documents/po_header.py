@@ -1,4 +1,4 @@
-"""The header of a gettext catalog: fill the fields that a template leaves to the translator."""
+"""The header of a gettext catalog: fill in the fields that a template leaves to the translator."""
 
 import bisect
 import itertools
@@ -9,40 +9,46 @@ from nmt_cli.documents import plurals
 from nmt_cli.documents.po_syntax import Edit, Field, Message, edited
 
 _CODE = re.compile(r"[a-z]{2,3}(?:_[A-Za-z]{2,4})?")
-# Fields that may still have a template's value. In the catalog, a line of the header ends with a backslash and an n.
+# Fields that may still have the placeholder of a template as their value. The patterns match the header with its
+# escapes, so a line ends with a backslash and an n.
 _LINE = r"(?:\A|(?<=\\n)){}:[ \t]*+"
 _CHARSET = re.compile(_LINE.format("Content-Type") + r"[^\\]*?\bcharset=(?P<value>[^\\;\s]*+)", re.IGNORECASE)
 _ENCODING = re.compile(_LINE.format("Content-Transfer-Encoding") + r"(?P<value>ENCODING|)(?=\\n|\s*\Z)")
 _LANGUAGE = re.compile(_LINE.format("Language") + r"(?P<value>LANGUAGE|LL|)[ \t]*(?=\\n|\Z)")
-_NAMED = re.compile(_LINE.format("Language") + r"(?P<value>[A-Za-z]{2,3}(?:[-_@][A-Za-z]++)*+)(?=\\n|\Z)")
+_NAMED_LANGUAGE = re.compile(_LINE.format("Language") + r"(?P<value>[A-Za-z]{2,3}(?:[-_@][A-Za-z]++)*+)(?=\\n|\Z)")
 _PLURALS = re.compile(_LINE.format("Plural-Forms") + r"(?P<value>[^\\]*+)")
 _INITIAL = re.compile("PACKAGE VERSION|YEAR-MO-DA|FULL NAME|LANGUAGE|CHARSET|ENCODING|INTEGER|EXPRESSION")
 
 
 def locale_of(code: str) -> str:
-    """Return a language code in gettext's form, such as pt_BR for pt-BR or de for deu_Latn, or "" if there is none."""
+    """Return a language code in gettext's form, such as pt_BR for pt-BR or de for deu_Latn, or "" if it has none."""
     _, _, rest = code.replace("-", "_").partition("_")
     locale = base_of(code) + (f"_{rest}" if rest and rest != "Latn" else "")
     return locale if _CODE.fullmatch(locale) else ""
 
 
 def language_of(header: Message | None) -> str:
-    """Return the language that a header names, or ""."""
-    match = _NAMED.search(_raw(header.forms[0])) if header else None
+    """Return the language code that a header names, or "" if it names none."""
+    match = _NAMED_LANGUAGE.search(_raw(header.forms[0])) if header else None
     return match["value"] if match and match["value"] != "LL" else ""
 
 
 def plural_field(header: Message | None, language: str) -> str:
-    """Return a header's Plural-Forms. If the template left the field open, return the rule of the target language."""
+    """Return a header's Plural-Forms. Without nplurals, return the rule of the target language, or "" if unknown.
+
+    Raise DataError if nplurals is out of range.
+    """
     match = _PLURALS.search(_raw(header.forms[0])) if header else None
     field = match["value"] if match else ""
     return field if plurals.parse(field) else plurals.field_of(locale_of(language))
 
 
 def header_edits(header: Message, language: str, new_line: str, *, has_plurals: bool) -> list[Edit]:
-    """Return edits that set the charset to UTF-8, and the language and plural forms if the template left them open.
+    """Return edits that set the charset to UTF-8, and fill in other fields that the template left open.
 
-    If no placeholder value of the template remains, the edits also remove the header's fuzzy flag.
+    These fields are the transfer encoding, the language and the plural forms. A missing Plural-Forms field is added if
+    `has_plurals` is true. If the edits leave no placeholder value of the template, they also remove the header's fuzzy
+    flag.
     """
     raw = _raw(header.forms[0])
     charset = _CHARSET.search(raw)
@@ -65,7 +71,7 @@ def header_edits(header: Message, language: str, new_line: str, *, has_plurals: 
 
 
 def _raw(field: Field) -> str:
-    """Return the strings of a field, joined and still escaped."""
+    """Return the strings of a field, joined but not unescaped."""
     return "".join(field.source[start:end] for start, end in field.strings)
 
 
@@ -74,8 +80,8 @@ def _moved(field: Field, edit: Edit) -> Edit:
     begins = list(itertools.accumulate((end - start for start, end in field.strings), initial=0))
 
     def in_file(offset: int) -> int:
-        string = bisect.bisect(begins, offset) - 1
-        return field.strings[string][0] + offset - begins[string]
+        index = bisect.bisect(begins, offset) - 1
+        return field.strings[index][0] + offset - begins[index]
 
     start, end, text = edit
     last = in_file(end - 1) + 1

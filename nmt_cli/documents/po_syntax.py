@@ -20,7 +20,7 @@ _PO_TOKEN = re.compile(
     |(?P<keyword>msgctxt|msgid_plural|msgid|msgstr|domain)(?:\s*\[\s*(?P<index>[0-9]++)\s*\])?""",
     re.ASCII | re.DOTALL | re.VERBOSE,
 )
-_OBSOLETE = re.compile(r'#~\s*(?:msg|")', re.ASCII)  # `#~|` does not match: it begins a previous msgid
+_OBSOLETE = re.compile(r'#~\s*(?:msg|")', re.ASCII)  # not `#~|`, which begins a previous msgid
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9a-fA-F]+)|(.))", re.DOTALL)
 _LETTERS = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
 _ESCAPED = str.maketrans(
@@ -34,7 +34,7 @@ Edit: TypeAlias = tuple[int, int, str]  # start, end, and the text to write betw
 
 @dataclass
 class Field:
-    """A keyword with its strings, or a comment, from offset `start` to `end`."""
+    """A keyword with its strings, or a comment, from offset `start` to `end` in `source`."""
 
     source: str
     name: str  # "msgid", "msgstr", "msgstr[0]" and so on; "#" for a comment
@@ -44,7 +44,7 @@ class Field:
 
     @property
     def text(self) -> str:
-        """The strings, joined and unescaped."""
+        """The strings, joined and unescaped. Raise DataError if their escapes are not UTF-8."""
         raw = [self.source[start:end] for start, end in self.strings]
         if not any("\\" in each for each in raw):
             return "".join(raw)
@@ -80,7 +80,7 @@ class Message:
         return [flag for line in lines if line[1:2] in (",", "=") for flag in _flags(line)]
 
     def flag_edits(self, new_line: str) -> list[Edit]:
-        """Return the edits that mark the message fuzzy."""
+        """Return the edits that mark the message fuzzy, or none if it is already marked."""
         source, offset = self.id.source, self.start
         if "fuzzy" in self.flags:
             return []
@@ -109,10 +109,10 @@ class Message:
 
 
 def read_messages(source: str) -> list[Message]:
-    """Return the messages. Raise DataError, with the line number, if the text is not a catalog."""
+    """Return the messages of a catalog. Raise DataError, with the line number, if the text is not a catalog."""
     messages, comments = list[Message](), list[Field]()
     context: Field | None = None
-    begun: Message | None = None  # the message that may get more fields
+    begun: Message | None = None  # the message to which the next field may belong
     for each in _fields(source):
         complete = context is None and (begun is None or bool(begun.forms))
         if each.name == "msgid":
@@ -151,7 +151,7 @@ def _add(message: Message, each: Field) -> bool:
 
 
 def _fields(source: str) -> Iterator[Field]:
-    last: Field | None = None  # the field that may get more strings
+    last: Field | None = None  # the field to which the next string may belong
     end = 0
     while end < len(source):
         token = _PO_TOKEN.match(source, end)
@@ -185,7 +185,7 @@ def _flags(line: str) -> list[str]:
 
 
 def edited(source: str, edits: Iterable[Edit]) -> str:
-    """Return a text with the edits applied. The edits must not overlap."""
+    """Return the source with the edits applied. The edits must not overlap."""
     parts, end = list[str](), 0
     for start, stop, text in sorted(edits):
         parts += [source[end:start], text]
@@ -213,7 +213,7 @@ def _byte(match: re.Match[bytes]) -> bytes:
 def spelled(keyword: str, text: str, new_line: str) -> str:
     """Return the source of a field, on one line if it fits.
 
-    Otherwise, each line of the text begins on a new line, and long lines are wrapped at spaces.
+    Otherwise, begin each line of the text on a new line of the file, and wrap long lines at spaces.
     """
     if "\n" not in text[:-1] and len(line := f'{keyword} "{text.translate(_ESCAPED)}"') <= _WIDTH:
         return line

@@ -1,4 +1,4 @@
-"""Java properties: translate the values of message bundles, in UTF-8, or in Latin-1 with escapes such as \\u00e9.
+"""Java .properties files: translate the values of message bundles, in UTF-8 or in Latin-1 with escapes (\\u00e9).
 
 Sources: https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/util/Properties.html#load(java.io.Reader);
 https://docs.oracle.com/en/java/javase/21/docs/api/java.base/java/text/MessageFormat.html (apostrophes).
@@ -22,7 +22,7 @@ _LINE = re.compile(
 _ESCAPE = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(?:\r\n|\r|\n)[ \t\f]*+|(.))", re.DOTALL)
 _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _ESCAPED = {"\\": r"\\", "\n": r"\n", "\t": r"\t", "\r": r"\r", "\f": r"\f"}
-_ARGUMENT = re.compile(r"\{\d{1,3}(?:,[^{}]*+)?+\}")  # an argument, which only patterns of MessageFormat have
+_ARGUMENT = re.compile(r"\{\d{1,3}(?:,[^{}]*+)?+\}")  # an argument, which makes a value a MessageFormat pattern
 
 
 class _Properties(MessageFile):
@@ -67,7 +67,7 @@ def _character(match: re.Match[str]) -> str:
 
 
 def _cut_pattern(text: str, protection: Protection | None) -> Parts:
-    """Return the parts of a MessageFormat pattern, in which an apostrophe is written twice."""
+    """Return the parts of a MessageFormat pattern, in which each apostrophe is doubled."""
     parts = text_parts(text.replace("''", "\u2019"), protection)
     for segment in segments_of(parts):
         segment.text = segment.text.replace("\u2019", "'")
@@ -80,7 +80,7 @@ def _doubled(escape: Callable[[str], str], text: str) -> str:
 
 
 def _spelled(source: str, is_escaped: bool, text: str) -> str:
-    """Escape a value. If the source breaks the line in the file after \\n, do the same."""
+    """Escape a value. If the source breaks a line of the file after \\n, break the lines of the result there, too."""
     written = "".join(_ESCAPED.get(each, each) for each in text)
     if is_escaped:
         written = "".join(each if each.isascii() else _unicode(each) for each in written)
@@ -93,5 +93,5 @@ def _spelled(source: str, is_escaped: bool, text: str) -> str:
 
 
 def _unicode(character: str) -> str:
-    units = character.encode("utf-16-be")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+    encoded = character.encode("utf-16-be")
+    return "".join(f"\\u{encoded[i]:02x}{encoded[i + 1]:02x}" for i in range(0, len(encoded), 2))

@@ -1,6 +1,6 @@
 """Qt Linguist's .ts files: translate untranslated messages, and mark them "unfinished" so that a person reviews them.
 
-Source: https://doc.qt.io/qt-6/linguist-ts-file-format.html; plurals: https://doc.qt.io/qt-6/i18n-plural-rules.html.
+Sources: https://doc.qt.io/qt-6/linguist-ts-file-format.html; https://doc.qt.io/qt-6/i18n-plural-rules.html (plurals).
 """
 
 from functools import partial
@@ -13,13 +13,14 @@ from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, eleme
 
 _READER = InlineReader(lambda name, tag: ("copy" if name == "byte" else "tag", ""), Escapes(lines=LINES))
 _FLAGS = ("qt-format", "qt-plural-format")
+# The elements that precede the translation of a message.
 _BEFORE = ("source", "oldsource", "comment", "oldcomment", "extracomment", "translatorcomment")
-_GONE = {"vanished", "obsolete"}  # types of messages that the program no longer has
+_GONE = {"vanished", "obsolete"}  # `type` of translations whose messages the program no longer has
 
 
 def read(text: str, options: ReadOptions) -> Document:
     found = Found()
-    every = elements(text, "TS", "file of Qt Linguist")
+    every = elements(text, "TS", "Qt Linguist file")
     rule = plurals.parse(plurals.field_of(locale_of(options.language))) or plurals.GERMANIC
     root = every[0]
     found.target = root.get("language")
@@ -34,7 +35,7 @@ def read(text: str, options: ReadOptions) -> Document:
 
 
 def _is_done(text: str, message: Element) -> bool:
-    """Return whether a message has a translation, or needs none."""
+    """Return whether a message has a translation or needs none."""
     translation = message.child("translation")
     if translation is None:
         return False
@@ -57,7 +58,7 @@ def _message(text: str, element: Element, source: Element, forms: int) -> Messag
 
 
 def _spelled(before: str, space: str, forms: int, text: str) -> str:
-    """Return a <translation> element. Unless `forms` is 0, the element has this number of plural forms."""
+    """Return `before` and a <translation> element. Unless `forms` is 0, the element has this number of plural forms."""
     if forms:
         text = "".join(f"{space}    <numerusform>{text}</numerusform>" for _ in range(forms)) + space
     return f'{before}<translation type="unfinished">{text}</translation>'

@@ -1,7 +1,7 @@
-"""Resource files of .NET: .resx with strings in <data><value>.
+"""Resource files of .NET (.resx): translate the strings in <data><value>.
 
-Source: https://learn.microsoft.com/en-us/dotnet/core/extensions/work-with-resx-files-programmatically; {Locked} in
-comments: https://learn.microsoft.com/en-us/globalization/localization/localization-comments.
+Sources: https://learn.microsoft.com/en-us/dotnet/core/extensions/work-with-resx-files-programmatically;
+https://learn.microsoft.com/en-us/globalization/localization/localization-comments ({Locked} in comments).
 """
 
 from nmt_cli.documents.document import Document, ReadOptions

@@ -1,9 +1,9 @@
 """Read the paragraphs of Office Open XML. A paragraph consists of runs, and each run has text and a format.
 
-Word may begin a new run anywhere, even inside a word, so this module joins neighboring runs of the same format. Text in
-the most common format of a paragraph gets no tags. Text in any other format gets a pair of tags.
+Microsoft Word may begin a new run anywhere, even in the middle of a word, so this module joins neighboring runs of the
+same format. Text in the most common format of a paragraph gets no tags. Text in any other format gets a pair of tags.
 
-While a paragraph is translated, `\\1...\\2` encloses markup between runs, and `\\3N\\2` begins text in format N.
+While a paragraph is translated, `\\1...\\2` encloses markup between runs, and `\\3N\\2` begins text in format number N.
 """
 
 import re
@@ -23,7 +23,7 @@ _MARKED = re.compile(r"\x01([^\x01\x02]*+)\x02|\x03(\d+)\x02")
 _FIELD = re.compile(r"fldCharType=[\"'](begin|separate|end)[\"']")
 _SIMPLE_LINK = re.compile(r"<\S+\s[^<>]*?\binstr=[\"']\s*HYPERLINK\b")
 _INSTRUCTION = re.compile(r"<w:instrText\b[^<>]*>\s*(\w*)")
-# Invisible properties of a run: its language, and marks of the spelling checker.
+# Properties that do not change how a run looks: its language, and marks of the spelling checker.
 _INVISIBLE = re.compile(
     r"<w:(?:lang|noProof)\b[^<>]*/>|\s(?:lang|altLang|dirty|err|noProof|smtClean|bmk)=(?:\"[^\"]*\"|'[^']*')"
 )
@@ -31,6 +31,7 @@ _EMPTY = re.compile(r"<(?:\w+:)?rPr\s*(?:/>|>\s*</(?:\w+:)?rPr>)")
 _WRAPS = {"w:hyperlink", "w:ins", "w:moveTo", "w:smartTag", "w:customXml", "w:bdo", "w:dir", "w:sdt"}
 _DROPPED = {"w:proofErr", "w:lastRenderedPageBreak", "x:rPh", "x:phoneticPr"}
 _BREAKS = {"w:br", "w:cr", "w:tab", "w:ptab", "a:br"}
+# Elements that may be inside a word: the letters beside them form one word.
 _JOINS = """
 bookmarkStart bookmarkEnd commentRangeStart commentRangeEnd commentReference footnoteReference endnoteReference
 noBreakHyphen softHyphen permStart permEnd moveFromRangeStart moveFromRangeEnd moveToRangeStart moveToRangeEnd del
@@ -39,12 +40,12 @@ moveFrom annotationRef footnoteRef endnoteRef
 _JOINING = {f"w:{name}" for name in _JOINS.split()}
 _PAIRS = {"w:bookmarkStart": "open", "w:bookmarkEnd": "close"}
 _PAIRS |= {"w:commentRangeStart": "open", "w:commentRangeEnd": "close"}
-_LINE_ENDS = re.compile(r"((?:_x000[Dd]_)?\r?\n|&#1[03];|&#x[AaDd];|\t)")  # in a cell of Excel
+_LINE_ENDS = re.compile(r"((?:_x000[Dd]_)?\r?\n|&#1[03];|&#x[AaDd];|\t)")  # and tabs, in a cell of Excel
 _ID = re.compile(r"\s(?:\w+:)?id=[\"']([^\"']*)[\"']")
 
 
 class RunNames(NamedTuple):
-    """The names of the elements in a paragraph."""
+    """The names of the elements for runs, their properties and their text."""
 
     run: str
     properties: str
@@ -70,7 +71,7 @@ class RunReader(Reader):
 
     def __init__(self, data: bytes, name: str, options: ReadOptions) -> None:
         super().__init__(data, name, options)
-        self._found = dict[int, Parts]()  # the parts of paragraphs, by the index of the first token
+        self._found = dict[int, Parts]()  # the parts of each paragraph, by the index of its first token
 
     def paragraph(self, begin: int, end: int) -> Parts:
         # A paragraph that contains only nested paragraphs is read twice. Without this cache, the time would double at
@@ -87,7 +88,7 @@ class RunReader(Reader):
         numbers = {each: number for number, each in enumerate(content.formats)}
 
         def add(builder: SegmentBuilder, item: Item, spelling: Spelling) -> None:
-            once = "hlinkClick" in item.name  # a link
+            once = "hlinkClick" in item.name  # the format makes the text a link
             if item.name != base:
                 builder.add_tag(item.name, [f"\3{numbers[item.name]}\2"], once=once)
             builder.add_source(item.source, spelling.unescape)
@@ -100,7 +101,11 @@ class RunReader(Reader):
         return [rewritten(inside, self.markup.source(begin, end), write)]
 
     def _written(self, begin: int, formats: list[tuple[str, str]], base: int, marked: str) -> str:
-        """Return the markup of a paragraph. `formats` lists the tags before and after the text of each format."""
+        """Return the markup of a paragraph.
+
+        `formats` lists the tags before and after the text of each format, and `base` is the number of the most common
+        format. `marked` is the translation with the control characters described at the top of the module.
+        """
         written, number, text, end = self.markup.sources[begin], base, "", 0
         last = base  # the format of `text`
 
@@ -127,7 +132,7 @@ class RunReader(Reader):
         return written + run() + self.markup.sources[self.markup.ends[begin]]
 
     def in_language(self, source: str) -> str:
-        """Set the language of the text in markup to the target language."""
+        """Return markup with the language of its text set to the target language. Derived classes implement this."""
         return source
 
 
@@ -136,7 +141,7 @@ class _Content:
 
     def __init__(self, reader: RunReader, begin: int, end: int) -> None:
         self.items = list[Item]()
-        self.formats = dict[str, tuple[str, str]]()  # for each format, the tags before and after a text
+        self.formats = dict[str, tuple[str, str]]()  # for each format, the tags before and after its text
         self.sizes = Counter[str]()  # the number of characters in each format
         self._reader = reader
         self._markup = reader.markup
@@ -147,7 +152,7 @@ class _Content:
             index = self._add(index)
 
     def _add(self, index: int) -> int:
-        """Add the item that begins with this token. Return the index of the next token after the item."""
+        """Add the item that begins with this token. Return the index of the token to read next."""
         markup, name = self._markup, self._markup.names[index]
         kind, stop = markup.tokens[index].kind, markup.end(index)
         if index in self._fields:
@@ -178,7 +183,7 @@ class _Content:
         return stop
 
     def _is_simple_link(self, index: int) -> bool:
-        """Return whether an element is a field without inner marks that is a link."""
+        """Return whether an element is a link that is written as a simple field."""
         is_field = self._markup.names[index] == "w:fldSimple"
         return is_field and bool(_SIMPLE_LINK.match(self._markup.sources[index]))
 
@@ -189,7 +194,7 @@ class _Content:
         return index
 
     def _run(self, begin: int, end: int) -> None:
-        """Add the contents of a run."""
+        """Add the items of a run."""
         markup = self._markup
         first = begin + 1 + (markup.tokens[begin + 1].kind == "text")  # white space of an indented file
         index = markup.end(first) if markup.names[first] == self._names.properties else first
@@ -208,7 +213,7 @@ class _Content:
             index = stop
 
     def _text(self, begin: int, end: int, name: str, before: str, after: str) -> None:
-        """Add a text in the format `name`. `before` and `after` are the tags of its run."""
+        """Add the text of an element, in the format `name`. `before` and `after` are the tags of its run."""
         source = self._markup.source(begin + 1, end - 1)
         if not source:
             return
@@ -223,7 +228,11 @@ class _Content:
             self.items.append(Item(f"\2{piece}\1", "break") if number % 2 else Item(piece, name=name))
 
     def _field(self, begin: int, separator: int | None, end: int) -> int:
-        """Add a field. The text of a link is translated, and any other field is copied."""
+        """Add a field, and return the index of the token to read next.
+
+        The arguments are the indices of the field's first run, of its separator run, if any, and of its last run. The
+        text of a link is translated. Any other field is copied.
+        """
         markup, stop = self._markup, self._markup.end(end)
         instruction = _INSTRUCTION.search(markup.source(begin, separator or end))
         if not separator or not instruction or instruction[1] != "HYPERLINK":
@@ -237,10 +246,10 @@ class _Content:
         return stop
 
     def _complete_fields(self, begin: int, end: int) -> dict[int, tuple[int | None, int]]:
-        """Map the first run of each complete field to the run of its separator, or None, and to its last run."""
+        """Map the first run of each complete field to its separator run, or None, and its last run."""
         markup, found = self._markup, dict[int, tuple[int | None, int]]()
         opened, depth = list[tuple[int, int, int | None]](), 0
-        run, level = begin, 0  # the last run and its depth
+        run, level = begin, 0  # the most recent run and its depth
         for index in range(begin + 1, end - 1):
             kind, name = markup.tokens[index].kind, markup.names[index]
             depth += (kind == "start") - (kind == "end")
@@ -261,7 +270,7 @@ class _Content:
 
 
 def _merged(items: list[Item]) -> list[Item]:
-    """Merge neighboring texts of the same format into one item."""
+    """Merge neighboring text items of the same format."""
     merged = list[Item]()
     for item in items:
         if merged and item.kind == merged[-1].kind == "text" and item.name == merged[-1].name:
@@ -272,7 +281,7 @@ def _merged(items: list[Item]) -> list[Item]:
 
 
 def _with_formats_of_wraps(items: list[Item], base: str, numbers: Mapping[str, int]) -> list[Item]:
-    """If all text between two tags, such as the tags of a link, has the same format, move the format into the tags."""
+    """If all text between two tags, such as those of a link, has the same format, let the tags set the format."""
     items, opened = list(items), list[int]()
     for end, item in enumerate(items):
         if item.kind == "open":

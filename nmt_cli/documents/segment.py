@@ -1,4 +1,4 @@
-"""Segments of documents. A segment is the plain text that a model translates, and the marks in its source."""
+"""Segments of documents. A segment is the plain text that a model translates, together with its marks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from nmt_cli.documents.placeholders import Piece, Protection
 
 _WHITE = re.compile(r"(?:\s|&nbsp;|&#160;|&#[xX][aA]0;)++")
 # A segment with this many characters or marks ends after the current sentence. A segment with twice as many ends at
-# once. The time to place marks grows with the number of characters times the number of marks. A cut between sentences
-# does not change the translation, because the sentences of a long line are translated separately anyway.
+# once. Segments are limited because the time to place marks grows with the number of characters times the number of
+# marks. A cut between sentences does not change the translation, because the sentences of a long line are translated
+# separately anyway.
 _LONG_TEXT = 1000
 _MANY_MARKS = 25
-_LONG_TAG = 500
+_LONG_TAG = 500  # a tag with more characters is never repeated
 _CLOSERS = "\"'\u201d\u2019\u00bb)\\]"
 _WIDE_STOPS = "\u3002\uff01\uff1f"
 _SENTENCE_END = re.compile(rf"(?:[.!?\u2026][{_CLOSERS}]*(?=\s)|[{_WIDE_STOPS}][{_CLOSERS}]*)\s*")
 _ENTITY_START = re.compile(r"&[^&;]*\Z")  # matches the beginning of an unfinished HTML entity
-_ENTITY_CUT = re.compile(r"&(?:[a-zA-Z]+|#[0-9]+|#[xX][0-9a-fA-F]+)\Z")
+_ENTITY_CUT = re.compile(r"&(?:[a-zA-Z]+|#[0-9]+|#[xX][0-9a-fA-F]+)\Z")  # an HTML entity without its semicolon
 _LAST_STOP = re.compile(rf"[.!?\u2026{_WIDE_STOPS}][{_CLOSERS}]*\Z")
 _NEAR = 20  # number of characters to search backwards
 
@@ -39,10 +40,10 @@ class Mark:
     after: str = " "
     name: str = ""  # the name of a tag, or "" for other marks
     kind: str = "standalone"  # "standalone", "open" or "close"
-    ordered: bool = False  # whether a standalone mark must keep its order among all ordered marks
+    ordered: bool = False  # whether a standalone mark must keep its place in the order of all ordered marks
     joins: bool = False  # whether the words on both sides of a standalone mark may form one word
     once: bool = False  # whether a tag must not be repeated
-    may_be_empty: bool = True  # whether an element may have no content
+    may_be_empty: bool = True  # whether the element of a tag may have no content
     parent: int | None = None  # the index of the innermost element around the mark
     index: int = 0  # the number of marks before this one in the segment
 
@@ -62,8 +63,8 @@ class MarkedSegment:
     elements: list[Element]
     standalone: list[Mark]
     escape: Callable[[str], str]  # escapes plain text for the document
-    forbidden: re.Pattern[str] | None  # a translation must not contain more matches than `text`
-    outer_space: tuple[str, str]  # white space at both ends of the segment that is inside tags
+    forbidden: re.Pattern[str] | None  # a translation may contain a match only as often as `text` does
+    outer_space: tuple[str, str]  # for each end of `text`, a space if white space there is inside an element
     result: Parts  # the parts of the source until the translation replaces them
     # If not None, `result` contains smaller segments, and this function divides the translation among them.
     divide: Callable[[Any], None] | None = None
@@ -71,7 +72,7 @@ class MarkedSegment:
 
 @dataclass
 class Rewritten:
-    """Parts whose translation is converted to the markup of the document by a function."""
+    """Parts whose translation is converted to the markup of the document by the function `rewrite`."""
 
     parts: Parts
     rewrite: Callable[[str], str]
@@ -82,7 +83,7 @@ Parts: TypeAlias = list[Part]
 
 
 def segments_of(parts: Parts) -> list[MarkedSegment]:
-    """Return all segments of a document. Segments inside a mark precede the segment that contains the mark."""
+    """Return all segments in `parts`, in order. Segments inside a mark precede the segment that has the mark."""
     found = []
     for part in parts:
         if isinstance(part, MarkedSegment):
@@ -112,7 +113,10 @@ def plain_parts(
     escape: Callable[[str], str] = str,
     unescape: Callable[[str], str] = str,
 ) -> Parts:
-    """Return the parts of a text without markup. `protection` finds placeholders in the text."""
+    """Return the parts of text without markup. `protection` finds placeholders in the text.
+
+    `unescape` converts the source to plain text, and `escape` converts a translation to the form of the document.
+    """
     builder = SegmentBuilder(escape, protection)
     builder.add_source(text, unescape)
     return builder.build()
@@ -127,10 +131,10 @@ class SegmentBuilder:
     text: str = ""
     source: Parts = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
-    _space: bool = False  # whether white space follows the last word
+    _space: bool = False  # whether white space follows the last word so far
     _separated: bool = False  # whether a standalone mark separates the last word from the next word
     _line: list[Mark | str] = field(default_factory=list)  # the marks, words and spaces of the segment, in order
-    _built: Parts = field(default_factory=list)  # the finished segments
+    _built: Parts = field(default_factory=list)  # the finished segments and the text between them
 
     def add_source(self, source: str, unescape: Callable[[str], str] = str) -> None:
         """Add text from the document. `unescape` converts the text to plain text. Placeholders become marks."""
@@ -178,7 +182,7 @@ class SegmentBuilder:
         self, name: str, parts: Parts, *, close: bool = False, once: bool = False, may_be_empty: bool = True
     ) -> None:
         """Add a tag. For `once` and `may_be_empty`, see Mark."""
-        long = sum(len(part) for part in parts if isinstance(part, str)) > _LONG_TAG  # copies may fill the memory
+        long = sum(len(part) for part in parts if isinstance(part, str)) > _LONG_TAG  # copies could fill the memory
         once = once or long or (self.protection is not None and self.protection.once)
         kind = "close" if close else "open"
         self._add(Mark(parts, len(self.text), name=name, kind=kind, once=once, may_be_empty=may_be_empty))
@@ -199,10 +203,11 @@ class SegmentBuilder:
 
     @property
     def _size(self) -> float:
+        """The size of the segment as a multiple of the limits."""
         return max(len(self.text) / _LONG_TEXT, len(self.marks) / _MANY_MARKS)
 
     def _is_full(self, *, space: bool) -> bool:
-        """Return whether the segment must end here. `space` tells whether white space follows."""
+        """Return whether the segment must end here. `space` tells whether white space follows its last word."""
         stop = _LAST_STOP.search(self.text[-_NEAR:]) if self._size >= 1 else None
         return self._size >= 2 or (stop is not None and (space or stop[0][0] in _WIDE_STOPS))
 
@@ -238,7 +243,7 @@ class SegmentBuilder:
         return [lead, segment, trail]
 
     def _set_neighbors(self, opaque: set[int]) -> None:
-        """Set `before` and `after` of all marks. Marks in `opaque` count as neighbors, and other marks do not."""
+        """Set `before` and `after` of all marks. Only marks whose index is in `opaque` count as neighbors."""
         before = after = " "
         for each in self._line:
             if isinstance(each, Mark):
@@ -255,7 +260,7 @@ class SegmentBuilder:
 
 
 def _with_whole_entities(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Yield pieces. If a placeholder, such as a URL, ends inside an HTML entity, extend it to the end of the entity."""
+    """Yield the pieces. If a placeholder, such as a URL, ends inside an HTML entity, add the entity's semicolon."""
     last: Piece | None = None
     for piece in pieces:
         if last and piece.kind == "text" and piece.source.startswith(";") and _ENTITY_CUT.search(last.source[-_NEAR:]):
@@ -278,7 +283,7 @@ def _trailing_space(source: str) -> str:
 
 
 def _short_parts(source: str) -> Iterator[str]:
-    """Cut a text into parts that are short enough for a segment, between sentences or words where possible."""
+    """Cut text into parts that are short enough for a segment, if possible between sentences, or else between words."""
     begin = 0
     while len(source) - begin > _LONG_TEXT:
         limit = begin + _LONG_TEXT

@@ -1,4 +1,4 @@
-"""Find the header cells of Excel's tables. Excel refuses a file if a header cell differs from its column's name."""
+"""Find the header cells of Excel's tables. If one differs from the name of its column, Excel refuses the file."""
 
 import posixpath
 import re
@@ -21,7 +21,7 @@ Rows: TypeAlias = dict[int, set[int]]  # maps each row to the columns of its cel
 
 
 def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
-    """Return the header cells of all tables, by sheet."""
+    """Return the header cells of all tables, by sheet. `sheets` are the paths of the sheets in the archive."""
     names, found = set(archive.names), dict[str, Rows]()
     for sheet in sheets:
         folder, base = posixpath.split(sheet)
@@ -39,13 +39,13 @@ def headers(archive: Archive, sheets: Sequence[str]) -> dict[str, Rows]:
 
 
 def is_header(tag: str, rows: Rows) -> bool:
-    """Return whether the cell with this start tag may be a header cell: it is in `rows` or has no reference."""
+    """Return whether the cell with this start tag is in `rows`. A cell without a reference counts as if it were."""
     reference = _REFERENCE.search(tag)
     return not reference or _number(reference[1]) in rows.get(int(reference[2]), ())
 
 
 def shared_headers(archive: Archive, found: Mapping[str, Rows]) -> set[int]:
-    """Return the indices of the shared strings in header cells."""
+    """Return the indices of the shared strings that header cells use. `found` is the result of `headers`."""
     indices = set[int]()
     for sheet, rows in found.items():
         for cell in _CELL.finditer(_text(archive, sheet)):
@@ -59,7 +59,7 @@ def _text(archive: Archive, name: str) -> str:
 
 
 def _header_rows(text: str) -> Iterator[tuple[int, range]]:
-    """Yield the row and the columns of each table's header."""
+    """Yield the row and the columns of the header of each table that has one."""
     for table in _TABLE.finditer(text):
         match = _RANGE.search(table["attributes"])
         if match and not _NO_HEADER.search(table["attributes"]):
@@ -67,7 +67,7 @@ def _header_rows(text: str) -> Iterator[tuple[int, range]]:
 
 
 def _number(letters: str) -> int:
-    """Return the number of a column: 27 for AA."""
+    """Return the number of the column with these letters: 27 for AA."""
     number = 0
     for letter in letters:
         number = 26 * number + ord(letter) - ord("A") + 1

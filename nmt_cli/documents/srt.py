@@ -21,11 +21,11 @@ def read(data: bytes, options: ReadOptions) -> Subtitles:
     lines = re.split(r"(?<=\n)", text)
     starts = [index for index, line in enumerate(lines) if _TIMES.match(line)]
     if not starts and text.strip():
-        raise DataError("no line has times such as 00:00:01,000 --> 00:00:02,500, so these are not SubRip subtitles")
+        raise DataError("no line has times such as 00:00:01,000 --> 00:00:02,500, so this is not a SubRip file")
     pieces = list[str | Cue](["".join(lines[: starts[0] + 1 if starts else None])])
     for start, following in pairwise([*starts, None]):
         assert start is not None
-        # If the line before the next cue's times is a number, the line belongs to that cue.
+        # If the line before the times of the next cue is a number, the line belongs to the next cue.
         stop = len(lines) if following is None else following - bool(_NUMBER.fullmatch(lines[following - 1]))
         stop = max(stop, start + 1)
         last = stop
@@ -47,5 +47,5 @@ def _seconds(line: str) -> tuple[float, float]:
 
 
 def clock(hours: str | None, minutes: str, seconds: str, fraction: str) -> float:
-    """Return a time in seconds."""
+    """Return a time in seconds. `fraction` holds the digits after the decimal separator."""
     return 3600 * int(hours or 0) + 60 * int(minutes) + int(seconds) + float(f"0.{fraction}")

@@ -11,25 +11,30 @@ from nmt_cli.documents.placement import UNSPACED, Aligned
 
 SPEED = 17  # characters per second that people can read
 LINES = 2  # maximum lines in a cue
-# Costs of a division. A word in the wrong cue costs its distance from the right cue.
+# Costs of a division. In addition, a word in the wrong cue costs its distance from the right cue, in cues.
 _EMPTY = 1000  # cost of each cue without a word
 _TOO_FAST = 0.2  # cost of each character above SPEED
 _TOO_LONG = 0.5  # cost of each character that does not fit into LINES
-_NO_PAUSE = 0.4  # cost of each cue that does not end at a punctuation mark
+_NO_PAUSE = 0.4  # cost of each cut between cues that is not after a punctuation mark
 _MOST_WORDS = 300  # maximum words in a cue
 _PAUSES = ',;:.!?\u2026\u2013\u2014)"\u3001\u3002'
-_NOT_FIRST = re.compile(r"[^\w\s(\[{\u00a1\u00bf\u201e\u201c\u2018\u00ab]")  # punctuation that ends a word
+# Punctuation that stays with the word before it.
+_NOT_FIRST = re.compile(r"[^\w\s(\[{\u00a1\u00bf\u201e\u201c\u2018\u00ab]")
 
 
 class _Word(NamedTuple):
-    start: int  # offsets in the translation
+    start: int  # offset in the translation
     end: int
-    cue: int  # the index of the cue with its source
-    pauses: bool = False  # whether a punctuation mark follows
+    cue: int  # the index of the cue that contains the source of the word
+    pauses: bool = False  # whether the word ends with a punctuation mark
 
 
 def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], line_length: int) -> list[Aligned]:
-    """Divide the translation of a sentence among cues. The source is their `texts`, joined by spaces."""
+    """Divide the translation of a sentence among cues, and return one piece per cue.
+
+    `texts` are the source texts of the cues, which joined by spaces form the source of `aligned`. `seconds` lists the
+    duration of each cue. `line_length` is the maximum length of a line, in characters.
+    """
     begins = [0, *itertools.accumulate(len(text) + 1 for text in texts[:-1])]
     words = _words(aligned, begins)
     cuts = _best_cuts(words, seconds, LINES * line_length)
@@ -43,7 +48,7 @@ def divided(aligned: Aligned, texts: Sequence[str], seconds: Sequence[float], li
 
 
 def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
-    """Return the indivisible pieces of a translation. Each belongs to the cue of its first token."""
+    """Return the indivisible pieces of a translation. Each belongs to the cue with the source of its first token."""
     words, start = list[_Word](), 0
     for end, origin in aligned.links:
         token = aligned.text[start:end]
@@ -63,7 +68,7 @@ def _words(aligned: Aligned, begins: list[int]) -> list[_Word]:
 
 
 def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> list[int]:
-    """Find the division with the lowest cost. Return the index of each cue's first word, followed by the word count.
+    """Find the division with the lowest cost. Return the index of each cue's first word, and then the number of words.
 
     `seconds` lists the duration of each cue. A cue has room for `capacity` characters.
     """
@@ -90,9 +95,10 @@ def _best_cuts(words: list[_Word], seconds: Sequence[float], capacity: int) -> l
 
 
 def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[str]:
-    """Break the text of a cue into as few lines of at most `length` as possible, about equally long.
+    """Break the text of a cue into as few lines of at most `length` columns as possible, all about equally wide.
 
-    Marks that `token` matches have no width. A word longer than `length` gets a line of its own.
+    Marks that `token` matches have no width, and wide characters of East Asia have two columns. A word wider than
+    `length` gets a line of its own.
     """
     words = _printed_words(marked, token)
     if not words:
@@ -115,7 +121,7 @@ def broken_into_lines(marked: str, token: re.Pattern[str], length: int) -> list[
 
 
 def _printed_words(marked: str, token: re.Pattern[str]) -> list[tuple[str, bool]]:
-    """Return the words of a text, with the marks beside them, and whether a space precedes each word."""
+    """Return each word of a text, with the marks beside it, and whether a space precedes it."""
     words, word, space, end = list[tuple[str, bool]](), "", False, 0
     for match in itertools.chain(token.finditer(marked), [None]):
         for part in re.findall(r"\s+|\S+", marked[end : match.start() if match else len(marked)]):
@@ -145,7 +151,7 @@ def _width(text: str) -> int:
 
 
 def _filled(widths: list[int], has_space: list[bool], length: int) -> list[int]:
-    """Return the index of the first word of each line, if each line has as many words as fit."""
+    """Put as many words as fit into each line. Return the index of the first word of each line."""
     firsts, used = [0], 0
     for index, width in enumerate(widths):
         used += width + (has_space[index] and index > firsts[-1])

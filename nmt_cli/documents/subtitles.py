@@ -1,7 +1,7 @@
 """Translate subtitles. If a sentence runs over several cues, translate it as a whole and divide the translation.
 
-The module for each format cuts a file into cues and the text between them. A cue whose translation is equal to its
-source keeps its line breaks. All other cues get new line breaks.
+The module for each format cuts a file into cues and the text between them. A cue keeps its line breaks if its
+translation is equal to its source. All other cues get new line breaks, unless their `wraps` is false.
 """
 
 import re
@@ -21,27 +21,27 @@ from nmt_cli.documents.subtitle_layout import broken_into_lines, divided
 # Limits for joining cues into a sentence.
 _LONGEST_PAUSE = 2.0  # seconds from the end of a cue to the start of the next one
 _OVERLAP = -0.5  # the shortest pause; negative, because cues may overlap
-_MOST_CUES = 6  # automatic captions have no punctuation, so their sentences would never end
+_MOST_CUES = 6  # without a limit, automatic captions, which have no punctuation, would be one sentence
 _MOST_CHARACTERS = 500
 _STOPS = ".!?\u2026:;\u3002\uff01\uff1f\u266a\u266b"
 _CLOSERS = "\"'\u201d\u2019\u00bb)]"
 _ELLIPSIS = re.compile(r"(?:\.\.\.|\u2026)\s*\Z")
 _CONTINUES = re.compile(r"\s*(?:\.\.\.|\u2026|[^\W\d_])")
 _OPENING = r"[^\W\d_]|[<{\"'(\[\u00a1\u00bf\u00ab\u2018-\u201f\u2026\u266a\u266b]|\.\."
-# A dash, >> in American captions, or a note in songs: each begins a new line of speech.
+# A dash, the >> of American captions or a musical note begins a speech.
 _DASH = re.compile(rf"\s*(?:[-\u2010-\u2015\u266a\u266b]{{1,2}}|(?:>|&gt;){{2,3}})(?:\s+(?=\S)|(?={_OPENING}))")
-_DASHED = re.compile(r"(?:[-\u2010-\u2015]|>>|&gt;&gt;)\s*\Z")
+_DASHED = re.compile(r"(?:[-\u2010-\u2015]|>>|&gt;&gt;)\s*\Z")  # at the end of the text before a segment
 _EDGE = re.compile(r"[\s\u266a\u266b]*")
 _SPACES = re.compile(r"(?:\s|&nbsp;)+")
 
 
 @dataclass(frozen=True)
 class Syntax:
-    """The marks inside the text of a cue."""
+    """How a format writes marks and line breaks in the text of a cue."""
 
     token: re.Pattern[str]  # matches a mark; its groups: `break` (a line break), `open` and `close` (the name of a tag)
-    line_break: str  # how the format writes a line break
-    spelling: Callable[[], Spelling] | None = None  # set if the format has entities
+    line_break: str  # the line break to write
+    spelling: Callable[[], Spelling] | None = None  # None if the format has no entities
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Cue:
     text: str
     seconds: tuple[float, float] = (0, 0)  # start and end
     speaker: Hashable = None  # a sentence does not continue in the cue of another speaker
-    wraps: bool = True  # break long lines
-    # The parts of each speech. A line break between two speeches is a str.
+    wraps: bool = True  # whether to break the text into lines of limited length
+    # For each speech, a list of its parts. A str is the line break between two speeches.
     speeches: list[str | list[Part]] = field(default_factory=list)
 
 
@@ -86,7 +86,7 @@ class Subtitles(Document):
         return self._syntax.line_break.join(lines)
 
     def _flat(self, text: str) -> str:
-        """Return a text without spaces and line breaks, to compare texts that have different line breaks."""
+        """Return text without spaces and line breaks, to compare it with text that has other line breaks."""
         return _SPACES.sub("", self._syntax.token.sub(lambda match: "" if match["break"] else match[0], text))
 
 
@@ -102,12 +102,12 @@ def _tokens(text: str, syntax: Syntax) -> list[Item]:
 
 
 def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | list[Part]]:
-    """Return the speeches in a cue, and the line breaks between them. If a cue has several, each begins with a dash."""
+    """Return the speeches in a cue and the line breaks between them. Several speeches must all begin with a dash."""
     tokens = _tokens(text, syntax)
     breaks = [index for index, token in enumerate(tokens) if token.kind == "break"]
     new = [index for index in breaks if _DASH.match(_line(tokens, index + 1))]
     if new and not _DASH.match(_line(tokens, 0)):
-        new = []  # the dash is part of the text
+        new = []  # the dashes are part of the text
     speeches, begin = list[str | list[Part]](), 0
     for index in [*new, len(tokens)]:
         speeches.append(_speech(tokens[begin:index], syntax, options))
@@ -117,7 +117,7 @@ def _speeches(text: str, syntax: Syntax, options: ReadOptions) -> list[str | lis
 
 
 def _line(tokens: Sequence[Item], index: int) -> str:
-    """Return the text from a token up to the next line break, without tags."""
+    """Return the text from token `index` up to the next line break, without tags."""
     plain = ""
     while index < len(tokens) and tokens[index].kind != "break":
         plain += tokens[index].source if tokens[index].kind == "text" else ""
@@ -131,7 +131,7 @@ def _speech(tokens: list[Item], syntax: Syntax, options: ReadOptions) -> list[Pa
     after = "".join(token.source for token in tokens[last:])
     body = tokens[first:last]
     if body and body[0].kind == "text":
-        # _DASH requires a character after the dash. If a tag follows the text, add a letter in place of the tag.
+        # _DASH requires a character after the dash. If a tag follows the text, a letter stands in for the tag.
         match = _DASH.match(f"{body[0].source}a" if len(body) > 1 else body[0].source) or _EDGE.match(body[0].source)
         edge = match.end() if match else 0
         before += body[0].source[:edge]
@@ -160,7 +160,7 @@ _Found: TypeAlias = tuple[Cue, MarkedSegment]
 
 
 def _sentences(cues: list[Cue], line_length: int) -> list[MarkedSegment]:
-    """Return the segments to translate. A sentence that runs over several cues is one segment."""
+    """Return the segments to translate. A sentence that runs over several cues becomes one segment."""
     sentences = list[list[_Found]]()
     for cue in cues:
         for segment in (part for each in cue.speeches for part in each if isinstance(part, MarkedSegment)):
@@ -172,7 +172,7 @@ def _sentences(cues: list[Cue], line_length: int) -> list[MarkedSegment]:
 
 
 def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool:
-    """Return whether a segment continues the sentence of the segments before it."""
+    """Return whether a segment in `cue` continues the sentence of the segments before it."""
     before, last = sentence[-1]
     if cue is before or cue.speaker != before.speaker or len(sentence) >= _MOST_CUES:
         return False
@@ -194,7 +194,7 @@ def _continues(sentence: list[_Found], cue: Cue, segment: MarkedSegment) -> bool
 
 
 def _ends(text: str) -> bool:
-    """Return whether a text ends a sentence. Text in brackets is complete, because it describes a sound."""
+    """Return whether text ends a sentence. A closing bracket also ends one: text in brackets describes a sound."""
     text = text.rstrip()
     return text[-1:] in (")", "]") or text.rstrip(_CLOSERS)[-1:] in tuple(_STOPS)
 

@@ -1,4 +1,4 @@
-"""The translate command for files with a format and for lines with markup or placeholders."""
+"""Translate documents, and lines with markup or placeholders, for `nmt translate`."""
 
 import gc
 import os
@@ -30,10 +30,10 @@ READ_BYTES = 1 << 20
 def runner(
     kind: str, markup: str | None, protect: bool | None, plain: Sequence[str], reading: Mapping[str, Any]
 ) -> Run:
-    """Return a function that translates a file of this kind, or lines of text with or without markup.
+    """Return a function that translates a file of format `kind`, or lines if `kind` is "text".
 
-    `plain` names the user's options that work on plain lines only. `reading` contains values for ReadOptions.
-    Raise UsageError for options that cannot be combined.
+    `plain` names the options given that work on plain lines only. `reading` contains values for ReadOptions. Raise
+    UsageError if `plain` names an option, if `kind` is "jsonl", or if `markup` is set for a file.
     """
     wrong = [f"--{name.replace('_', '-')}" for name in plain]
     if kind == "jsonl":
@@ -44,7 +44,7 @@ def runner(
         protection = ReadOptions(protect=bool(protect), **reading).protection()
         return partial(translate_lines, is_html=bool(markup), protection=protection)
     if markup:
-        raise UsageError("--markup is for lines, and --format html is for a whole file. Remove one of the two")
+        raise UsageError("--markup is for lines of text, and this --format is for a whole file. Remove one of the two")
     return partial(translate_file, kind=kind, reading=ReadOptions(protect=protect is not False, **reading))
 
 
@@ -58,11 +58,14 @@ def translate_file(
     kind: str,
     reading: ReadOptions,
 ) -> None:
-    """Translate a whole file in one of FORMATS. Write nothing until all of it is translated."""
+    """Translate a whole file in one of FORMATS, from one file descriptor to another.
+
+    Write nothing until all of it is translated.
+    """
     data = b"".join(iter(partial(os.read, source, READ_BYTES), b""))
-    gc.disable()  # garbage collection would visit all objects of a large document, many times
+    gc.disable()  # garbage collection would visit all objects of a large document again and again
     try:
-        code = options.search.target.strip("<> ")  # it may be a token such as >>deu<<
+        code = options.search.target.strip("<> ")  # the option may be a token such as >>deu<<
         pair = direction_to(code, translator.config, translator.directions)
         language = shortest(code or pair.target)
         document = FORMATS[kind].read(data, replace(reading, language=language, source_language=pair.source))
@@ -98,7 +101,7 @@ def translate_lines(
     is_html: bool,
     protection: Protection | None,
 ) -> None:
-    """Translate lines, each with its own markup. Write one line for every line that is read."""
+    """Translate lines, each with its own markup, between two file descriptors. Write one line for each line read."""
     waiting = deque[tuple[Document, deque[MarkedSegment]]]()  # lines, each with its untranslated segments
 
     def chunks() -> Iterator[list[str]]:
@@ -108,7 +111,7 @@ def translate_lines(
             for line in lines:
                 document = Document(html.parse(line, protection) if is_html else plain_parts(line, protection))
                 waiting.append((document, deque(document.segments)))
-                # A line without segments adds an empty text, so that it is written in order.
+                # An empty text stands for a line without segments, so that the line is written in its turn.
                 texts += [segment.text for segment in document.segments] or [""]
             yield texts
 

@@ -21,7 +21,7 @@ _LINE_END = re.compile(r"(?<=\n)|(?<=\r)(?!\n)")
 def read(data: bytes, options: ReadOptions) -> Subtitles:
     text, encoding = decoded(data, options.source_language)
     if not re.match(r"WEBVTT(?=[ \t\r\n]|\Z)", text):
-        raise DataError("the file does not begin with WEBVTT, so these are not WebVTT subtitles")
+        raise DataError("the file does not begin with WEBVTT, so it is not a WebVTT file")
     lines = _LINE_END.split(text)
     pieces, copied, index = list[str | Cue](), "", 0
     while index < len(lines):

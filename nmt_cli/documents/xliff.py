@@ -12,9 +12,10 @@ from nmt_cli.documents.messages import LINES, Found, Message, MessageFile, wrong
 from nmt_cli.documents.po_header import locale_of
 from nmt_cli.documents.xml_messages import Element, Escapes, InlineReader, attributes, elements, with_attribute
 
-_UNDONE = {"new", "needs-translation"}  # states of a target that contains no translation yet
+_UNDONE = {"new", "needs-translation"}  # states of targets that do not contain a translation yet
 _STATE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}  # attributes in XLIFF 1.2
 _STATE_2 = {"state": "translated"}  # attributes in XLIFF 2.x: translated, but not reviewed
+# Inline elements that are copied with their content.
 _COPIED = {"x", "ph", "it", "cp", "sub", "sm", "em", "bin-source"}
 _PAIRS = {"bpt": "open", "ept": "close", "bx": "open", "ex": "close", "sc": "open", "ec": "close"}
 _TAG = re.compile(r"<[^<>]*>")
@@ -33,7 +34,8 @@ def _role(name: str, tag: str) -> tuple[str, str]:
     return ("block" if name == "mrk" and values.get("mtype") == "seg" else "tag"), ""
 
 
-_FLOWING = InlineReader(_role, Escapes(lines=re.compile(r"(\n(?:[ \t\r]*+\n)++[ \t]*+)")))  # empty lines divide text
+# Empty lines divide the text of a message.
+_FLOWING = InlineReader(_role, Escapes(lines=re.compile(r"(\n(?:[ \t\r]*+\n)++[ \t]*+)")))
 _PRESERVED = InlineReader(_role, Escapes(lines=LINES))
 
 
@@ -44,31 +46,31 @@ def read(text: str, options: ReadOptions) -> Document:
     version = every[0].get("version")
     if not version.startswith(("1.", "2.")):
         raise wrong(text, every[0].start, kind, "a version other than 1.2, 2.0 and 2.1")
-    is_second = version.startswith("2.")
+    is_version_2 = version.startswith("2.")
     for element in every:
-        if element.name == ("xliff" if is_second else "file") and options.language:
-            name = "trgLang" if is_second else "target-language"
+        if element.name == ("xliff" if is_version_2 else "file") and options.language:
+            name = "trgLang" if is_version_2 else "target-language"
             found.target = found.target or element.get(name)
             if not element.get(name):
                 language = locale_of(options.language).replace("_", "-") or options.language
                 found.edits.append((element.start, element.inner, with_attribute(element.tag, name, language)))
-        if element.name == ("segment" if is_second else "trans-unit") and not element.has("translate", "no"):
-            _add(found, text, element, is_second=is_second)
+        if element.name == ("segment" if is_version_2 else "trans-unit") and not element.has("translate", "no"):
+            _add(found, text, element, is_version_2=is_version_2)
     return MessageFile(text, found, options)
 
 
-def _add(found: Found, source: str, unit: Element, *, is_second: bool) -> None:
-    """Add the message of a unit or segment without a translation."""
+def _add(found: Found, source: str, unit: Element, *, is_version_2: bool) -> None:
+    """Add a message for a unit (version 1) or segment (version 2), unless it is done or has no text."""
     original, target = unit.child("source"), unit.child("target")
     if not original or not source[original.inner : original.close].strip() or _is_done(source, unit, target):
         return
     divided = unit.child("seg-source")
     text = source[(divided or original).inner : (divided or original).close]
-    if is_second:
+    if is_version_2:
         found.edits.append((unit.start, unit.inner, _with_attributes(unit.tag, _STATE_2)))
-    prefix = original.tag.removeprefix("<").partition("source")[0]  # the prefix of the namespace
+    prefix = original.tag.removeprefix("<").partition("source")[0]  # the namespace prefix and its colon, if any
     tag = target.tag if target else f"<{prefix}target>"
-    if not is_second:
+    if not is_version_2:
         tag = _with_attributes(tag, _STATE)
     if tag.endswith("/>"):
         tag = f"{tag[:-2].rstrip()}>"
@@ -95,7 +97,7 @@ def _is_done(source: str, unit: Element, target: Element | None) -> bool:
     if unit.get("approved") == "yes":
         return True
     if not target or not _TAG.sub("", source[target.inner : target.close]).strip():
-        return False  # only white space, or empty markup, as after segmentation
+        return False  # only white space, or markup without text, as after segmentation
     original = unit.child("source")
     copied = original and source[original.inner : original.close] == source[target.inner : target.close]
     return target.get("state") not in _UNDONE and not (copied and unit.get("state") == "initial")

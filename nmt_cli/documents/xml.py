@@ -1,8 +1,8 @@
 """Read XML. Cut a document or fragment into tags and text by the rules of XML 1.0, and group them into segments.
 
-No entity is expanded: references to entities that the document declares are copied. No element name has a special
-meaning. As in DeepL's API, segments end at elements that a client names, at elements whose parent directly contains no
-text, and, if the client wants it, at line ends.
+References to entities that the document declares are copied, never expanded. No element name has a special meaning. As
+in DeepL's API, segments end at elements that a client names, at elements whose parent directly contains no text, and,
+if the client asks for it, at line ends.
 """
 
 import re
@@ -36,14 +36,14 @@ _QUOTES = {'"': "&quot;", "'": "&apos;"}
 INVALID = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _TAG = re.compile(r"</?[a-zA-Z][^<>]*+>")
 NOT_TRANSLATED = re.compile(r"\s(?:its:)?translate\s*=\s*[\"']no[\"']")
-_ROOT = -1  # the parent of the outermost elements; other parents are given by the index of the start tag
+_ROOT = -1  # the parent of the outermost tokens; any other parent is the index of a start tag
 
 
 class Spelling:
-    """Writes each character as it first appears in the segment's source, plain or as an entity. Escapes all others."""
+    """Writes a character as the segment's source first writes it, plain or as an entity. Escapes others if needed."""
 
     def __init__(self, quote: str = "") -> None:
-        """`quote` is the character that ends the text, if any."""
+        """`quote` is the quotation mark that ends the text, if the text is the value of an attribute."""
         self._escaped = _ESCAPED | {mark: entity for mark, entity in _QUOTES.items() if mark == quote}
         self._seen = dict[str, str]()
 
@@ -63,7 +63,7 @@ class Spelling:
 
 
 def _character(match: re.Match[str]) -> str:
-    """Return the character that a reference names, or the reference itself if XML does not allow the character."""
+    """Return the character that a reference stands for. Return any other match, or an invalid reference, as it is."""
     if match["name"]:
         return _NAMED[match["name"]]
     if not (match["decimal"] or match["hex"]):
@@ -87,7 +87,7 @@ def read(text: str, options: ReadOptions) -> Document:
 def parse(
     text: str, protection: Protection | None = None, ignored: Collection[str] = (), outline: Outline | None = None
 ) -> Parts:
-    """Return the parts of a text. The content of elements in `ignored` is copied."""
+    """Return the parts of XML text. Elements that are in `ignored` or have translate="no" are copied."""
     outline = outline or Outline()
     tokens = tokens_of(text)
     if outline.lines:
@@ -149,7 +149,7 @@ def _cut(text: str) -> list[Token]:
 
 
 def _with_line_ends(tokens: list[Token]) -> Iterator[Token]:
-    """Yield the tokens. Yield each line end in text as a token of its own."""
+    """Yield the tokens, and each line end in text as a token of its own."""
     for token in tokens:
         if token.kind != "text":
             yield token
@@ -160,7 +160,7 @@ def _with_line_ends(tokens: list[Token]) -> Iterator[Token]:
 
 
 def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
-    """Return the index of the end tag for each start tag, and of the innermost start tag around each token."""
+    """Map each start tag to its end tag, and list the innermost start tag around each token. All are token indices."""
     ends, parents = dict[int, int](), list[int]()
     stack, names = [_ROOT], Counter[str]()
     for index, token in enumerate(tokens):
@@ -179,7 +179,7 @@ def tree_of(tokens: list[Token]) -> tuple[dict[int, int], list[int]]:
 def _blocks(
     tokens: list[Token], ends: dict[int, int], parents: list[int], copied: dict[int, int], outline: Outline
 ) -> set[int]:
-    """Return the indices of the tokens that end a segment."""
+    """Return the indices of the tokens that end a segment, and _ROOT."""
     with_text = {
         parent
         for token, parent in zip(tokens, parents, strict=True)
@@ -193,14 +193,14 @@ def _blocks(
         is_block = token.kind in ("head", "cdata") or token.name in splitting
         is_block = is_block or (token.kind == "line end" and index >= copied_stop)
         if token.kind == "start" and index in ends and not is_block:
-            is_only_root = parent == _ROOT and roots == 1  # this element is a block, so that all text stays inside
+            is_only_root = parent == _ROOT and roots == 1  # a block, so that all text stays inside this element
             detected = outline.detect and token.name not in joining
             is_block = parent in blocks and parent not in with_text and (is_only_root or detected)
         if index < stop or not is_block:
             continue
         blocks |= {index, ends.get(index, index)}
         stop = copied.get(index, 0)
-        while parent not in blocks:  # a segment must not begin inside an element and end outside
+        while parent not in blocks:  # a segment must not begin inside an element and end outside it
             blocks |= {parent, ends.get(parent, parent)}
             parent = parents[parent]
     return blocks

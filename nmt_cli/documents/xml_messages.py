@@ -1,6 +1,6 @@
 """XML files of messages: find elements with their offsets, and read their content as text with inline markup.
 
-No entity is expanded and nothing external is read.
+No entity that a file declares is expanded, and nothing external is read.
 """
 
 import re
@@ -44,7 +44,7 @@ class Element:
         return next((each for each in self.children if each.name == name), None)
 
     def has(self, name: str, value: str) -> bool:
-        """Return whether an attribute has this value. Without the attribute, an element inherits the parent's value."""
+        """Return whether an attribute has this value. An element without it inherits its parent's value."""
         element: Element | None = self
         while element:
             if found := element.get(name):
@@ -54,14 +54,14 @@ class Element:
 
 
 def attributes(tag: str) -> Iterator[tuple[str, str, int, int]]:
-    """Yield the attributes of a start tag: the name, the unescaped value, and the offsets of the value in the tag."""
+    """For each attribute, yield its name, its unescaped value, and the start and end of the value in the tag."""
     for match in _ATTRIBUTE.finditer(tag):
         group = 2 if match[2] is not None else 3
         yield match[1], unescape(match[group]), *match.span(group)
 
 
 def with_attribute(tag: str, name: str, value: str) -> str:
-    """Return a start tag with an attribute set to a value. The value must not need escapes."""
+    """Return a start tag with an attribute set to a value. The value must not need escaping."""
     for key, _, start, end in attributes(tag):
         if key == name:
             return tag[:start] + value + tag[end:]
@@ -70,7 +70,11 @@ def with_attribute(tag: str, name: str, value: str) -> str:
 
 
 def elements(source: str, root: str, kind: str) -> list[Element]:
-    """Return all elements in order. Raise DataError if tags do not match or the outermost element is not `root`."""
+    """Return all elements in order. `kind` names the format in error messages.
+
+    Raise DataError if tags do not match, if the outermost element is not `root`, or if there are more than MOST_LEVELS
+    levels of elements.
+    """
     found, stack, offset = list[Element](), list[Element](), 0
     for token in xml.tokens_of(source):
         start, offset = offset, offset + len(token.source)
@@ -104,7 +108,7 @@ Role = Callable[[str, str], tuple[str, str]]
 
 @dataclass(frozen=True)
 class Escapes:
-    """The escapes that a format adds to the escapes of XML, and a pattern for its line ends, with one group."""
+    """The escapes that a format uses in addition to those of XML, and a pattern with one group for its line ends."""
 
     escape: Callable[[str], str] = str
     unescape: Callable[[str], str] = str
@@ -115,9 +119,9 @@ class InlineReader:
     """Reads the content of elements as text with inline markup.
 
     `role` takes an element's name and start tag, and returns a kind and a name. The kind is "tag" for an element with
-    text inside, "copy" for an element that is copied with its content, "block" for an element whose content is its own
-    segment, and "open" or "close" for an element that stands for a tag. Only "open" and "close" have a name, which
-    both elements of a pair share.
+    text inside, "copy" for an element that is copied with its content, "block" for an element whose content is a
+    segment of its own, and "open" or "close" for an element that stands for a start or end tag. Only "open" and "close"
+    have a name, which both elements of a pair share.
     """
 
     def __init__(self, role: Role, escapes: Escapes | None = None) -> None:
@@ -136,7 +140,7 @@ class InlineReader:
         while index < len(tokens):
             token = tokens[index]
             kind, name = self._kind(token)
-            is_whole = kind == "copy" or (name and name != token.name)  # the content of the element is code
+            is_whole = kind == "copy" or (name and name != token.name)  # the content of the element is copied
             stop = ends.get(index, index) + 1 if is_whole else index + 1
             whole = "".join(each.source for each in tokens[index:stop])
             if kind == "text":
@@ -158,7 +162,7 @@ class InlineReader:
         return parts + builder.build()
 
     def _html(self, source: str, protection: Protection | None) -> Parts:
-        """Return the parts of a text with escaped HTML."""
+        """Return the parts of text that is escaped HTML."""
         parts, spelling = Parts(), xml.Spelling()
         for number, line in enumerate(self._lines(source)):
             own = text_parts(self._unescaped(spelling, line), protection)
@@ -166,7 +170,7 @@ class InlineReader:
         return parts
 
     def _kind(self, token: xml.Token) -> tuple[str, str]:
-        """Return "text", "cdata", "block", "copy", "open" or "close", and for tags a name that partners share."""
+        """Return "text", "cdata", "block", "copy", "open" or "close", and for tags the name that partners share."""
         if token.kind in ("text", "cdata"):
             return token.kind, ""
         if not token.name:

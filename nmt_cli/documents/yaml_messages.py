@@ -1,4 +1,4 @@
-"""YAML files of messages, such as those of Rails. Strings are translated. Comments and quoting styles are kept.
+"""YAML files of messages, such as those of Rails. Translate strings. Keep comments and, if possible, quoting styles.
 
 The only keys that change are a language code at the root and plural categories.
 Sources: https://yaml.org/spec/1.1/; https://guides.rubyonrails.org/i18n.html
@@ -29,12 +29,12 @@ from nmt_cli.system.errors import DataError, printable
 
 _KIND = "YAML file of messages"
 _STRING = "tag:yaml.org,2002:str"
-# A scalar that needs no quotes, unless it is inside [] or {}.
+# A scalar that needs no quotes. Inside [] or {}, a scalar with a comma also needs quotes.
 _PLAIN = re.compile(r"[^\W\d_](?:[\w ./()%!?;+'-]|,(?= )|:(?=\w))*+(?<! )")
 _RESERVED = re.compile(r"(?i)y|n|yes|no|on|off|true|false|null|inf|nan")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{2,8}){0,2}")
-_PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")  # an anchor and a tag before a scalar
-# A list of Ruby symbols in brackets, such as [ :year, :month ], which PyYAML cannot read
+_PROPERTIES = re.compile(r"(?:[&!]\S*+\s++)*+")  # an anchor, a tag or both before a scalar
+# A list of Ruby symbols in brackets, such as [ :year, :month ], which PyYAML cannot read.
 _SYMBOLS = re.compile(r"^[ ]*+[\w-]++:[ ]++\[[ ]*+:\w++(?:[ ]*+,[ ]*+:\w++)*+[ ]*+\]", re.MULTILINE)
 _tag_of: Any = yaml.SafeLoader("").resolve
 
@@ -93,7 +93,7 @@ def _message(source: str, value: _Node) -> Message | None:
 
 
 def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[PluralGroup]:
-    """Return a plural group, as in Rails, if all keys of a mapping are plural categories. Otherwise, return none."""
+    """If all keys of a mapping are plural categories, as in Rails, return its plural group. Otherwise, return []."""
     items = list[Plural]()
     for key, value in node.members:
         if not (key and key.is_scalar and key.event.value in CATEGORIES and value.start in messages):
@@ -109,7 +109,7 @@ def _group(source: str, node: _Node, messages: dict[int, Message]) -> list[Plura
 
 
 def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
-    """Return the edit that renames the root key to the target language if the root key is a language code."""
+    """Return the edit that changes the only root key to the target language if it is a language code, or else []."""
     members = roots[0].members if len(roots) == 1 else []
     if not language or len(members) != 1 or not (key := members[0][0]) or members[0][1].is_scalar:
         return []
@@ -120,7 +120,10 @@ def _language(roots: list[_Node], language: str) -> list[tuple[int, int, str]]:
 
 
 def _parsed(source: str) -> list[_Node]:
-    """Return the root of each document in a file. Aliases are not followed. Raise DataError if the file is not YAML."""
+    """Return the root of each document in a file. Aliases are not followed.
+
+    Raise DataError if the file is not YAML, is nested more than MOST_LEVELS levels deep, or has no mapping or list.
+    """
     roots = list[_Node]()
     stack, keys = list[_Node](), list[_Node | None]()
     try:
@@ -153,12 +156,12 @@ def _parsed(source: str) -> list[_Node]:
 
 
 def _readable(source: str) -> str:
-    """Return a text of the same length that PyYAML can read. Only values that are not translated differ."""
+    """Return text of the same length that PyYAML can read. It differs only in values that are not translated."""
     return _SYMBOLS.sub(lambda match: re.sub(r"(?<=[\[, ]):", ".", match[0]), source)
 
 
 def _spelled(raw: str, style: str, is_flow: bool, text: str) -> str:
-    """Return a scalar in the style of the source if that suits the text, or else in double quotes."""
+    """Return the text as a scalar in the style of the source if possible, or else in double quotes."""
     if style == "'" and "\n" not in text and text.isprintable():
         return "'" + text.replace("'", "''") + "'"
     if not style and not (is_flow and "," in text) and _PLAIN.fullmatch(text) and not _RESERVED.fullmatch(text):
@@ -170,7 +173,7 @@ def _spelled(raw: str, style: str, is_flow: bool, text: str) -> str:
 
 
 def _block(raw: str, style: str, text: str) -> str:
-    """Return a literal or folded scalar, or "" if the text does not suit that style."""
+    """Return the text as a literal or folded scalar, or "" if that style cannot express it."""
     head, _, body = raw.partition("\n")
     first = next((line for line in body.split("\n") if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip(" "))]

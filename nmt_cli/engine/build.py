@@ -1,10 +1,10 @@
-"""Compile engine.c into libengine.so. This file is hatchling's build hook, and can also be run by hand.
+"""Compile engine.c into libengine.so. Hatchling runs this file as a build hook; it can also be run by hand.
 
 The compiler is zig, which pip installs only for the build (93 MB). It includes the headers and libraries of every
 target, so the build needs no compiler or headers from the system. The library runs on Linux with glibc 2.17 or newer,
 and on macOS 11 or newer. This file imports only the standard library, because hatchling loads it by its path.
 
-By hand: `pip install ziglang && python nmt_cli/engine/build.py`. The option `--help` lists further options.
+By hand: `pip install ziglang && python nmt_cli/engine/build.py`. `--help` lists the options.
 """
 
 import argparse
@@ -23,13 +23,13 @@ from typing import Any
 HERE = Path(__file__).parent
 LIBRARY = HERE / "libengine.so"
 SOURCES = *(HERE / name for name in ("engine.c", "neon.c", "team.c", "dispatch.c")), HERE / "build.py"
-SWITCH = "NMT_ENGINE_BUILD"  # 0 installs the package without the engine
-TARGET = "NMT_ENGINE_TARGET"  # target of the wheel, such as aarch64 (Linux) or aarch64-macos; by default this system
+SWITCH = "NMT_ENGINE_BUILD"  # if 0, the package is built without the engine
+TARGET = "NMT_ENGINE_TARGET"  # target of the wheel, such as aarch64 (Linux) or aarch64-macos (default: this system)
 COMPILER = "ziglang>=0.15,<0.18"
 GLIBC = "2.17"  # the oldest version that zig supports on aarch64
-MACOS = "11.0"  # the oldest version that runs on Apple's processors
+MACOS = "11.0"  # the oldest version that runs on Apple silicon
 
-# For each kind of processor, the levels of the instruction set, fastest first, and the CPU features of each level.
+# For each CPU architecture: its levels (instruction sets), fastest first, with zig's name for their CPU features.
 LEVELS: dict[str, dict[str, str]] = {
     "x86_64": {
         "amx": "x86_64_v4+avx512vnni+amx_tile+amx_int8",
@@ -40,8 +40,8 @@ LEVELS: dict[str, dict[str, str]] = {
     },
     "aarch64": {"i8mm": "generic+dotprod+i8mm", "dotprod": "generic+dotprod", "base": "generic"},
 }
-# Levels for macOS. On macOS, AVX-512 is not enabled until a process uses it, so dispatch.c cannot detect it. No Mac has
-# AMX.
+# The levels that are compiled for macOS. macOS enables AVX-512 only when a process first uses it, so dispatch.c cannot
+# detect it. No Mac has AMX or AVX-VNNI.
 MACOS_LEVELS = {"i8mm", "dotprod", "avx2", "base"}
 FLAGS = ["-std=gnu11", "-O3", "-fPIC", "-fno-math-errno", "-fno-strict-aliasing", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wno-psabi"]
@@ -52,7 +52,7 @@ class CannotBuildError(Exception):
 
 
 def own_target() -> str:
-    """Return zig's name for this system. Raise CannotBuildError if the engine does not support this system."""
+    """Return zig's name for this system as a target. Raise CannotBuildError if the engine does not support it."""
     glibc = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
     machine = {"arm64": "aarch64"}.get(platform.machine(), platform.machine())
     if machine not in LEVELS or not (glibc or sys.platform == "darwin"):
@@ -62,20 +62,20 @@ def own_target() -> str:
 
 
 def target_of(name: str) -> str:
-    """Return zig's name for a target. A target is, for example, "aarch64" (Linux with glibc) or "aarch64-macos"."""
+    """Return zig's name for a target, given as "aarch64" (Linux with glibc) or "aarch64-macos", for example."""
     machine, _, system = name.partition("-")
     if machine not in LEVELS or system not in ("", "macos"):
-        raise CannotBuildError(f"the engine supports {' and '.join(LEVELS)}, with -macos for macOS, not {name}")
+        raise CannotBuildError(f"the engine supports {' and '.join(LEVELS)}, or either with -macos, not {name}")
     return f"{machine}-macos.{MACOS}" if system else f"{machine}-linux-gnu.{GLIBC}"
 
 
 def levels_of(target: str) -> list[str]:
-    """Return the levels of a target, fastest first."""
+    """Return the levels of a zig target, fastest first."""
     return [level for level in LEVELS[target.split("-")[0]] if "-macos" not in target or level in MACOS_LEVELS]
 
 
 def wheel_tag(target: str) -> str:
-    """Return the tag of wheels for a target."""
+    """Return the tag of wheels for a zig target."""
     machine = target.split("-")[0]
     if "-macos" in target:
         return f"py3-none-macosx_{MACOS.replace('.', '_')}_{machine.replace('aarch64', 'arm64')}"
@@ -88,7 +88,7 @@ def _stamp(target: str, levels: Sequence[str], flags: Sequence[str]) -> str:
 
 
 def is_current(output: Path, stamp: str | None = None) -> bool:
-    """Return whether the library has this stamp, by default the stamp of the current sources on this system."""
+    """Return whether a library has this stamp. The default is the stamp of the current sources for this system."""
     stamp = stamp or _stamp(own_target(), levels_of(own_target()), [])
     return output.exists() and stamp.encode() in output.read_bytes()
 
@@ -109,7 +109,7 @@ def build(
 
     `target` is zig's name of the target, such as aarch64-linux-gnu.2.17. The default is this system. `levels` are names
     of levels in LEVELS, by default all levels of the target. `flags` are passed to the compiler and the linker. Raises
-    CannotBuildError with the first error.
+    CannotBuildError with the compiler's first error, or if ziglang is not installed.
     """
     target = target or own_target()
     cpus = LEVELS[target.split("-")[0]]
@@ -122,7 +122,7 @@ def build(
     width = ["-mprefer-vector-width=512"] if target.startswith("x86_64") else []
     link = ["-shared", "-s", "-lm", "-lpthread"]
     if "-macos" in target:
-        link.append("-Wl,-install_name,@rpath/libengine.so")  # the default would be the temporary path of the output
+        link.append("-Wl,-install_name,@rpath/libengine.so")  # by default, it would be the temporary path `new`
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", target, *FLAGS, *WARNINGS, *width, *flags]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as pool:
         environment = {"ZIG_GLOBAL_CACHE_DIR": folder, "ZIG_LOCAL_CACHE_DIR": folder, **os.environ}
@@ -132,7 +132,7 @@ def build(
             level_flags = [f"-mcpu={cpus[level]}", f"-DLEVEL={level}", "-c", str(HERE / "engine.c")]
             commands.append([*zig, *level_flags, "-o", f"{folder}/{level}.o"])
         list(pool.map(_run, commands, [environment] * len(commands)))
-        new = output.with_name(f".{output.name}-{os.getpid()}")  # a process may have the old library open
+        new = output.with_name(f".{output.name}-{os.getpid()}")  # not `output`: a process may have it open
         try:
             _run([*zig, *(command[-1] for command in commands), *link, "-o", str(new)], environment)
             new.replace(output)
@@ -152,7 +152,7 @@ def get_build_hook() -> type[Any]:
         def initialize(self, version: str, build_data: dict[str, Any]) -> None:
             """Compile the library in the source tree, and add it to the wheel.
 
-            Tests and editable installs load the library from the source tree.
+            Tests and editable installs load the library from there, so it stays.
             """
             wanted = os.environ.get(TARGET, "")
             obstacle = self._obstacle()
@@ -169,7 +169,7 @@ def get_build_hook() -> type[Any]:
                 if wanted:
                     raise CannotBuildError(f"{TARGET}={wanted}: {obstacle}")
                 LIBRARY.unlink(missing_ok=True)
-                self.app.display_warning(f"nmt is built without its engine, so CPU translation is slower: {obstacle}")
+                self.app.display_warning(f"nmt is built without its engine, so CPUs translate more slowly: {obstacle}")
             elif version != "editable":
                 build_data["force_include"][str(library)] = "nmt_cli/engine/libengine.so"
                 build_data["tag"] = wheel_tag(target)
@@ -192,7 +192,7 @@ def get_build_hook() -> type[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Compile the engine. Other options go to the compiler.")
+    parser = argparse.ArgumentParser(description="Compile the engine. Other options are passed to compiler and linker.")
     parser.add_argument("--output", type=Path, default=LIBRARY, help="library file (default: where nmt loads it from)")
     parser.add_argument("--target", help="zig target, such as aarch64-linux-gnu.2.17 (default: this system)")
     parser.add_argument("--levels", default="", help="levels, separated by commas (default: all levels of the target)")

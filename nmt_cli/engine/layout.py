@@ -33,16 +33,16 @@ class Settings(Protocol):
 
     @property
     def depths(self) -> tuple[int, int]:
-        """The numbers of layers of the encoder and of the decoder."""
+        """The numbers of encoder layers and decoder layers."""
 
 
 def depths(settings: Settings) -> dict[str, int]:
-    """Return the number of layers by side, "encoder" and "decoder"."""
+    """Return the number of layers for each side, "encoder" and "decoder"."""
     return dict(zip(NORMS_PER_LAYER, settings.depths, strict=True))
 
 
 def matrices(settings: Settings, side: str) -> tuple[str, ...]:
-    """Return the names of the matrices of a layer, without ".weight", in the order in which engine.c reads them."""
+    """Return the names of the matrices in a layer of `side`, without ".weight", in the order that engine.c expects."""
     if side == "encoder":
         return *_SELF_ATTENTION, *_FEED_FORWARD
     first = _RECURRENCE if settings.decoder_cell == "ssru" else _SELF_ATTENTION
@@ -95,7 +95,7 @@ def tensor_shapes(settings: Settings, vocabulary_size: int) -> dict[str, Shape]:
 
 
 def differences(found: Mapping[str, Shape], expected: Mapping[str, Shape]) -> Iterator[str]:
-    """Yield a description of each tensor that is missing, unexpected or of the wrong shape."""
+    """Yield a description of each tensor that is missing, is not expected or has the wrong shape."""
     for name in {**expected, **found}:
         shape, wanted = found.get(name), expected.get(name)
         if shape != wanted:

@@ -1,7 +1,7 @@
 """Open the compiled engine and choose its level, the instruction set to use.
 
-The library contains all levels for its kind of processor. The fastest level that the CPU supports is used, unless
-NMT_ENGINE names another level, or `off` for no engine.
+The library is compiled for one CPU architecture, and contains the code once per level (on macOS, for some levels only).
+By default, nmt uses the fastest level that the CPU supports. NMT_ENGINE names another level, or `off` for no engine.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ PATH = Path(__file__).with_name("libengine.so")
 LEVELS = "amx", "avx512", "avxvnni", "avx2", "i8mm", "dotprod", "base"
 OFF = "off"
 
-# Result type (None for void) and argument types of functions in engine.c, by their names without the level.
+# Maps the name of an engine function, without the suffix _LEVEL, to its result type (None for void) and argument types.
 Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
 
 
@@ -37,34 +37,34 @@ class Library:
 
 
 def load(signatures: Signatures, path: Path = PATH) -> Library | None:
-    """Return the engine, or None if it is off, absent or damaged.
+    """Return the engine, or None if it is off, absent, damaged or compiled for other CPUs.
 
     Raises UsageError if NMT_ENGINE names a level that is unknown or unavailable.
     """
-    shared, chosen = _open(path)
-    return Library(shared, chosen, signatures) if shared else None
+    shared, level_or_reason = _open(path)
+    return Library(shared, level_or_reason, signatures) if shared else None
 
 
 def describe(path: Path = PATH) -> str:
-    """Return the level in use, or "none: " and the reason."""
-    shared, chosen = _open(path)
-    return chosen if shared else f"none: {chosen}"
+    """Return the level in use, or "none: " and the reason. Raises UsageError like `load`."""
+    shared, level_or_reason = _open(path)
+    return level_or_reason if shared else f"none: {level_or_reason}"
 
 
 def fastest_level(compiled: Sequence[str], runnable: Sequence[str]) -> str | None:
-    """Return the level that NMT_ENGINE names, or else the fastest one that is compiled and runnable, if any.
+    """Return the level that NMT_ENGINE names, or else the fastest that is both compiled and runnable, or None.
 
     `runnable` lists the fastest level first. Raises UsageError if the named level is not available.
     """
     wanted = os.environ.get("NMT_ENGINE", "")
     levels = [level for level in runnable if level in compiled]
     if wanted and wanted not in levels:
-        raise UsageError(f"NMT_ENGINE={wanted} is not available. This engine and CPU support {', '.join(levels)}")
+        raise UsageError(f"NMT_ENGINE={wanted} is not available here. Available levels: {', '.join(levels)}")
     return wanted or next(iter(levels), None)
 
 
 def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
-    """Return the library and its level, or None and the reason."""
+    """Return the library and the level to use, or None and the reason why there is none."""
     wanted = os.environ.get("NMT_ENGINE", "")
     if wanted not in ("", OFF, *LEVELS):
         raise UsageError(f"NMT_ENGINE must be {', '.join(LEVELS)} or {OFF}, not {printable(wanted, 40)}")
@@ -75,7 +75,9 @@ def _open(path: Path) -> tuple[ctypes.CDLL | None, str]:
     except OSError as error:
         reason = f"it cannot be loaded: {error}" if path.exists() else "nmt was installed without it"
         if wanted:
-            raise UsageError(f"NMT_ENGINE={wanted} needs the engine, but {reason}. Unset it or reinstall nmt") from None
+            raise UsageError(
+                f"NMT_ENGINE={wanted} needs the engine, but {reason}. Unset NMT_ENGINE or reinstall nmt"
+            ) from None
         return None, reason
     level = fastest_level(_names(shared, "compiled"), _names(shared, "runnable"))
     return (shared, level) if level else (None, "it is compiled for other CPUs")

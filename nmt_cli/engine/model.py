@@ -1,4 +1,4 @@
-"""Models in the engine: float32 weights from a file or from memory, packed once and shared by threads."""
+"""Models in the engine. Float32 weights from a file or from memory are packed once; threads share them."""
 
 import ctypes
 import mmap
@@ -11,11 +11,11 @@ from nmt_cli.engine.safetensors_file import Tensor, release
 from nmt_cli.system.errors import DataError, StorageError
 
 ACTIVATIONS = {"relu": 1, "swish": 2, "gelu": 3}  # numbers of the activation functions in engine.c
-EMBEDDINGS = 4  # number of leading tensors that engine.c reads in place; it copies the others
+EMBEDDINGS = 4  # engine.c reads this many tensors, the first ones, in place and copies the others
 
 
 class Request(ctypes.Structure):
-    """A sentence to search for; engine.c describes the fields."""
+    """A sentence to translate. engine.c describes these fields, but calls `patient` `background`."""
 
     _fields_ = (
         ("ids", POINTER(c_int32)),
@@ -54,8 +54,9 @@ SIGNATURES: library.Signatures = {
 class Model:
     """A model's weights, packed for matrix products in float32 or 8 bits. Threads may share it.
 
-    `owner` keeps the memory of `tensors` alive, because the engine reads the embeddings from it. Raises DataError if a
-    tensor is missing or if its shape contradicts the settings, so that the engine never reads past the end of a tensor.
+    `owner` keeps the memory of `tensors` alive, because the engine reads the embeddings from it. If `owner` is an mmap,
+    the memory of the other tensors is released. Raises DataError if a tensor is missing or its shape contradicts the
+    settings, so that the engine never reads past the end of a tensor, and StorageError if memory runs out.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Model:
         expected = tensor_shapes(settings, self.vocabulary)
         found = {name: tensors[name].shape for name in expected if name in tensors}
         for difference in differences(found, expected):
-            raise DataError(f"the weights do not fit their settings: {difference}")
+            raise DataError(f"the weights do not fit the model's settings: {difference}")
         sizes = [
             *settings.depths,
             settings.d_model,
@@ -89,7 +90,7 @@ class Model:
         self._owner = owner
         self.handle = library.model_new((c_int64 * len(sizes))(*sizes), pointers)
         if not self.handle:
-            raise StorageError("there is too little memory for the model")
+            raise StorageError("there is not enough memory for the model")
         if isinstance(owner, mmap.mmap):
             release(owner, [tensor for tensor in ordered[:EMBEDDINGS] if tensor])
 
@@ -99,7 +100,7 @@ class Model:
 
 
 def _in_order(settings: Settings, tensors: Mapping[str, Tensor]) -> list[Tensor | None]:
-    """Return the tensors in the order in which engine.c reads them, with None for tensors that the model lacks."""
+    """Return the tensors in the order that engine.c expects, with None for those that the model does not have."""
     target = tensors["embedding.weight"]
     ordered = [
         tensors.get("own_embeddings.src.weight", target),

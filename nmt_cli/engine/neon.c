@@ -1,4 +1,5 @@
-// 8-bit products on aarch64, part of engine.c. All levels compute the same sums, so results are bit-identical.
+// 8-bit products on aarch64, included by engine.c. All levels compute the same integer sums, so their results are
+// bit-identical.
 //
 // base     ARMv8.0: `smull` and pairwise sums
 // dotprod  ARMv8.2 (Graviton2, Cortex-A76, Apple M1): `sdot`, 16 products per instruction
@@ -6,16 +7,16 @@
 #include <arm_neon.h>
 
 #ifdef __ARM_FEATURE_MATMUL_INT8
-enum { GROUP = 8 };  // bytes of an output that are adjacent in memory
-enum { FLIP = 0 };
+enum { GROUP = 8 };  // bytes of an output's 8-bit weights that are adjacent in memory
+enum { FLIP = 0 };  // inputs are unsigned bytes
 
 static int in_tiles(const Linear *l, int eight_bits, int64_t rows) { return (void)l, (void)rows, eight_bits; }
 static void begin_tiles(void) {}
 static void end_tiles(void) {}
-INLINE ints dot(ints sum, ints x, ints w) { return (void)x, (void)w, sum; }  // `tile` has no 8-bit products here
+INLINE ints dot(ints sum, ints x, ints w) { return (void)x, (void)w, sum; }  // never used: see `in_tiles`
 
-// As `tile` for all steps, with bytes x[rows][inputs]. usmmla adds x[2][8] . w[2][8] to 2 x 2 sums: a pair of rows by a
-// pair of outputs. Without a second row, the first takes its place, and its results are dropped.
+// Like `tile` for all steps, with bytes x[rows][inputs]. usmmla adds x[2][8] . w[2][8] to 2 x 2 sums: a pair of rows by
+// a pair of outputs. If the number of rows is odd, the last row is paired with itself; the copy's results are dropped.
 INLINE void tile_of_pairs(const int rows, const Linear *l, int64_t first, const uint8_t *x, const float *row_scale,
                           float *out, int64_t stride) {
     enum { PAIRS = LANES / 2 };
@@ -61,14 +62,14 @@ static void product_in_tiles(const Linear *l, int64_t from, int64_t to, const ui
 }
 #else
 enum { GROUP = 4 };
-enum { FLIP = 128 };  // these instructions multiply signed bytes: inputs minus 128
+enum { FLIP = 128 };  // these instructions multiply signed bytes, so inputs are stored minus 128
 
 INLINE ints dot(ints sum, ints x, ints w) {
     union { ints whole; int32x4_t sums[4]; int8x16_t bytes[4]; } s = {sum}, a = {x}, b = {w};
     UNROLL for (int i = 0; i < 4; i++) {
 #ifdef __ARM_FEATURE_DOTPROD
         s.sums[i] = vdotq_s32(s.sums[i], a.bytes[i], b.bytes[i]);
-#else  // sums of two products fit into 16 bits: 2 x 128 x 127
+#else  // the sum of two products fits in 16 bits: at most 2 x 128 x 127
         const int16x8_t low = vmull_s8(vget_low_s8(a.bytes[i]), vget_low_s8(b.bytes[i]));
         const int16x8_t high = vmull_high_s8(a.bytes[i], b.bytes[i]);
         s.sums[i] = vpadalq_s16(s.sums[i], vpaddq_s16(low, high));

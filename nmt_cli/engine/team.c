@@ -1,8 +1,9 @@
 // Helper threads that share large products with the threads that search. engine.c includes this file.
 //
-// A job consists of parts that any thread may compute. Its owner takes the first part that is left, a helper the last,
-// so that a core's cache often still holds the weights of its part. Helpers sleep if no job appears for a while.
-// At most `threads` threads compute at once: a helper for each thread whose search has no sentences.
+// A job consists of parts that any thread may compute. Its owner, the thread that shares it, takes parts from the front
+// and helpers take parts from the back, so that a core's cache often still holds the weights of its parts. Helpers
+// sleep if there is no job for a while. At most `threads` threads compute at once: one helper may work for each thread
+// that has no sentences to search.
 #include <pthread.h>
 #include <sched.h>
 #include <time.h>
@@ -11,22 +12,22 @@ typedef void Part(const void *job, int64_t part);
 
 struct Team {
     int64_t threads, searching;  // maximum number of threads at once; number of searches that have sentences
-    uint64_t left;  // parts that nobody has taken: the first, and in the upper 32 bits the end
-    int64_t alone;  // how many next jobs their owners compute alone, because other processes use the helpers' cores
-    int64_t quiet_until;  // time before which owners compute alone, because another search has ended or will begin
+    uint64_t left;  // the parts not taken yet: lower 32 bits, the first; upper 32 bits, the end (exclusive)
+    int64_t alone;  // number of jobs that owners will compute alone, because other processes use the helpers' cores
+    int64_t quiet_until;  // time until which owners compute alone, because another search has ended or will begin
     int64_t helped;  // parts of all jobs that helpers have computed
     Part *function;
     const void *job;
-    int owned, closed;  // owned: a thread shares its job
-    int64_t sleeping, users;  // users: threads in `help`, and the owner; the last one frees the memory
+    int owned, closed;  // whether a thread is sharing a job; whether the team is closed
+    int64_t sleeping, users;  // users: threads in `help`, and the creator of the team; the last to leave frees it
     pthread_mutex_t mutex;
     pthread_cond_t wake;
 };
 
-enum { SPINS = 4000 };  // how often a helper looks at `left` before it sleeps, about 0.1 ms
-enum { PATIENCE = 100000 };  // nanoseconds, in addition to twice its own time, for which an owner waits for helpers
+enum { SPINS = 4000 };  // how often a helper looks for a part before it sleeps, about 0.1 ms
+enum { PATIENCE = 100000 };  // nanoseconds; helpers are late after this plus twice the time of the owner's own parts
 enum { QUIET = 1000000 };  // nanoseconds that a thread may need to handle a search's results or to begin a search
-enum { ALONE = 1000 };  // jobs that owners compute alone after a helper took longer
+enum { ALONE = 1000 };  // jobs that owners compute alone after a helper was late
 
 #define GET(x) __atomic_load_n(&(x), __ATOMIC_SEQ_CST)
 #define SET(x, y) __atomic_store_n(&(x), y, __ATOMIC_SEQ_CST)
@@ -46,7 +47,7 @@ static void pause_briefly(void) {
 #endif
 }
 
-// Take the first or the last of the parts that are left. Returns -1 if there is none.
+// Take the first or the last of the parts that are left, and return its number. Returns -1 if none is left.
 static int64_t take_part(Team *team, int last) {
     uint64_t left = GET(team->left);
     for (;;) {
@@ -58,10 +59,10 @@ static int64_t take_part(Team *team, int last) {
     }
 }
 
-// The number of helpers that may work now.
+// Return the number of helpers that may work now.
 static int64_t helpers_of(Team *team) { return team ? team->threads - GET(team->searching) : 0; }
 
-// The number of helpers for a new job.
+// Return the number of helpers that a new job may have.
 static int64_t helpers_for_job(Team *team) {
     const int64_t helpers = helpers_of(team);
     return helpers > 0 && nanoseconds() > GET(team->quiet_until) ? helpers : 0;
@@ -72,7 +73,7 @@ static int has_part(Team *team) {
     return (left & 0xffffffff) < left >> 32;
 }
 
-// Compute all parts of a job, with helpers if there are any. Returns when all parts are done.
+// Compute all parts of a job, with helpers if any may work. Returns when all parts are done.
 static void share(Team *team, Part *function, const void *job, int64_t parts) {
     const int64_t helpers = helpers_for_job(team);
     const int alone = helpers > 0 && GET(team->alone) > 0 && ADD(team->alone, -1) >= 0;
@@ -83,7 +84,7 @@ static void share(Team *team, Part *function, const void *job, int64_t parts) {
     team->function = function, team->job = job;
     const int64_t before = GET(team->helped);
     SET(team->left, (uint64_t)parts << 32);
-    if (GET(team->sleeping) > team->threads - 1 - helpers) {  // one of them may be asleep
+    if (GET(team->sleeping) > team->threads - 1 - helpers) {  // one of the helpers may be asleep
         pthread_mutex_lock(&team->mutex);
         pthread_cond_broadcast(&team->wake);
         pthread_mutex_unlock(&team->mutex);
@@ -101,13 +102,13 @@ static void share(Team *team, Part *function, const void *job, int64_t parts) {
     SET(team->owned, 0);
 }
 
-// Count a search while it has sentences, even between calls of `run`: if helpers began then, they would take the core
-// that its thread needs again at once.
+// Count a search while it has sentences, even between calls of `run`. If helpers worked between calls, they would take
+// the core that the search's thread needs again at once.
 static void begin_work(Team *team) {
     if (team) ADD(team->searching, 1);
 }
 
-// When a search ends and others go on, leave its core to the threads that handle its results, for a moment.
+// When a search ends while others run, leave its core for a moment to the threads that handle its results.
 static void end_work(Team *team) {
     if (team && ADD(team->searching, -1)) SET(team->quiet_until, nanoseconds() + QUIET);
 }
@@ -115,11 +116,11 @@ static void end_work(Team *team) {
 // Leave a core to a search that another thread is about to begin.
 void EXPORT(expect_search)(Team *team) { SET(team->quiet_until, nanoseconds() + QUIET); }
 
-// Return a team of `threads` threads that search, or 0 if out of memory.
+// Create a team for `threads` threads that search. Returns 0 if out of memory. The caller must start the helpers.
 Team *EXPORT(team_new)(int64_t threads) {
     Team *team = allocate(sizeof(Team));
     if (!team) return 0;
-    team->threads = team->users = threads;  // the users are the owner and one helper fewer than threads
+    team->threads = team->users = threads;  // users: the creator and `threads` - 1 helpers
     pthread_mutex_init(&team->mutex, 0);
     pthread_cond_init(&team->wake, 0);
     return team;
@@ -132,7 +133,7 @@ static void leave_team(Team *team) {
     release(team);
 }
 
-// End the helpers' calls of `help`. The owner must not use the team afterwards.
+// Make the helpers return from `help`. The caller must not use the team afterwards.
 void EXPORT(team_close)(Team *team) {
     SET(team->closed, 1);
     pthread_mutex_lock(&team->mutex);
@@ -141,10 +142,10 @@ void EXPORT(team_close)(Team *team) {
     leave_team(team);
 }
 
-// Number of parts that helpers have computed.
+// Return the number of parts that helpers have computed.
 int64_t EXPORT(helped)(Team *team) { return GET(team->helped); }
 
-// Work as helper `number` until the team is closed. Each number from 0 to `threads` - 2 must be called once.
+// Work as helper `number` until the team is closed. Call this once for each number from 0 to `threads` - 2.
 void EXPORT(help)(Team *team, int64_t number) {
     begin_tiles();
     for (int64_t spins = 0; !GET(team->closed); spins++) {

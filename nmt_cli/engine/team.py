@@ -8,8 +8,8 @@ from nmt_cli.engine.library import Library
 class Team:
     """Helpers for searches in up to `threads` threads. Searches and helpers together use at most `threads` cores.
 
-    While some of these threads do not search, helpers compute parts of the other threads' products. This does not
-    change the results. The helpers end when the Team is garbage-collected.
+    While some of the threads do not search, helpers compute parts of the other threads' products. The results do not
+    change. The helpers end when the Team is garbage-collected.
     """
 
     def __init__(self, library: Library, threads: int) -> None:
@@ -27,7 +27,7 @@ class Team:
 
     @property
     def helped(self) -> int:
-        """Return the number of parts of products that helpers have computed."""
+        """The number of parts of products that helpers have computed."""
         return int(self.library.helped(self.handle))
 
     def __del__(self) -> None:

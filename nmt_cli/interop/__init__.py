@@ -1,1 +1,1 @@
-"""Export models to transformers, CTranslate2 and Argos. Import models of these three, Marian and Firefox."""
+"""Export models to transformers, CTranslate2 and Argos. Import models from these three, and from Marian and Firefox."""

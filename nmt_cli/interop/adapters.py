@@ -1,6 +1,6 @@
-"""A common interface to models of transformers, CTranslate2 and Marian, to compare them with our models.
+"""A common interface to models of transformers, CTranslate2 and Marian, for comparison with our models.
 
-All methods take and return our token ids, and every list of ids ends with EOS.
+All token ids that methods take and return are ours, and every list of ids ends with EOS.
 """
 
 import contextlib
@@ -24,45 +24,47 @@ from nmt_cli.system.errors import DataError, printable
 
 BATCH = 32  # maximum sentences per batch
 OFFLINE = {"local_files_only": True, "trust_remote_code": False}
-MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # Marian's command line, for python -c
+MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # for python -c: runs Marian's command line
 MARIAN_OPTIONS = ("--cpu-threads", "1", "--quiet")
 PRE_NORM = (
-    "translations were not compared: with pre-norm, Marian's decoder does not normalize keys and values, although "
-    "its training and its scorer do."
+    "translations were not compared: with pre-norm, Marian normalizes keys and values in training and in scoring, but "
+    "not in decoding."
 )
 TokenIds = list[int]
 
 
 class Adapter:
-    """A model in another toolkit."""
+    """A model that another toolkit runs."""
 
-    beam: int | None = None  # the only beam size with which the search equals ours; None if it always does
-    difference = ""  # the reason why translations may differ from ours although token probabilities agree
+    beam: int | None = None  # the only beam size at which the toolkit searches as we do; None: at every size
+    # If set, the reason why translations are not compared: they may differ although token probabilities agree.
+    difference = ""
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
-        """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently."""
+        """Raise DataError if the toolkit tokenizes more than `allowed` of these lines differently from `tokenizer`."""
 
     def translate(self, sources: list[TokenIds], beam: int, limit: int) -> Iterator[TokenIds]:
-        """Yield the best translation of each source. Use no length penalty, and at most `limit` tokens."""
+        """Yield the best translation of each source, without length penalty and not cut off before `limit` tokens."""
         raise NotImplementedError
 
     def score(self, pairs: list[tuple[TokenIds, TokenIds]]) -> Iterator[list[float]]:
-        """Yield the log-probability of each target token."""
+        """For each (source, target), yield the log-probabilities of the target tokens, in nats."""
         raise NotImplementedError
 
 
 class Transformers(Adapter):
-    """A model directory of transformers. `id_maps` maps our token ids to the model's ids."""
+    """A model directory of transformers. `id_maps` lists the model's ids of our source and target tokens."""
 
     def __init__(self, directory: Path, id_maps: IdMaps) -> None:
         options = {
             "use_safetensors": any(directory.glob("model.safetensors*")),
-            "weights_only": True,  # do not load pickles that execute code
+            "weights_only": True,  # refuse pickles that could execute code
             "dtype": torch.float32,
             "output_loading_info": True,
             **OFFLINE,
         }
         self.model, report = import_package("transformers").AutoModelForSeq2SeqLM.from_pretrained(directory, **options)
+        # Tensors that the files lack. Positions may be missing, because transformers can compute them.
         self.missing = [name for name in sorted(report["missing_keys"]) if "embed_positions" not in name]
         self.pad = id_maps[1][PAD]
         self.start = self.model.generation_config.decoder_start_token_id
@@ -75,7 +77,7 @@ class Transformers(Adapter):
         their_tokenizer = import_package("transformers").AutoTokenizer.from_pretrained(
             self.model.name_or_path, **OFFLINE
         )
-        their_tokenizer.punc_normalizer = str  # turns off the changes by sacremoses, which the model card mentions
+        their_tokenizer.punc_normalizer = str  # turn off sacremoses, which changes punctuation (see card.md)
         their_targets = [their_tokenizer(text_target=line)["input_ids"] for line in targets]
         sides = zip(
             (their_tokenizer(sources)["input_ids"], their_targets),
@@ -121,10 +123,10 @@ class Transformers(Adapter):
 class CTranslate2(Adapter):
     """A model directory of CTranslate2, on the CPU.
 
-    `names` lists the model's source and target tokens in the order of our ids. `spm` contains its SentencePiece models
-    if they are to be compared with ours. `ends_source` tells whether the caller must end sources with EOS. With the
-    `compute_type` "default", CTranslate2 computes in the type of the stored weights. `prefix` is the token that begins
-    every translation, if any.
+    `names` lists the model's source and target tokens in the order of our ids. `spm` contains the SentencePiece files
+    that `check_tokenizer` compares with ours; without them, it checks nothing. If `ends_source` is true, CTranslate2
+    expects sources that end with EOS. With the `compute_type` "default", it computes in the type of the stored weights.
+    `prefix` is the token that begins every translation, if any.
     """
 
     def __init__(
@@ -148,7 +150,7 @@ class CTranslate2(Adapter):
         self.ids = {name: i for i, name in enumerate(names[1])}
 
     def check_tokenizer(self, tokenizer: Tokenizer, sources: list[str], targets: list[str], allowed: int = 0) -> None:
-        """See Adapter. Skip lines with a language token, because the SentencePiece model lacks this token."""
+        """See Adapter. Skip lines that begin with a language token, because SentencePiece files lack such tokens."""
         import sentencepiece
 
         different = 0
@@ -160,9 +162,9 @@ class CTranslate2(Adapter):
             except RuntimeError as error:
                 raise DataError(f"SentencePiece cannot load the model's tokenizer: {printable(error, 150)}") from None
             ids = {name: i for i, name in enumerate(names)}
-            for line, found in zip(lines, ours.encode(lines), strict=True):
-                if not ours.language(found):
-                    different += [ids.get(piece, UNK) for piece in theirs.encode(line, out_type=str)] != found
+            for line, expected in zip(lines, ours.encode(lines), strict=True):
+                if not ours.language(expected):
+                    different += [ids.get(piece, UNK) for piece in theirs.encode(line, out_type=str)] != expected
         if different > allowed:
             count = len(sources) + len(targets)
             raise DataError(f"SentencePiece splits {different} of {count} lines differently from ours")
@@ -194,16 +196,16 @@ class CTranslate2(Adapter):
 
 
 class Marian(Adapter):
-    """A model.npz in Marian (pip install pymarian).
+    """A model file that Marian runs (pip install pymarian).
 
-    Marian receives .yml vocabularies and texts of tokens separated by spaces, so it does not tokenize. Its tokenizer is
-    not checked, because it would use the same SentencePiece files as ours.
+    Marian reads .yml vocabularies and lines of tokens separated by spaces, so it does not tokenize. Its tokenizer needs
+    no check, because it would use the same SentencePiece files as ours.
     """
 
-    beam = 1  # with larger beams, Marian reduces the beam size after every finished hypothesis
+    beam = 1  # at larger sizes, Marian shrinks the beam after every finished hypothesis
 
     def __init__(self, model: Path, vocabularies: list[ForeignIds], norm: str, arrays: Any = None) -> None:
-        """`arrays` contains weights and options that replace the contents of the file `model`."""
+        """If `arrays` is given, Marian reads these weights and options instead of the file `model`."""
         self.difference = PRE_NORM if norm == "pre" else ""
         self.model = model.resolve()
         self.arrays = arrays
@@ -223,7 +225,7 @@ class Marian(Adapter):
             yield [float(number) for number in line.rpartition("WordScores=")[2].split()]
 
     def _run(self, command: str, sides: Sequence[Iterable[TokenIds]], *options: object) -> list[str]:
-        """Run a command of Marian on sources, or on sources and targets. Return its lines of output."""
+        """Run a Marian command on sources, or on sources and targets. Return the lines of its output."""
         with tempfile.TemporaryDirectory() as directory:
             vocabulary_files = [Path(directory) / f"{side}.yml" for side in ("source", "target")]
             text_files = [Path(directory) / side for side in ("source", "target")]

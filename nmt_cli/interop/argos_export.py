@@ -14,14 +14,15 @@ from nmt_cli.interop.formats import METADATA
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import OutputError
 
-VERSION = "1.0"  # version of the package
+VERSION = "1.0"  # version of every package that nmt writes
 ARGOS_VERSION = "1.9"  # the oldest version of argostranslate that reads the package
 
 
 def prepare_package(folder: Path, src: str, tgt: str, target_prefix: str) -> None:
-    """Turn a folder with a CTranslate2 model in `model` into a package: add metadata.json, move the tokenizer.
+    """Turn `folder`, which contains a CTranslate2 model in `model`, into an Argos package.
 
-    argostranslate does not end sources with EOS, so configure CTranslate2 to do it.
+    Add metadata.json, and move the tokenizer from `model` to `folder`. argostranslate does not append EOS to sources,
+    so configure CTranslate2 to append it.
     """
     model = folder / "model"
     tokenizer = model / "tokenizer.model"
@@ -48,7 +49,7 @@ def prepare_package(folder: Path, src: str, tgt: str, target_prefix: str) -> Non
 
 
 def write_archive(folder: Path, out: Path) -> None:
-    """Write a zip archive that contains the folder. `out` does not exist until it is complete."""
+    """Write `folder` to the zip archive `out`, which appears only when complete. Raise OutputError if `out` exists."""
     temporary = artefact.beside(out, ".tmp-nmt-", f"-{os.getpid()}")
     try:
         with zipfile.ZipFile(temporary, "x", zipfile.ZIP_DEFLATED) as archive:
@@ -56,7 +57,7 @@ def write_archive(folder: Path, out: Path) -> None:
                 archive.write(file, f"{folder.name}/{file.relative_to(folder).as_posix()}")
         artefact.sync(temporary)
         if out.exists():
-            raise OutputError(f"another process has created {out}")
+            raise OutputError(f"another process has created {out}. Choose another --out")
         temporary.rename(out)
     finally:
         temporary.unlink(missing_ok=True)

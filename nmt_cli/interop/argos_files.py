@@ -1,4 +1,4 @@
-"""Read Argos packages. The decoding settings are the defaults of argostranslate (argostranslate/translate.py)."""
+"""Read Argos packages. Imported models decode with argostranslate's defaults (argostranslate/translate.py)."""
 
 import tempfile
 from dataclasses import replace
@@ -13,11 +13,11 @@ from nmt_cli.system.errors import DataError, MissingError
 # argostranslate searches with beam 4 and divides scores by length ^ 0.2.
 DECODING = {"beam": 4, "alpha": 0.2, "penalty_offset": 0}
 MAX_CODES = 1 << 23  # maximum size of bpe.model in bytes; 100,000 merges take 2 MB
-SENTENCE = 40  # tokens; longer lines are split, because argostranslate translates each sentence separately
+SENTENCE = 40  # tokens; longer lines are split, because argostranslate translates sentence by sentence
 
 
 def read_argos(path: Path) -> ForeignModel:
-    """Read a package from its file or its installed directory. Write only to a temporary directory."""
+    """Read a package file, or the directory that argostranslate installs. Write only to a temporary directory."""
     if path.is_dir():
         return _read_package(path)
     with tempfile.TemporaryDirectory() as temporary:
@@ -41,7 +41,7 @@ def _read_package(directory: Path) -> ForeignModel:
 
 
 def _tokenizers(directory: Path, languages: list[str], temporary: Path) -> list[Path]:
-    """Return the tokenizer files of source and target. If they are made from bpe.model, write them to `temporary`."""
+    """Return the tokenizer files of source and target. Those made from bpe.model are written to `temporary`."""
     if (directory / SENTENCEPIECE).is_file():
         return [directory / SENTENCEPIECE] * 2
     if not (directory / BPE).is_file():

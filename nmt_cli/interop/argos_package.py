@@ -1,8 +1,8 @@
-"""The files of Argos packages: a zip archive, or the directory that argostranslate installs.
+"""Read Argos packages: zip archives, or the directories that argostranslate installs.
 
-A package contains one folder with metadata.json, sentencepiece.model or bpe.model, and CTranslate2's directory `model`.
+A package contains one folder with metadata.json, sentencepiece.model or bpe.model, and a CTranslate2 model in `model`.
 See argostranslate/package.py in argos-translate. This module does not import PyTorch, because `nmt serve` lists
-packages without loading PyTorch.
+packages without it.
 """
 
 import errno
@@ -25,7 +25,7 @@ WEIGHTS = f"model/{BINARY}"
 VOCABULARIES = [f"model/{side}_vocabulary.{end}" for side in ("shared", "source", "target") for end in ("json", "txt")]
 # The files to read. Sentence splitters and other files are ignored.
 MEMBERS = [METADATA, SENTENCEPIECE, BPE, WEIGHTS, "model/config.json", *VOCABULARIES]
-MAX_EXPANSION = 4  # maximum ratio of the size of the weights to the size of the archive
+MAX_EXPANSION = 4  # maximum ratio of the size of the unpacked weights to the size of the archive
 MAX_MEMBERS = 10_000
 MAX_TEXT = 100  # maximum length of a language code or a token in metadata.json
 ERRORS = (  # raised by zipfile for damaged archives
@@ -41,7 +41,7 @@ ERRORS = (  # raised by zipfile for damaged archives
 
 
 def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
-    """Write the wanted files of a package to `out`. Raise DataError if the archive is damaged."""
+    """Extract those of the wanted files that a package has to `out`. Raise DataError if it is damaged or no package."""
     try:
         with zipfile.ZipFile(package) as archive:
             members = _members(archive, package.stat().st_size)
@@ -58,11 +58,11 @@ def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """Return the files to read, by their names in the package's folder. Raise ValueError if this is not a package."""
+    """Return the files to read, by name relative to the package's folder. Raise ValueError for an invalid archive."""
     infos = archive.infolist()
     names = [info.filename for info in infos]
     if len(names) > MAX_MEMBERS or len({*names}) < len(names):
-        raise ValueError("it has too many files, or two of the same name")
+        raise ValueError("it has too many files, or two with the same name")
     for name in names:
         if name.startswith("/") or "\\" in name or ".." in name.split("/") or not name.isprintable():
             raise ValueError(f"it has a file with the unsafe name {name!r}")
@@ -83,7 +83,7 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 
 def read_metadata(directory: Path) -> dict[str, str]:
-    """Return the language codes and the target prefix in metadata.json. Convert Argos' own codes to ISO codes."""
+    """Return from_code, to_code and target_prefix of metadata.json. Convert the language codes to LibreTranslate's."""
     file = directory / METADATA
     metadata = artefact.read_json(file)
     if metadata.get("type", "translate") != "translate":
@@ -92,13 +92,13 @@ def read_metadata(directory: Path) -> dict[str, str]:
     values = {name: metadata.get(name, default) for name, default in _DEFAULTS.items()}
     for name, value in values.items():
         if type(value) is not str or len(value) > MAX_TEXT or not value.isprintable():
-            raise DataError(f"{file} is damaged: {name} must be text of at most {MAX_TEXT} characters")
-    codes = {name: _iso_code(values[name]) for name in ("from_code", "to_code")}
+            raise DataError(f"{file} is damaged: {name} must be text of at most {MAX_TEXT} printable characters")
+    codes = {name: _libretranslate_code(values[name]) for name in ("from_code", "to_code")}
     return values | codes
 
 
-def _iso_code(code: str) -> str:
-    """Return the code under which LibreTranslate lists a language of Argos."""
+def _libretranslate_code(code: str) -> str:
+    """Return the code under which LibreTranslate lists the language with this Argos code."""
     return "zh-Hans" if code == "zh" else ARGOS_CODES.get(code, code)
 
 

@@ -1,6 +1,6 @@
-"""Read CTranslate2's model.bin from untrusted sources, in memory bounded by the size of the file.
+"""Read CTranslate2's model.bin, which may be untrusted: memory use is bounded by the size of the file.
 
-For the layout see CTranslate2, src/models/model.cc (`Model::load`) and python/ctranslate2/specs/model_spec.py. All
+For the layout, see CTranslate2, src/models/model.cc (`Model::load`) and python/ctranslate2/specs/model_spec.py. All
 integers are little-endian.
 """
 
@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from nmt_cli.system.errors import DataError, printable
 
-NEWEST = 6  # version of the format
+NEWEST = 6  # newest supported version of the format
 TYPES = ["<f4", "<i1", "<i2", "<i4", "<f2", "bfloat16"]  # files store an index into this list
-WIDTHS = [4, 1, 2, 4, 2, 2]  # bytes per number of each type
+WIDTHS = [4, 1, 2, 4, 2, 2]  # bytes per number, for each of TYPES
 MAX_RANK, MAX_NAME = 4, 512
 MAX_VARIABLES = 100_000  # also the limit for aliases; even a model with 1,000 layers has fewer variables
 INT16_SCALE = 1000.0  # scale of 16-bit weights in old files, which do not store the scale
@@ -46,11 +46,11 @@ class Binary:
     path: Path
     version: int
     spec: str  # name of the architecture
-    revision: int  # of the architecture
+    revision: int  # revision of the architecture
     variables: dict[str, Variable]  # aliases included
 
     def values(self, name: str) -> Array:
-        """Return a variable in its stored type. Convert bfloat16 to float32."""
+        """Return a variable in its stored type, except that bfloat16 becomes float32."""
         shape, kind, offset = self.variables[name]
         count = math.prod(shape)
         with self.path.open("rb") as file:
@@ -65,16 +65,16 @@ class Binary:
         return array.reshape(shape)
 
     def weights(self, name: str) -> Array:
-        """Return a variable in float32. Divide 8-bit integers by a scale per row, and 16-bit integers by one scale."""
+        """Return a variable in float32. Divide integers by their scales: one per row, or a single one for 16 bits."""
         array = self.values(name)
         if not self.variables[name].is_integer:
             return array.astype(np.float32)
         scale = self.scale(name)
-        with np.errstate(all="ignore"):  # the importer refuses results that are not finite
+        with np.errstate(all="ignore"):  # no warnings, because the importer refuses weights that are not finite
             return array.astype(np.float32) / scale.reshape(-1, *[1] * (array.ndim - 1))
 
     def scale(self, name: str) -> Array:
-        """Return the scales of an integer variable: integer = weight x scale."""
+        """Return the scales of an integer variable: integer = weight x scale. Raise DataError if there are none."""
         variable, scale = self.variables[name], self.variables.get(f"{name}_scale")
         if scale is None and TYPES[variable.type] == "<i2":
             return np.full(1, INT16_SCALE, np.float32)
@@ -84,7 +84,7 @@ class Binary:
         return self.values(f"{name}_scale").astype(np.float32).flatten()
 
     def number(self, name: str, default: float) -> float:
-        """Return the attribute with this name, or the default if there is none."""
+        """Return the numeric attribute with this name, or the default if there is none."""
         if (variable := self.variables.get(name)) is None:
             return default
         if variable.elements != 1:
@@ -92,7 +92,7 @@ class Binary:
         return float(self.values(name).reshape(()))
 
     def text(self, name: str, default: str) -> str:
-        """Return the text attribute with this name, or the default. Version 6 of the format has no text attributes."""
+        """Return the text attribute with this name, or the default if there is none, as in version 6 of the format."""
         variable = self.variables.get(name)
         if variable is None:
             return default
@@ -102,7 +102,7 @@ class Binary:
 
 
 class _Reader:
-    """Reads numbers and names. Raises ValueError if the file ends early."""
+    """Reads numbers and names. Raises ValueError if the file ends early or a value is invalid."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self.file = file
@@ -179,18 +179,18 @@ def _read_variable(reader: _Reader, name: str, version: int) -> Variable:
         raise ValueError(f"{name} has {rank} dimensions")
     shape = reader.numbers(f"{rank}I")
     code = reader.number("B")
-    count = reader.number("I")
+    size = reader.number("I")
     if version >= 4:
         if code >= len(TYPES):
             raise ValueError(f"{name} has the unknown type {code}")
-    else:  # the file has the width in bytes instead of the type
+    else:  # older files store bytes per number instead of the type, and the count of numbers instead of bytes
         if code not in (1, 2, 4):
             raise ValueError(f"{name} has numbers of {code} bytes")
         code = {4: 0, 1: 1, 2: 2}[code]
-        count *= WIDTHS[code]
+        size *= WIDTHS[code]
     offset = reader.file.tell()
     variable = Variable(shape, code, offset)
-    if count != variable.elements * WIDTHS[code] or offset + count > reader.size:
+    if size != variable.elements * WIDTHS[code] or offset + size > reader.size:
         raise ValueError(f"the bytes of {name} are missing or do not fit its shape")
-    reader.file.seek(offset + count)
+    reader.file.seek(offset + size)
     return variable

@@ -23,10 +23,10 @@ SPECIALS = [*SPECIAL]  # <pad>, <unk>, </s>
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """The source vocabulary and the target vocabulary."""
+    """The vocabularies of source and target, in this order."""
 
-    tokens: list[list[str]]  # CTranslate2's names, in the order of its ids
-    ids: list[ForeignIds]  # CTranslate2's ids, in our order
+    tokens: list[list[str]]  # CTranslate2's tokens, in the order of its ids
+    ids: list[ForeignIds]  # CTranslate2's id of each token, in the order of our ids
 
     @property
     def id_maps(self) -> IdMaps:
@@ -49,7 +49,7 @@ def has_explicit_eos(binary: Binary, config: dict[str, Any]) -> bool:
 
 
 def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
-    """Return the values in config.json. Older versions of the format store them in model.bin."""
+    """Return the model's configuration from config.json or, if an older model has no such file, from model.bin."""
     if binary.version >= 6 or (directory / CONFIG).is_file():
         config = artefact.read_json(directory / CONFIG)
     else:
@@ -69,7 +69,7 @@ def read_config(directory: Path, binary: Binary) -> dict[str, Any]:
 
 
 def _check(config: dict[str, Any], path: Path) -> None:
-    """Raise DataError if a value is wrong or enables a feature that our model lacks."""
+    """Raise DataError if a value has a wrong type or requires a feature that our model lacks."""
     epsilon = config.get("layer_norm_epsilon", LAYER_NORM_EPSILON)
     wrong = {
         f"the layer norm epsilon {epsilon!r}": epsilon != LAYER_NORM_EPSILON,
@@ -110,8 +110,8 @@ def _read_tokens(directory: Path, side: str) -> list[str]:
 def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -> Vocabularies:
     """Return both vocabularies.
 
-    If both contain <pad>, and the decoder starts with <pad> but never produces it, keep <pad>. Otherwise, add a <pad>
-    to each vocabulary. The id of the new <pad> follows the ids of all existing rows of the embeddings.
+    If both contain <pad>, and the decoder starts with <pad> but never produces it, use it as our PAD. Otherwise, rename
+    any <pad>, and add our own to each vocabulary. The id of our <pad> follows those of all rows of the embeddings.
     """
     tokens = [_read_tokens(directory, "shared")] * 2
     if not tokens[0]:
@@ -134,12 +134,12 @@ def read_vocabularies(directory: Path, binary: Binary, config: dict[str, Any]) -
 
 
 def output_bias(binary: Binary) -> Array:
-    """Return the biases of target tokens. It is empty if the model has none, and may lack the last tokens."""
+    """Return the output biases by target token. The array is empty without biases, and may lack the last tokens."""
     name = "decoder/projection/bias"
     return binary.weights(name).flatten() if name in binary.variables else np.zeros(0, np.float32)
 
 
 def is_never_produced(binary: Binary, number: int) -> bool:
-    """Return whether the bias of a target token excludes it from translations."""
+    """Return whether its output bias excludes the target token with this id from all translations."""
     bias = output_bias(binary)
     return bool(number < len(bias) and bias[number] <= NO_LOGIT / 2)

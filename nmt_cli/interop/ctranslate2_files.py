@@ -1,6 +1,6 @@
 """Read a model directory of CTranslate2 with model.bin, config.json, vocabularies and SentencePiece models.
 
-For the meaning of variables see CTranslate2, src/layers/transformer.cc.
+For the meaning of the variables, see CTranslate2, src/layers/transformer.cc.
 """
 
 import contextlib
@@ -45,9 +45,9 @@ OLDEST_REVISION, NEWEST_REVISION = 2, 7  # of the specification; revision 1 uses
 ACTIVATIONS = {0: "relu", 2: "swish", 3: "gelu"}
 UNSUPPORTED_ACTIVATIONS = {1: "approximate gelu (tanh)", 4: "approximate gelu (sigmoid)", 5: "tanh", 6: "sigmoid"}
 MAX_LENGTH = 1024  # positions; CTranslate2 cuts off longer sources
-MAX_EXPANSION = 3  # maximum parameters per byte of the file; with aliases, a small file could fill the memory
-CLOSE = 1e-4  # positional encodings with smaller differences are equal up to rounding
-# Names of the files with the SentencePiece models of source and target.
+MAX_EXPANSION = 3  # maximum parameters per byte of the file; otherwise, aliases in a small file could fill the memory
+CLOSE = 1e-4  # positional encodings that differ by less count as equal
+# File names of the SentencePiece models of source and target, in order of preference.
 TOKENIZERS = [
     ("tokenizer.model", "tokenizer.target.model"),
     ("sentencepiece.model", "sentencepiece.model"),
@@ -56,7 +56,7 @@ TOKENIZERS = [
 
 
 def read_ctranslate2(directory: Path) -> ForeignModel:
-    """Read a model directory of CTranslate2. Raise DataError if the model has a feature that ours does not support."""
+    """Read a model directory of CTranslate2. Raise DataError if the model has a feature that ours lacks."""
     for names in TOKENIZERS:
         files = [directory / name for name in names if (directory / name).is_file()]
         if files:
@@ -65,11 +65,11 @@ def read_ctranslate2(directory: Path) -> ForeignModel:
 
 
 def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> ForeignModel:
-    """Read a model with the tokenizer files of source and target. `values` are added to its recipe."""
+    """Read a model. `files` are the tokenizers of source and target. `values` are added to the recipe."""
     binary = read_binary(directory / BINARY)
     if binary.spec not in SPECS or not OLDEST_REVISION <= binary.revision <= NEWEST_REVISION:
         what = printable(f"{binary.spec or 'a model of OpenNMT-tf'} of revision {binary.revision}", 80)
-        raise DataError(f"{binary.path} cannot be imported: it is {what}, not a Transformer encoder and decoder")
+        raise DataError(f"{binary.path} cannot be imported: it is {what}, not a supported Transformer encoder-decoder")
     binary = with_current_names(binary)
     check_features(binary)
     config = read_config(directory, binary)
@@ -95,16 +95,16 @@ def read_with(directory: Path, files: list[Path], values: dict[str, Any]) -> For
         tokenizers[-1] = hidden(tokenizers[-1], prefix)
     adapter = None
     if find_spec("ctranslate2"):
-        with _without_vocabulary_map(directory) as place:
-            adapter = CTranslate2(place, _names(vocabularies), spm, explicit_eos, "float32", prefix)
+        with _without_vocabulary_map(directory) as loadable:
+            adapter = CTranslate2(loadable, _names(vocabularies), spm, explicit_eos, "float32", prefix)
     return ForeignModel(tensors, recipe, tokenizers, [binary.path], adapter, rounding(binary))
 
 
 @contextlib.contextmanager
 def _without_vocabulary_map(directory: Path) -> Iterator[Path]:
-    """Yield a directory with links to the files of a model, without its vocabulary map.
+    """Yield the model directory or, if it has a vocabulary map, a directory with links to its other files.
 
-    CTranslate2 reads the map although the comparison does not use it. A damaged map can crash CTranslate2.
+    CTranslate2 would load the map although the comparison does not use it, and a damaged map can crash CTranslate2.
     """
     if not os.path.lexists(directory / VMAP):
         yield directory
@@ -117,13 +117,13 @@ def _without_vocabulary_map(directory: Path) -> Iterator[Path]:
 
 
 def _names(vocabularies: Vocabularies) -> list[list[str]]:
-    """Return the tokens of CTranslate2 in the order of our ids. Use "" for tokens that CTranslate2 lacks."""
+    """Return CTranslate2's tokens in the order of our ids, with "" for tokens that CTranslate2 lacks."""
     sides = zip(vocabularies.tokens, vocabularies.id_maps, strict=True)
     return [[tokens[i] if i < len(tokens) else "" for i in ids] for tokens, ids in sides]
 
 
 def _same(binary: Binary, name: str, default: int) -> int:
-    """Return an attribute of encoder and decoder. Raise DataError if its two values are different."""
+    """Return an attribute that must be the same whole number in encoder and decoder. Raise DataError otherwise."""
     values = {binary.number(f"{side}/{name}", default) for side in ("encoder", "decoder")}
     if len(values) > 1 or not float(value := min(values)).is_integer():
         raise DataError(f"{binary.path} cannot be imported: encoder and decoder must have the same integer {name}")
@@ -131,7 +131,7 @@ def _same(binary: Binary, name: str, default: int) -> int:
 
 
 def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str, Any], str]:
-    """Return the model's settings in a recipe, and the order of its positional encodings: "ours" or "sines first"."""
+    """Return the recipe's `model` section, and the layout of the positional encodings: "ours" or "sines first"."""
     src_rows, d_model = shape_of(binary, "encoder/embeddings_0/weight", 2)
     tgt_rows, _ = shape_of(binary, "decoder/embeddings/weight", 2)
     heads = _same(binary, "num_heads", SPECS[binary.spec])
@@ -147,7 +147,7 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
     pre = bool(_same(binary, "pre_norm", 1))
     if pre:
         for side in ("encoder", "decoder"):
-            shape_of(binary, f"{side}/layer_norm/gamma", 1)  # a model without a final norm is refused
+            shape_of(binary, f"{side}/layer_norm/gamma", 1)  # raises DataError if there is no final norm
     positions, max_length, layout = _positions(binary, d_model)
     sizes = {
         **sizes_of(d_model, heads, layers),
@@ -170,7 +170,7 @@ def model_settings(binary: Binary, vocabularies: Vocabularies) -> tuple[dict[str
 
 
 def _has_output_bias(binary: Binary, ids: list[int]) -> bool:
-    """Return whether a token other than PAD has a bias."""
+    """Return whether a token other than PAD has a nonzero bias."""
     bias = output_bias(binary)
     return bool(bias[[i for i in ids[1:] if i < len(bias)]].any())
 
@@ -204,7 +204,7 @@ def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
 
 
 def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
-    """Return the positional encodings of CTranslate2. If none are stored, compute them from position 1."""
+    """Return the stored positional encodings. If there are none, CTranslate2 uses sinusoids from position 1."""
     name = f"{side}/position_encodings/encodings"
     if name in binary.variables:
         return torch.from_numpy(binary.weights(name)[:length])
@@ -212,7 +212,7 @@ def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
 
 
 def _embedding(binary: Binary, side: str) -> Any:
-    """Return an embedding or output matrix in float32. Scale embeddings for our factor sqrt(d_model)."""
+    """Return an embedding or output matrix in float32. Embeddings are rescaled for our model's factor sqrt(d_model)."""
     module = {"src": "encoder/embeddings_0", "tgt": "decoder/embeddings", "output": "decoder/projection"}[side]
     shape_of(binary, f"{module}/weight", 2)
     matrix = binary.weights(f"{module}/weight")
@@ -231,7 +231,11 @@ def _embedding(binary: Binary, side: str) -> Any:
 def convert(
     binary: Binary, settings: schema.Model, vocabularies: Vocabularies, start: str, layout: str
 ) -> dict[str, Tensor]:
-    """Return our tensors. The first input of our decoder is PAD, which gets the embedding of the token `start`."""
+    """Convert the variables to our tensors.
+
+    PAD is the first input of our decoder, so it gets the embedding of the token `start`, or zeros if the model starts
+    from a zero embedding.
+    """
     result = _embeddings(binary, settings, vocabularies, start)
     if settings.output_bias:
         bias = torch.from_numpy(binary.weights("decoder/projection/bias"))
@@ -272,13 +276,13 @@ def _embeddings(binary: Binary, settings: schema.Model, vocabularies: Vocabulari
         result[name][PAD] = 0
         if side == "tgt" and not zero_start:
             if start not in vocabularies.tokens[1]:
-                raise DataError(f"{binary.path} starts from {printable(start, 40)}, which its vocabulary does not have")
+                raise DataError(f"{binary.path} starts from {printable(start, 40)}, which its vocabulary lacks")
             result[name][PAD] = matrix[vocabularies.tokens[1].index(start)]
     return result
 
 
 def _check_bias(binary: Binary, name: str) -> None:
-    """Raise DataError unless a bias has one number per row of its matrix. CTranslate2 does not check this."""
+    """Raise DataError unless a bias has one number per row of its weight. CTranslate2 does not check this."""
     if shape_of(binary, name, 1) != shape_of(binary, name.replace("/bias", "/weight"), 2)[:1]:
         raise DataError(f"{binary.path} is damaged: {name} does not fit its weight")
 
@@ -296,8 +300,8 @@ def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 def rounding(binary: Binary) -> str:
     """Return a sentence about the rounding of 8-bit weights, or "" if there are none.
 
-    The engine quantizes each row so that its largest magnitude becomes 127. CTranslate2 does the same, so its integers
-    stay as they are. The sentence counts the rows that were quantized differently.
+    The engine scales each row so that its largest magnitude becomes 127. CTranslate2 does the same, so the engine gets
+    the same integers. The sentence counts the rows of the file that were scaled differently.
     """
     matrices = {variable.offset: name for name, variable in binary.variables.items() if variable.type == 1}
     rows = other = 0

@@ -6,8 +6,9 @@ from nmt_cli.interop.ctranslate2_binary import Binary
 from nmt_cli.interop.ctranslate2_config import UNSUPPORTED
 from nmt_cli.system.errors import DataError, printable
 
-SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}  # default number of heads
-# Our modules of a layer -> theirs.
+# Name of an architecture -> default number of heads.
+SPECS = {"TransformerSpec": 8, "TransformerBase": 8, "TransformerBig": 16}
+# Our name of each module in a layer -> CTranslate2's name.
 ENCODER = {
     "self_attention.query_key_value": "self_attention/linear_0",
     "self_attention.output": "self_attention/linear_1",
@@ -24,7 +25,7 @@ DECODER = {
     "residuals.1.norm": "attention/layer_norm",
     "residuals.2.norm": "ffn/layer_norm",
 }
-# Part of the name of a variable -> the feature that our model lacks.
+# Part of a variable's name -> the feature of that variable. Our model lacks all these features.
 FEATURES = {
     "rotary": "rotary positions",
     "relative": "relative positions",
@@ -49,7 +50,7 @@ WITHOUT_EFFECT = (  # attributes that only matter with ALiBi, or that read_confi
 
 
 def with_current_names(binary: Binary) -> Binary:
-    """Rename the variables of older revisions to their names in the newest revision."""
+    """Return the model with the variables of older revisions renamed as in the newest revision."""
     variables = dict(binary.variables)
     for name in ("num_heads", "pre_norm", "activation"):
         if (variable := variables.pop(name, None)) is not None:
@@ -68,7 +69,10 @@ def with_current_names(binary: Binary) -> Binary:
 
 
 def check_features(binary: Binary) -> None:
-    """Raise DataError if a variable belongs to a feature that our model lacks, unless an attribute turns it off."""
+    """Raise DataError if a variable is unknown, belongs to a feature that our model lacks, or is out of range.
+
+    A feature that an attribute turns off is allowed.
+    """
     known = {name for _, name in modules(binary)}
     known |= {f"{side}/{end}" for side in ("encoder", "decoder") for end in ("num_heads", "pre_norm", "activation")}
     known |= {f"{side}/scale_embeddings" for side in ("encoder", "decoder")}
@@ -78,7 +82,7 @@ def check_features(binary: Binary) -> None:
         known |= {f"{module}/{end}" for end in ("weight", "weight_scale", "bias")}
     layers = depth(binary, "decoder")
     heads = binary.number("decoder/num_heads", SPECS[binary.spec])
-    ranges = {  # CTranslate2 does not check these numbers
+    ranges = {  # CTranslate2 does not check these ranges
         "encoder/embeddings_merge": (0, 1),
         "decoder/alignment_layer": (-layers, layers - 1),
         "decoder/alignment_heads": (0, int(min(heads, 1 << 20)) if heads > 0 else 0),  # heads may be NaN
@@ -97,7 +101,7 @@ def check_features(binary: Binary) -> None:
 
 
 def depth(binary: Binary, side: str) -> int:
-    """Return the number of layers of a side."""
+    """Return the number of layers of `side`, "encoder" or "decoder"."""
     count = 0
     while f"{side}/layer_{count}/ffn/linear_0/weight" in binary.variables:
         count += 1
@@ -105,7 +109,7 @@ def depth(binary: Binary, side: str) -> int:
 
 
 def modules(binary: Binary) -> Iterator[tuple[str, str]]:
-    """Yield our name and CTranslate2's name for each tensor of layers and final norms, and for its scale."""
+    """Yield our name and CTranslate2's name of each tensor in layers and final norms, including quantization scales."""
     for side, layer in (("encoder", ENCODER), ("decoder", DECODER)):
         pairs = {f"{side}_norm": f"{side}/layer_norm"} if binary.number(f"{side}/pre_norm", 1) else {}
         for i in range(depth(binary, side)):

@@ -31,19 +31,19 @@ from nmt_cli.translation.stored_models import directions_of
 from nmt_cli.translation.translator import Translator
 
 LIBRARIES = {"hf": "transformers", "ctranslate2": "ctranslate2", "argos": "ctranslate2"}
-WEIGHTS = {"argos": "int8"}  # the default type of weights; float32 for the other targets
-DEV_LINES = 100  # number of lines of the dev set to compare if the user does not name a file
+WEIGHTS = {"argos": "int8"}  # default type of the weights by target; float32 for the others
+DEV_LINES = 100  # lines of the dev set to compare if the user names no file
 
 
 def export(model: Path, target: str, out: Path, quantization: str | None, file: Path | None) -> int:
     """Write a model for "hf", "ctranslate2" or "argos" to `out`, and compare its translations of a file with ours.
 
-    `out` is a new directory or, for "argos", a new package file. If `file` is None, translate the dev set of the
-    model's corpus. Returns the exit code.
+    `out` is a new directory or, for "argos", a new package file. If `file` is None, translate the start of the dev set
+    of the model's corpus. Returns the exit code. Raises DataError, and keeps nothing, if float32 results differ.
     """
     weights = quantization or WEIGHTS.get(target, "float32")
     if target == "hf" and weights != "float32":
-        raise UsageError("--quantization requires --to ctranslate2 or argos; transformers quantizes when it loads")
+        raise UsageError("--quantization requires --to ctranslate2 or argos: transformers quantizes when loading")
     if target == "argos" and out.suffix != ARGOS:
         raise UsageError(f"--out must be a file NAME{ARGOS}, not {out}")
     for name in ("transformers", LIBRARIES[target]):
@@ -63,13 +63,13 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
     longest = recipe.model.max_length - recipe.decoding.extra_length
     sizes = {i: len(ids) for i, ids in enumerate(tokenizer.encode(texts)) if 0 < len(ids) < longest}
     if not sizes:
-        raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to verify with")
+        raise DataError(f"{file or 'the dev text'} has no line of 1 to {longest - 1} tokens to verify the export with")
     lines = {i: texts[i] for i in sizes}
     length = round(statistics.median(sizes.values()))
     # The libraries divide scores by length ** penalty. At the median length, this divisor grows as fast as ours.
     penalty = round(recipe.decoding.alpha * length / (recipe.decoding.penalty_offset + length), 2)
     manifest = {"target": target, "quantization": weights}
-    with _place(out, target, recipe, manifest) as stage:
+    with _staged(out, target, recipe, manifest) as stage:
         adapter: Adapter
         if target == "hf":
             adapter = _write_hf(loaded, penalty, stage, list(lines.values()), references)
@@ -92,8 +92,8 @@ def export(model: Path, target: str, out: Path, quantization: str | None, file: 
 
 
 @contextlib.contextmanager
-def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, Any]) -> Iterator[Path]:
-    """Yield a directory to fill. After the block, it becomes `out`, or the folder in the Argos package `out`."""
+def _staged(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, Any]) -> Iterator[Path]:
+    """Yield a directory to fill. After the block, it becomes `out`, or the folder inside the Argos package `out`."""
     if target != "argos":
         with artefact.staged(out, "export", manifest) as stage:
             yield stage
@@ -108,7 +108,7 @@ def _place(out: Path, target: str, recipe: schema.Recipe, manifest: dict[str, An
 
 
 def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> tuple[list[str], list[str]]:
-    """Return the normalized lines of `file` and no references. Without a file, use the dev set and its references."""
+    """Return normalized lines to translate, and references if the lines are from the dev set instead of `file`."""
     if file is not None:
         if not file.is_file():
             raise MissingError(f"no file {file}")
@@ -116,7 +116,7 @@ def comparison_lines(recipe: schema.Recipe, file: Path | None, model: Path) -> t
     if recipe.corpus.name is None:  # an imported model
         raise MissingError("the export is verified with real sentences. Pass --lines FILE")
     data = recipe.corpus.directory
-    beside_runs = model.resolve().parent.parent.parent / data  # beside the runs/ of a model in runs/NAME/model
+    beside_runs = model.resolve().parent.parent.parent / data  # for a model in runs/NAME/model
     found = [directory for directory in (data, beside_runs) if artefact.present(directory)]
     if not found:
         raise MissingError(f"the export is verified with real sentences, and {data} is missing. Pass --lines FILE")
@@ -140,7 +140,7 @@ def _write_ctranslate2(loaded: LoadedModel, penalty: float, out: Path, quantizat
         if (Path(temporary) / "target_vocab.json").is_file():
             raise DataError("cannot export: CTranslate2 converts only Marian models with one vocabulary, not two")
         TransformersConverter(temporary).convert(str(out), quantization=quantization, force=True)
-    # Files for transformers name tokens such as >>de<< differently than the SentencePiece model beside this file.
+    # In files for transformers, tokens such as >>de<< have no leading ▁. Restore it: the SentencePiece model has it.
     vocabulary = out / "shared_vocabulary.json"
     names = {LANGUAGE.sub(r"\1", token): token for token in loaded.tokenizer.vocabulary}
     tokens = [names[token] for token in json.loads(vocabulary.read_text("utf-8"))]
@@ -161,7 +161,7 @@ def _write_argos(loaded: LoadedModel, penalty: float, out: Path, quantization: s
 
 
 def _bleu_change(loaded: LoadedModel, ours: list[TokenIds], theirs: list[TokenIds], references: list[str]) -> str:
-    """Return a sentence that tells how quantization changes BLEU. Without references, compare with our output."""
+    """Return a sentence about the change in BLEU by quantization. Without references, score against our output."""
     corpus = loaded.recipe.corpus
     before_lines, after_lines = (loaded.tokenizer.target.decode([ids[:-1] for ids in side]) for side in (ours, theirs))
     name = "BLEU" if references else "BLEU against the float32 output"
@@ -173,7 +173,7 @@ def _bleu_change(loaded: LoadedModel, ours: list[TokenIds], theirs: list[TokenId
 
 
 def _model_card(loaded: LoadedModel, target: str, out: Path, line: str, length: int, penalty: float, proof: str) -> str:
-    """Return the README of an export, with an example that translates a line."""
+    """Return the README of an export, with example code that translates `line`."""
     origin = loaded.manifest.get("imported")
     directions = directions_of(loaded.config, loaded.tokenizer)
     codes = dict.fromkeys(code for each in directions for code in (each.source, each.target))

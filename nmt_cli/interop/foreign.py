@@ -21,24 +21,24 @@ class ForeignModel:
     tensors: dict[str, Tensor]
     recipe: schema.Recipe
     tokenizers: list[bytes]  # our tokenizer files: one for both languages, or source and target
-    weight_files: list[Path]
+    weight_files: list[Path]  # their hashes are stored in the manifest
     adapter: Adapter | None  # runs the model for comparison; None if its toolkit is not installed
     note: str = ""  # a sentence to add to the report
-    seen_tokens: int | None = None  # longer lines are split into sentences; None for the recipe's limit
+    seen_tokens: int | None = None  # longer lines are split into sentences; None: limits in the recipe decide
     shortlist: Shortlist | None = None
 
 
 def sizes_of(d_model: int, heads: int, layers: tuple[int, int]) -> dict[str, Any]:
-    """Return the settings of a model whose heads share d_model. `layers` counts those of the encoder and decoder."""
+    """Return a recipe's settings for a model whose heads share d_model. `layers` are those of encoder and decoder."""
     sizes = {"num_layers": layers[0], "d_model": d_model, "num_heads": heads}
     sizes |= {"d_k": d_model // heads, "d_v": d_model // heads}
     return sizes if layers[0] == layers[1] else {**sizes, "encoder_layers": layers[0], "decoder_layers": layers[1]}
 
 
 def foreign_recipe(values: dict[str, Any], source: object) -> schema.Recipe:
-    """Return a recipe with these settings. Raise DataError if a foreign model exceeds the limits of a recipe.
+    """Return a recipe with these settings. Raise DataError, with `source`, if a setting exceeds a recipe's limits.
 
-    Unless the values name the languages, they are UNNAMED.
+    If `values` has no corpus section, the languages are UNNAMED.
     """
     try:
         return loading.from_plain({"corpus": {"name": None, **UNNAMED}, **values}, str(source))

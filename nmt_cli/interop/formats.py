@@ -1,4 +1,4 @@
-"""Recognize models of other toolkits by file names. Every command imports this module, so import nothing large here."""
+"""Recognize models of other toolkits by their files. Every command imports this module: import nothing large here."""
 
 import hashlib
 import re
@@ -11,12 +11,12 @@ ARGOS = ".argosmodel"
 PAIR = re.compile(r"\.([a-z]{2})([a-z]{2})\.")  # the languages in a file name of a Firefox model
 METADATA, BINARY = "metadata.json", "model.bin"
 MARIAN_MAGIC = (1).to_bytes(8, "little")  # the version number at the beginning of Marian's binary models
-PACKED = (".gz", ".zst")  # suffixes of compressed files that Mozilla offers for Firefox models
+PACKED = (".gz", ".zst")  # suffixes of the compressed files in which Mozilla offers Firefox models
 MAX_EXPANSION = 20  # maximum ratio of the unpacked to the packed size of a file; for weights it is about 1.3
 
 
 def is_argos_package(path: Path) -> bool:
-    """Return whether a path is an Argos package: the file, or the directory that argostranslate installs."""
+    """Return whether a path is an Argos package: a file, or a directory that argostranslate installed."""
     if path.suffix == ARGOS and path.is_file():
         return True
     return (path / METADATA).is_file() and has_ctranslate2_model(path / "model")
@@ -27,7 +27,7 @@ def has_ctranslate2_model(path: Path) -> bool:
 
 
 def files_like(directory: Path, pattern: str) -> list[Path]:
-    """Return the files whose names match a pattern, sorted by name. Names match with and without a suffix in PACKED.
+    """Return the files whose names match a pattern, optionally followed by a suffix in PACKED, sorted by name.
 
     If a file exists both packed and unpacked, return only the unpacked one.
     """
@@ -44,10 +44,10 @@ def unpacked_name(file: Path) -> str:
 
 
 def read_unpacked(file: Path) -> bytes:
-    """Return the content of a file, unpacked if necessary. Raise DataError if the file is damaged or too large."""
+    """Return the content of a file, unpacked if necessary. Raise DataError if it is damaged or unpacks to too much."""
     if file.suffix not in PACKED:
         return file.read_bytes()
-    from nmt_cli.corpus.opening import opened  # imports lzma and others, which unpacked models do not need
+    from nmt_cli.corpus.opening import opened  # imports lzma and other modules, which unpacked models do not need
 
     limit = MAX_EXPANSION * file.stat().st_size
     with opened(file, {}) as stream:
@@ -74,7 +74,7 @@ def has_marian_binary(path: Path) -> bool:
 
 
 def firefox_pair(path: Path) -> tuple[str, str] | None:
-    """Return the two languages in the file name of a Firefox model in a directory, or None without such a model."""
+    """Return (source, target) from the file name of the Firefox model in a directory, or None if there is none."""
     for file in files_like(path, "*.bin"):
         if (pair := PAIR.search(file.name)) and is_marian_binary(file):
             return pair[1], pair[2]

@@ -1,4 +1,4 @@
-"""Download models from the Hugging Face hub. The command line imports this module, so it imports nothing large."""
+"""Download models from the Hugging Face hub. The command line imports this module, so import nothing large here."""
 
 import contextlib
 import errno
@@ -11,14 +11,14 @@ from nmt_cli.system.errors import DownloadError, UsageError, printable
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+(@[\w./-]+)?")  # OWNER/NAME or OWNER/NAME@REVISION
 TEXT_FILES = "*.json", "*.spm", "README.md"
-# Formats of weights, by preference, because many repositories offer several. The last is Marian's own format.
+# Files of each weight format, in order of preference: many repositories offer several. The last is Marian's own.
 WEIGHT_FILES = ["model*.safetensors"], ["pytorch_model*.bin"], ["*.npz", "*.yml"]
 
 
 def download(name: str) -> Path:
-    """Download OWNER/NAME or OWNER/NAME@REVISION. Return its directory, which is named after the commit.
+    """Download OWNER/NAME or OWNER/NAME@REVISION, and return the directory, which is named after the commit.
 
-    Without a network, returns an earlier download. Raises DownloadError if there is none.
+    Without a network, returns an earlier download. Raises DownloadError if there is none or the download fails.
     """
     import huggingface_hub
 
@@ -37,7 +37,7 @@ def download(name: str) -> Path:
             )
             if any(match for pattern in patterns for match in directory.glob(pattern)):
                 break
-    except Exception as error:  # several packages raise errors of many kinds
+    except Exception as error:  # huggingface_hub and its dependencies raise errors of many kinds
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise
         reason = str(error).strip().partition("\n")[0]
@@ -48,7 +48,7 @@ def download(name: str) -> Path:
 
 
 def license_of(directory: Path) -> str:
-    """Return the license named in the model card (README.md) of a repository."""
+    """Return the license named in the model card (README.md) of a repository, or a note that none is named."""
     from nmt_cli.recipe import yaml_file  # imports PyYAML
 
     card = directory / "README.md"

@@ -30,9 +30,9 @@ from nmt_cli.transformer.weights import load_into, save_model
 from nmt_cli.translation import shortlist
 from nmt_cli.translation.translator import Translator
 
-LINES, TOKENS = 12, 4  # number and length of the random lines on which both models are compared
-# For each format of models, a function that recognizes a path, and the reader. The first match applies. If no format
-# matches, the path is read as a model of transformers.
+LINES, TOKENS = 12, 4  # number of the random lines on which both models are compared, and tokens per line
+# For each format, a function that recognizes a path, and the function that reads it. The first match applies. If no
+# format matches, the path is read as a model of transformers.
 FORMATS: list[tuple[Callable[[Path], bool], Callable[[Path], ForeignModel]]] = [
     (is_argos_package, read_argos),
     (has_marian_model, read_marian),
@@ -45,7 +45,8 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
 
     `source` is an Argos package, a model directory of CTranslate2, transformers or Marian, or OWNER/NAME or
     OWNER/NAME@REVISION on the hub. `src` and `tgt` replace the languages that its files name. Files of CTranslate2 and
-    Marian name no languages. The import is kept only if both models compute the same results.
+    Marian name no languages, except in Firefox's file names. If the other toolkit is installed, the import is kept only
+    if both models compute the same results. Otherwise, DataError is raised.
     """
     if out.exists():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -81,7 +82,7 @@ def import_model(source: Path | str, out: Path, src: str | None = None, tgt: str
         seen = {"seen_tokens": foreign.seen_tokens} if foreign.seen_tokens else {}
         manifest = {"imported": name, "weights": weights, "proof": proof, "steps": [], **seen}
         found = foreign.shortlist
-        if found is None and (directory / VMAP).is_file():  # read before saving: a damaged file leaves no model
+        if found is None and (directory / VMAP).is_file():  # read before saving: if it is damaged, save no model
             found = read_vocabulary_map(directory / VMAP, tokenizer)
         save_model(out, foreign.tensors, recipe, tokenizer_file, manifest)
         if found:
@@ -108,9 +109,9 @@ def import_cached(name: str) -> Path:
 
 
 def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recipe, adapter: Adapter | None) -> str:
-    """Compare tokens, log-probabilities and translations of random text, and return a report.
+    """Compare the tokens, log-probabilities and translations of both models on random text, and return a report.
 
-    Raises DataError if they differ.
+    Raises DataError if they differ. If `adapter` is None, nothing is compared, and the report is a note about that.
     """
     if adapter is None:
         return "The import was not verified: its toolkit, pymarian or ctranslate2, is not installed."
@@ -124,7 +125,8 @@ def verify_import(model: Transformer, tokenizer: Tokenizer, recipe: schema.Recip
     if tags:
         adapter.check_tokenizer(tokenizer, tags, [])
     lines = [*sources, *(f"{tag} {line}" for tag, line in zip(tags, sources, strict=False))]
-    # If vocab.json lacks a token of the .spm file, their tokenizer returns <unk>, and ours returns shorter tokens.
+    # Some lines may differ: for a token of the .spm file that vocab.json lacks, their tokenizer returns <unk>, and ours
+    # returns shorter tokens.
     adapter.check_tokenizer(tokenizer, lines, targets, allowed=LINES // 2)
     try:
         translator = Translator.of(model, tokenizer, recipe, torch.float32)

@@ -1,4 +1,4 @@
-"""Read Marian's binary models (.bin) from untrusted sources, in memory bounded by the size of the file.
+"""Read Marian's binary models (.bin), which may be untrusted: memory use is bounded by the size of the file.
 
 Layout, little-endian (marian-dev, src/common/binary.cpp):
 - u64: version 1
@@ -24,7 +24,7 @@ from nmt_cli.interop.npz import TEXT_PREFIX, Array
 from nmt_cli.system.errors import DataError, printable
 
 MAX_ITEMS, MAX_NAME, MAX_DIMENSIONS = 10_000, 1000, 4
-TEXT, FLOAT32 = 0x101, 0x404
+TEXT, FLOAT32 = 0x101, 0x404  # type numbers of items
 # Two type numbers for the same layout. The fork of Marian that makes Firefox's models writes the first. Marian itself
 # writes the second.
 INT8 = 0x4101, 0x10001
@@ -35,8 +35,8 @@ EMBEDDING = "Wemb"  # suffix of the names of embedding matrices, which are not t
 def read_items(file: Path) -> tuple[dict[str, Array], bool]:
     """Return the arrays of a binary model by name, and whether any of them are stored in 8 bits.
 
-    Numbers are converted to float32, and texts are returned as int8. Raises DataError for a damaged file, and for 8-bit
-    layouts that are specific to a CPU.
+    Numbers are converted to float32, and text is returned as int8. Raises DataError if the file is damaged or has items
+    of other types, such as float16 or 8-bit layouts that are specific to a CPU.
     """
     data = read_unpacked(file)
     try:
@@ -86,7 +86,7 @@ def _array(name: str, kind: int, shape: tuple[int, ...], data: bytes) -> Array:
         return np.frombuffer(data, "<f4", count).reshape(shape).astype(np.float32)
     if kind not in INT8:
         type_name = OTHER_TYPES.get(kind, "packed for one kind of CPU" if kind > 0xFFF else "unknown")
-        raise ValueError(f"{name} has type {kind:#x} ({type_name}); float32 and intgemm8 can be read")
+        raise ValueError(f"{name} has type {kind:#x} ({type_name}); only float32 and intgemm8 can be read")
     (multiplier,) = struct.unpack_from("<f", data, count)
     if not (math.isfinite(multiplier) and multiplier > 0):
         raise ValueError(f"{name} has the invalid multiplier {multiplier}")

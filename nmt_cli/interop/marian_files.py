@@ -2,7 +2,8 @@
 
 Such a directory contains vocabularies (.yml or .spm) and a model file (.npz or .bin), which also contains the options.
 The models of Firefox have the same format, with file names such as model.ende.intgemm.alphas.bin and vocab.ende.spm.
-Tensors are renamed as in Hugging Face transformers. For the options, see marian-dev, src/models/transformer.h.
+Tensors first get their names in Hugging Face transformers, and then ours. For the options, see marian-dev,
+src/models/transformer.h.
 """
 
 import re
@@ -26,15 +27,15 @@ from nmt_cli.recipe import schema, yaml_file
 from nmt_cli.system.errors import DataError, MissingError, UsageError
 from nmt_cli.transformer.weights import check_shapes
 
-OPTIONS = f"{TEXT_PREFIX}model.yml"  # name of the array with the options as YAML
+OPTIONS = f"{TEXT_PREFIX}model.yml"  # name of the array that contains the options as YAML
 MAX_LENGTH = 512  # positions; Marian itself has no limit
 MAX_YAML_BYTES, MAX_YAML_VALUES = 1 << 25, 2_100_000  # enough for a vocabulary of a million tokens
-Options = dict[str, Any]  # values as text, lists of text, or mappings
+Options = dict[str, Any]  # the values are text, lists of text, or mappings
 # For each option, the values that our model supports. The first is Marian's default.
 SUPPORTED: dict[str, list[Any]] = {
     "type": ["transformer"],
     "transformer-decoder-autoreg": ["self-attention", "rnn"],
-    "transformer-ffn-activation": ["swish", "relu"],  # Marian's gelu is an approximation
+    "transformer-ffn-activation": ["swish", "relu"],  # not Marian's gelu, which is an approximation
     "transformer-ffn-depth": ["2"],
     "transformer-decoder-ffn-depth": ["0", "2"],
     "transformer-postprocess-emb": ["d", ""],
@@ -48,8 +49,9 @@ UNSUPPORTED = [  # options that must be false
     *("transformer-no-bias", "transformer-no-affine", "transformer-train-position-embeddings"),
     *("transformer-train-positions", "transformer-disable-position-embeddings"),
 ]
-REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}  # minimum values
-# Further options of recurrent decoders, with the values that our model supports.
+# Required options -> minimum values.
+REQUIRED = {"enc-depth": 0, "dec-depth": 0, "transformer-heads": 1, "transformer-dim-ffn": 1}
+# Additional options of recurrent decoders, with the values that our model supports.
 SUPPORTED_RNN = {"dec-cell": ["ssru"], "layer-normalization": ["false"], "transformer-rnn-projection": ["false"]}
 # (operations before sublayers, after sublayers, and after the last layer) -> model.norm in the recipe
 NORMS = {("", "an", ""): "post", ("n", "a", "n"): "pre"}
@@ -90,10 +92,10 @@ def read_marian(directory: Path) -> ForeignModel:
     recipe = _with_pair(recipe_of(tensors, options, vocabularies), file)
     ours = from_transformers(tensors, recipe.model, id_maps, id_maps[1][0], directory)
     check_shapes(ours, recipe.model, len(id_maps[1]), file)
-    # For the comparison with Marian, write a file with float32 weights. With 8-bit weights, Marian would round the
-    # activations. Marian cannot read packed files.
-    exact = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
-    adapter = Marian(file, vocabularies, recipe.model.norm, exact) if find_spec("_pymarian") else None
+    # With 8-bit weights, Marian would round the activations, and it cannot read packed files. In both cases, it reads a
+    # file of float32 weights for the comparison.
+    float32_model = {OPTIONS: arrays[OPTIONS], **weights} if eight_bits or file.suffix in PACKED else None
+    adapter = Marian(file, vocabularies, recipe.model.norm, float32_model) if find_spec("_pymarian") else None
     lexicons = files_like(directory, "lex.*.bin")
     shortlist = read_lexicon(lexicons[0], id_maps) if lexicons else None
     note = "Its 8-bit weights were converted to float32 for the comparison." if eight_bits and adapter else ""
@@ -101,7 +103,7 @@ def read_marian(directory: Path) -> ForeignModel:
 
 
 def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
-    """If the file name contains languages, as for Firefox models, set these languages and beam 1 in the recipe."""
+    """If the file name contains languages, as in Firefox's models, set these languages and beam 1 in the recipe."""
     if not (pair := PAIR.search(file.name)):
         return recipe
     corpus = recipe.corpus.model_copy(update={"src": pair[1], "tgt": pair[2]})
@@ -113,8 +115,8 @@ def _with_pair(recipe: schema.Recipe, file: Path) -> schema.Recipe:
 def find_files(directory: Path) -> tuple[Path, list[Path]]:
     """Return the model file, and the vocabulary files of source and target.
 
-    The file decoder.yml names these files. Without decoder.yml, the directory must not contain other models or
-    vocabularies.
+    If there is a decoder.yml, it names these files. Otherwise, the directory must contain exactly one model, and one
+    vocabulary for both languages or one for each.
     """
     for name in ("decoder.yml", "model.npz.decoder.yml"):
         if (directory / name).is_file():
@@ -146,7 +148,7 @@ def _file_names(paths: Any) -> list[str]:
 
 
 def parse_yaml(data: bytes, source: Path) -> Any:
-    """Parse a YAML text that contains a mapping, such as options or a vocabulary."""
+    """Return the mapping in YAML data, such as options or a vocabulary. Raise DataError if there is no mapping."""
     if len(data) > MAX_YAML_BYTES:
         raise DataError(f"{source} is too large for YAML: {MAX_YAML_BYTES:,} bytes at most")
     try:
@@ -184,7 +186,7 @@ def check_options(options: Options, source: Path) -> None:
     supported |= {key: ["false"] for key in UNSUPPORTED}
     wrong = [f"{key} {options[key]}" for key, values in supported.items() if options.get(key, values[0]) not in values]
     if _norms(options) not in NORMS:
-        wrong.append(f"the operations {' / '.join(_norms(options))} before, after and above its layers")
+        wrong.append(f"the operations {' / '.join(_norms(options))} before, after sublayers, after the last layer")
     if wrong:
         raise DataError(f"{source} cannot be imported: nmt does not support {', '.join(wrong)}")
 
@@ -194,7 +196,7 @@ def is_recurrent(options: Options) -> bool:
 
 
 def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
-    """Yield, for each tensor except embeddings, its names in transformers and Marian, and whether it is a matrix."""
+    """For each tensor of the layers, yield its names in transformers and in Marian, and whether it is a matrix."""
     pre = "_pre" if NORMS[_norms(options)] == "pre" else ""
     for stack, depth in (("encoder", options["enc-depth"]), ("decoder", options["dec-depth"])):
         for number in range(int(depth)):
@@ -217,9 +219,10 @@ def _layer_tensors(options: Options) -> Iterator[tuple[str, str, bool]]:
 
 
 def rename_tensors(tensors: dict[str, Tensor], options: Options, source: Path) -> dict[str, Tensor]:
-    """Return the tensors of Marian with the names and shapes that they have in transformers.
+    """Return Marian's tensors with their names and shapes in transformers.
 
-    Embeddings get one more row, of zeros, which is the first input of the decoder.
+    Embeddings get an additional row of zeros, which is the first input of the decoder. Raises DataError if a tensor is
+    missing or unknown.
     """
     unused = dict(tensors)
 
@@ -253,7 +256,7 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     A .spm file, which may be packed, is both a vocabulary and a SentencePiece model. If the vocabularies are .yml
     files, the SentencePiece models are source.spm and target.spm. `sizes` lists the number of Marian's embeddings for
     each vocabulary. Our token <pad> is added to each vocabulary, with this number as its id. A <pad> in Marian's
-    vocabulary is an ordinary token.
+    vocabulary is renamed and remains an ordinary token.
     """
     vocabularies = []
     for file, size in zip(files, sizes, strict=True):
@@ -270,7 +273,7 @@ def read_vocabularies(directory: Path, files: list[Path], sizes: list[int]) -> t
     beside = [directory / f"{side}.spm" for side in ("source", "target")]
     spm = files if unpacked_name(files[0]).endswith(".spm") else beside
     if missing := [file for file in spm if not file.is_file()]:
-        raise MissingError(f"no file {missing[0]}. A .yml vocabulary needs it to split text into tokens")
+        raise MissingError(f"no file {missing[0]}. With a .yml vocabulary, this SentencePiece model is required")
     return vocabularies, convert_tokenizers(spm, vocabularies, separate=vocabularies[0] != vocabularies[1])
 
 

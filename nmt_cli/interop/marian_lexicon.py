@@ -6,7 +6,7 @@ Layout, little-endian (marian-dev, src/data/shortlist.cpp):
 - the offsets, as u64: one per source token, and one more
 - the entries, as u32
 
-Firefox's files may lack the last one to three offsets. The tokens without offsets have no list.
+Firefox's files may lack the last one to three offsets. Tokens without offsets have no list.
 """
 
 import struct
@@ -26,8 +26,9 @@ HEADER = struct.Struct("<6Q")
 def read_lexicon(file: Path, id_maps: IdMaps) -> Shortlist:
     """Return a shortlist in our ids. `id_maps` lists Marian's ids of our source and target tokens.
 
-    All numbers are checked, but not the checksum, which is a hash of Marian's own design. As in Marian, if source and
-    target share a vocabulary, the list of each token includes the token itself.
+    Raises DataError if sizes, offsets or ids are invalid. The length of the longest list and the checksum, a hash of
+    Marian's own design, are not checked. As in Marian, if source and target share a vocabulary, the list of each token
+    includes the token itself.
     """
     data = read_unpacked(file)
     header = HEADER.unpack(data[: HEADER.size]) if len(data) >= HEADER.size else (0,) * 6

@@ -18,7 +18,7 @@ from nmt_cli.translation.stored_models import Direction, StoredModel, directions
 
 
 class Kind(NamedTuple):
-    """A kind of model. `detect` and `describe` read descriptions only, never the weights."""
+    """A kind of model. Neither `detect` nor `describe` reads the weights."""
 
     name: str
     detect: Callable[[Path], bool]  # tells whether a file or directory is a model of this kind
@@ -39,8 +39,8 @@ def _describe_or_warn(path: Path) -> StoredModel | None:
         return kind.describe(path) if kind else None
     except (NmtError, OSError) as error:
         reason = str(from_os_error(error) if isinstance(error, OSError) else error)
-        own = reason.removeprefix(f"{path} ")
-        warn(f"{path} is skipped: {reason if own == reason else f'it {own}'}")
+        rest = reason.removeprefix(f"{path} ")
+        warn(f"{path} is skipped: {reason if rest == reason else f'it {rest}'}")
     return None
 
 
@@ -51,7 +51,7 @@ def find_models(directory: Path) -> list[StoredModel]:
 
 
 def list_models(paths: Sequence[Path]) -> list[StoredModel]:
-    """Return the models at the paths. If a path is a directory but not a model, return the models directly inside.
+    """Return the models at the paths. For a directory that is not a model, return the models directly inside.
 
     Raise MissingError if a path does not exist or if there are no models.
     """
@@ -126,7 +126,7 @@ def _describe_firefox(path: Path) -> StoredModel | None:
 
 
 def _foreign(path: Path, kind: str, direction: Direction) -> StoredModel:
-    """Return a model in another program's format. It is imported on first use. 0 parameters means unknown."""
+    """Describe a model in another program's format, which is imported on first use, with 0 parameters for unknown."""
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     return StoredModel(path, kind, (direction,), sum(file.stat().st_size for file in files), 0, partial(imported, path))
 

@@ -1,4 +1,4 @@
-"""Read .npz archives from untrusted sources, in memory bounded by the size of the file."""
+"""Read .npz archives, which may be untrusted: memory use is bounded by the size of the file."""
 
 import math
 import zipfile
@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from nmt_cli.system.errors import DataError, printable
 
-MAX_EXPANSION = 4  # size of the arrays relative to the file; weights hardly compress
+MAX_EXPANSION = 4  # maximum ratio of the size of the arrays to the size of the file; weights hardly compress
 UNREADABLE = OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error  # raised by zipfile and NumPy
-TEXT_PREFIX = "special:"  # part of the names of Marian's arrays of text
+TEXT_PREFIX = "special:"  # part of the names of Marian's text arrays
 
 Array = npt.NDArray[Any]
 
@@ -22,8 +22,8 @@ Array = npt.NDArray[Any]
 def read_arrays(file: Path) -> dict[str, Array]:
     """Return the arrays of an .npz file by name, in float32 except for text.
 
-    Nothing is unpickled. Raises DataError for damaged files, and for arrays that are too large for weights. Sizes are
-    checked before memory is allocated.
+    Nothing is unpickled. Raises DataError if the file is damaged, or if its arrays are much larger than the file. Sizes
+    are checked before memory is allocated.
     """
     arrays = dict[str, Array]()
     bytes_left = MAX_EXPANSION * file.stat().st_size

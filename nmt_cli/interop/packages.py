@@ -10,7 +10,7 @@ from nmt_cli.system.errors import UsageError
 def import_package(name: str) -> Any:
     """Import a module, or raise UsageError with the command that installs it.
 
-    Silences the log and the progress bars of transformers.
+    When transformers is imported, silence its log and its progress bars.
     """
     try:
         module = importlib.import_module(name)

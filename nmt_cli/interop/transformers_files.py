@@ -1,4 +1,4 @@
-"""Read a model directory of Hugging Face transformers: a Marian model, or a Pegasus model with Marian's files."""
+"""Read a model directory of Hugging Face transformers: a Marian model, or a Pegasus model with a Marian tokenizer."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"
 
 
 def read_transformers(directory: Path) -> ForeignModel:
-    """Read a model directory of transformers. Raise a DataError that names features that our model lacks."""
+    """Read a model directory of transformers. Raise DataError if the model has a feature that ours lacks."""
     files = weight_files(directory)
     config = _read_config(directory, sum(file.stat().st_size for file in files))
     tokenizer_config = _read_tokenizer_config(directory)
@@ -40,7 +40,7 @@ def read_transformers(directory: Path) -> ForeignModel:
     id_maps = [[*side.values()] for side in vocabularies]
     try:
         adapter = Transformers(directory, id_maps)
-    except Exception as error:  # transformers raises many kinds
+    except Exception as error:  # transformers raises errors of many kinds
         if type(error).__name__ == "UnpicklingError":
             what = f"{directory} has a pickle that is damaged or holds more than tensors"
             raise DataError(f"{what}; nothing in it was executed: {str(error).partition('.')[0][:150]}") from None
@@ -58,7 +58,7 @@ def read_transformers(directory: Path) -> ForeignModel:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the files of the weights: safetensors if there are any, or else pickles. Either may have several parts."""
+    """Return the weight files: safetensors if there are any, otherwise pickles. Either may consist of several files."""
     for name in (SAFETENSORS, PICKLE):
         if (directory / name).is_file():
             return [directory / name]
@@ -75,19 +75,19 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def _read_config(directory: Path, weight_bytes: int) -> Any:
-    """Return the configuration. Check that our model supports its features, and that its sizes are plausible.
+    """Return the configuration. Raise DataError if our model lacks a feature, or if its sizes are implausible.
 
-    Implausible sizes could exhaust memory, because transformers allocates tensors of these sizes.
+    transformers allocates tensors of these sizes, so implausible ones could exhaust memory.
     """
     transformers = import_package("transformers")
     if missing := [name for name in REQUIRED if not (directory / name).is_file()]:
         raise MissingError(f"{directory} has no {', '.join(missing)}, which a Marian model of transformers needs")
     for name in JSON_FILES:
         if (directory / name).is_file():
-            artefact.read_json(directory / name)  # refuses a huge file, which transformers would read
+            artefact.read_json(directory / name)  # raises DataError for a huge file, which transformers would read
     try:
         config = transformers.AutoConfig.from_pretrained(directory, **OFFLINE)
-    except Exception as error:  # transformers raises many kinds
+    except Exception as error:  # transformers raises errors of many kinds
         raise DataError(f"{directory / 'config.json'} is damaged: {str(error)[:150]}") from None
     if config.model_type not in ("marian", "pegasus"):
         raise DataError(f"{directory} is a {config.model_type} model; only marian and pegasus models can be imported")
@@ -124,7 +124,7 @@ def _sizes(config: Any) -> dict[str, Any]:
 
 
 def read_vocabulary(file: Path, size: int, config: Any) -> ForeignIds:
-    """Read a vocabulary file in our order. Raise DataError if config.json has other ids for <pad> or </s>."""
+    """Return the vocabulary in a file, in our order. Raise DataError if config.json has other ids for <pad> or </s>."""
     if not file.is_file():
         raise MissingError(f"no file {file}, which separate_vocabs in tokenizer_config.json requires")
     ids = in_our_order(artefact.read_json(file), size, file)

@@ -1,8 +1,8 @@
 """Convert tensors to and from transformers: to Marian for post-norm models, and to Pegasus for pre-norm models.
 
 In the positional encodings of transformers, all sines precede all cosines. In ours, sines and cosines alternate. A
-permutation of d_model converts between both orders exactly. Exports put PAD last, because CTranslate2 replaces the last
-row of a Marian embedding with zeros and uses it as the first input of the decoder.
+permutation of d_model converts between both orders exactly. Exports put PAD last in a shared vocabulary, because
+CTranslate2 replaces the last row of a Marian embedding with zeros and uses it as the first input of the decoder.
 """
 
 import itertools
@@ -32,7 +32,7 @@ EMBEDDINGS = {
 }
 POSITIONS = "model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"
 NO_LOGIT = -1e9  # transformers' bias for tokens that are never produced, where we use -inf
-MAX_OUTPUT = 512  # tokens; transformers has one limit for all sentences
+MAX_OUTPUT = 512  # maximum output tokens; transformers has one limit for all sentences
 CONFIG = {  # our settings -> their names in config.json
     "d_model": ["d_model"],
     "d_ff": ["encoder_ffn_dim", "decoder_ffn_dim"],
@@ -41,7 +41,7 @@ CONFIG = {  # our settings -> their names in config.json
     "max_length": ["max_position_embeddings"],
     "activation": ["activation_function"],
 }
-# Our modules of a layer -> theirs. If there are several, ours concatenates them along dimension 0.
+# Our name of each module in a layer -> its names in transformers. Our tensor concatenates theirs along dimension 0.
 ENCODER = {
     "self_attention.query_key_value": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     "self_attention.output": ["self_attn.out_proj"],
@@ -66,7 +66,7 @@ RECURRENT_DECODER = {  # transformers has no recurrent decoder, so the names on 
 
 
 def _layer_tensors(settings: schema.Model) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each of our tensors and its names in transformers. Omit embeddings and the output bias."""
+    """For each of our tensors except embeddings and the output bias, yield its name and its names in transformers."""
     decoder = RECURRENT_DECODER if settings.decoder_cell == "ssru" else DECODER
     for stack, layer, depth in zip(("encoder", "decoder"), (ENCODER, decoder), settings.depths, strict=True):
         modules = {
@@ -98,7 +98,7 @@ def sines_first(d_model: int) -> Tensor:
 
 
 def embedding_names(settings: schema.Model) -> dict[str, str]:
-    """Return the names of our embedding matrices. A side that is not listed shares the matrix of "tgt"."""
+    """Return the names of our matrices for "src", "tgt" and "output". A missing side shares the matrix of "tgt"."""
     own = {"src": settings.source_vocabulary, "output": not settings.tied_output}
     return {"tgt": "embedding.weight", **{side: f"own_embeddings.{side}.weight" for side in own if own[side]}}
 
@@ -131,7 +131,7 @@ def from_transformers(
     """
     try:
         return _from_transformers(tensors, settings, id_maps, start)
-    except (RuntimeError, IndexError, KeyError) as error:  # raised by torch
+    except (RuntimeError, IndexError, KeyError) as error:  # raised by torch or for a missing tensor
         what = str(error).partition("\n")[0][:150]
         raise DataError(f"{source} cannot be imported: its tensors do not fit together ({what})") from None
 
@@ -157,7 +157,8 @@ def _from_transformers(
 def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) -> IdMaps:
     """Write a directory that transformers loads, with the recipe's beam size and this length penalty as defaults.
 
-    Returns the foreign id of each token. Raises DataError if neither Marian nor Pegasus can represent the model.
+    Returns the ids that our source and target tokens have in transformers. Raises DataError if neither Marian nor
+    Pegasus can represent the model.
     """
     settings, tokenizer = loaded.recipe.model, loaded.tokenizer
     if settings.decoder_cell != "attention":
@@ -169,10 +170,10 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
     widths = {settings.num_heads * settings.d_k, settings.num_heads * settings.d_v}
     if settings.positions == "learned" or widths != {settings.d_model}:
         raise DataError(
-            "cannot export: Marian needs sinusoidal positions, and num_heads x d_k and num_heads x d_v must be d_model"
+            "cannot export: Marian needs sinusoidal positions, and num_heads x d_k = num_heads x d_v = d_model"
         )
     if settings.norm == "pre" and len(embedding_names(settings)) > 1:
-        raise DataError("cannot export: with pre-norm (Pegasus) source, target and output must share one embedding")
+        raise DataError("cannot export: with pre-norm (Pegasus), source, target and output must share one embedding")
     transformers = import_package("transformers")
     with torch.device("meta"):
         theirs = transformers.AutoModelForSeq2SeqLM.from_config(_config(transformers, settings, id_maps))
@@ -183,7 +184,8 @@ def write_transformers(loaded: LoadedModel, length_penalty: float, out: Path) ->
     tensors = to_transformers(loaded.model.state_dict(), settings, id_maps)
     with writing(out):
         theirs.save_pretrained(out, state_dict={**tensors})  # save_pretrained empties its copy of the dictionary
-        if settings.positions == "marian":  # transformers computes the paper's positions unless the file has others
+        # Unless the file has positions, transformers computes those of "Attention Is All You Need".
+        if settings.positions == "marian":
             positions = sinusoids(settings.max_length, settings.d_model, "marian")[:, sines_first(settings.d_model)]
             tensors |= {name: positions.clone() for name in POSITIONS}
             save_file(tensors, out / "model.safetensors", {"format": "pt"})
@@ -237,7 +239,7 @@ def _write_tokenizers(loaded: LoadedModel, sides: list[list[str]], id_maps: IdMa
         "eos_token": sides[0][EOS],
         "pad_token": sides[0][PAD],
         "separate_vocabs": separate,
-        "split_special_tokens": True,  # a literal "</s>" in a text is not EOS
+        "split_special_tokens": True,  # a literal "</s>" in text is not EOS
     }
     (out / "tokenizer_config.json").write_text(json.dumps(config, indent=1), "utf-8")
 

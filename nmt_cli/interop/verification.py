@@ -14,21 +14,22 @@ from nmt_cli.system.errors import DataError
 from nmt_cli.translation.translator import Translator
 
 # Largest allowed difference between two log-probabilities of a token, in nats. For values below -1, it is a fraction of
-# the value. Adding float32 numbers in another order causes smaller differences for most tokens. With 6 + 6 layers and
-# 50,000 tokens, a token of 15,215 differed by 1.3e-4: CTranslate2 was 1.2e-4 off float64, and nmt 3.3e-5. So one token
-# in FEW may differ by FAR.
+# the value. Adding float32 numbers in another order causes smaller differences for most tokens. With 6 + 6 layers and a
+# vocabulary of 50,000, one of 15,215 tokens differed by 1.3e-4: CTranslate2 was off float64 by 1.2e-4, and nmt by
+# 3.3e-5. So one token in FEW may differ by FAR.
 TOLERANCE, FAR = 1e-4, 1e-3
 FEW = 1000
-# This fraction of the translations may differ, plus one translation. Rounding changes about one line in 8,000, for
-# which two hypotheses are equally likely. A different kind of search changes many lines.
+# This fraction of the translations may differ, plus one translation. Rounding changes about one line in 8,000: one with
+# two hypotheses that are equally likely. A different kind of search changes many lines.
 MAX_DIFFERING = 0.02
 MAX_LISTED = 20  # differing lines shown to the user
 
 
 def differences_of(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -> list[float]:
-    """Return the differences between token log-probabilities, in nats, or relative to values below -1. Largest first.
+    """Return the absolute differences of token log-probabilities, in nats, largest first.
 
-    If any difference is NaN, return only NaN, which cannot be sorted.
+    Where our log-probability is below -1, its difference is relative to it. If any difference is NaN, return only one
+    NaN, because NaN cannot be sorted.
     """
     both = [pair for rows in zip(ours, theirs, strict=True) for pair in zip(*rows, strict=True)]
     differences = [abs(p - q) / max(1.0, -p) for p, q in both]
@@ -36,17 +37,18 @@ def differences_of(ours: Iterable[list[float]], theirs: Iterable[list[float]]) -
 
 
 def are_rounding_errors(differences: Sequence[float]) -> bool:
-    """Return whether the toolkits compute the same function, given the differences of all tokens, largest first."""
+    """Return whether rounding explains the differences of all tokens, which are sorted, largest first."""
     return differences[0] <= FAR and differences[len(differences) // FEW] <= TOLERANCE
 
 
 def compare(
     translator: Translator, adapter: Adapter, lines: dict[int, str], exact: bool, show: bool = True
 ) -> tuple[str, list[TokenIds], list[TokenIds]]:
-    """Translate lines in both toolkits, and return a report and both translations.
+    """Translate lines in both toolkits, and return a report, our translations and theirs.
 
-    The keys of `lines` are indexes of lines in a file. If `exact` is true, raise DataError if the differences are too
-    large for rounding errors, and with `show`, print the translations that differ.
+    The keys of `lines` are their indexes in a file, from 0. If `exact` is true, raise DataError if rounding does not
+    explain the differences, and with `show`, print translations that differ. If the adapter has a `difference`, only
+    log-probabilities are compared, and our translations are returned as theirs.
     """
     decoding = translator.config.decoding
     beam = adapter.beam or decoding.beam

@@ -15,21 +15,21 @@ IdMaps = list[list[int]]  # for source and target: the foreign id of each of our
 UNKNOWN, CONTROL, USER_DEFINED, UNUSED = 2, 3, 4, 5  # types of SentencePiece tokens
 UNIGRAM = 1  # a type of SentencePiece models
 MAX_TOKEN = 1000  # characters; the longest tokens of real models have about 100
-UNNAMED_PREFIX = "<unused "  # begins the names that we give to ids without a token
+UNNAMED_PREFIX = "<unused "  # prefix of the names that we give to ids without a token
 SPECIAL = {"<pad>": CONTROL, "<unk>": UNKNOWN, "</s>": CONTROL}  # our first three tokens
 
 
 def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
     """Return a vocabulary of `size` ids in our order: our first three tokens, then the others sorted by id.
 
-    Ids without a token get a name. Raises DataError if ids are not distinct numbers below `size`,
-    or if a token is so long that tokenizers would take long for it.
+    Ids without a token get a name. Raises DataError if one of our first three tokens is missing, if ids are not
+    distinct numbers below `size`, or if a token is so long that tokenizers would be slow.
     """
     numbers = [number for number in ids.values() if type(number) is int and 0 <= number < size]
     if missing := [name for name in SPECIAL if name not in ids]:
         raise DataError(f"{source} has no token {missing[0]}")
     if (longest := max(map(len, ids))) > MAX_TOKEN:
-        raise DataError(f"{source} has a token of {longest:,} characters: {MAX_TOKEN:,} at most are supported")
+        raise DataError(f"{source} has a token of {longest:,} characters; at most {MAX_TOKEN:,} are supported")
     if len(numbers) < len(ids) or len({*numbers}) < len(numbers):
         raise DataError(f"the token numbers in {source} must be distinct and below {size}")
     ids = ids | {f"{UNNAMED_PREFIX}{number}>": number for number in {*range(size)} - {*numbers}}
@@ -37,7 +37,7 @@ def in_our_order(ids: ForeignIds, size: int, source: Path) -> ForeignIds:
 
 
 def convert_tokenizers(files: list[Path], vocabularies: list[ForeignIds], separate: bool) -> list[bytes]:
-    """Convert tokenizer files. Return one file for both languages if possible, otherwise two: source and target.
+    """Convert tokenizer files to ours. Return the content of one file for both languages if possible, otherwise of two.
 
     If `separate` is true, source and target ids are unrelated. Moses tokenizers are always two files.
     """
@@ -67,7 +67,7 @@ def read_sentencepiece(file: Path) -> Any:
 
 
 def hidden(model: bytes, token: str) -> bytes:
-    """Return the tokenizer file `model`, changed to decode a token to "". Raise DataError if it lacks the token."""
+    """Return a tokenizer file's content, changed to decode `token` to "". Raise DataError if it lacks the token."""
     missing = DataError(f"the vocabulary does not have the token {token[:40]!r}, with which translations begin")
     if moses_bpe.is_moses_file(model):
         values = json.loads(model)
@@ -86,8 +86,8 @@ def hidden(model: bytes, token: str) -> bytes:
 def _renumber(file: Path, order: list[str]) -> Any:
     """Return the SentencePiece model of a file with exactly the tokens in `order`, in this order.
 
-    Target-language tokens match at the beginning of a text. Other tokens that the file lacks can be decoded, but texts
-    are never encoded with them.
+    Target-language tokens match at the beginning of a line. Other tokens that the file lacks can be decoded, but
+    encoding never returns them.
     """
     model = read_sentencepiece(file)
     tokens = {token.piece: token for token in model.pieces}
@@ -98,7 +98,7 @@ def _renumber(file: Path, order: list[str]) -> Any:
     for name, token in zip(order, ordered, strict=True):
         token.type = SPECIAL.get(name, UNUSED if token.type in SPECIAL.values() else token.type)
         if LANGUAGE.fullmatch(name):
-            token.piece = f"\u2581{name}"  # as it appears at the beginning of a text
+            token.piece = f"\u2581{name}"  # as it appears at the beginning of a line
             token.type = USER_DEFINED
     model.pieces.extend(ordered)  # makes copies
     del model.pieces[: -len(order)]

@@ -1,7 +1,7 @@
 """Read CTranslate2's vocabulary maps (vmap.txt) as shortlists.
 
 Each line contains a source n-gram, a tab and the target tokens that its translation may need, separated by spaces. The
-tokens of an empty n-gram may be needed in every line.
+tokens of an empty n-gram may be needed in every translation.
 """
 
 from pathlib import Path
@@ -22,7 +22,7 @@ def read_vocabulary_map(file: Path, tokenizer: Tokenizer) -> Shortlist:
     """Return a shortlist for a model with this tokenizer.
 
     The shortlist assigns the target tokens of an n-gram to the first token of the n-gram, so it allows every token that
-    CTranslate2 allows. Tokens that the tokenizer lacks are left out. Raise DataError if it lacks all of them.
+    CTranslate2 allows. Tokens that the tokenizer lacks are left out. Raise DataError if none is left.
     """
     if file.stat().st_size > MAX_BYTES:
         raise DataError(f"{file} is too large for a vocabulary map: {MAX_BYTES:,} bytes at most")
@@ -49,7 +49,7 @@ def read_vocabulary_map(file: Path, tokenizer: Tokenizer) -> Shortlist:
 
 
 def import_vocabulary_map(model: Path, file: Path) -> int:
-    """Put the shortlist of a vocabulary map into a model directory. Returns the exit code."""
+    """Convert a vocabulary map to a shortlist in a model directory. Returns the exit code."""
     opened = open_model(model)
     if not file.is_file():
         raise MissingError(f"no file {file}")

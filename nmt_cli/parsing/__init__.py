@@ -1,5 +1,5 @@
-"""Constituency parsing as translation (section 6.3 of the paper): trees to train on, and their scores.
+"""Constituency parsing as translation, as in section 6.3 of "Attention Is All You Need".
 
 `trees.py` reads and writes trees. `brackets.py` counts brackets as evalb does, and penalizes lines that are not
-trees. `score.py` reports the counts.
+trees. `score.py` scores parses by these counts.
 """

@@ -1,10 +1,10 @@
 """Compute labeled bracket precision, recall and F1 of linearized trees, as evalb does with COLLINS.prm.
 
-Before spans are compared, words that are punctuation in the gold tree are removed, and so are brackets that contain
-nothing else. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
+Words that are punctuation in the gold tree are removed before spans are compared, and so are brackets that contain
+only such words. Equal brackets on one span match one to one. Source: EVALB (Sekine and Collins 1997), COLLINS.prm.
 
-If a hypothesis is not a tree, or has a different number of words, all gold brackets count as missed. evalb leaves out
-such hypotheses. The linear form contains no words, so words are not compared.
+If a hypothesis is not a tree, or has a different number of words, all gold brackets count as missed. evalb skips such
+hypotheses. The linear form contains no words, so words are not compared.
 """
 
 import itertools
@@ -31,14 +31,14 @@ class Brackets(NamedTuple):
     wrong_length: int = 0  # hypotheses that are trees with a different number of words
 
     def scores(self) -> tuple[float, float, float]:
-        """Return precision, recall and F1 in percent. Return 0 instead of dividing by zero."""
+        """Return precision, recall and F1 in percent, and 0 for a ratio without a denominator."""
         precision = 100 * self.matched / (self.found or 1)
         recall = 100 * self.matched / (self.gold or 1)
         return precision, recall, 200 * self.matched / (self.found + self.gold or 1)
 
 
 def _brackets(phrases: list[Phrase], positions: Sequence[int]) -> Counter[Phrase]:
-    """Count the brackets that are scored. `positions` maps words to positions that skip punctuation."""
+    """Count the brackets that are scored. `positions` maps word indexes to positions that do not count punctuation."""
     return Counter(
         ("ADVP" if label == "PRT" else label, positions[first], positions[end])
         for label, first, end in phrases
@@ -63,7 +63,7 @@ def compare(hypothesis: str, gold: str) -> Brackets:
 
 
 def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
-    """Return the sums over all sentences. Raise DataError if a gold line is not a tree or if there are no brackets."""
+    """Return the counts of all sentences. Raise DataError if a gold line is not a tree or if there are no brackets."""
     total = Brackets()
     for number, (line, tree) in enumerate(zip(hypotheses, gold, strict=True), 1):
         try:
@@ -71,5 +71,5 @@ def corpus_brackets(hypotheses: Sequence[str], gold: Sequence[str]) -> Brackets:
         except ValueError as error:
             raise DataError(f"line {number:,} of the gold trees is not a linearized tree: {error}") from None
     if not total.gold:
-        raise DataError("the gold trees have no brackets: they may be sentences. Give trees, bracketed or linearized")
+        raise DataError("the gold trees have no brackets: they may be sentences. Pass trees, bracketed or linearized")
     return total

@@ -13,8 +13,8 @@ from nmt_cli.scoring.score_report import Report
 from nmt_cli.storage import artefact
 from nmt_cli.system.errors import DataError, UsageError
 
-COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; on section 23 of the WSJ with the paper's 91.3 (WSJ "
-COMPARE_WITH += "only) and 92.7. Output that is not a tree or has a different number of words misses all gold brackets"
+COMPARE_WITH = "F1 by evalb with COLLINS.prm on the same trees; for section 23 of the WSJ, the paper's 91.3 (WSJ only) "
+COMPARE_WITH += "and 92.7. Output that is not a tree or has a different number of words misses all gold brackets"
 
 
 def wanted(options: ScoreOptions) -> bool:
@@ -51,12 +51,12 @@ def evaluate(options: ScoreOptions, hypotheses: Hypotheses = None) -> Report:
 
 
 def _linearize(report: Report) -> None:
-    """Turn a bracketed reference into lines of labels, and its words into the source, as `nmt prepare` does."""
+    """Convert a bracketed reference to lines of labels, as `nmt prepare` does. Without a source, use its words."""
     report.language = "trees"
     gold = report.references[0]
     if "".join(report.hypotheses.lines).lstrip().startswith("("):
         raise DataError(
-            f"{report.hypotheses.name} holds trees in brackets. Give lines of labels, as nmt translate writes them"
+            f"{report.hypotheses.name} contains bracketed trees. Pass lines of labels, as nmt translate writes them"
         )
     if "".join(gold.lines).lstrip().startswith("("):
         sentences = list(read_trees((line.encode() for line in gold.lines), gold.name))

@@ -21,8 +21,8 @@ from nmt_cli.system.errors import DataError, UsageError
 
 Sentence = tuple[list[str], list[str]]  # (words, labels of the linear form)
 Phrase = tuple[str, int, int]  # (label, index of the first word, index after the last word)
-# Matches a label and its word, a label before a bracket, a closing bracket, or else an error. A word may contain a
-# no-break space.
+# Matches a bracket with a label and a word, a label before another bracket, a closing bracket, or anything else, which
+# is an error. A word may contain a no-break space.
 _PART = re.compile(r"\(([^\s()]*)(?:\s+([^\s()]+)\s*\)|(?=\s*\())|\)|\(?[^\s()]+|\(", re.ASCII)
 
 
@@ -35,7 +35,7 @@ def _label(written: str) -> str:
 
 
 def _trees(text: str) -> Iterator[Sentence]:
-    """Yield the trees of a text. Raise ValueError if it contains anything else."""
+    """Yield the words and labels of each tree in `text`. Raise ValueError if it contains anything else."""
     words, labels, unclosed = list[str](), list[str](), list[tuple[str, int]]()
     for part in _PART.finditer(text):
         label, word = part.groups()
@@ -47,7 +47,7 @@ def _trees(text: str) -> Iterator[Sentence]:
         elif label is not None and not word and (label or root):
             unclosed.append(("" if root else _label(label), len(labels)))
         elif not label or not word or root:
-            raise ValueError(f"{part[0]!r}: every word needs a bracket with its part of speech, every bracket a word")
+            raise ValueError(f"{part[0]!r}: each word needs a bracket with its part of speech, and each bracket a word")
         elif label != "-NONE-":
             words.append(word)
             labels.append(_label(label))
@@ -60,7 +60,7 @@ def _trees(text: str) -> Iterator[Sentence]:
 
 
 def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
-    """Yield the trees of a UTF-8 file in any layout. Raise DataError with line numbers for anything else."""
+    """Yield the trees in a UTF-8 file of any layout. Raise DataError with line numbers if it contains anything else."""
     text, depth, first, number = "", 0, 1, 0
     try:
         for number, line in enumerate(lines, 1):
@@ -76,7 +76,7 @@ def read_trees(lines: Iterable[bytes], name: str) -> Iterator[Sentence]:
 
 
 def spans(labels: list[str]) -> tuple[list[Phrase], list[str]]:
-    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError if there is no tree."""
+    """Return the phrases of a linear form, and one part of speech per word. Raise ValueError for other input."""
     closed = {label[1:] for label in labels if label.startswith("/")}  # phrases; other labels are parts of speech
     phrases, tags, unclosed = list[Phrase](), list[str](), list[tuple[str, int]]()
     for label in labels:
@@ -111,7 +111,7 @@ def bracketed(words: list[str], labels: list[str]) -> str:
 
 
 def linearize(corpus: schema.Corpus, directory: Path) -> schema.Corpus:
-    """Write a corpus of trees as text files of words and labels, and return the corpus section for these files."""
+    """Convert a corpus of trees to text files of words and of labels. Return the corpus section with these files."""
     if corpus.mix_src or corpus.general_src or corpus.hold_out:
         raise UsageError("corpus.mix_src, general_src and hold_out cannot be used with trees. Remove them")
     changes: dict[str, Any] = {"format": "text"}

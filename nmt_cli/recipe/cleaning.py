@@ -1,4 +1,4 @@
-"""Settings of the corpus that repair lines and drop pairs."""
+"""The settings that repair lines of a corpus and drop pairs."""
 
 from typing import Annotated, Literal
 
@@ -7,7 +7,7 @@ from pydantic import Field
 from nmt_cli.recipe.section import UNPUBLISHED, Section, Share
 
 
-class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur in dev or test are always dropped
+class Cleaning(Section):  # repairs and filters of `prepare`, which always drops pairs that occur in dev or test
     unescape: bool = Field(True, description="decode HTML entities once (&amp; -> &)")
     max_tokens: Annotated[int | None, UNPUBLISHED] = Field(
         250, ge=1, description="maximum length of either side in subwords; longer pairs are dropped"
@@ -21,7 +21,7 @@ class Cleaning(Section):  # repairs and filters of `prepare`; pairs that occur i
     check_script: bool = Field(True, description="drop pairs with a side mostly in a foreign script")
 
 
-class Filters(Section):  # more filters, all off by default; see recipes/README.md for measurements of their effect
+class Filters(Section):  # more filters, all off by default; recipes/README.md shows their measured effect
     language: bool = Field(False, description="drop pairs with a side that is surely in another language")
     swapped: Literal["keep", "drop", "turn"] = Field("keep", description="treatment of pairs whose sides are swapped")
     numbers: bool = Field(False, description="drop pairs whose sides each have a digit that the other lacks")

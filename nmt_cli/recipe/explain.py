@@ -1,4 +1,4 @@
-"""Recipes as text: YAML with the meaning of each setting, or the JSON schema of all settings."""
+"""Print recipes as text: as YAML with the meaning of each setting, or as the JSON schema of all settings."""
 
 import json
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from nmt_cli.recipe.section import Section
 
 
 def explain(section: Section, indent: str = "") -> Iterator[str]:
-    """Yield the lines of a recipe in YAML: every setting with its value, and its meaning as a comment."""
+    """Yield the lines of a recipe in YAML. Each setting has its value, and a comment with its meaning."""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if isinstance(value, Section):
@@ -25,6 +25,6 @@ def schema(recipe: Recipe) -> str:
 
 
 def _json(value: object, indent: int | None = None) -> str:
-    """Return a value as JSON. Escape control characters, because terminals would interpret them."""
+    """Return a value as JSON. Escape all unprintable characters, because terminals would interpret some of them."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)

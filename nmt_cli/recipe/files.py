@@ -1,4 +1,4 @@
-"""Find the files of recipes: the package's own recipes by name, and a user's recipes by path."""
+"""Find recipe files: the package's own recipes by name, and the user's recipes by path."""
 
 import os
 import re
@@ -7,12 +7,15 @@ from pathlib import Path
 
 from nmt_cli.system.errors import MissingError, meant
 
-# The recipes are inside an installed package, but beside the package in a source tree.
+# The directory that contains recipes/. In a source tree, recipes/ is beside the package; once installed, it is inside.
 HOME = next(directory for directory in Path(__file__).parents if (directory / "recipes").is_dir())
 
 
 def find(path: Path, beside: Path = Path()) -> Path:
-    """Return the file of a recipe. Names of the package's own recipes also work: "toy", "recipes/toy.yaml"."""
+    """Return the file of a recipe: a path, relative to `beside` or the working directory, or the name of an own recipe.
+
+    "toy", "toy.yaml" and "recipes/toy.yaml" name the same recipe of the package. Raise MissingError if none exists.
+    """
     own = (directory / name for directory in (HOME / "recipes", HOME) for name in (path, f"{path}.yaml"))
     for candidate in (beside / path, path, *own):
         if candidate.is_file():
@@ -24,14 +27,14 @@ def find(path: Path, beside: Path = Path()) -> Path:
 
 
 def listed() -> Iterator[tuple[str, str]]:
-    """Yield the name and the description (the first line) of each of the package's recipes."""
+    """Yield the name and the description of each of the package's recipes. The description is the first line."""
     for path in sorted((HOME / "recipes").rglob("*.yaml"), key=lambda path: (len(path.parts), path)):
         first_line = path.read_text("utf-8").partition("\n")[0]
         yield path.relative_to(HOME / "recipes").with_suffix("").as_posix(), first_line.removeprefix("# ")
 
 
 def to_copy(path: Path, directory: Path) -> bytes:
-    """Return the text of a recipe for a copy in a directory. A `base` in the package becomes recipes/NAME."""
+    """Return the text of a recipe, changed so that a copy in `directory` has the same base recipe."""
     text = path.read_bytes()
     if path.resolve().is_relative_to((HOME / "recipes").resolve()):
         return re.sub(rb"(?m)^base: (\.\./)?", b"base: recipes/", text)

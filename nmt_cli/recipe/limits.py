@@ -1,6 +1,7 @@
-"""Limits on the settings that translation reads. No pydantic here: importing it takes longer than a translation.
+"""Limits on the settings that translation reads.
 
-loading.py checks the other combinations of settings.
+This module must not import pydantic, because the import takes longer than a translation. loading.py checks the other
+combinations of settings.
 """
 
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Range(NamedTuple):
-    """A range of allowed values, bounds included."""
+    """A range of allowed values. It includes its bounds."""
 
     low: float
     high: float = float("inf")
@@ -31,11 +32,11 @@ BEAM = Range(1, 1000)
 ALPHA = Range(0, 10)
 PENALTY_OFFSET = Range(0, 1000)
 EXTRA_LENGTH = Range(1, 100_000)
-MAX_POSITION_NUMBERS = 1 << 26  # positional encodings of 256 MB
+MAX_POSITION_NUMBERS = 1 << 26  # in float32, positional encodings of this size take 256 MB
 
 
 def contradictions(model: Any) -> Iterator[str]:
-    """Yield an error message for each combination of model settings that are valid alone but not together."""
+    """Yield an error message for each invalid combination of model settings that are valid by themselves."""
     if model.positions != "learned" and model.d_model % 2:
         yield "model.d_model must be even for sinusoidal positions"
     if model.max_length * model.d_model > MAX_POSITION_NUMBERS:

@@ -26,7 +26,10 @@ _NESTED = re.compile(r"\[\s*[\[{]")  # the start of a list of lists or mappings
 
 
 def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of both dicts, with sections merged recursively. `high` has priority."""
+    """Merge the settings of two dicts, sections recursively. `high` has priority.
+
+    Raise UsageError if `high` sets a key in a list of several sections.
+    """
     merged = dict(low)
     for key, value in high.items():
         old = merged.get(key)
@@ -35,9 +38,9 @@ def merge(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
                 raise UsageError(
                     f"{key} has {len(old)} entries, so it cannot be set in part. Write the whole list in the recipe"
                 )
-            merged[key] = [merge(old[0], value)]  # for example, --set corpus.synthetic.beam=9 changes the only entry
+            merged[key] = [merge(old[0], value)]  # --set corpus.synthetic.beam=9 changes the only entry
         elif isinstance(old, dict) and not isinstance(value, dict) and str(value).lower() in ("", "~", "null", "none"):
-            continue  # a section without settings changes nothing
+            continue  # an empty section changes nothing
         else:
             merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged
@@ -105,9 +108,9 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
     for entry in sources:
         yield from _wrong_source(entry)
     if any(entry.min_score is not None and entry.score is None for entry in sources):
-        yield "corpus.sources: min_score requires score, the column of scores"
+        yield "corpus.sources: min_score requires score, which names the column of scores"
     if len(corpus.targets) > 1 and not all(entry.src and entry.tgt for entry in corpus.synthetic):
-        yield "corpus.synthetic needs the languages src and tgt, because corpus.sources has several targets"
+        yield "corpus.synthetic needs the languages src and tgt, because the corpus has several target languages"
     first_steps = [stage.from_step for stage in recipe.training.stages]
     if first_steps != sorted(set(first_steps)):
         yield "training.stages must be in ascending order of from_step"
@@ -119,7 +122,7 @@ def _wrong_sources(recipe: Recipe) -> Iterator[str]:
 
 
 def _given_weights(training: Training) -> list[tuple[str, list[float]]]:
-    """Return each list of weights with the name of its setting."""
+    """Return the name and the value of each setting that is a list of weights."""
     stages = [(f"training.stages[{index}].weights", stage.weights) for index, stage in enumerate(training.stages)]
     return [("training.weights", training.weights), *stages]
 
@@ -127,22 +130,22 @@ def _given_weights(training: Training) -> list[tuple[str, list[float]]]:
 def _warn_of_unused(training: Training, where: object) -> None:
     """Warn of settings that have no effect."""
     if training.temperature != 1 and all(weights for _, weights in _given_weights(training)):
-        warn(f"{where}: training.temperature has no effect beside weights. Remove one of them")
+        warn(f"{where}: training.temperature has no effect if weights are set. Remove one of the two settings")
     for index, stage in enumerate(training.stages):
         if stage.from_step >= training.steps:
             begins = f"training.stages[{index}] begins after step {stage.from_step:,}"
-            warn(f"{where}: {begins}, but the training has {counted(training.steps, 'step')}")
+            warn(f"{where}: {begins}, but training ends after {counted(training.steps, 'step')}")
 
 
 def _wrong_source(entry: TextSource) -> Iterator[str]:
-    """Yield an error message for each contradiction between the settings of an entry."""
+    """Yield an error message for each contradiction between the settings of an entry of corpus.sources."""
     where, corpus = f"corpus.sources: the entry of {entry.name}", entry.corpus or ""
     if entry.files and corpus:
         yield f"{where} has both files and a corpus. Split it into two entries"
     if corpus and (entry.format or entry.columns or entry.score or entry.finished):
         yield f"{where} is not a file. Remove format, columns, score and finished"
     if entry.config and not corpus.startswith(("hub:", "wmt14-")):
-        yield f"{where} is not a data set of the hub. Remove config"
+        yield f"{where} is not a data set on the hub. Remove config"
     if entry.split != "train" and (entry.cleaning or entry.augment):
         yield f"{where} is a {entry.split} set, which is never cleaned or augmented. Remove cleaning and augment"
 
@@ -153,7 +156,7 @@ def _corpus_name(values: dict[str, Any]) -> Any:
 
 
 def _with_named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a recipe, with the defaults of its named corpus filled in."""
+    """Return the settings of a recipe. Fill in the defaults of its named corpus."""
     return merge({"corpus": NAMED_CORPORA.get(str(_corpus_name(values) or "toy-en-de"), {})}, values)
 
 
@@ -176,8 +179,7 @@ def _text_and_steps(values: dict[str, Any]) -> tuple[Any, int | None]:
 def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
     """Merge two recipes. Drop the expected results of `low` that no longer apply.
 
-    If `high` changes the training text, no expected result applies. If `high` changes only the number of steps, only
-    the expected scores do not apply.
+    If `high` changes the training text, drop all of them. If it changes only the number of steps, drop STEP_FIGURES.
     """
     (text, steps), (other_text, other_steps) = map(_text_and_steps, (low, merge(low, high)))
     expect = low.get("expect")
@@ -189,7 +191,7 @@ def _overridden(low: dict[str, Any], high: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_plain(values: dict[str, Any], where: str, *, stored: bool = False) -> Recipe:
-    """Build a recipe from nested dicts. Raise a UsageError that names the wrong values.
+    """Build a recipe from nested dicts. Raise UsageError for wrong values; its message begins with `where`.
 
     If `stored` is true, ignore unknown settings.
     """
@@ -231,9 +233,9 @@ def _augment(corpus: Corpus) -> list[Augment]:
 
 
 def override(text: str) -> dict[str, Any]:
-    """Parse `key.key=value` into nested dicts. A value in brackets is a list, whose items may be in quotes.
+    """Parse `key.key=value` into nested dicts. A value in brackets is a list. Its items may be in quotes.
 
-    A list of mappings or lists is parsed as YAML.
+    A list of mappings or lists must be YAML. Raise UsageError if `text` is malformed.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
@@ -251,10 +253,10 @@ def override(text: str) -> dict[str, Any]:
 
 
 def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Recipe:
-    """Load a recipe file and apply `key.key=value` overrides.
+    """Load a recipe file, with its base, and apply `key.key=value` overrides.
 
     If the recipe sets training.init_from, the sizes, languages and tokenizer default to those of that model. If `start`
-    is false, the model is not read.
+    is false, do not read the model. Raise UsageError or MissingError if the recipe is invalid or missing.
     """
     path = files.find(path)
     values = yaml_file.read_mapping(path)
@@ -280,9 +282,9 @@ def load(path: Path, overrides: Iterable[str] = (), *, start: bool = True) -> Re
 
 
 def with_languages(recipe: Recipe, manifest: dict[str, Any]) -> Recipe:
-    """Return the recipe with the languages in a corpus's manifest, unless the recipe sets them.
+    """Return the recipe. If it does not set the languages, take them from a corpus's manifest.
 
-    If the recipe sets languages that differ from the manifest, drop its expected results.
+    If it sets languages that differ from the manifest, drop its expected results.
     """
     languages = {side: manifest[side] for side in {"src", "tgt"} - recipe.corpus.model_fields_set}
     corpus = recipe.corpus.model_copy(update=languages)
@@ -301,7 +303,10 @@ def _settings_of(model: Path) -> dict[str, Any]:
 
 
 def load_stored(path: Path) -> Recipe:
-    """Load the recipe in a run or a model. Ignore unknown settings of other versions of nmt, except in `model`."""
+    """Load the recipe of a run or a model. Raise DataError if it is invalid.
+
+    Another version of nmt may have written unknown settings. Ignore them with a warning, but refuse them in `model`.
+    """
     try:
         values = yaml_file.read_mapping(path)
         if not values:
@@ -320,8 +325,8 @@ def load_stored(path: Path) -> Recipe:
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """Return `key: old -> new` for every setting that differs between two nested dicts.
 
-    Compare lists of sections entry by entry if they have the same length. The index of an entry is part of the key, as
-    in training.augment.0.typos.
+    If two lists of sections have the same length, compare them entry by entry. The index of an entry is then part of
+    the key, as in training.augment.0.typos.
     """
     lists = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
     if lists and all(isinstance(each, dict) for each in (*old, *new)):

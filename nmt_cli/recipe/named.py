@@ -1,8 +1,8 @@
-"""The default settings of named corpora."""
+"""The default settings of the named corpora."""
 
 from typing import Any
 
-# The recipes of these corpora and `nmt prepare NAME` use these settings. A recipe's own values override them.
+# `nmt prepare NAME` and the recipes of these corpora use these settings. A recipe's own values override them.
 _MULTI30K = {"src": "en", "tokenizer": {"vocabulary_size": 8000}, "rows": 29_000}
 _37K, _32K = {"vocabulary_size": 37_000}, {"vocabulary_size": 32_000}
 NAMED_CORPORA: dict[str, dict[str, Any]] = {

@@ -1,8 +1,9 @@
 """The settings of a recipe: type, range, default, meaning and policy.
 
 The settings of cleaning are in cleaning.py. The settings of augmentation and of corpus.sources are in text_source.py.
+The paper is "Attention Is All You Need" (Vaswani et al. 2017).
 
-Values get the type of their setting, not a type that YAML guesses: the language "no" stays text.
+A value gets the type of its setting, not the type that YAML would infer. For example, the language "no" stays text.
 """
 
 from pathlib import Path
@@ -18,11 +19,11 @@ from nmt_cli.recipe.text_source import Augment, TextSource, Weight
 
 
 def within(limit: limits.Range, default: Any, description: str) -> Any:
-    """Return a setting whose value is within a range."""
+    """Declare a setting with a range of allowed values."""
     return Field(default, ge=limit.low, le=limit.high, description=description)
 
 
-class Tokenizer(Section):  # the joint SentencePiece BPE model
+class Tokenizer(Section):  # the SentencePiece BPE model that both languages share
     vocabulary_size: int = Field(8000, ge=300, le=1_000_000, description="number of tokens for both languages together")
     file: Annotated[str | None, MAY_CHANGE] = Field(None, description="existing model file to use instead of training")
     words: Annotated[bool, MAY_CHANGE] = Field(
@@ -32,7 +33,7 @@ class Tokenizer(Section):  # the joint SentencePiece BPE model
 
 class Synthetic(Section):  # real text in one language, which a model translates into the other
     side: Literal["src", "tgt"] = Field("src", description="the side of the real text")
-    files: list[str] = Field([], description="files of real text; none: this side of the training pairs")
+    files: list[str] = Field([], description="files of real text; none: this side of the real training pairs")
     src: str | None = Field(None, description="source language code of the pairs; null: corpus.src")
     tgt: str | None = Field(None, description="target language code of the pairs; null: corpus.tgt")
     model: str | None = Field(None, description="model directory to translate with; null: training.teacher")
@@ -50,7 +51,7 @@ class Synthetic(Section):  # real text in one language, which a model translates
 SYNTHETIC_KINDS = {"src": "distilled", "tgt": "back-translated"}  # by the side of the real text
 
 
-class Corpus(Section):  # the sources of the text; a named corpus has its own defaults
+class Corpus(Section):  # the sources of the text and their processing; a named corpus has its own defaults
     name: str | None = Field("toy-en-de", description="a named corpus, hub:owner/name, or a name for your own files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")
     format: Literal["text", "trees"] = Field("text", description="trees: files of Penn Treebank trees, for parsing")
@@ -102,7 +103,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def directory(self) -> Path:
-        """The default directory of the prepared corpus. The kinds of synthetic text are part of its name."""
+        """The default directory of the prepared corpus. Its name includes the kinds of synthetic text."""
         kinds = dict.fromkeys(SYNTHETIC_KINDS[entry.side] for entry in self.synthetic)
         return Path("data") / "-".join([str(self.name).removeprefix("hub:").replace("/", "-"), *kinds])
 
@@ -115,7 +116,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def target_tokens(self) -> list[str]:
-        """The names of the tokens that select a target language; none if there is only one."""
+        """The names of the tokens that select a target language; [] if there is only one target language."""
         return self.targets if len(self.targets) > 1 else []
 
     @property
@@ -126,16 +127,16 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def tags(self) -> list[str]:
-        """The names of all tokens before source lines: tags and target languages."""
+        """The names of all tokens that may begin a source line: target languages and tags."""
         tags = [*(entry.tag for entry in self.sources), *(entry.tag for entry in self.synthetic)]
         return list(dict.fromkeys([*self.target_tokens, *filter(None, tags)]))
 
     def of_source(self, index: int | None) -> "Corpus":
-        """Return this section with the languages, cleaning and filters of an entry of `sources`."""
+        """Return this section with the languages, cleaning and filters of an entry of `sources`. None: unchanged."""
         return self if index is None else self.of(self.sources[index])
 
     def of(self, entry: TextSource | Synthetic | None) -> "Corpus":
-        """Return this section with the languages, cleaning and filters of an entry, or this section for None."""
+        """Return this section with the languages, cleaning and filters of an entry. None: unchanged."""
         if entry is None:
             return self
         names = "src", "tgt", "cleaning", "filters"
@@ -143,14 +144,14 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def parts(self) -> list[TextSource | Synthetic | None]:
-        """The entry of each part of the training text, in order. None stands for `train_src` or the named corpus."""
+        """The entry of each part of the training text, in order. None stands for the text of `train_src` or `name`."""
         own = [None] if self.train_src or not self.sources else []
         sources = [entry for entry in self.sources if entry.split == "train"]
         return [*(own + sources if self.real_pairs else []), *self.synthetic]
 
     @property
     def trained(self) -> list["Corpus"]:
-        """A copy of this section for each part of the training text, with its languages, cleaning and filters."""
+        """For each part of the training text, this section with the part's languages, cleaning and filters."""
         return list(map(self.of, self.parts))
 
     @property
@@ -160,12 +161,12 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def max_tokens(self) -> int | None:
-        """The maximum length of a side of any training text, in subwords; None: no limit."""
+        """The largest maximum length of a side, in subwords, among the parts of the training text. None: no limit."""
         limits = [section.cleaning.max_tokens for section in self.trained]
         return None if None in limits else max(filter(None, limits))
 
     def prefix(self, index: int | None) -> str:
-        """Return the tokens that begin each source line of an entry of `sources`, each followed by a space."""
+        """Return the tokens that begin each source line of an entry of `sources`. A space follows each token."""
         tags = [self.of_source(index).tgt] if self.target_tokens else []
         if index is not None and self.sources[index].tag:
             tags.append(self.sources[index].tag)
@@ -173,7 +174,7 @@ class Corpus(Section):  # the sources of the text; a named corpus has its own de
 
     @property
     def has_text(self) -> bool:
-        """Whether the recipe names its text; otherwise `nmt prepare` needs --src and --tgt."""
+        """Whether the recipe names its text. If it does not, `nmt prepare` needs --src and --tgt."""
         return (
             bool(self.train_src or self.sources) or str(self.name) in NAMED_CORPORA or str(self.name).startswith("hub:")
         )
@@ -208,12 +209,12 @@ class Model(Section):  # the Transformer (section 3 of the paper); the defaults 
 
     @property
     def depths(self) -> tuple[int, int]:
-        """Layers of the encoder and of the decoder."""
+        """The numbers of layers in the encoder and in the decoder."""
         return self.encoder_layers or self.num_layers, self.decoder_layers or self.num_layers
 
 
-class Stage(Section):  # later steps in which the parts of the text have other weights
-    from_step: int = Field(1, ge=1, description="steps before these weights apply: they begin in the next step")
+class Stage(Section):  # a later range of steps, in which the parts of the text have other weights
+    from_step: int = Field(1, ge=1, description="number of steps after which these weights apply")
     weights: list[Weight] = Field([], description="shares, as in training.weights")
 
 
@@ -224,7 +225,7 @@ class Training(Section):  # section 5 of the paper
     )
     weights: list[Weight] = Field(
         [],
-        description="token shares of train_src, each source and each synthetic entry; none: by size",
+        description="relative token shares of train_src, each source and each synthetic entry; none: by size",
     )
     temperature: float = Field(
         1, gt=0, le=100, description="without weights: shares are proportional to sizes ^ (1 / temperature)"
@@ -282,7 +283,7 @@ class Training(Section):  # section 5 of the paper
 class Averaging(Section):  # checkpoint averaging (section 6.1: the last 5 for base, 20 for big)
     last: int = Field(5, ge=1, description="checkpoints to average")
     best: bool = Field(False, description="use the checkpoint with the lowest dev loss instead of the last ones")
-    with_start: list[Share] = Field([], description="shares of init_from's weights to try; the best on dev is mixed in")
+    with_start: list[Share] = Field([], description="shares of init_from's weights to try; held-out BLEU decides")
 
 
 class Decoding(Section):  # search (section 6.1)
@@ -318,7 +319,7 @@ class Expect(Section):  # expected results and their source; `train` and `reprod
     source: str | None = Field(None, description="source of these numbers")
 
 
-class Recipe(Section):  # all settings of one run
+class Recipe(Section):  # all settings of a run
     name: Annotated[str, OPERATION | LOCAL] = Field("", description="name of the run; default: the file's name")
     corpus: Annotated[Corpus, LOCAL] = Corpus()
     model: Model = Model()
@@ -333,7 +334,7 @@ class Recipe(Section):  # all settings of one run
 
 
 def policies(section: type[Section] = Recipe, inherited: Policy = NO_POLICY, prefix: str = "") -> dict[str, Policy]:
-    """Return the policy of every setting by its key, such as "training.seed"."""
+    """Return a dict from the key of every setting, such as "training.seed", to its policy."""
     found = dict[str, Policy]()
     for name, field in section.model_fields.items():
         policy = inherited
@@ -355,7 +356,7 @@ POLICIES = policies()
 def without(values: dict[str, Any], policy: Policy, prefix: str = "") -> dict[str, Any]:
     """Return a dumped recipe, or a section of it, without the settings to which `policy` applies.
 
-    `prefix` is the position of the section in the recipe, such as "training.".
+    `prefix` is the key of the section in the recipe, such as "training.", or "" for a recipe.
     """
     kept = dict[str, Any]()
     for name, value in values.items():

@@ -9,21 +9,21 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Policy(enum.Flag):
-    """Exceptions for a setting when recipes are compared. The policy of a section applies to all its settings."""
+    """How comparisons of recipes treat a setting. The policy of a section also applies to all its settings."""
 
-    MAY_CHANGE = enum.auto()  # a resumed run may change the setting, because it does not affect the trained weights
-    UNPUBLISHED = enum.auto()  # the paper does not report the setting
+    MAY_CHANGE = enum.auto()  # a resumed run may change the setting, because earlier steps do not depend on it
+    UNPUBLISHED = enum.auto()  # "Attention Is All You Need" does not report the setting
     LOCAL = enum.auto()  # the value, such as a path, may differ between the machines of a run
-    TRAINED = enum.auto()  # a corpus setting for training, which `prepare` ignores. It must be the same on all machines
+    TRAINED = enum.auto()  # a corpus setting that only training uses, so it must be the same on all machines: not LOCAL
 
 
 NO_POLICY = Policy(0)
 MAY_CHANGE, UNPUBLISHED, LOCAL, TRAINED = Policy
-OPERATION = MAY_CHANGE | UNPUBLISHED  # for settings that affect only how a run is computed and displayed
+OPERATION = MAY_CHANGE | UNPUBLISHED  # the setting affects only how a run is computed or displayed
 
 
 class Section(BaseModel):
-    """A group of settings. `section.model_copy(update={...})` returns a changed copy without validating it."""
+    """A group of settings. `section.model_copy(update={...})` returns a copy with unvalidated changes."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True)
 

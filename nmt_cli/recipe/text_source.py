@@ -1,4 +1,4 @@
-"""Settings of the entries of corpus.sources, and of augmentation."""
+"""The settings of augmentation and of the entries of corpus.sources."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ Weight = Annotated[float, Field(ge=0, le=1e9)]
 BitextFormat = Literal["text", "tsv", "csv", "tmx", "xliff", "jsonl", "parquet", "opus"]
 
 
-class Augment(Section):  # changes to the training text, drawn anew in each epoch (not in the paper)
+class Augment(Section):  # random changes to the training text, different in each epoch (not in the paper)
     no_stop: Share = Field(0, description="share of pairs that lose the final period on both sides")
     typos: Share = Field(0, description="share of pairs with typos in a tenth of the source words, at least one")
     upper: Share = Field(0, description="share of pairs in upper case, on both sides")
@@ -27,7 +27,7 @@ class Augment(Section):  # changes to the training text, drawn anew in each epoc
         return any(self.model_dump().values())
 
 
-class TextSource(Section):  # parallel text: files, which may be compressed, or a split of a named corpus
+class TextSource(Section):  # parallel text: files, which may be compressed, or one split of a named corpus
     files: list[str] = Field([], description="one file, or a source and a target file of plain text")
     corpus: str | None = Field(None, description="a named corpus or hub:owner/name, in place of files")
     config: str | None = Field(None, description="configuration of a hub data set, such as de-en")

@@ -1,4 +1,4 @@
-"""Read YAML into nested dicts and lists, with all scalars as text. Refuse files that could exhaust memory.
+"""Read YAML into nested dicts and lists. All scalars stay text. Refuse files that could exhaust memory.
 
 The reader consumes the parser's events, because PyYAML's own constructors expand aliases and recurse without a limit.
 """
@@ -13,8 +13,8 @@ from nmt_cli.system.errors import UsageError
 
 MAX_BYTES = 1 << 20
 MAX_VALUES = 20_000  # a recipe may list many files of training text
-MAX_DEPTH = 50
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")  # NUL is not allowed in file names, and surrogates are not valid UTF-8
+MAX_DEPTH = 50  # including the document, so 49 nested lists or mappings
+_FORBIDDEN = re.compile("[\0\ud800-\udfff]")  # NUL is not allowed in file names, and surrogates are not valid UTF-8
 _Parser: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
@@ -24,15 +24,15 @@ class _Level:
     def __init__(self, is_mapping: bool) -> None:
         self.is_mapping = is_mapping
         self.values = list[Any]()  # for a mapping, keys and values alternate
-        self.names = set[str]()
+        self.keys = set[str]()
 
-    def add_name(self, event: Any) -> None:
-        """Check that a key of a mapping is text and does not occur twice."""
+    def add_key(self, event: Any) -> None:
+        """Check that a key of the mapping is text and is new."""
         if not isinstance(event, yaml.ScalarEvent):
             raise _refusal("a key must be text", event)
-        if event.value in self.names:
+        if event.value in self.keys:
             raise _refusal(f"key {event.value!r} occurs twice", event)
-        self.names.add(event.value)
+        self.keys.add(event.value)
 
     def complete(self) -> Any:
         return dict(zip(self.values[::2], self.values[1::2], strict=True)) if self.is_mapping else self.values
@@ -43,7 +43,7 @@ def _refusal(why: str, event: Any) -> yaml.MarkedYAMLError:
 
 
 def _parse(data: bytes, max_values: int) -> Any:
-    """Return the document in a YAML text, or None if the text is empty. Raise yaml.YAMLError if it is refused."""
+    """Parse YAML. Return the document, or None if there is none. Raise yaml.YAMLError if it is invalid or refused."""
     levels, count = [_Level(False)], 0
     for event in yaml.parse(data, Loader=_Parser):
         if isinstance(event, yaml.DocumentStartEvent) and levels[0].values:
@@ -61,20 +61,23 @@ def _parse(data: bytes, max_values: int) -> Any:
         if count > max_values:
             raise _refusal(f"it has more than {max_values:,} values", event)
         if level.is_mapping and len(level.values) % 2 == 0:
-            level.add_name(event)
+            level.add_key(event)
         if not isinstance(event, yaml.ScalarEvent):
             levels.append(_Level(isinstance(event, yaml.MappingStartEvent)))
-        elif _NO_TEXT.search(event.value):
+        elif _FORBIDDEN.search(event.value):
             raise _refusal("it has a NUL or surrogate character", event)
         else:
             level.values.append(event.value)
         if len(levels) > MAX_DEPTH:
-            raise _refusal(f"it is nested more than {MAX_DEPTH} deep", event)
+            raise _refusal(f"it is nested {MAX_DEPTH} or more levels deep", event)
     return levels[0].values[0] if levels[0].values else None
 
 
 def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Return the mapping in a YAML text. For any other text, raise a UsageError that names `where`."""
+    """Parse YAML that is a mapping. Return {} if it is empty. Raise UsageError if it is invalid or anything else.
+
+    `where` names the source in the error message.
+    """
     try:
         values = _parse(data, max_values) or {}
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
@@ -86,7 +89,7 @@ def parse_mapping(data: bytes, where: object, max_values: int = MAX_VALUES) -> d
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a recipe. Raise UsageError if the file is too large for a recipe, as a corpus would be."""
+    """Return the bytes of a recipe. Raise UsageError if the file is too large, for example if it is a corpus."""
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
@@ -95,7 +98,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the mapping in a recipe file. Raise UsageError if the file contains anything else."""
+    """Return the mapping in a recipe file, or {} if the file is empty. Raise UsageError for anything else."""
     return parse_mapping(read_bytes(path), path)
 
 

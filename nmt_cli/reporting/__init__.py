@@ -1,1 +1,1 @@
-"""Reports about runs and models: the HTML report, the doctor, attention pages and `nmt env`."""
+"""Reports about runs, models and the machine: `nmt report`, `nmt doctor`, `nmt attend` and `nmt env`."""

@@ -1,4 +1,4 @@
-"""Implementation of `nmt attend`: show all attention weights on a page, and a map of one head in the terminal."""
+"""Implementation of `nmt attend`: show all attention weights on an HTML page, and one head in the terminal."""
 
 import math
 import shutil
@@ -22,7 +22,7 @@ from nmt_cli.transformer.weights import LoadedModel, load_model
 from nmt_cli.translation.translate import choose_models
 from nmt_cli.translation.translator import Translator
 
-MOST_WEIGHTS = 600_000  # maximum per page, to keep a page near 2 MB
+MOST_WEIGHTS = 600_000  # maximum weights per page, so that a page takes about 2 MB
 ROLES = {"encoder": "encoder self-attention", "decoder": "decoder self-attention", "cross": "cross-attention"}
 SHADES = " ░▒▓█"
 
@@ -36,10 +36,10 @@ def attend(
     head: int | None = None,
     translation: str | None = None,
 ) -> int:
-    """Write one page for all texts and print a map of one head for each text. Return the exit status.
+    """Write one page for all texts, and print a map of one head for each text. Return the exit status.
 
-    `layer` and `head`, counted from 1, are shown first. The defaults are the last layer and the head of the layer
-    with the most concentrated weights.
+    The page first shows `layer` and `head`, both counted from 1. The defaults are the last layer, and the head of this
+    layer with the most concentrated weights for the first text. Without `translation`, the model translates the texts.
     """
     if translation is not None and len(texts) != 1:
         raise UsageError("--translation needs exactly one text")
@@ -74,14 +74,14 @@ def attend(
         rows, columns = sentence["names"][role]
         lines = terminal_map(rows, columns, heads[role][layer - 1, head - 1], width)
         text = "\n".join([f"{ROLES[role]}, layer {layer}, head {head}", *lines])
-        print(text.encode(encoding, "replace").decode(encoding))  # an ASCII terminal still shows the numbers
+        print(text.encode(encoding, "replace").decode(encoding))  # so that an ASCII terminal shows at least the numbers
     return 0
 
 
 def _sentences(
     loaded: LoadedModel, texts: Sequence[str], translation: str | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Tensor]]]:
-    """Return the page's data for each text, and its weights by role (layers x heads x rows x columns)."""
+    """Return, for each text, its data for the page and its weights by role (layers x heads x rows x columns)."""
     tokenizer, model, settings = Tokenizer(loaded.tokenizer_file), loaded.model, loaded.recipe.model
     translator = Translator.of(model, tokenizer, loaded.recipe, next(model.parameters()).dtype)
     texts = [translator.with_target(text) for text in texts]
@@ -115,15 +115,15 @@ def _sentences(
 
 
 def _name(token: str) -> str:
-    """Return the label of a token. A dot marks a token that continues a word."""
+    """Return the label of a token. A middle dot marks a token that continues a word."""
     name = token.removeprefix("▁") or "▁"
     return printable(f"·{name}" if name == token and name[0].isalnum() else name)
 
 
 def _positions(model: Transformer) -> list[dict[str, Any]]:
-    """Return the encodings of the first 64 positions. Learned encodings are returned for both sides.
+    """Return the encodings of the first 64 positions: one entry, or one per side if they are learned.
 
-    `values` are whole multiples of `largest` / 127.
+    The `values` of an entry are multiples of `largest` / 127.
     """
     shown = []
     kind = model.settings.positions
@@ -136,7 +136,7 @@ def _positions(model: Transformer) -> list[dict[str, Any]]:
 
 
 def terminal_map(rows: Sequence[str], columns: Sequence[str], weights: Tensor, width: int) -> list[str]:
-    """Return a map of one head. Each weight takes two, one or no characters, as the width allows."""
+    """Return the lines of a map of one head. Each weight takes two, one or no characters, as `width` permits."""
     left = min(14, max(map(cell_len, rows)) + 1)
     room = width - left - len(" →  0.00") - max(map(cell_len, columns))
     cell = max(0, min(2, room // len(columns)))

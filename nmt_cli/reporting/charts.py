@@ -1,11 +1,11 @@
-"""The layout of line charts as SVG; the template macro `chart` draws them."""
+"""Lay out line charts. The template macro `chart` draws them as SVG."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # image and plot area
+SIZE = {"width": 480, "height": 240, "left": 52, "right": 468, "top": 10, "bottom": 214}  # size and plot area
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ..., or evenly spaced numbers within half a decade."""
+    """Return round numbers for a logarithmic axis: 1, 2, 5, 10, ... If fewer than three fit, use even steps."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = [f * 10.0**d for d in decades for f in (1, 2, 5) if low * 0.999 <= f * 10.0**d <= high * 1.001]
     return steps if len(steps) > 2 else ticks(low, high)
@@ -36,7 +36,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 def line_chart(
     title: str, lines: Sequence[Line], marks: Sequence[float] = (), log: bool = False
 ) -> dict[str, Any] | None:
-    """Return the layout of a chart, or None if no line has a point. `marks` are the x coordinates of vertical lines."""
+    """Return the layout of a chart, or None if no line has a point. `marks` are the x values of vertical lines."""
     lines = [line for line in lines if line.points]
     if not lines:
         return None
@@ -62,10 +62,10 @@ def line_chart(
 
     curves = []
     for line in lines:
-        # More than 400 points are not distinguishable. Repeat the last point, so that a single point shows as a dot.
+        # More than 400 points cannot be distinguished. Repeat the last point, so that a single point shows as a dot.
         points = [*line.points[: -1 : math.ceil(len(line.points) / 400)], line.points[-1], line.points[-1]]
         path = " ".join(f"{x(step)},{y(value)}" for step, value in points)
-        style = f"s{line.color % 6}{' dashed' * line.dashed}"  # the six colors of style.css
+        style = f"s{line.color % 6}{' dashed' * line.dashed}"  # style.css has six colors
         curves.append({"name": line.name, "last": line.points[-1], "style": style, "path": path})
     ys = log_ticks(10**low, 10**high) if log else ticks(low, high)
     return {

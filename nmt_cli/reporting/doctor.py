@@ -23,17 +23,17 @@ WRONG = "wrong"  # the score is meaningless
 COSTLY = "costly"  # the score is lower than necessary
 MIN_STEPS = 100
 MIN_TOKENS_PER_STEP = 1000
-STEEP = 0.1  # nats of dev loss over the last fifth of the steps: about 0.9 BLEU in the paper's Table 3
+STEEP = 0.1  # nats of dev loss in the last fifth of the steps; about 0.9 BLEU in Table 3 of "Attention Is All You Need"
 LOOK = "look at them with nmt score --details; the usual causes are too little training and unclean data"
 STABILIZE = "use a lower training.rate_factor, more training.warmup_steps, training.precision=fp32 or model.norm=pre"
-MORE_STEPS = "train with more training.steps: the same run continues"
+MORE_STEPS = "raise training.steps and run nmt train again: it continues the run"
 RECIPE = "if there is no other finding, compare the run's recipe.yaml with the original recipe"
-OWN_TEST_SET = "translate the test set and score against its own references: nmt score HYP --corpus DATA"
+OWN_TEST_SET = "translate the test set and score it against its own references: nmt score HYP --corpus DATA"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem. `nmt doctor --json` prints the same field names."""
+    """A problem. `nmt doctor --json` prints these field names."""
 
     severity: str
     what: str
@@ -43,7 +43,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A run, its last step and its translations of the test set. `bleu` is None unless each line has a reference."""
+    """A run, its last step and its translations. `bleu` is None if lines lack references or the targets are trees."""
 
     run: RunFiles
     step: int
@@ -54,7 +54,7 @@ class Evidence:
 
 
 def gather(directory: Path, data: Path | None, hypothesis: Path | None, reference: Path | None) -> Evidence:
-    """Read a run, its corpus and its translations. By default, use the translations and references of the test set."""
+    """Read a run, its corpus and its translations. By default, read the translations and references of the test set."""
     for file in (hypothesis, reference):
         if file and not file.is_file():
             raise MissingError(f"no file {file}. Check the path")
@@ -76,7 +76,7 @@ def _data(r: Evidence) -> Iterator[Finding]:
     if not corpus:
         return
     if artefact.read_json(r.run.directory / "corpus.json").get("corpus") != corpus.identity:
-        what = "the run was trained on another corpus, so its token ids may stand for other tokens"
+        what = "the run was trained on another corpus, in which token ids may stand for other tokens"
         yield Finding(WRONG, what, corpus.directory, "pass the run's own corpus: --data DIR")
     report = corpus.directory / "cleaning.json"
     expected = settings.expect.pairs[:1]
@@ -96,7 +96,7 @@ def _training(r: Evidence) -> Iterator[Finding]:
     averaged = (r.run.model or {}).get("steps", [])
     log = directory / "metrics.jsonl"
     last = r.run.settings.averaging.last
-    row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # the paper does not average models in Table 3
+    row_of_table_3 = last == 1 and r.run.settings.expect.paper_dev_bleu  # Table 3 of the paper has no averaging
     intended = row_of_table_3 or r.run.settings.averaging.best
     if averaged and not intended and (len(averaged) < max(2, last) or averaged[-1] < 0.9 * r.step):
         checkpoints = counted(len(averaged), "checkpoint")
@@ -115,7 +115,10 @@ def _training(r: Evidence) -> Iterator[Finding]:
     token_counts = [record["tgt_tokens_per_step"] for record in r.run.steps if record.get("tgt_tokens_per_step")]
     enough = max(MIN_TOKENS_PER_STEP, 0.7 * training.tokens_per_step)
     if token_counts and (tokens := statistics.fmean(token_counts)) < enough:
-        what = f"a step has {tokens:,.0f} target tokens; training.tokens_per_step is {training.tokens_per_step:,}"
+        what = (
+            f"a step has {tokens:,.0f} target tokens on average; "
+            f"training.tokens_per_step is {training.tokens_per_step:,}"
+        )
         do = f"start a new run with training.tokens_per_step of at least {MIN_TOKENS_PER_STEP:,}, preferably far more"
         yield Finding(COSTLY, what, log, do)
 
@@ -124,7 +127,7 @@ def _loss(r: Evidence) -> Iterator[Finding]:
     log, crash = r.run.directory / "metrics.jsonl", r.run.directory / "crash.json"
     losses = [record["nll"] for record in r.run.steps if record.get("nll") is not None]
     skipped = max((record.get("skipped") or 0 for record in r.run.steps), default=0)
-    # If training has passed the step of the crash since then, the crash no longer matters.
+    # If training has passed the step of the crash, the crash no longer matters.
     if crash.is_file() and artefact.read_json(crash).get("step") not in range(r.step):
         yield Finding(WRONG, "training gave up: values were not finite", crash, STABILIZE)
     elif skipped > max(3, r.step // 1000):
@@ -135,7 +138,7 @@ def _loss(r: Evidence) -> Iterator[Finding]:
     if end > min(losses) + 1:
         yield Finding(WRONG, f"training diverged: the loss rose from {min(losses):.2f} to {end:.2f}", log, STABILIZE)
     elif training.init_from or r.step <= max(training.warmup_steps, MIN_STEPS):
-        return  # training started from another model, or is in its first steps
+        return  # training started from another model, or has only begun
     elif end > max(2, losses[0] / 2, losses[len(losses) // 2] - 0.1):
         yield Finding(WRONG, f"training never took off: the loss stays at {end:.2f}", log, STABILIZE)
 
@@ -165,7 +168,7 @@ def _output(r: Evidence) -> Iterator[Finding]:
         what = "the translations are from another model or other decoding settings"
         yield Finding(WRONG, what, r.hypothesis, "run nmt reproduce again")
     if r.hypotheses and r.references and count != len(r.references):
-        what = f"{count:,} translations and {len(r.references):,} references"
+        what = f"there are {count:,} translations, but {len(r.references):,} references"
         yield Finding(WRONG, what, r.hypothesis, OWN_TEST_SET)
     if r.bleu is None:
         return
@@ -221,7 +224,7 @@ def doctor(run: Path, data: Path | None, hypothesis: Path | None, reference: Pat
         for number, finding in enumerate(findings, 1):
             rows = f"{number}. {finding.severity}: {finding.what}", f"   in {finding.where}", f"   fix: {finding.do}"
             lines += ["", *(printable(row, 1000) for row in rows)]
-        costs = "See “What usually costs BLEU” in recipes/README.md for the usual cost of each."
+        costs = "See “What usually costs BLEU” in recipes/README.md for the usual cost of each problem."
         lines += ["", costs if findings else "No problem found that is known to lower BLEU."]
         lines += [f"Not checked, because the run does not have them yet: {', '.join(unchecked)}."] if unchecked else []
         text = "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Implementation of `nmt env`: describe versions, hardware and the defaults for this hardware, for bug reports."""
+"""Implementation of `nmt env`: describe versions, hardware and hardware-dependent defaults, for bug reports."""
 
 import json
 import platform
@@ -15,12 +15,12 @@ from nmt_cli.translation.backends import MAX_THREADS
 from nmt_cli.translation.engine_backend import best_precision
 
 PACKAGES = "torch numpy sentencepiece accelerate datasets huggingface-hub sacrebleu transformers ctranslate2"
-# CPU features that change a default.
+# CPU features that affect a default.
 FLAGS = "avx2 avx512f avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_int8 asimddp i8mm"
 
 
 def env(as_json: bool) -> str:
-    """Describe versions, hardware and defaults in lines of text or in JSON."""
+    """Return a description of versions, hardware and defaults, as lines of text or as JSON."""
     device = choose_device()
     cores = usable_cores()
     gpus = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]

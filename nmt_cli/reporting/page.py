@@ -1,4 +1,4 @@
-"""Self-contained HTML pages from the Jinja templates. The pages load nothing, and text in them cannot run as code."""
+"""Self-contained HTML pages, made from Jinja templates. They load nothing, and text in them cannot run as code."""
 
 import base64
 import difflib
@@ -15,19 +15,22 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def _visible(value: object) -> object:
-    """Escape control characters and bidirectional marks."""
+    """Escape control characters and bidirectional marks, except in markup."""
     return value if hasattr(value, "__html__") else printable(value, 2000)
 
 
 def compared(text: str, reference: str) -> list[tuple[str, bool]]:
-    """Split a translation into runs of words. Pair each run with True if the reference also contains it."""
+    """Split a translation into runs of words. Pair each run with whether it matches the reference."""
     words, other = text.split(), reference.split()
     steps = difflib.SequenceMatcher(None, words, other, autojunk=False).get_opcodes()
     return [(" ".join(words[start:end]), kind == "equal") for kind, start, end, *_ in steps if start < end]
 
 
 def render(template: str, values: dict[str, Any], script: str | None = None) -> bytes:
-    """Return a page. All `values` are escaped. The page allows a browser to run only `script`, and to load nothing."""
+    """Return a page in UTF-8. `template` and `script` are names of files in TEMPLATES.
+
+    All `values` are escaped. The page allows a browser to run only `script`, and to load nothing.
+    """
     loader = FileSystemLoader(TEMPLATES)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_visible, trim_blocks=True)
     pages.filters |= {"compared": compared, "thousands": "{:,}".format, "duration": duration}

@@ -1,4 +1,4 @@
-"""Compare a recipe with the package's recipes of the paper's models."""
+"""Compare a recipe with the package's recipes for the models of "Attention Is All You Need"."""
 
 from nmt_cli.recipe import files, loading
 from nmt_cli.recipe.schema import Recipe
@@ -15,19 +15,22 @@ def _published(name: str) -> Recipe:
 
 
 def _differences(published: Recipe, settings: Recipe) -> list[str]:
-    """Return `key: paper's value -> recipe's value` for each setting that differs and that the paper reports."""
+    """Return `key: paper's value -> recipe's value` for each setting that differs.
+
+    Leave out the settings that the paper does not report, and those of the corpus.
+    """
     changes = loading.differences(published.model_dump(), settings.model_dump())
     return [change for change in changes if matters(change) and not change.startswith("corpus.")]
 
 
 def table_3(settings: Recipe) -> Recipe | None:
-    """Return the recipe of Table 3 with the same model and training settings, or None. Other settings may differ."""
+    """Return the first recipe of Table 3 whose reported model and training settings are the same, or None."""
     rows = (_published(name) for name, _ in files.listed() if name.startswith("table3/"))
     kinds = "model.", "training."
     return next((row for row in rows if not any(c.startswith(kinds) for c in _differences(row, settings))), None)
 
 
 def departures(settings: Recipe) -> tuple[str, list[str]]:
-    """Return the name of the closer model of the paper, base or big, and the settings that differ from it."""
+    """Return the model of the paper, base or big, from which fewer settings differ, and these settings."""
     differences = {name: _differences(_published(name), settings) for name in ("base", "big")}
     return min(differences.items(), key=lambda pair: len(pair[1]))

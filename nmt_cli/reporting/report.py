@@ -26,8 +26,8 @@ def report(
 ) -> Path:
     """Write the report of a run, compared with the runs in `compare`, as an HTML file. Return the path of the file.
 
-    Each run uses the corpus in `data` that it was trained on. If there is none, the first run uses the first corpus in
-    `data`, and other runs use their default path.
+    Each run uses the corpus in `data` that it was trained on, or else its corpus at the default path. Raise DataError
+    if `data` is given without the corpus of the first run.
     """
     opened = [read_run(run, _own(run, data) or next(iter(data), None))]
     opened += [read_run(directory, _own(directory, data)) for directory in compare]
@@ -41,7 +41,7 @@ def report(
         "version": __version__,
         "charts": list(filter(None, _charts(opened))),
         "dev": first.corpus.lines("dev") if first.corpus else ([], []),
-        "samples": sampled[: -1 : len(sampled) // 5 + 1] + sampled[-1:],  # about six, including the last
+        "samples": sampled[: -1 : len(sampled) // 5 + 1] + sampled[-1:],  # at most six, including the last
         "cleaning": artefact.read_json(first.corpus.directory / "cleaning.json") if first.corpus else None,
         "near": near,
         "departures": [change.replace(": ", " -> ", 1).split(" -> ") for change in departures],
@@ -62,7 +62,7 @@ def _own(run: Path, data: Sequence[Path]) -> Path | None:
 
 
 def _compared(files: RunFiles, first: schema.Recipe, score_trees: Scorer | None) -> dict[str, Any]:
-    """Return the values of a run for the page: test scores, parameters, differences from the first run's recipe."""
+    """Return the values of a run for the page, such as scores, and differences from `first`, the first run's recipe."""
     settings = files.settings
     corpus = files.corpus
     hypotheses = files.translations("test")
@@ -78,7 +78,7 @@ def _compared(files: RunFiles, first: schema.Recipe, score_trees: Scorer | None)
         "name": files.directory.resolve().name,
         "averaged": (files.model or {}).get("steps", []),
         "scores": scores,
-        "band": settings.expect.bleu if complete else [],  # an unfinished run is not compared with the expected range
+        "band": settings.expect.bleu if complete else [],  # do not compare an unfinished run with the expected range
         "parameters": parameter_count(settings.model, int(corpus.manifest["vocabulary_size"])) if corpus else None,
         "changes": [change for change in changes if paper.matters(change) or ".seed:" in change],
         "table_3": paper.table_3(settings) if str(settings.corpus.name).startswith("wmt14-en-de") else None,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from nmt_cli.scoring.score_report import Report
 
-# Rare in detokenized text: a separated full stop, Moses' entities, BPE and SentencePiece marks.
+# Matches what is rare in detokenized text: a space before a full stop or comma, Moses' entities, BPE or SentencePiece
+# marks.
 TOKENIZED = re.compile(r" [.,](?:\s|$)|&(?:quot|apos|amp|#\d+);|@@ |@-@|▁")
 CHINESE_OR_JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
 FILTERED_NEWSTEST2014 = 2737  # lines
@@ -26,7 +27,7 @@ def hypothesis_warnings(report: Report) -> Iterator[str]:
 
 
 def reference_warnings(report: Report) -> Iterator[str]:
-    """Yield warnings about references that lower the score unnoticed. The score remains the one sacreBLEU computes."""
+    """Yield warnings about empty references, and text not in NFC, which lower the score. The score is not corrected."""
     for text in report.references:
         pairs = zip(text.lines, report.hypotheses.lines, strict=True)
         if empty := sum(bool(line.strip()) > bool(reference.strip()) for reference, line in pairs):
@@ -42,6 +43,6 @@ def test_set_warnings(report: Report) -> Iterator[str]:
     """Yield a warning about the filtered newstest2014, recognized by its number of lines."""
     if len(report.hypotheses.lines) == FILTERED_NEWSTEST2014:
         yield (
-            "2,737 lines is the size of the filtered newstest2014. The paper and most others score all 3,003 lines: "
-            "--test-set wmt14/full"
+            "2,737 lines is the size of the filtered newstest2014. "
+            '"Attention Is All You Need" and most other papers score all 3,003 lines: --test-set wmt14/full'
         )

@@ -18,7 +18,10 @@ INSTALL = "Run python -m venv comet && comet/bin/pip install unbabel-comet, and 
 
 
 class Comet(Metric):
-    """A sacreBLEU metric over COMET scores that are already computed. The corpus score is their mean times 100."""
+    """A sacreBLEU metric over COMET scores that are already computed. The corpus score is their mean times 100.
+
+    `segments` maps the lines of each system to the scores of these lines.
+    """
 
     _SIGNATURE_TYPE = Signature
 
@@ -39,7 +42,7 @@ class Comet(Metric):
 
     def get_signature(self) -> Signature:
         signature = super().get_signature()
-        signature.update("version", f"sacrebleu-{signature.info['version']}")  # sacreBLEU only computes the intervals
+        signature.update("version", f"sacrebleu-{signature.info['version']}")  # sacreBLEU computes only the intervals
         signature.update("model", self.model)
         return signature
 
@@ -58,8 +61,8 @@ def run_comet(
 ) -> Comet:
     """Score the translations of all systems with COMET, in another process, and return the metric.
 
-    If the file `python` has the name of a Python, such as python3.11, it runs the module comet.cli.score. Otherwise, it
-    must be a program that takes the options of this module.
+    `python` is either a Python, with a name such as python3.11, that can run the module comet.cli.score, or another
+    program that takes the options of this module.
     """
     if python is None:
         raise UsageError(f"--metric comet needs --comet-python, a Python with unbabel-comet. {INSTALL}")
@@ -83,7 +86,7 @@ def run_comet(
             raise MissingError(f"cannot run {python} (--comet-python): {error.strerror}. {INSTALL}") from None
         if done.returncode or not output.is_file():
             message = (done.stderr.decode(errors="replace").strip().split("\n") or [""])[-1][:200]
-            advice = INSTALL if "No module named" in message else "Run it by hand for details"
+            advice = INSTALL if "No module named" in message else "Run COMET by hand for details"
             raise DataError(f"COMET, run by {python}, failed with code {done.returncode}: {message}. {advice}")
         found = _read(output, [str(file) for file in files[2:]], len(source))
     return Comet({tuple(lines): scores for lines, scores in zip(systems, found, strict=True)}, model)
@@ -97,5 +100,5 @@ def _read(output: Path, systems: list[str], count: int) -> list[list[float]]:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"COMET wrote unreadable scores ({error!r:.80}). Install unbabel-comet 2.2") from None
     if any(len(each) != count or not all(map(math.isfinite, each)) for each in scores):
-        raise DataError(f"COMET did not score all {count:,} lines. Run it by hand for details")
+        raise DataError(f"COMET did not score all {count:,} lines. Run COMET by hand for details")
     return scores

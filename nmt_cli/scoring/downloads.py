@@ -15,18 +15,21 @@ SENTENCEPIECE_TOKENIZERS = ("flores200", "flores101", "spBLEU-1K")
 def fetch(get: Callable[[], T], name: str, advice: str) -> T:
     """Return the result of `get`, which may download files. Raise DownloadError if it fails."""
     logging.getLogger("sacrebleu").setLevel(logging.CRITICAL)
-    socket.setdefaulttimeout(60)  # sacreBLEU would wait forever
+    socket.setdefaulttimeout(60)  # otherwise, sacreBLEU would wait forever
     try:
         return get()
-    except (Exception, SystemExit) as error:  # sacreBLEU passes on any error of urllib, tarfile or its lock
+    except (Exception, SystemExit) as error:  # sacreBLEU exits, or passes on any error of urllib, tarfile or its lock
         if isinstance(error, SystemExit) and error.code == TERMINATED:
             raise
         reason = f"cannot fetch {name}: {str(error).strip()[:60]}"
-        raise DownloadError(f"{reason}. Connect to a network and run again, or {advice}") from None
+        raise DownloadError(f"{reason}. Connect to a network and try again, or {advice}") from None
 
 
 def fetch_tokenizer(tokenize: str) -> None:
-    """Download the SentencePiece model of a tokenizer, unless it is on disk. Raise DownloadError on failure."""
+    """Download the SentencePiece model of a tokenizer unless it is on disk.
+
+    Raise DownloadError if the download fails or the file is damaged.
+    """
     from sacrebleu.tokenizers import tokenizer_spm
 
     module: Any = tokenizer_spm
@@ -39,4 +42,4 @@ def fetch_tokenizer(tokenize: str) -> None:
     try:
         module.TokenizerSPM(tokenize)
     except (OSError, RuntimeError):
-        raise DownloadError(f"{file} is damaged. Remove it and run again to download it anew") from None
+        raise DownloadError(f"{file} is damaged. Remove it and run the command again to download it anew") from None

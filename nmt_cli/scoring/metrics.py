@@ -15,7 +15,7 @@ from nmt_cli.scoring.published import comparable
 from nmt_cli.scoring.significance import compare, interval
 from nmt_cli.system.errors import DataError, UsageError
 
-# The metrics: name as an option -> name in results.
+# The name of each metric: in --metric -> in results.
 METRICS = {"bleu": "BLEU", "chrf": "chrF2", "chrf++": "chrF2++", "ter": "TER"}
 METRICS |= {"paper-bleu": "paper-BLEU", "paper-bleu-quotes": "paper-BLEU-quotes", "comet": "COMET"}
 
@@ -29,7 +29,7 @@ class Score:
     score: float  # 0 to 100; TER may exceed 100
     signature: str  # everything that influences the score, in sacreBLEU's format
     details: dict[str, Any]  # the counts behind the score
-    compare_with: str  # which published scores are comparable
+    compare_with: str  # description of the published scores that it may be compared with
     verbose: str = ""  # the details as text
     mean: float | None = None  # mean score of the bootstrap samples
     ci: float | None = None  # half the width of their 95% interval
@@ -45,7 +45,7 @@ def score_lines(
 ) -> tuple[Score, dict[str, Any] | None]:  # fmt: skip
     """Return the score of raw lines, and the comparison with the baseline, if there is one.
 
-    Raise DataError if the numbers of lines differ.
+    Raise DataError if there are no lines, or if the numbers of lines differ.
     """
     # If the numbers of lines differed, sacreBLEU would silently ignore the last lines of the longer side.
     if not hypotheses or any(len(lines) != len(hypotheses) for lines in references):
@@ -96,7 +96,7 @@ def score_comet(
     value = scorer._aggregate_and_compute(stats).score
     comparison = compare("comet", METRICS["comet"], scorer, baseline, hypotheses) if baseline else None
     mean, ci = interval(scorer, stats) if intervals else (None, None)
-    compare_with = f"COMET of {scorer.model} (see the model's card for its license) times 100 on the same test set"
+    compare_with = f"COMET of {scorer.model} (see the model's card for its license), times 100, on the same test set"
     score = Score("comet", METRICS["comet"], value, str(scorer.get_signature()), {}, compare_with, "", mean, ci)
     return score, comparison
 

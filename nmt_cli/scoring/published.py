@@ -1,7 +1,8 @@
 """Published scores that a score may be compared with."""
 
 # The metric and the number of reference tokens identify newstest2014 (3,003 lines) under any file name.
-# Sources: the paper's Table 2; results published with fairseq and CTranslate2; NVIDIA's conversion between the scales.
+# "The paper" is "Attention Is All You Need". Sources: its Table 2; results published with fairseq and CTranslate2;
+# NVIDIA's conversion between the scales.
 _NEWSTEST2014 = {
     ("bleu", 62_688): "26.9 (OpenNMT-tf base), 28.6 (Ott et al. 2018, big) and other sacreBLEU scores of newstest2014 "
     "en-de. The paper's 27.3 and 28.4 are from another metric, about 26.6 and 27.7 on this scale",
@@ -15,7 +16,7 @@ _NEWSTEST2014 = {
 
 
 def comparable(metric: str, signature: str, reference_length: int, language: str) -> str:
-    """Return the published scores that a score may be compared with. `reference_length` is in the metric's tokens."""
+    """Describe the published scores that a score may be compared with. `reference_length` is in the metric's tokens."""
     if "case:mixed" in signature and (metric, reference_length) in _NEWSTEST2014:
         return _NEWSTEST2014[metric, reference_length]
     if "tok:char" in signature and language.lower().startswith("ja"):

@@ -13,9 +13,9 @@ from nmt_cli.scoring.metrics import METRICS, Score
 SEED = 1  # random seed for the typos
 AS_IT_IS = "as it is"
 NOTE = (
-    "Loss: points lost compared with the translation of the unchanged source, to which the same change is made. "
-    "A translation should keep upper and title case, and leave out the final stop if the source does. Case is ignored "
-    f"for the lower-cased source. Typos: in one of ten words, seed {SEED}."
+    "Loss: how much worse the score is than with the unchanged source, whose translation is changed in the same way. "
+    "A translation should keep upper and title case, and leave out the final stop if the source does. For the "
+    f"lower-cased source, case is ignored. Typos: in one of ten words, seed {SEED}."
 )
 Change = Callable[[str], str]
 Translate = Callable[[list[str]], list[str]]
@@ -34,7 +34,7 @@ class Damage:
 
 
 def damages(src: str, tgt: str) -> list[Damage]:
-    """Return the kinds of damage for a language pair. Unknown languages are ""."""
+    """Return the kinds of damage for a language pair. A language is "" if it is unknown."""
     rng = random.Random(SEED)  # noqa: S311  # not for secrets
 
     def in_case(name: str, change: Callable[[str, str], str], *, changes_output: bool = False) -> Damage:
@@ -89,7 +89,7 @@ def _row(name: str, score: Score, undamaged: Score) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> list[list[str]]:
-    """Return the rows of a table, header first: for each kind of damage, the score and the loss by each metric."""
+    """Return the rows of a table, header first: for each kind of damage, the score and the loss in each metric."""
     metrics = list(dict.fromkeys(row["metric"] for row in rows))
     lines = [["source", *(cell for metric in metrics for cell in (METRICS[metric], "loss"))]]
     for name in dict.fromkeys(row["source"] for row in rows):

@@ -1,4 +1,4 @@
-"""The work of `nmt score`: read the inputs, compute the metrics, print the report and apply the gate."""
+"""Implement `nmt score`: read the inputs, compute the metrics, apply the gate and print the report."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ class ScoreOptions:
     language_pair: str | None = None  # such as en-de
     corpus: Path | None = None
     split: str = "test"
-    language: str | None = None  # of the hypotheses; None: from the corpus or the language pair
+    language: str | None = None  # language of the hypotheses; None: from the corpus or the language pair
     metrics: tuple[str, ...] = ()  # empty: by language, see DEFAULTS
     tokenize: str | None = None  # sacreBLEU's tokenizer; None: by language
     lowercase: bool = False
@@ -104,7 +104,7 @@ def _test_set(name: str, pair: str | None) -> tuple[Path, list[Path]]:
 
 
 def _references(options: ScoreOptions) -> tuple[list[InputText], InputText | None, str | None]:
-    """Return the references, the source if there is one, and the language of the references if it is known."""
+    """Check the options. Return the references, the source if any, and the references' language if it is known."""
     if bool(options.references) + (options.test_set is not None) + (options.corpus is not None) != 1:
         raise UsageError("pass exactly one of --reference FILE, --test-set NAME and --corpus DIRECTORY")
     if unknown := next((name for name in options.metrics if name not in {*METRICS, "brackets"}), None):
@@ -152,7 +152,7 @@ def _tokenized(corpus: Path) -> bool:
 
 
 def _near_duplicates(corpus: Path, split: str) -> NearDuplicates | None:
-    """Return the near-duplicates that `nmt prepare` found; None if an older version did not look for them."""
+    """Return the near-duplicates that `nmt prepare` found, or None if it did not look for any in this split."""
     found = artefact.read_json(corpus / "cleaning.json").get("twins") if (corpus / "cleaning.json").is_file() else None
     if not found or split not in found:
         return None
@@ -164,7 +164,7 @@ def read_inputs(
 ) -> Report:
     """Read the inputs, and return a report without scores. `convert` may change the inputs before they are checked.
 
-    Raise DataError if there is nothing to score, or if the inputs differ in their number of lines.
+    Raise DataError if there is nothing to score or to compare with, or if the inputs differ in their number of lines.
     """
     references, source, language = _references(options)
     if callable(hypotheses):
@@ -287,7 +287,7 @@ def _count_terms(terms: Terms, sources: list[str], hypotheses: list[str]) -> Ter
 def finish(report: Report, options: ScoreOptions, details: Callable[[int], dict[str, Any]] = lambda _: {}) -> None:
     """Add counts, warnings, the gate's result and, if an option needs them, segments to a report that has scores.
 
-    `details(i)` returns more JSON fields for segment i.
+    With --segments, write the segments to that file. `details(i)` returns more JSON fields for segment i.
     """
     lines = report.hypotheses.lines
     first = report.scores[0]

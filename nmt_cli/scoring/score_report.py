@@ -61,7 +61,7 @@ class ScoredSegment:
 class NearDuplicates:
     """The lines of a test set that have near-duplicates in the training text."""
 
-    sentence: str
+    sentence: str  # the counts as a message
     counts: dict[str, Any]  # the entry of the test set in cleaning.json, which `nmt prepare` writes
 
 
@@ -89,7 +89,7 @@ class PairScores:
 
 
 def json_fields(value: InputText | Score | ScoredSegment | TermCounts | PairScores) -> dict[str, Any]:
-    """Return the fields for JSON. Fields that are None are left out.
+    """Return the fields for JSON. Leave out `verbose` and fields that are None.
 
     Replace the list `lines` with its length, and merge the entries of `details` into the fields.
     """
@@ -104,7 +104,7 @@ def json_fields(value: InputText | Score | ScoredSegment | TermCounts | PairScor
 
 @dataclass(kw_only=True)
 class Report:
-    """Everything that `nmt score` prints. The JSON has the fields in this order."""
+    """Everything that `nmt score` prints. Its JSON output has the fields in this order."""
 
     scores: list[Score] = field(default_factory=list)
     comparisons: list[dict[str, Any]] = field(default_factory=list)
@@ -135,7 +135,10 @@ class Report:
         return sum(segment.gain > 0 for segment in self.segments), sum(segment.gain < 0 for segment in self.segments)
 
     def extremes(self) -> dict[str, list[ScoredSegment]]:
-        """Return the three worst and best segments by chrF2, and the largest losses and gains over the baseline."""
+        """Return up to three segments each: worst and best by chrF2, and largest losses and gains against the baseline.
+
+        Leave out empty groups. Without --details, return {}.
+        """
         ranked = sorted(self.segments, key=lambda segment: segment.chrf)
         groups = {"worst": ranked[:3], "best": ranked[::-1][:3]}
         if self.baseline:
@@ -162,7 +165,7 @@ class Report:
         return max(1, len("".join(words) if self.unit == "characters" else words))
 
     def lengths(self) -> list[dict[str, Any]]:
-        """Return the BLEU of segments by the length of the reference: 1 to 10 words (or characters), 11 to 20, etc."""
+        """Return BLEU by the length of the first reference: 1 to 10 words (or characters), 11 to 20, etc."""
         rows = []
         for first, last in ((1, 10), (11, 20), (21, 30), (31, 40), (41, 50), (51, 10**9)):
             if inside := [s for s in self.segments if first <= self._length(s.references[0]) <= last]:
@@ -172,7 +175,7 @@ class Report:
         return rows
 
     def bleu_by_near_duplicates(self) -> dict[str, tuple[int, Score]]:
-        """Return the number and the BLEU of the lines "with" and "without" near-duplicates in the training text."""
+        """Return count and BLEU of lines "with" and "without" near-duplicates in training; {} without --details."""
         near = set(self.near_duplicates.counts["near_lines"]) if self.near_duplicates and self.details else set()
         parts = {
             "with": [segment for segment in self.segments if segment.line in near],
@@ -295,7 +298,7 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _cell(value: str) -> str:
-    """Escape a text for a cell of a Markdown table."""
+    """Escape text for a cell of a Markdown table."""
     return printable(value, 1000).translate(_MARKDOWN)
 
 

@@ -12,7 +12,7 @@ SAMPLES = 1000
 
 
 def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
-    """Return the mean score of the samples and half the width of their 95% interval, like `sacrebleu --confidence`.
+    """Return the mean score of bootstrap samples and half the width of their 95% interval, as `sacrebleu --confidence`.
 
     `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, turns their sums into a score. After the call,
     the signature of `scorer` includes the number of samples and the seed.
@@ -33,7 +33,7 @@ def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
 
 
 def compare(metric: str, name: str, scorer: Any, baseline: list[str], hypotheses: list[str]) -> dict[str, Any]:
-    """Test two systems for a difference with sacreBLEU's paired bootstrap (bs) and approximate randomization (ar)."""
+    """Return the JSON fields of sacreBLEU's paired bootstrap (bs) and approximate randomization (ar) tests."""
     row: dict[str, Any] = {"metric": metric, "name": name}
     systems = [("baseline", baseline), ("this", hypotheses)]
     test = cast(Any, PairedTest)
@@ -41,7 +41,7 @@ def compare(metric: str, name: str, scorer: Any, baseline: list[str], hypotheses
         signatures, results = test(systems, {metric: scorer}, None, kind)()
         ((result, signature),) = signatures.items()
         old, new = results[result]
-        # For equal systems sacreBLEU returns 1 / (samples + 1).
+        # For identical systems, sacreBLEU returns 1 / (samples + 1) instead of 1.
         p = 1.0 if old.score == new.score else float(new.p_value)
         row |= {f"p_{kind}": p, f"signature_{kind}": str(signature)}
         if kind == "bs":

@@ -6,10 +6,10 @@ the deadline (`deadline.py`) and writes the log. A route (in `libretranslate.py`
 `deepl_glossaries.py`, `deepl_documents.py`, `suggestions.py` or `sentences.py`) reads the request's fields
 (`fields.py`) and calls `Service.translate` (`service.py`). `texts.py` cuts texts into units, `pivot.py` passes the
 units through the models of a language route (`language_routes.py`), and `texts.py` joins the translations. `pool.py`
-translates the units, and refuses them if too many texts are waiting.
+queues and translates the units. It refuses a request if too many texts are waiting.
 
-`on_demand.py` loads models when requests need them, and unloads idle models. `work.py` runs long tasks and all database
-calls outside the event loop. The database (`database.py`) is SQLite (`sqlite_connection.py`) or PostgreSQL
+`on_demand.py` loads models when requests need them, and unloads idle models. `work.py` runs long tasks and database
+queries outside the event loop. The database (`database.py`) is SQLite (`sqlite_connection.py`) or PostgreSQL
 (`postgres_connection.py`). It stores glossaries (`glossaries.py`) and API keys (`key_store.py`). API keys may also be
 in a file (`keys.py`).
 

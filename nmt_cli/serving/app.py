@@ -37,7 +37,7 @@ ANY_HOST = Access()
 
 
 class PageFiles(StaticFiles):
-    """Serves the files in `page/` with headers that forbid inline scripts and resources from other hosts."""
+    """Serves the files in `page/`. Their headers forbid inline scripts and resources from other hosts."""
 
     def file_response(self, *arguments: object, **options: object) -> Response:
         response = super().file_response(*arguments, **options)  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ ROUTES: list[BaseRoute] = [
 
 
 def create_app(service: Service, access: Access = ANY_HOST) -> Starlette:
-    """Return the application. `access` decides which host names and web pages it accepts."""
+    """Return the application. `access` decides for which host names and from which web pages it accepts requests."""
     middleware = [Middleware(RequestLog, service=service), Middleware(AccessCheck, service=service, access=access)]
     if access.origins:
         cors = Middleware(
@@ -106,7 +106,7 @@ async def _refusal(request: Request, error: Refusal) -> Response:
 
 
 async def _disconnected(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=CLIENT_CLOSED_REQUEST)  # only for the log
+    return Response(status_code=CLIENT_CLOSED_REQUEST)  # for the log, because the client is gone
 
 
 async def _failure(request: Request, error: Exception) -> Response:
@@ -114,7 +114,7 @@ async def _failure(request: Request, error: Exception) -> Response:
 
 
 class AccessCheck:
-    """Middleware that refuses requests for unknown host names, and requests from web pages of other origins."""
+    """Middleware that refuses requests for host names and from web pages that `access` does not allow."""
 
     def __init__(self, app: ASGIApp, service: Service, access: Access) -> None:
         self.app = app
@@ -126,14 +126,14 @@ class AccessCheck:
         if scope["type"] == "http":
             refusal = self.access.refusal(scope["method"], Headers(scope=scope), self.service.needs_keys)
         if refusal:
-            response = _error(Request(scope), *refusal, {"Connection": "close"})  # because the body was not read
+            response = _error(Request(scope), *refusal, {"Connection": "close"})  # the body has not been read
             await response(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
 
 class RequestLog:
-    """Middleware that counts each request, logs a line without the text, and adds ROUTE_HEADER to the response."""
+    """Middleware that counts each request, logs a line for it without its texts, and adds ROUTE_HEADER."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self.app = app

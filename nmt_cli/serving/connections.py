@@ -25,15 +25,15 @@ WRITE_BYTES = 1 << 16
 MAX_HEAD_BYTES = 1 << 16  # maximum bytes of a request without its body: URL, headers, chunk sizes, trailers
 MAX_HEADERS = 100
 MAX_PIPELINED = 32  # requests that a client may send before it reads the responses
-PIECE = 1 << 13  # bytes to parse between checks of the limits
-LINGER_SECONDS = 1  # how long a refused client may read the response
-LINGER_BYTES = 1 << 20  # how much a refused client may still send
-GRACE_SECONDS = 1  # an idle connection can be closed for a new one after this time
+PIECE = 1 << 13  # bytes to parse between two checks of the limits
+LINGER_SECONDS = 1  # time that a refused client has to read the response
+LINGER_BYTES = 1 << 20  # maximum bytes that a refused client may still send
+GRACE_SECONDS = 1  # a connection that has waited this long for its client may be closed to make room for another
 DEFAULT_CONNECTIONS = 512
 SPARE_FILES = 32  # file descriptors for everything but connections
 BACKLOG = 128
-RETRY_SECONDS = 1  # pause when the system has no file descriptor for a connection
-WARN_SECONDS = 60  # between two warnings
+RETRY_SECONDS = 1  # pause after the system had no file descriptor or memory for a connection
+WARN_SECONDS = 60  # minimum time between two warnings
 
 
 class _Timer:
@@ -57,17 +57,17 @@ class _Timer:
 
 
 class StopParsing(Exception):
-    """Raised in a callback of the parser to make it stop."""
+    """Raised in a callback of the HTTP parser to make the parser stop."""
 
 
 class Protocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with limits on headers, pipelined requests and slow clients."""
 
     _discarding = False  # ignore further data
-    _refused = False
-    _head_bytes = 0  # bytes received for this request, without its body; after a refusal, all further bytes count
+    _refused = False  # an error response was sent, and the connection is about to be closed
+    _head_bytes = 0  # bytes of this request, without its body; after a refusal, any further bytes count
     _in_head = False
-    _refusal: tuple[int, str] | None = None
+    _refusal: tuple[int, str] | None = None  # status and message of the error response; None: the default
     waiting_since = 0.0  # when the connection last began to wait for its client
     on_lost: Callable[["Protocol"], None] | None = None
 
@@ -78,7 +78,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=0)  # pause_writing is called whenever the client leaves data unread
+        transport.set_write_buffer_limits(high=0)  # call pause_writing whenever the client leaves data unread
         super().connection_made(transport)
         self.waiting_since = time.monotonic()
         self._update_header_timer()
@@ -133,7 +133,10 @@ class Protocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a malformed or oversized request, or close the connection if a response is already under way."""
+        """Refuse a malformed or oversized request.
+
+        If an earlier request still waits for its response, or a response has begun, close the connection instead.
+        """
         if self._discarding:
             return
         self._discarding = True
@@ -174,7 +177,7 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether nothing happens until the client sends or reads data."""
+        """Whether the connection makes no progress until the client sends or reads data."""
         return self.flow is not None and (self.flow.write_paused or not self._in_request() or self.cycle.more_body)
 
     def _in_request(self) -> bool:
@@ -236,7 +239,7 @@ class Listener:
             self._loop.add_reader(self.server_socket, self._accept)
 
     def _stop(self, seconds: float | None = None) -> None:
-        """Accept no connections until an open connection ends, or until `seconds` have passed, if given."""
+        """Stop accepting connections until an open one ends or, if `seconds` is given, until that time has passed."""
         self._loop.remove_reader(self.server_socket)
         self._timer.stop()
         if seconds is not None:
@@ -268,7 +271,10 @@ class Listener:
         await self._loop.connect_accepted_socket(lambda: protocol, connection)
 
     def _close_oldest(self) -> None:
-        """Close the connection that has waited longest for its client; try again later if none has waited long."""
+        """Close the connection that has waited longest for its client.
+
+        If none has waited for GRACE_SECONDS, try again soon.
+        """
         self._warn(f"all {self._limit} connections are in use: closing those that have waited longest for a client")
         waiting = [each for each in self._open if each.waits_for_client]
         oldest = min(waiting, key=lambda each: each.waiting_since, default=None)
@@ -280,7 +286,7 @@ class Listener:
 
     def _lost(self, protocol: Protocol) -> None:
         self._open.discard(protocol)
-        self._loop.call_soon(self._listen)  # the file descriptor is free after this callback
+        self._loop.call_soon(self._listen)  # later, because the file descriptor is still open
 
     def _warn(self, text: str) -> None:
         if time.monotonic() - self._warned_at >= WARN_SECONDS:
@@ -289,7 +295,10 @@ class Listener:
 
 
 def connection_limit(wanted: int | None) -> int:
-    """Return the number of connections to allow. Raise UsageError if the limit on open files is too low."""
+    """Return the number of connections to allow. `wanted` is the user's number, or None for the default.
+
+    Raise UsageError if the system's limit on open files is too low.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return wanted or DEFAULT_CONNECTIONS

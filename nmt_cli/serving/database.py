@@ -1,8 +1,8 @@
-"""The database of the server. It stores glossaries, hashes of API keys, and usage by key and day, but no texts.
+"""The database of the server: glossaries, hashes of API keys, and usage by key and day, but no texts to translate.
 
 The database is in memory, in an SQLite file that several servers on one machine may share, or in PostgreSQL for servers
 on several machines. This module, `sqlite_connection.py` and `key_store.py` use no package of the extra `serve`, so that
-`nmt keys` works without this extra.
+`nmt keys` works without it.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from nmt_cli.serving.sqlite_connection import SqliteConnection
 from nmt_cli.system.errors import DataError
 
 URL_SCHEMES = "postgresql:", "postgres:"
-# Each entry upgrades the schema by one version. Never change a released entry, but append a new one. The names in
-# braces are replaced by the `types` of the connection.
+# Each entry upgrades the schema by one version. Never change a released entry; append a new one. The connection's
+# `types` replace the names in braces.
 MIGRATIONS = (
     """
     CREATE TABLE keys (
@@ -56,9 +56,9 @@ MIGRATIONS = (
 
 
 class Connection(Protocol):
-    """A connection that one thread may use at a time.
+    """A connection to a database. Only one thread may use it at a time.
 
-    Statements are in SQL that SQLite and PostgreSQL share, with a `?` for each value.
+    Statements use only SQL that both SQLite and PostgreSQL understand, with a `?` for each value.
     """
 
     name: str  # for messages: a path, or an address without a password
@@ -81,19 +81,23 @@ class Connection(Protocol):
     def set_version(self, version: int) -> None: ...
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Convert the database's errors: to BusyError if another process keeps it locked, otherwise to StorageError."""
+        """Convert temporary errors, such as a lock of another process, to BusyError, and others to StorageError."""
         ...
 
     def close(self) -> None: ...
 
 
 def is_url(place: str | Path) -> bool:
-    """Return whether a place names a PostgreSQL database, not a file."""
+    """Return whether `place` is the URL of a PostgreSQL database."""
     return str(place).startswith(URL_SCHEMES)
 
 
 def connect(place: str | Path | None) -> Connection:
-    """Connect to a database. `place` is a file, which is created if needed, a postgresql:// URL, or None for memory."""
+    """Connect to a database.
+
+    `place` is the path of an SQLite file, which is created if it is missing, or a postgresql:// URL. None means a new
+    database in memory.
+    """
     if place is None or not is_url(place):
         return SqliteConnection(None if place is None else Path(place))
     from nmt_cli.serving.postgres_connection import PostgresConnection  # needs an extra
@@ -102,12 +106,13 @@ def connect(place: str | Path | None) -> Connection:
 
 
 class Database:
-    """A connection to the database. Several threads may share a connection, which runs one call at a time."""
+    """A connection to the database that several threads may share. It runs one call at a time."""
 
     def __init__(self, place: str | Path | None = None) -> None:
         """Open a database and bring its schema to the newest version.
 
-        Raise DataError if it belongs to another program or a newer nmt, and OutputError if it cannot be opened.
+        Raise DataError if it is damaged, or belongs to another program or a newer nmt. Raise UsageError if a URL is
+        malformed, and OutputError, BusyError or StorageError if the database cannot be opened.
         """
         self.place = place
         self._lock = threading.Lock()
@@ -135,11 +140,11 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self, *, durable: bool = True, part: int = 0) -> Iterator[Connection]:
-        """Run the block as a transaction, which an exception undoes. Other writers wait for the end of the block.
+        """Run the block in a transaction. An exception rolls it back. Other writers wait until the block ends.
 
         A committed transaction survives a crash of the process; a `durable` one also survives a crash of the machine.
-        In PostgreSQL, transactions with different values of `part` do not wait for each other. For the counts of an API
-        key, `part` is the id of the key.
+        In PostgreSQL, transactions with different values of `part` do not wait for each other. To count requests of
+        an API key, pass the id of the key as `part`.
         """
         connection = self._connection
         with self._lock, connection.errors():

@@ -11,10 +11,10 @@ Refuse = Callable[[Request, int, str], Response]
 
 
 class Deadline:
-    """Cancels a request after `seconds`. Answers 504 unless the response has already begun."""
+    """Cancels a request after `seconds`, and responds with 504 unless the response has already begun."""
 
     def __init__(self, app: ASGIApp, seconds: float, refuse: Refuse) -> None:
-        """`refuse` returns the response for a request, a status and an error message."""
+        """`refuse` builds the error response, given the request, a status and a message."""
         self.app = app
         self.seconds = seconds
         self.refuse = refuse

@@ -1,6 +1,7 @@
 """The routes of DeepL's API. Error responses are {"message": text}.
 
-The fields formality, context and model_type are accepted and ignored. Glossaries are in `deepl_glossaries.py`.
+The fields formality, context and model_type are accepted and ignored. The routes for glossaries and documents are in
+`deepl_glossaries.py` and `deepl_documents.py`.
 """
 
 from starlette.requests import Request
@@ -17,12 +18,12 @@ from nmt_cli.translation.options import SearchOptions
 
 PREFIXES = "/v2/", "/v3/"
 SPLIT_SENTENCES = "1", "0", "nonewlines"
-# DeepL's clients expect these target languages with a country.
+# DeepL's clients expect that these target languages are listed with a country.
 COUNTRIES = {
     "EN": {"EN-GB": "English (British)", "EN-US": "English (American)"},
     "PT": {"PT-BR": "Portuguese (Brazilian)", "PT-PT": "Portuguese (European)"},
 }
-UNLIMITED = 1_000_000_000_000  # characters; DeepL's value for no limit
+UNLIMITED = 1_000_000_000_000  # characters; the value that DeepL returns if there is no limit
 
 
 async def _open(request: Request) -> tuple[Service, Fields]:
@@ -66,20 +67,20 @@ async def translate(request: Request) -> JSONResponse:
 
 
 async def _terms(service: Service, fields: Fields, source: str, target: str) -> Terms | None:
-    """Return the terms of the glossary that a request names, if any."""
+    """Return the terms of the glossary that a request names, or None if it names none."""
     if fields.has("glossary_ids"):
         raise Refusal(400, "Invalid request: glossary_ids is not supported. Pass one glossary as glossary_id")
-    key = fields.text("glossary_id", default="")
-    if not key:
+    glossary_id = fields.text("glossary_id", default="")
+    if not glossary_id:
         return None
     if source == "auto":
         raise Refusal(400, "Invalid request: glossary_id needs source_lang")
-    entries = await service.stored(service.glossaries.entries, key, source, target)
+    entries = await service.stored(service.glossaries.entries, glossary_id, source, target)
     return await service.glossaries.terms(entries, service.pool.workers)
 
 
 def _names(fields: Fields, name: str, limit: int) -> tuple[str, ...]:
-    """Return the names in a field, given as a list or separated by commas."""
+    """Return the names in a field, which are a list or separated by commas. A missing field has none."""
     if not fields.has(name):
         return ()
     texts, _ = fields.texts(name, limit)
@@ -101,7 +102,10 @@ async def languages(request: Request) -> JSONResponse:
 
 
 async def usage(request: Request) -> JSONResponse:
-    """Return the key's character count for today and its limit. Without a key, return the server's total count."""
+    """Return today's character count of the API key, and the key's limit.
+
+    If the request has no key from the database, return the server's count since it started.
+    """
     service, _ = await _open(request)
     key = service.key_of(request)
     count = await service.stored(service.api_keys.characters_today, key) if key else service.characters

@@ -16,19 +16,19 @@ from nmt_cli.serving import files
 from nmt_cli.serving.fields import RETRY_SECONDS, Fields, Refusal
 from nmt_cli.serving.service import Service
 
-MAX_WAITING = 20  # documents whose translation is not finished
-MAX_RUNNING = 2  # documents translated at once
-MAX_KEPT = 100  # documents, including translated ones
+MAX_WAITING = 20  # maximum documents whose translation is not finished
+MAX_RUNNING = 2  # maximum documents that are translated at the same time
+MAX_KEPT = 100  # maximum documents, including translated ones
 MAX_BYTES = 1 << 26  # maximum bytes of all uploaded files and translations
 RUN_SECONDS = 600  # time to translate a document
-BUSY_SECONDS = 5  # pause between attempts to translate a document while other requests leave no room for it
+BUSY_SECONDS = 5  # pause before trying a document again that the server was too busy to translate
 KEEP_SECONDS = 1800  # how long a translation is kept
 NOT_FOUND = "There is no such document, or it has expired"
 
 
 @dataclass(eq=False)
 class Job:
-    """A document. `data` is the uploaded file until it is replaced by the translation."""
+    """A document. `data` is the uploaded file, and later its translation."""
 
     kind: str
     suffix: str
@@ -39,7 +39,7 @@ class Job:
     status: str = "queued"  # or translating, done, error
     error: str = ""
     characters: int = 0
-    ended: float = 0.0
+    ended: float = 0.0  # on the monotonic clock
 
     @property
     def waits(self) -> bool:
@@ -61,10 +61,10 @@ class Jobs:
 
     def __init__(self) -> None:
         self._jobs = dict[str, Job]()
-        self._running: asyncio.Semaphore | None = None  # created on first use, when the event loop runs
+        self._running: asyncio.Semaphore | None = None  # created on first use, because it belongs to the event loop
 
     def add(self, request: Request, job: Job) -> None:
-        """Start translating a document. Refuse with 429 if too many documents wait, or all are too large together."""
+        """Start translating a document. Refuse with 429 if too many wait, or all are too large in total."""
         self._remove_old(job)
         waiting = sum(each.waits for each in self._jobs.values())
         size = sum(len(each.data) for each in self._jobs.values())
@@ -74,16 +74,16 @@ class Jobs:
         service: Service = request.app.state.service
         service.pool.workers.start(self._translate(_detached(request), job))
 
-    def find(self, document: str, key: str) -> Job:
+    def find(self, document_id: str, key: str) -> Job:
         """Return the document with this id. Refuse with 404 if there is none, or if `key` is not its key."""
         self._remove_old()
-        job = self._jobs.get(document)
+        job = self._jobs.get(document_id)
         if not job or not hmac.compare_digest(job.key.encode(), key.encode()):
             raise Refusal(404, NOT_FOUND)
         return job
 
     def take(self, job: Job) -> bytes:
-        """Return a translation and delete its document. Refuse with 503 until the translation is finished."""
+        """Return a translation and delete its document. Refuse with 503 if it is unfinished, or 404 if it failed."""
         if job.waits:
             raise Refusal(503, "The document is being translated: try again later", retry_after=RETRY_SECONDS)
         if job.error:
@@ -105,14 +105,14 @@ class Jobs:
             job.error = f"The document took longer than {RUN_SECONDS} seconds"
         except Exception:
             job.error = "The server failed: this is a bug in nmt serve"
-            raise  # for the log
+            raise  # so that the event loop logs it
         finally:
             if job.status != "done":
                 job.status, job.data = "error", b""
             job.ended = time.monotonic()
 
     def _remove_old(self, *added: Job) -> None:
-        """Remove expired documents, and the oldest translations until there is room for `added`."""
+        """Remove expired documents, and the oldest finished ones until the others and `added` fit."""
         ended = sorted((job for job in self._jobs.values() if not job.waits), key=lambda job: job.ended)
         size = sum(len(job.data) for job in [*self._jobs.values(), *added])
         for job in ended:
@@ -123,7 +123,7 @@ class Jobs:
 
 
 async def _translated(request: Request, job: Job) -> bytes:
-    """Return the translation of a document. Try again as long as other requests leave no room for it."""
+    """Return the translation of a document. If the server is too busy to translate it, try again later."""
     while True:
         try:
             return await files.translated(request, job.kind, job.data, job.pair)

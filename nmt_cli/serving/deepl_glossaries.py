@@ -11,7 +11,7 @@ from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.glossaries import Dictionary, Glossary
 from nmt_cli.serving.service import Service
 
-MAX_DICTIONARIES = 50  # maximum in a request
+MAX_DICTIONARIES = 50  # maximum dictionaries in a request
 
 
 async def _open(request: Request) -> tuple[Service, Fields]:
@@ -29,7 +29,10 @@ def _name(fields: Fields) -> str:
 
 
 async def _terms(service: Service, dictionaries: list[Fields]) -> dict[tuple[str, str], Terms]:
-    """Return the terms of a request's dictionaries by language pair. Refuse with 400 if a pair is repeated."""
+    """Return the terms of a request's dictionaries by language pair.
+
+    Refuse with 400 if the entries are invalid or too long, or if two dictionaries have the same pair.
+    """
     size = sum(len(fields.text("entries")) for fields in dictionaries)
     if size > (limit := service.limits.characters):
         raise Refusal(400, f"Invalid request: entries ({size:,}) exceeds text limit ({limit:,})")
@@ -38,7 +41,7 @@ async def _terms(service: Service, dictionaries: list[Fields]) -> dict[tuple[str
         pair = _pair(service, fields)
         kind = fields.choice("entries_format", glossaries.FORMATS)
         if pair in found:
-            raise Refusal(400, f"Invalid request: two dictionaries for {pair[0]} to {pair[1]}")
+            raise Refusal(400, f"Invalid request: it has two dictionaries for {pair[0]} to {pair[1]}")
         found[pair] = await service.pool.workers.in_thread(glossaries.parse, fields.text("entries"), kind)
     return found
 
@@ -50,7 +53,7 @@ def _pair(service: Service, fields: Fields) -> tuple[str, str]:
 
 
 def _summary(glossary: Glossary) -> dict[str, object]:
-    """Return the JSON for a glossary in version 2."""
+    """Return the JSON for a glossary with one dictionary, for version 2 of the API."""
     [dictionary] = glossary.dictionaries
     own = {"glossary_id": glossary.key, "name": glossary.name, "ready": True, "creation_time": glossary.created}
     return own | _dictionary(dictionary)
@@ -65,13 +68,13 @@ def _dictionary(dictionary: Dictionary) -> dict[str, object]:
 
 
 def _with_dictionaries(glossary: Glossary) -> dict[str, object]:
-    """Return the JSON for a glossary in version 3."""
+    """Return the JSON for a glossary, for version 3 of the API."""
     own = {"glossary_id": glossary.key, "name": glossary.name, "creation_time": glossary.created}
     return own | {"dictionaries": [_dictionary(each) for each in glossary.dictionaries]}
 
 
 async def _single(service: Service, key: str) -> Glossary:
-    """Return a glossary for version 2. Refuse with 404 unless it has exactly one dictionary."""
+    """Return a glossary for version 2 of the API. Refuse with 404 unless it has exactly one dictionary."""
     glossary = await service.stored(service.glossaries.get, key)
     if len(glossary.dictionaries) != 1:
         raise Refusal(404, "This glossary does not have exactly one dictionary: use version 3 of the API")
@@ -132,7 +135,7 @@ async def show_v3(request: Request) -> JSONResponse:
 
 
 async def update(request: Request) -> JSONResponse:
-    """Rename a glossary, and add terms to its dictionaries. An existing term gets the new translations."""
+    """Rename a glossary, and add terms to its dictionaries. New translations replace those of an existing term."""
     service, fields = await _open(request)
     name = _name(fields) if fields.has("name") else None
     given = fields.objects("dictionaries", MAX_DICTIONARIES) if fields.has("dictionaries") else []

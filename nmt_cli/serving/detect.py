@@ -13,8 +13,8 @@ from typing import Any
 from nmt_cli.corpus.languages import NAMES, base_of, near
 
 MAX_CHARACTERS = 2000  # only the beginning of a longer text is used
-SURE = 90  # percent; at this probability, a text counts as being in a language even if no model translates it
-BLOCK = 1024  # states compared together
+SURE = 90  # percent; from this probability on, the detected language counts even if no model translates it
+BLOCK = 1024  # number of states that are compared at once
 
 
 class Detector:
@@ -31,8 +31,9 @@ class Detector:
     def _identifiers(self) -> tuple[Any, Any] | None:
         """Two classifiers: one for the models' languages, one for all known languages.
 
-        This is None if py3langid is not installed or knows no source language. A language that py3langid does not know
-        is never detected. Loading takes a second and 25 MB, so it waits for the first request that detects a language.
+        The second one omits languages that are easily mistaken for a language of the models. The value is None if
+        py3langid is not installed or knows no source language. A language that py3langid does not know is never
+        detected. The first request that detects a language loads the classifiers, which takes a second and 25 MB.
         """
         easily_mistaken = set().union(*map(near, self._codes))
         try:
@@ -49,8 +50,8 @@ class Detector:
     def detect(self, text: str) -> list[tuple[str, int]]:
         """Return the languages of the models with their probabilities in percent, most probable first.
 
-        A language without a model is listed first if its probability is at least SURE. Without py3langid, or without
-        letters in the text, the only result is the first source language, with probability 0.
+        A language without a model is listed first if its probability is at least SURE. If there are no classifiers, or
+        no letters in the text, the only result is the first source language, with probability 0.
         """
         with self._lock:
             identifiers = self._identifiers
@@ -114,25 +115,25 @@ class Transitions:
             for block in np.split(level, range(BLOCK, len(level), BLOCK)):
                 own = table[rows[block]]
                 inherited = table[rows[fallbacks[block]]] if block[0] else np.zeros_like(own)
-                at, letters = np.nonzero(own != inherited)
-                targets = own[at, letters]
-                edges.append((block[at], letters.astype(np.uint8), targets))
-                new = ~known[targets]  # new states fall back to the target that their parent inherits
-                fallback = inherited[at, letters][new]
+                at, edge_bytes = np.nonzero(own != inherited)
+                targets = own[at, edge_bytes]
+                edges.append((block[at], edge_bytes.astype(np.uint8), targets))
+                new = ~known[targets]  # a new state falls back to the target that its parent inherits for this byte
+                fallback = inherited[at, edge_bytes][new]
                 fallbacks[targets[new]] = np.where(known[fallback], fallback, 0)
                 reached.append(targets[new])
             level = np.unique(np.concatenate(reached)).astype(np.intp)
-        states, letters, targets = (np.concatenate(column) for column in zip(*edges, strict=True))
+        states, edge_bytes, targets = (np.concatenate(column) for column in zip(*edges, strict=True))
         order = np.argsort(states, kind="stable")
-        self._letters = letters[order].tobytes()
+        self._edge_bytes = edge_bytes[order].tobytes()
         self._targets = array("I", targets[order].tobytes())
         self._starts = array("I", np.searchsorted(states[order], range(len(rows) + 1)).astype(np.uint32).tobytes())
         self._fallbacks = array("I", fallbacks.tobytes())
 
     def __getitem__(self, index: int) -> int:
-        state, letter = index >> 8, index & 255
+        state, byte = index >> 8, index & 255
         starts = self._starts
-        while (at := self._letters.find(letter, starts[state], starts[state + 1])) < 0:
+        while (at := self._edge_bytes.find(byte, starts[state], starts[state + 1])) < 0:
             if not state:
                 return 0
             state = self._fallbacks[state]

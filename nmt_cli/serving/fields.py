@@ -20,17 +20,17 @@ NO = ("0", "false", "no", "off", "none", "null", "")
 SMALL_BODY = 1 << 16  # bytes; a body up to this size does not count in MAX_BODY_MEMORY
 MAX_BODY_MEMORY = 1 << 25  # maximum bytes of all larger bodies that are being read
 RETRY_SECONDS = 1
-LARGE_FIELDS = {"q", "text", "entries"}  # fields that have other limits
+LARGE_FIELDS = {"q", "text", "entries"}  # fields with limits of their own
 MAX_FIELD_CHARACTERS = 10_000  # maximum characters of all other fields
 MAX_JSON_VALUES = 20_000
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a JSON string, or the start of one
-MultiPartParser.spool_max_size = 1 << 24  # keep uploads in memory, because the size of a body is limited anyway
+MultiPartParser.spool_max_size = 1 << 24  # bytes; keep uploads in memory, because the size of a body is limited
 
 
 class Refusal(Exception):
-    """An error response with a status of 4xx or 5xx and a message of one sentence.
+    """An error response with a status of 4xx or 5xx and a short message.
 
-    In docstrings of this package, "refuse with 400" means to raise a refusal with this status.
+    In docstrings of this package, "refuse with 400" means: raise a Refusal with this status.
     """
 
     def __init__(self, status: int, text: str, *, retry_after: int | None = None, close: bool = False) -> None:
@@ -58,7 +58,7 @@ class BodyMemory:
 
 
 class Fields:
-    """The fields of a request. A field that a form repeats is a list."""
+    """The fields of a request. If a form or a query string repeats a field, its value is a list."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -67,7 +67,10 @@ class Fields:
         return self._values.get(name) is not None
 
     def text(self, *names: str, default: str | None = None) -> str:
-        """Return the first field in `names` that is present, or the default. Without a default, refuse with 400."""
+        """Return the first field in `names` that is present, or the default.
+
+        Refuse with 400 if the field is not text, or if it is missing and there is no default.
+        """
         for name in names:
             if self.has(name):
                 return checked_text(name, self._values[name])
@@ -76,7 +79,10 @@ class Fields:
         return default
 
     def texts(self, name: str, limit: int) -> tuple[list[str], bool]:
-        """Return the texts in a field, and whether the field is a list. Refuse more than `limit` texts with 400."""
+        """Return the texts in a field, and whether the field is a list.
+
+        Refuse with 400 if the field is missing, is not text, or has more than `limit` texts.
+        """
         if not self.has(name):
             raise Refusal(400, f"Invalid request: missing {name} parameter")
         value = self._values[name]
@@ -86,7 +92,7 @@ class Fields:
         return [checked_text(name, each) for each in several], isinstance(value, list)
 
     def integer(self, name: str, low: int, high: int) -> int:
-        """Return an integer from `low` to `high`, or `low` if the field is missing."""
+        """Return an integer from `low` to `high`, or `low` if the field is missing. Refuse other values with 400."""
         value = self._values.get(name)
         if value is None or value == "":
             return low
@@ -97,16 +103,17 @@ class Fields:
         return value
 
     def flag(self, name: str) -> bool:
-        """Parse a flag. Clients send values such as true, 1 or "on". Refuse values that are not flags with 400."""
+        """Parse a flag, such as true, 1 or "on". A missing flag is false. Refuse values that are not flags with 400."""
         value = self._values.get(name)
         if (found := _flag(value)) is None and value is not None:
             raise Refusal(400, f"Invalid request: {name} must be true or false")
         return bool(found)
 
     def choice(self, name: str, words: tuple[str, ...]) -> str:
-        """Return the value of a field in lowercase. It must be one of `words`. The default is the first word.
+        """Return the value of a field in lowercase. Refuse with 400 unless it is one of `words`.
 
-        If "0" is one of the words, a flag in any form counts as "1" or "0".
+        A missing or empty field, or the value "default", means the first word. If "0" is one of the words, any flag,
+        such as true or "off", counts as "1" or "0".
         """
         value = self._values.get(name)
         if "0" in words and (found := _flag(value)) is not None and value != "":
@@ -157,10 +164,11 @@ def checked_text(name: str, value: Any) -> str:
 
 
 async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMemory) -> Fields:
-    """Return the fields in a request's body and query string.
+    """Return the fields of a request: those in a JSON body, or else those in the query string and the form.
 
-    Refuse with 400 if the body is malformed, and with 413 if it is too large. A body that is too large is still read to
-    its end, because clients do not read the response while they are sending.
+    Refuse with 400 if the body is malformed, with 413 if it is too large, and with 503 if too many large bodies are
+    being read. A body that is too large is still read to its end, because clients do not read the response while they
+    are sending.
     """
     kind = request.headers.get("Content-Type", "").split(";")[0].strip().lower()
     body = await _body(request, max_bytes, memory)
@@ -178,7 +186,7 @@ async def read(request: Request, max_bytes: int, max_fields: int, memory: BodyMe
 
 def _bounded(values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields. To limit memory, refuse with 400 if a field is too long, unless it is in LARGE_FIELDS."""
-    values.pop("context", None)  # DeepL allows any length; this server ignores the field
+    values.pop("context", None)  # DeepL allows any length, and this server ignores the field
     for name, value in values.items():
         texts = value if isinstance(value, list) else [value]
         size = sum(len(text) for text in texts if isinstance(text, str))
@@ -224,7 +232,7 @@ async def _form(request: Request, body: bytes, max_bytes: int, max_fields: int) 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 
-    # Starlette decodes fields with any Python codec that the header names. Some, such as punycode, take minutes.
+    # Starlette decodes fields with any Python codec that the header names. Some codecs, such as punycode, take minutes.
     _, options = parse_options_header(request.headers["Content-Type"])
     if options.get(b"charset", b"utf-8").lower() not in (b"utf-8", b"utf8", b"us-ascii"):
         raise Refusal(400, "Invalid request: send the form in UTF-8")

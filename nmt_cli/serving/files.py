@@ -16,13 +16,13 @@ from nmt_cli.serving.texts import TextFormat
 
 KINDS = SUFFIXES | {".txt": "text"}
 MAX_FILE_BYTES = 1 << 24  # maximum bytes of an upload, including its pictures
-MAX_FILES = 100
-MAX_BYTES = 1 << 26  # maximum bytes of all files
+MAX_FILES = 100  # maximum number of stored files
+MAX_BYTES = 1 << 26  # maximum bytes of all stored files
 SECONDS = 1800  # how long a file is kept
 
 
 class FileStore:
-    """Keeps translated files in memory until they expire or newer ones need the room."""
+    """Keeps translated files in memory until they expire or make room for newer ones."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
@@ -68,7 +68,10 @@ async def translate_file(request: Request) -> JSONResponse:
 
 
 async def translated(request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
-    """Return the translation of a file, and count its characters. `kind` is one of the values of KINDS."""
+    """Return the translation of a file, and count its characters. `kind` is one of the values of KINDS.
+
+    Refuse with 400 if the file is not in this format.
+    """
     service: Service = request.app.state.service
     if kind in FORMATS and FORMATS[kind].binary:
         return await service.translate_file(request, kind, data, pair)
@@ -76,11 +79,11 @@ async def translated(request: Request, kind: str, data: bytes, pair: tuple[str, 
         text = data.decode()
     except UnicodeDecodeError:
         raise Refusal(400, "Invalid request: file is not text in UTF-8") from None
-    mark = "\ufeff" if text.startswith("\ufeff") else ""
-    text = checked_text("file", text.removeprefix(mark))
+    byte_order_mark = "\ufeff" if text.startswith("\ufeff") else ""
+    text = checked_text("file", text.removeprefix(byte_order_mark))
     service.count(request, [text])
     answer = await service.translate(request, [text], pair, TextFormat(kind, service.protect))
-    return (mark + answer.texts[0][0]).encode()
+    return (byte_order_mark + answer.texts[0][0]).encode()
 
 
 async def download(request: Request) -> Response:

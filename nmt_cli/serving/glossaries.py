@@ -21,7 +21,7 @@ MAX_GLOSSARIES = 1000  # as many as DeepL allows; Weblate makes one per project 
 MAX_ENTRIES = 5000  # terms in a dictionary
 MAX_FORMS = 50_000  # translations in all glossaries together
 MAX_PARSED_FORMS = 10_000  # translations in the cache of parsed dictionaries, about 6 MB
-MAX_LINES = 20_000  # lines of entries in a request
+MAX_LINES = 20_000  # maximum lines in the entries of a dictionary, including empty lines
 MAX_NAME = 1000  # characters
 QUOTA_EXCEEDED = 456  # an HTTP status that only DeepL uses
 FORMATS = "tsv", "csv"
@@ -54,7 +54,7 @@ class Glossary:
 
 
 class Glossaries:
-    """The glossaries in a database. Call methods that are not async outside the event loop, because they block."""
+    """The glossaries in a database. Methods that are not async block, so call them outside the event loop."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -101,7 +101,7 @@ class Glossaries:
         """Add terms to a dictionary, or create the dictionary. Refuse with 400 if it would have too many terms.
 
         The terms are merged before the transaction begins, so that other writers do not wait for the merge. If another
-        writer has changed the dictionary meanwhile, the terms are merged again.
+        writer changes the dictionary in the meantime, the terms are merged again.
         """
         while True:
             rows = await workers.in_database(self._database.read, _READ, key, *pair)
@@ -111,7 +111,7 @@ class Glossaries:
                 return
 
     def _replace_unchanged(self, key: str, pair: tuple[str, str], terms: Terms, old: str | None) -> bool:
-        """Store a dictionary if the stored entries are still `old`. Return whether the dictionary was stored."""
+        """Store a dictionary unless its stored entries differ from `old`. Return whether it was stored."""
         row = _row(key, pair, terms)
         with self._database.transaction() as connection:
             _check_exists(connection, key)
@@ -142,12 +142,12 @@ class Glossaries:
             connection.execute("DELETE FROM glossaries WHERE id = ?", (key,))
 
     def entries(self, key: str, source: str, target: str) -> str:
-        """Return the entries of a dictionary, one per line: source, tab, and the translations, separated by |."""
+        """Return the entries of a dictionary, one per line: a phrase, a tab, and its translations, separated by |."""
         dictionary = self.get(key).dictionary(source, target)
         return _entries(self._database.read(_READ, key, dictionary.source, dictionary.target))
 
     async def terms(self, entries: str, workers: Workers) -> Terms:
-        """Return the terms of a dictionary's entries, from a cache if possible. Parsing 5,000 takes 0.1 s."""
+        """Return the terms of a dictionary's entries, from a cache if possible. Parsing 5,000 terms takes 0.1 s."""
         digest = hashlib.sha256(entries.encode()).digest()
         if digest not in self._parsed:
             self._parsed[digest] = await workers.in_thread(parse, entries, "tsv")
@@ -167,7 +167,7 @@ def _check_exists(connection: Connection, key: str) -> None:
 
 
 def _merged(old: Terms, new: Terms) -> Terms:
-    """Return old and new terms together. If a phrase is in both, the new translations replace the old ones."""
+    """Merge terms. If a phrase is in both glossaries, the new translations replace the old ones."""
     by_phrase = {words(term.source): term for term in [*old.terms, *new.terms]}
     if len(by_phrase) > MAX_ENTRIES:
         raise Refusal(400, f"Invalid request: the dictionary would have more than {MAX_ENTRIES:,} terms")
@@ -175,13 +175,13 @@ def _merged(old: Terms, new: Terms) -> Terms:
 
 
 def _entries(rows: list[tuple[str]]) -> str:
-    if not rows:  # the dictionary was deleted meanwhile
+    if not rows:  # the dictionary has just been deleted
         raise Refusal(404, "There is no such dictionary")
     return rows[0][0]
 
 
 def _glossary(rows: list[Any]) -> Glossary:
-    """Return a glossary, given a row for each of its dictionaries."""
+    """Return a glossary, given a row for each dictionary, or a single row with nulls if it has none."""
     key, name, created, *_ = rows[0]
     return Glossary(key, name, created, tuple(Dictionary(*row[3:]) for row in rows if row[3]))
 
@@ -201,9 +201,9 @@ def _put(connection: Connection, row: tuple[object, ...]) -> None:
         "DO UPDATE SET (entries, terms, forms) = (excluded.entries, excluded.terms, excluded.forms)",
         row,
     )
-    [[in_all]] = connection.execute("SELECT sum(forms) FROM dictionaries")
-    if in_all > MAX_FORMS:
-        text = f"The glossaries would have {in_all:,} translations, more than {MAX_FORMS:,}: delete one first"
+    [[total]] = connection.execute("SELECT sum(forms) FROM dictionaries")
+    if total > MAX_FORMS:
+        text = f"The glossaries would have {total:,} translations, more than {MAX_FORMS:,}: delete one first"
         raise Refusal(QUOTA_EXCEEDED, text)
 
 
@@ -214,8 +214,8 @@ def _form_count(terms: Terms) -> int:
 def parse(entries: str, kind: str) -> Terms:
     """Parse the entries in a request. `kind` is their format, tsv or csv. The resulting terms are case-sensitive.
 
-    A target may list several forms, separated by |. Refuse malformed entries and repeated sources with 400. The error
-    message gives the line.
+    A target may list several forms, separated by |. Refuse with 400 if an entry is malformed, a source is repeated, or
+    there are too many entries. The message names the line of an error.
     """
     lines = list[str]()
     try:
@@ -230,7 +230,7 @@ def parse(entries: str, kind: str) -> Terms:
 
 
 def _rows(entries: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line number (from 1), source and target of each entry. Ignore language codes, which csv may contain."""
+    """Yield the line number (from 1), source and target of each entry. Ignore the language codes in rows of CSV."""
     lines = entries.removeprefix("\ufeff").split("\n")
     if len(lines) > MAX_LINES:
         raise DataError(f"entries has more than {MAX_LINES:,} lines")

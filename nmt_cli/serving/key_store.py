@@ -1,7 +1,7 @@
 """Store API keys in the database, with their limits and usage.
 
-A key is 32 random bytes, and the database stores only its SHA-256. Such a key cannot be guessed from its hash, so a
-slow hash, as for passwords, would only delay requests.
+A key has 32 random bytes, and the database stores only its SHA-256 hash. Such a key cannot be guessed from its hash, so
+a slow hash, as used for passwords, would only delay requests.
 """
 
 import datetime
@@ -33,18 +33,18 @@ class ApiKey:
 
 @dataclass(frozen=True)
 class Exceeded:
-    """A limit that a request would exceed, and the seconds until the limit is reset."""
+    """A limit that a request would exceed, and the seconds until its count restarts."""
 
     text: str
     seconds: int
-    of_day: bool
+    of_day: bool  # whether the limit is per day, not per minute
 
 
 _LIST = "SELECT id, name, created, revoked, per_minute, per_day FROM keys ORDER BY id"
 _FIND = "SELECT hash, id, name, created, revoked, per_minute, per_day FROM keys WHERE hash = ?"
 _SET_LIMITS = "UPDATE keys SET per_minute = ?, per_day = ? WHERE name = ?"
 _KEEP_LIMITS = "UPDATE keys SET per_minute = coalesce(?, per_minute), per_day = coalesce(?, per_day) WHERE name = ?"
-# The limits of a key, its requests in a minute, and its characters on a day
+# The limits of a key, its requests in the given minute, and its characters on the given day
 _USED = (
     "SELECT per_minute, per_day, CASE minute WHEN ? THEN minute_requests ELSE 0 END, coalesce(characters, 0) "
     "FROM keys LEFT JOIN usage ON usage.key = keys.id AND day = ? WHERE id = ?"
@@ -58,7 +58,10 @@ class KeyStore:
         self._database = database
 
     def add(self, name: str, per_minute: int | None = None, per_day: int | None = None) -> str:
-        """Make a key and return it. Only the hash of the key is stored. Raise OutputError if the name exists."""
+        """Make a key and return it. Only the hash of the key is stored.
+
+        Raise UsageError if the name is empty, too long or not printable, and OutputError if it is taken.
+        """
         name = " ".join(name.split())
         if not 0 < len(name) <= MAX_NAME or not name.isprintable():
             raise UsageError(
@@ -67,7 +70,7 @@ class KeyStore:
         key = PREFIX + secrets.token_urlsafe(KEY_BYTES)
         with self._database.transaction() as connection:
             if connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)):
-                raise OutputError(f"a key named {name} exists already. Choose another name")
+                raise OutputError(f"a key named {name} already exists. Choose another name")
             connection.execute(
                 "INSERT INTO keys (name, hash, created, per_minute, per_day) VALUES (?, ?, ?, ?, ?)",
                 (name, _hash(key), _now(), per_minute, per_day),
@@ -79,13 +82,13 @@ class KeyStore:
         self._change(name, "UPDATE keys SET revoked = coalesce(revoked, ?) WHERE name = ?", _now())
 
     def limit(self, name: str, per_minute: int | None, per_day: int | None) -> ApiKey:
-        """Set limits of a key, and return its record. None keeps a limit; without any limit, remove both."""
+        """Change the limits of a key, and return its record. None keeps a limit, but if both are None, remove both."""
         has_limits = per_minute is not None or per_day is not None
         self._change(name, _KEEP_LIMITS if has_limits else _SET_LIMITS, per_minute, per_day)
         return next(key for key in self if key.name == name)
 
     def _change(self, name: str, statement: str, *values: object) -> None:
-        """Change a key with an SQL statement. Raise MissingError if there is no key of this name."""
+        """Change a key with an SQL statement whose last value is the name. Raise MissingError if no key has it."""
         with self._database.transaction() as connection:
             if not connection.execute("SELECT 1 FROM keys WHERE name = ?", (name,)):
                 raise MissingError(f"there is no key {printable(name, 100)!r}. See: nmt keys list")
@@ -96,13 +99,13 @@ class KeyStore:
 
     @property
     def exist(self) -> bool:
-        """Whether there has ever been a key. Revoking all keys must not open a server."""
+        """Whether a key was ever added. Revoked keys count, because revoking all keys must not open the server."""
         return bool(self._database.read("SELECT 1 FROM keys LIMIT 1"))
 
     def find(self, key: str) -> ApiKey | None:
         """Return the record of a key, or None if it is unknown or revoked.
 
-        The time of the lookup depends only on the hash, which reveals nothing about other keys. Hashes are then
+        The time of the look-up depends only on the hash, so it reveals nothing about other keys. The hashes are then
         compared in constant time.
         """
         digest = _hash(key)
@@ -127,7 +130,7 @@ class KeyStore:
                 text = f"The key's limit of {per_minute:,} requests per minute is reached"
                 return Exceeded(text, 60 - int(now % 60), of_day=False)
             if per_day is not None and used + characters > per_day:
-                text = f"The key's limit of {per_day:,} characters per day is reached"
+                text = f"The request would exceed the key's limit of {per_day:,} characters per day"
                 return Exceeded(text, DAY_SECONDS - int(now % DAY_SECONDS), of_day=True)
             connection.execute(
                 "UPDATE keys SET minute = ?, minute_requests = ? WHERE id = ?", (minute, requests + 1, key.id)

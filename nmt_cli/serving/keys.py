@@ -1,4 +1,4 @@
-"""Read the file of API keys, one per line, and compare a key with them.
+"""Read API keys from a file, one per line, and check the key of a request.
 
 Empty lines and lines that begin with # are ignored.
 """
@@ -11,11 +11,14 @@ from pathlib import Path
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 
-SHORT_KEY = 16  # characters; shorter keys can be guessed
+SHORT_KEY = 16  # characters; warn of shorter keys, which can be guessed
 
 
 def read_keys(path: Path) -> list[bytes]:
-    """Return the keys. Raise DataError if an HTTP header cannot carry a key. The message does not show the key."""
+    """Return the keys in a file. Raise DataError if there are none, or if an HTTP header cannot carry one of them.
+
+    Messages do not show keys.
+    """
     keys = list[bytes]()
     for number, line in enumerate(path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
         key = line.strip()
@@ -28,7 +31,7 @@ def read_keys(path: Path) -> list[bytes]:
             )
         keys.append(key)
     if not keys:
-        raise DataError(f"{path} has no key. Write one per line")
+        raise DataError(f"{path} has no key. Write one key per line")
     if short := sum(len(key) < SHORT_KEY for key in keys):
         warn(f"{path}: {short} of {len(keys)} keys have fewer than {SHORT_KEY} characters and can be guessed")
     if path.stat().st_mode & stat.S_IROTH:
@@ -37,6 +40,6 @@ def read_keys(path: Path) -> list[bytes]:
 
 
 def is_accepted(key: bytes, accepted: Sequence[bytes]) -> bool:
-    """Return whether a key is accepted. It is compared with every key, so the time reveals nothing about them."""
+    """Return whether `key` is accepted. It is compared with all keys, so the time reveals nothing about them."""
     equal = [hmac.compare_digest(key, each) for each in accepted]
     return any(equal)

@@ -15,7 +15,7 @@ from nmt_cli.translation.pending import Pending, Translation
 from nmt_cli.translation.translator import Translator
 
 MAX_STEPS = 3  # maximum number of models on a route
-PREFERRED = "en"  # among routes of the same length, one through this language is preferred
+PREFERRED = "en"  # routes through this language are preferred to other routes of the same length
 _NOT_IN_HEADER = re.compile(r"[^A-Za-z0-9_]")
 
 
@@ -37,11 +37,11 @@ class ServedModel:
         return self.translator.loaded_translator if isinstance(self.translator, OnDemand) else self.translator
 
     def submit(self, position: int, unit: str, options: SearchOptions, done: Callable[[Pending], None]) -> Pending:
-        """Start translating the unit at `position` in a request. Earlier units of other requests take precedence."""
+        """Start translating a unit. The higher its `position` in the request, the later it is due in the queue."""
         return self._loaded.submit(self.prefix + unit, options, done=done, position=position)
 
     def aligned(self, unit: str, translation: Translation, rank: int) -> Aligned:
-        """Return the hypothesis of this rank (the last hypothesis if there are fewer), aligned with the unit."""
+        """Return the hypothesis of this rank, or the last one if there are fewer, aligned with the unit."""
         result = align(self._loaded, translation, self.prefix + unit, rank)
         skip = len(self.prefix)
         return Aligned(result.text, [(end, max(start - skip, 0)) for end, start in result.links])
@@ -49,7 +49,7 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class LanguageRoute:
-    """The models that translate one language into another, in the order in which they are applied."""
+    """The models that translate one language into another, in the order of their use."""
 
     steps: tuple[ServedModel, ...]
 
@@ -63,7 +63,7 @@ class LanguageRoute:
 
     @property
     def name(self) -> str:
-        """The languages for a header, such as de-en-fr. In codes, a hyphen becomes an underscore: pt_BR."""
+        """The languages for a header, such as de-en-fr. A hyphen inside a code becomes an underscore: pt_BR."""
         codes = [self.source, *(step.target for step in self.steps)]
         return "-".join(_NOT_IN_HEADER.sub("_", code[:40]) for code in codes)
 
@@ -88,15 +88,15 @@ def routes_of(models: Sequence[ServedModel], *, pivot: bool) -> dict[tuple[str, 
     """
     routes = {(model.source, model.target): LanguageRoute((model,)) for model in models}
     for source in dict.fromkeys(model.source for model in models):
-        ends = [route for (first, _), route in routes.items() if first == source]
+        frontier = [route for (first, _), route in routes.items() if first == source]
         for _ in range(MAX_STEPS - 1 if pivot else 0):
-            ends.sort(key=lambda route: base_of(route.target) != PREFERRED)
+            frontier.sort(key=lambda route: base_of(route.target) != PREFERRED)
             longer = list[LanguageRoute]()
-            for route in ends:
+            for route in frontier:
                 for model in models:
                     pair = source, model.target
                     if is_same(route.target, model.source) and not is_same(*pair) and pair not in routes:
                         routes[pair] = LanguageRoute((*route.steps, model))
                         longer.append(routes[pair])
-            ends = longer
+            frontier = longer
     return routes

@@ -25,7 +25,7 @@ async def _open(request: Request) -> tuple[Service, Fields]:
 
 async def translate(request: Request) -> JSONResponse:
     service, fields = await _open(request)
-    texts, several = service.texts_of(request, fields, "q")
+    texts, is_list = service.texts_of(request, fields, "q")
     source, target = fields.text("source"), fields.text("target")
     alternatives = fields.integer("alternatives", 0, MAX_ALTERNATIVES)
     text_format = TextFormat(fields.choice("format", FORMATS), service.protect)
@@ -35,10 +35,10 @@ async def translate(request: Request) -> JSONResponse:
     content: dict[str, object] = {"translatedText": [each[0] for each in answer.texts]}
     if answer.confidence is not None:
         detected = {"confidence": answer.confidence, "language": answer.source}
-        content["detectedLanguage"] = [detected] * len(texts) if several else detected
+        content["detectedLanguage"] = [detected] * len(texts) if is_list else detected
     if alternatives:
         content["alternatives"] = [each[1 : alternatives + 1] for each in answer.texts]
-    if not several:
+    if not is_list:
         for name in {"translatedText", "alternatives"} & content.keys():
             [content[name]] = content[name]  # type: ignore[misc]
     return JSONResponse(content)
@@ -55,7 +55,8 @@ async def detect(request: Request) -> JSONResponse:
     service, fields = await _open(request)
     texts, _ = service.texts_of(request, fields, "q")
     await service.charge(request)
-    found = await run_in_threadpool(service.detector.detect, "\n".join(texts))  # the first call takes a second
+    # The first call loads the detector's model, which takes a second.
+    found = await run_in_threadpool(service.detector.detect, "\n".join(texts))
     return JSONResponse([{"confidence": confidence, "language": code} for code, confidence in found])
 
 

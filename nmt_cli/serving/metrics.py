@@ -8,6 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from nmt_cli.translation.pending import Pending
 
+# Upper bounds of the histograms' buckets
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -19,20 +20,25 @@ class Metrics:
         self.requests = Counter("nmt_requests", "Requests", ["route", "code"], registry=registry)
         self.texts = Counter("nmt_texts", "Texts in requests", registry=registry)
         self.characters = Counter("nmt_characters", "Characters in requests", registry=registry)
-        self._queued = Histogram("nmt_queue_seconds", "Waiting time per line", buckets=SECONDS, registry=registry)
-        self._searched = Histogram("nmt_search_seconds", "Search time per request", buckets=SECONDS, registry=registry)
+        self._queued = Histogram("nmt_queue_seconds", "Waiting time per text unit", buckets=SECONDS, registry=registry)
+        self._searched = Histogram(
+            "nmt_search_seconds", "Search time per request and model", buckets=SECONDS, registry=registry
+        )
         self._waiting = Gauge("nmt_segments_waiting", "Segments waiting for a slot", registry=registry)
         self._slots = Gauge("nmt_slots_in_use", "Segments being translated", registry=registry)
         ProcessCollector(registry=registry)  # memory, processor time, open files
 
     def watch(self, load: Callable[[], tuple[int, int]]) -> None:
-        """Read the gauges from `load`, which returns the numbers of segments waiting and being searched."""
+        """Make the gauges call `load`, which returns the number of waiting segments and the number being searched."""
         self._waiting.set_function(lambda: load()[0])
         self._slots.set_function(lambda: load()[1])
 
-    def observe(self, texts: Sequence[Pending], begun: float) -> None:
-        """Record the waiting and search time of a finished request that was submitted at `begun`."""
-        starts = [segments[0].started for text in texts for segments in text.drafts if segments]
+    def observe(self, units: Sequence[Pending], begun: float) -> None:
+        """Record the waiting and search times of units that one model has translated.
+
+        `begun` is the monotonic time at which they were submitted.
+        """
+        starts = [segments[0].started for unit in units for segments in unit.drafts if segments]
         for start in starts:
             self._queued.observe(max(start - begun, 0))
         if starts:

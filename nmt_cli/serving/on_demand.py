@@ -1,4 +1,4 @@
-"""Models that are loaded when a request first needs them, and unloaded when none has needed them for a while."""
+"""Models that are loaded when a request needs them, and unloaded after some time without requests."""
 
 import asyncio
 import contextlib
@@ -17,24 +17,24 @@ from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
 LOADS = 2  # models that may be loading at the same time
-RETRY_SECONDS = 60  # after a model fails to load, its requests fail for this long before one tries to load it again
+RETRY_SECONDS = 60  # requests for a model that failed to load fail for this long; then the next one loads it again
 
 
 def _free() -> None:
-    """Give the memory of unused objects back to the operating system."""
-    gc.collect()  # needed because a translator's queue and threads refer to each other
+    """Return the memory of unused objects to the operating system."""
+    gc.collect()  # a translator's queue and threads refer to each other, so reference counts do not free them
     trim_malloc()
 
 
 class OnDemand:
-    """The Translator of a stored model. It stays in memory while requests hold it; then the Loader may unload it."""
+    """A stored model whose Translator is loaded on demand. The Loader may unload it when no request holds it."""
 
     def __init__(self, model: StoredModel, loader: "Loader") -> None:
         self.model = model
         self._loader = loader
         self.translator: Translator | None = None
-        self.users = 0  # requests that need the translator, or wait for it
-        self.last_used = 0.0
+        self.users = 0  # number of requests that use the translator or wait for it
+        self.last_used = 0.0  # when a request last ended, in monotonic time
         self.timer: asyncio.TimerHandle | None = None
         self._loading: asyncio.Task[None] | None = None
         self._failed_at = -math.inf  # when loading last failed
@@ -47,14 +47,14 @@ class OnDemand:
 
     @property
     def load(self) -> tuple[int, int]:
-        """The numbers of waiting segments and of segments being searched."""
+        """The number of waiting segments, and the number of segments being searched."""
         return self.translator.load if self.translator else (0, 0)
 
     @contextlib.asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
         """Load the model if necessary, and keep it loaded within the block. Refuse with 500 if it cannot be loaded.
 
-        A request that is cancelled does not stop the loading, because others may wait for it.
+        A cancelled request does not stop the loading, because other requests may be waiting for it.
         """
         self.users += 1
         try:
@@ -83,15 +83,12 @@ class OnDemand:
             warn(f"{self.model.path} cannot be loaded: {str(reason) or 'there is too little memory'}")
         finally:
             self._loading = None
-        if self.translator and not self.users:  # the requests that needed the model have ended in the meantime
+        if self.translator and not self.users:  # all requests that waited for the model have ended
             self._loader.released(self)
         await self._loader.make_room()
 
     async def unload(self) -> None:
-        """Free the memory of the translator, unless a request holds it.
-
-        A request may have begun since this call was scheduled.
-        """
+        """Unload the translator, unless a request has begun to use it since this call was scheduled."""
         if self.users:
             return
         translator, self.translator = self.translator, None
@@ -107,7 +104,7 @@ class OnDemand:
 
 
 class Loader:
-    """Loads models, and unloads idle models after a while. If memory is short, unloads the least recently used."""
+    """Loads models. Unloads idle models after a while, or at once if memory is short (least recently used first)."""
 
     def __init__(
         self,
@@ -117,12 +114,12 @@ class Loader:
         memory: float = math.inf,
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
-        """Unload models after `idle` seconds without requests, or sooner if `resident` returns over `memory` bytes."""
+        """Unload models after `idle` seconds without requests, or sooner while `resident()` exceeds `memory` bytes."""
         self._load_model = load
         self._idle = idle
         self._memory = memory
         self._resident = resident
-        self._limiter: CapacityLimiter | None = None  # made by the first load, because it belongs to the event loop
+        self._limiter: CapacityLimiter | None = None  # created by the first load, while the event loop runs
         self._making_room = False
         self._tasks = set[asyncio.Task[None]]()
         self.models = list[OnDemand]()
@@ -139,7 +136,7 @@ class Loader:
         return translator
 
     def released(self, model: OnDemand) -> None:
-        """Schedule the unloading of a model that no request holds any longer."""
+        """Schedule the unloading of a model that no request holds any longer. If memory is short, make room now."""
         if not model.timer and self._idle < math.inf:
             model.timer = asyncio.get_running_loop().call_later(self._idle, self._check_idle, model)
         if self._resident() > self._memory:
@@ -147,21 +144,21 @@ class Loader:
 
     def _check_idle(self, model: OnDemand) -> None:
         model.timer = None
-        left = self._idle - (time.monotonic() - model.last_used)
+        seconds_left = self._idle - (time.monotonic() - model.last_used)
         if model.users or not model.translator:
             return
-        if left > 0:
-            model.timer = asyncio.get_running_loop().call_later(left, self._check_idle, model)
+        if seconds_left > 0:
+            model.timer = asyncio.get_running_loop().call_later(seconds_left, self._check_idle, model)
         else:
             self._start(model.unload())
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # the event loop itself keeps only a weak reference
+        self._tasks.add(task)  # a strong reference, because the event loop keeps only a weak one
         task.add_done_callback(self._tasks.discard)
 
     async def make_room(self) -> None:
-        """Unload idle models while the process takes too much memory."""
+        """Unload idle models, least recently used first, while the process exceeds its memory limit."""
         if self._making_room:
             return
         self._making_room = True

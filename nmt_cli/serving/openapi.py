@@ -45,7 +45,7 @@ ROUTES: tuple[tuple[str, str, str, Schema, tuple[str, ...]], ...] = (
     (
         "post",
         "/sentences",
-        "Translate a text sentence by sentence, with aligned words",
+        "Translate a text sentence by sentence, with word alignments",
         {"q": TEXT, **PAIR, "alternatives": NUMBER},
         ("q", "source", "target"),
     ),
@@ -58,7 +58,7 @@ ROUTES: tuple[tuple[str, str, str, Schema, tuple[str, ...]], ...] = (
     ),
     ("get", "/v2/languages", "List languages", {"type": {"type": "string", "enum": ["source", "target"]}}, ()),
     ("get", "/v2/usage", "Show the number of translated characters", {}, ()),
-    ("get", "/v2/glossary-language-pairs", "List language pairs", {}, ()),
+    ("get", "/v2/glossary-language-pairs", "List the language pairs that glossaries may have", {}, ()),
     ("get", "/v2/glossaries", "List glossaries", {}, ()),
     (
         "post",
@@ -104,8 +104,8 @@ def specification() -> Schema:
         "info": {
             "title": "nmt serve",
             "version": nmt_cli.__version__,
-            "description": "Translation with the protocols of LibreTranslate and DeepL. "
-            "Fields may be JSON, a form or a query string.",
+            "description": "Translation through the APIs of LibreTranslate and DeepL. "
+            "Send the fields as JSON, as a form or in the query string.",
         },
         "paths": paths,
         "components": {"securitySchemes": schemes},
@@ -114,10 +114,12 @@ def specification() -> Schema:
 
 
 def _operation(method: str, path: str, summary: str, fields: Schema, required: tuple[str, ...]) -> Schema:
-    own = [{"name": name, "in": "path", "required": True, "schema": TEXT} for name in re.findall(r"\{(\w+)\}", path)]
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": TEXT} for name in re.findall(r"\{(\w+)\}", path)
+    ]
     operation: Schema = {"summary": summary, "responses": _responses(path)}
     if method in ("get", "delete"):
-        own += [
+        parameters += [
             {"name": name, "in": "query", "required": name in required, "schema": each} for name, each in fields.items()
         ]
     elif fields:
@@ -128,13 +130,13 @@ def _operation(method: str, path: str, summary: str, fields: Schema, required: t
             ["multipart/form-data"] if "file" in fields else ["application/json", "application/x-www-form-urlencoded"]
         )
         operation["requestBody"] = {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}
-    if own:
-        operation["parameters"] = own
+    if parameters:
+        operation["parameters"] = parameters
     return operation
 
 
 def _responses(path: str) -> Schema:
     name = "message" if path.startswith(("/v2/", "/v3/")) else "error"
     schema = {"type": "object", "properties": {name: TEXT}, "required": [name]}
-    error = {"description": "Refusal or failure", "content": {"application/json": {"schema": schema}}}
+    error = {"description": "Error", "content": {"application/json": {"schema": schema}}}
     return {"2XX": {"description": "Success"}, "default": error}

@@ -1,4 +1,4 @@
-"""Decide which host names and web pages the server accepts. This prevents CSRF and DNS rebinding."""
+"""Check the Host and Origin headers of requests, to prevent DNS rebinding and CSRF."""
 
 import ipaddress
 import re
@@ -21,19 +21,22 @@ ANY = "*"
 
 @dataclass(frozen=True)
 class Access:
-    """The host names of the server, and the origins whose pages may use the server."""
+    """The host names of the server, and the origins whose web pages may use it."""
 
     hosts: frozenset[str] = frozenset({ANY})
     addresses: bool = False  # accept every IP address as a host name
     origins: tuple[str, ...] = ()
 
     def refusal(self, method: str, headers: Headers, has_keys: bool) -> tuple[int, str] | None:
-        """Return the status and the message of a refusal, or None if the request is accepted."""
+        """Return the status and the message of a refusal, or None if the request is accepted.
+
+        If requests need an API key (`has_keys`), pages of every origin may send them.
+        """
         hosts = headers.getlist("Host")
         for host in hosts:
             if not self.has_host(host):
                 shown = printable(host, 100)
-                advice = f"To allow it, start nmt serve with --allow-host {shown}"
+                advice = f"To allow it, start nmt serve with --allow-host {shown} (leave out the port)"
                 return 421, f"{shown} is not a name of this server. {advice}"
         origin = headers.get("Origin")
         if has_keys or origin is None or method in _SAFE_METHODS or ANY in self.origins or origin in self.origins:
@@ -45,7 +48,7 @@ class Access:
         return 403, f"Pages from {shown} may not use this server{advice}"
 
     def has_host(self, host: str) -> bool:
-        """Return whether a Host header names this server."""
+        """Return whether a Host header names this server. A loopback address always does."""
         found = _AUTHORITY.fullmatch(host)
         if not found:
             return False
@@ -60,7 +63,10 @@ class Access:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Return whether an origin has this host and port. The scheme may differ, because a proxy may terminate TLS."""
+    """Return whether an origin has the host and port of a Host header. The ports 80 and 443 count as no port.
+
+    The scheme does not matter, because a proxy may terminate TLS.
+    """
     pair = []
     for found in (_ORIGIN.fullmatch(origin), _AUTHORITY.fullmatch(host)):
         if not found:
@@ -70,7 +76,10 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 def access_for(host: str, names: Sequence[str], origins: Sequence[str]) -> Access:
-    """Return the rules for a server at the address `host`. Raise UsageError if a name or an origin is malformed."""
+    """Return the rules for a server at the address `host`, which may also have other `names`.
+
+    Raise UsageError if a name or an origin is malformed.
+    """
     for name in names:
         found = _AUTHORITY.fullmatch(name)
         if name != ANY and (not found or found[2]):

@@ -1,8 +1,8 @@
 """Translate the units of a request along a route.
 
-If the route leads through another language, each sentence is translated by all models in turn. The word links of all
-steps are composed into links from the last translation to the source. Glossary terms whose phrases occur in the source
-sentence are passed to the last model only.
+If the route leads through another language, each sentence is translated by all models in turn. The links of all steps
+are composed into links from the last translation to the source. Glossary terms are looked up in the source sentence,
+and only the last model has to use them.
 """
 
 import re
@@ -32,11 +32,11 @@ async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str],
     if len(route.steps) == 1:
         return await _step(pool, route.steps[0], units, options)
     short = sum(map(len, units)) <= SHORT_TEXT
-    units = [unit.replace("\n", " ") for unit in units]  # a line feed does not end a sentence here
+    units = [unit.replace("\n", " ") for unit in units]  # `sentences_of` would end a sentence at a line feed
     spans = await pool.workers.map_in_thread(sentences_of, units, short=short)
     sentences = [unit[start:end] for unit, own in zip(units, spans, strict=True) for start, end in own]
     texts = sentences
-    best = list[Aligned]()  # the best translations by the previous model
+    best = list[Aligned]()  # the previous model's best translation of each sentence
     results = list[Ranks]()
     for step in route.steps:
         last = step is route.steps[-1]
@@ -44,15 +44,16 @@ async def translate(pool: ModelPool, route: LanguageRoute, units: Sequence[str],
         if last and options.terms:
             terms = await pool.workers.in_thread(_terms_of, options.terms, sentences, texts, step)
             step_options = replace(options, terms=terms)
-        if best or options.terms:  # translations have no typos; a correction could change the phrase of a term
+        # A translation has no typos. In a source, a correction could change the phrase of a glossary term.
+        if best or options.terms:
             step_options = replace(step_options, spelling="off")
         results = await _step(pool, step, texts, step_options)
         if best and options.alignments:
             results = await pool.workers.map_in_thread(_compose, best, results, short=short)
         best = [ranks[0] for ranks in results]
         texts = [each.text for each in best]
-    left = iter(results)
-    by_unit = [[next(left) for _ in own] for own in spans]
+    remaining = iter(results)
+    by_unit = [[next(remaining) for _ in own] for own in spans]
     return await pool.workers.map_in_thread(_join, spans, by_unit, short=short)
 
 
@@ -71,13 +72,13 @@ async def _step(pool: ModelPool, model: ServedModel, units: Sequence[str], optio
 
 
 class SentenceTerms(Terms):
-    """The glossary terms of source sentences, keyed by the last model's input, the translations of these sentences.
+    """Glossary terms for the last model. Given its input, `find` returns the terms of the source sentence.
 
-    Keys ignore case, because the last model may convert text in capitals to sentence case.
+    The lookup ignores case, because the last model may convert text in capitals to sentence case.
     """
 
     def __init__(self, by_text: Mapping[str, list[Term]], language: str) -> None:
-        """`language` is the language of the translations."""
+        """`by_text` maps lowercase inputs to terms. `language` is the language of the inputs."""
         super().__init__(())
         self._by_text = by_text
         self._language = language
@@ -87,7 +88,7 @@ class SentenceTerms(Terms):
 
 
 def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], model: ServedModel) -> SentenceTerms:
-    """Find the terms in each sentence. Key them by its translation in `texts`, which is the input of the last model."""
+    """Find the terms in each source sentence, and key them by the sentence's entry in `texts`, the model's input."""
     by_text = dict[str, list[Term]]()
     any_case = Terms([replace(term, any_case=True) for term in terms.terms])
     originals = dict(zip(any_case.terms, terms.terms, strict=True))
@@ -96,25 +97,25 @@ def _terms_of(terms: Terms, sentences: Sequence[str], texts: Sequence[str], mode
         own = by_text.setdefault(key, [])
         source = normalize(visible(sentence))
         found = terms.find(source)
-        if unusual(source):  # the first model converts capitals
+        if unusual(source):  # the first model converts capitals, so find phrases in any case
             found = [originals[term] for term in any_case.find(source)]
         own += [term for term in found if term not in own]
     return SentenceTerms(by_text, model.source)
 
 
 def _compose(first: Aligned, ranks: Ranks) -> Ranks:
-    """Return `ranks` with links to the source of `first`, where `ranks` are the translations of `first.text`."""
+    """Return `ranks`, the translations of `first.text`, with their links redirected to the source of `first`."""
     ends = [end for end, _ in first.links]
 
     def origin(offset: int) -> int:
-        """Return the start of the source token that is translated at an offset of `first.text`."""
+        """Return the start of the source token to which the token at an offset of `first.text` is linked."""
         return first.links[min(bisect_right(ends, offset), len(ends) - 1)][1] if ends else 0
 
     return [Aligned(each.text, [(end, origin(offset)) for end, offset in each.links]) for each in ranks]
 
 
 def _join(spans: Sequence[tuple[int, int]], sentences: Sequence[Ranks]) -> Ranks:
-    """Join the translations of the sentences of a unit. `spans` are the spans of the sentences in the unit.
+    """Join the translations of a unit's sentences. `spans` locates the sentences in the unit.
 
     A space separates two sentences unless the characters on both sides are Chinese or Japanese.
     """

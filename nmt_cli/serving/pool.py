@@ -27,7 +27,7 @@ WARM_UP = "Hello."
 # delay the short texts.
 BACKGROUND_SEGMENTS = 1
 # The cost of a text, in characters, is an estimate of the memory and time that its translation takes.
-COST_PER_UNIT = 50  # the cost of each line or sentence in addition to its characters
+COST_PER_UNIT = 50  # the cost of each line or sentence, in addition to its characters
 COST_FACTOR = 4  # a request may cost this many times its character limit
 SMALL_COST = 2500  # requests with a cost up to this number are always admitted
 
@@ -35,8 +35,8 @@ SMALL_COST = 2500  # requests with a cost up to this number are always admitted
 class Budget:
     """A limit on the sum of the amounts that requests reserve at the same time.
 
-    Small amounts are always granted and not counted. A large amount is always granted if no other large amount is
-    reserved.
+    Amounts of up to `small` are always granted and not counted. A larger amount is always granted if no other larger
+    amount is reserved.
     """
 
     def __init__(self, limit: int, small: int) -> None:
@@ -58,7 +58,7 @@ class Budget:
 
 
 class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
-    """The models of all language pairs. Up to `queue` texts are admitted at the same time, or one larger request."""
+    """The models of all language pairs. Up to `queue` texts are admitted at a time, or one request with more texts."""
 
     def __init__(
         self,
@@ -71,22 +71,23 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
     ) -> None:
         """`max_cost` limits the cost of one request, and the cost of all large requests together.
 
-        If `pivot` is true, language pairs without a model are translated through another language.
+        If `pivot` is true, language pairs without a model are translated through other languages, if possible. Raise
+        UsageError if two models have the same language pair.
         """
         self.models = models
         self.metrics = metrics
         self.queue = queue
         self.max_cost = max_cost
-        self.texts = 0  # number of texts that are admitted and not yet translated
+        self.texts = 0  # number of texts that are admitted but not yet translated
         self.costs = Budget(max_cost, SMALL_COST)
         self.workers = Workers()
         pairs = [(model.source, model.target) for model in models]
         if repeated := next((pair for pair in pairs if pairs.count(pair) > 1), None):
-            raise UsageError(f"two models translate {repeated[0]} to {repeated[1]}. Remove one of the two")
+            raise UsageError(f"two models translate {repeated[0]} to {repeated[1]}. Remove one of them")
         self.sources = list(dict.fromkeys(model.source for model in models))
         self.languages = list(dict.fromkeys([*self.sources, *(model.target for model in models)]))
         self.routes = routes_of(models, pivot=pivot)
-        self._direct: dict[str, list[str]] = {source: [] for source in self.sources}  # targets of single models
+        self._direct: dict[str, list[str]] = {source: [] for source in self.sources}  # targets that need only one model
         self._targets: dict[str, list[str]] = {source: [] for source in self.sources}
         for (source, target), route in self.routes.items():
             self._targets[source].append(target)
@@ -104,7 +105,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             translator.close()
 
     def targets(self, source: str) -> list[str]:
-        """Return the target languages of a source language. Targets that need only one model come first."""
+        """Return the target languages of a source language. List targets that need only one model first."""
         return self._targets.get(source, [])
 
     def find(self, source: str, target: str) -> LanguageRoute:
@@ -112,8 +113,8 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
         for code in (source, target):
             if match(code, self.languages) is None:
                 raise Refusal(400, f"{code[:40]} is not supported")
-        # Models may name one language differently, such as en, eng and en-US. The code of the request has priority. So
-        # does a target in the script of the request, even if another script needs fewer models.
+        # Models may use various codes for a language, such as en, eng and en-US. Prefer the code in the request, and
+        # a target in the requested script, even if a target in another script needs fewer models.
         same = [code for code in self.sources if is_same(code, source)]
         same.sort(key=lambda code: folded(code) != folded(source))
         from_codes = same or [match(source, self.sources) or ""]
@@ -129,7 +130,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
     def admit(self, texts: Sequence[str], options: SearchOptions) -> Iterator[None]:
         """Count texts as waiting during the block.
 
-        Refuse with 429 if too many other texts are waiting, and with 400 if these texts cost too much.
+        Refuse with 429 if too many or too long texts are already waiting, and with 400 if these texts cost too much.
         """
         if self.texts and self.texts + len(texts) > self.queue:
             raise Refusal(429, "Too many texts are waiting: try again later", retry_after=RETRY_SECONDS)
@@ -141,13 +142,16 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             self.texts -= len(texts)
 
     def _reserve(self, cost: int, reserved: int = 0) -> contextlib.AbstractContextManager[None]:
-        """Reserve a cost. Refuse with 400 if it and the cost that is already `reserved` together exceed `max_cost`."""
+        """Reserve a further cost for a request. Refuse with 400 if `cost` and `reserved` together exceed `max_cost`."""
         if cost + reserved > self.max_cost:
             raise Refusal(400, "Invalid request: too many lines, sentences and alternatives. Divide the text")
         return self.costs.reserve(cost)
 
     async def translate(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Translation]:
-        """Translate units with a model that the caller holds. If this call is cancelled, so is the translation."""
+        """Translate units with a model that the caller holds. Refuse with 500 if translation fails.
+
+        If this call is cancelled, so is the translation.
+        """
         try:
             pending = await self._finished(model, units, options)
             return [each.translation() for each in pending]
@@ -158,7 +162,7 @@ class ModelPool(contextlib.AbstractContextManager["ModelPool"]):
             raise Refusal(500, str(text)) from error
 
     async def _finished(self, model: ServedModel, units: Sequence[str], options: SearchOptions) -> list[Pending]:
-        """Translate units, and return the results when all are finished."""
+        """Translate units, and return when all of them are finished."""
         characters = sum(map(len, units))
         completion = Completion(len(units))
         begun = time.monotonic()
@@ -220,7 +224,7 @@ async def _disconnected(request: Request) -> None:
 
 
 class Completion:
-    """A future that completes after `count_down` has been called `remaining` times."""
+    """Completes its `future` after `count_down` has been called `remaining` times."""
 
     def __init__(self, remaining: int) -> None:
         self.remaining = remaining
@@ -231,17 +235,17 @@ class Completion:
 
     def count_down(self, _: Pending) -> None:
         """Count a call. Any thread may call this method."""
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
+        with contextlib.suppress(RuntimeError):  # raised if the event loop is closed
             self._loop.call_soon_threadsafe(self._count_down)
 
     def _count_down(self) -> None:
         self.remaining -= 1
-        if not self.remaining and not self.future.done():  # a cancelled request has cancelled the future
+        if not self.remaining and not self.future.done():  # cancelling the request cancels the future
             self.future.set_result(None)
 
 
 def load(directory: Path, precision: str, workers: int | None) -> list[ServedModel]:
-    """Load a model and run it once. Return one ServedModel for each language pair."""
+    """Load a model and warm up its threads. Return one ServedModel for each language pair."""
     background = None if may_have_gpu() else BACKGROUND_SEGMENTS
     translator = Translator(directory, precision=precision, workers=workers, background_limit=background)
     models = [ServedModel(translator, *each) for each in directions_of(translator.config, translator.tokenizer)]

@@ -1,4 +1,4 @@
-"""The database in PostgreSQL, for servers on several machines. It needs the extra `postgres`."""
+"""A connection to a PostgreSQL database, which servers on several machines may share. Needs the extra `postgres`."""
 
 import contextlib
 import ssl
@@ -14,17 +14,17 @@ except ModuleNotFoundError as error:
     text = f'the package {error.name} is missing. Install it: pip install "nmt-cli[postgres]"'
     raise UsageError(text) from None
 
-LOCKS = 0x6E6D7431  # "nmt1": the class of our advisory locks
-BUSY_SECONDS = 5  # how long a statement may take, including its wait for other writers
+LOCKS = 0x6E6D7431  # "nmt1" in ASCII: the first key of all advisory locks of nmt
+BUSY_SECONDS = 5  # how long a statement may take, including the wait for other writers
 NETWORK_SECONDS = 10  # how long to wait for a response from the server
 FORM = "postgresql://USER:PASSWORD@HOST/NAME"
-MODES = "disable", "prefer", "require", "verify-ca", "verify-full"  # of sslmode, as in libpq
-# Codes of temporary errors: deadlock, connections exhausted, lock not available, timeout, server starting
+MODES = "disable", "prefer", "require", "verify-ca", "verify-full"  # values of sslmode, as in libpq
+# SQLSTATE codes of temporary errors: deadlock, too many connections, lock not available, timeout, server starting
 BUSY = "40P01", "53300", "55P03", "57014", "57P03"
 
 
 class PostgresConnection:
-    """A connection that is opened again after the server restarts or the network fails."""
+    """A `database.Connection` that is opened again after the server restarts or the network fails."""
 
     types: Mapping[str, str] = {
         "identity": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
@@ -35,10 +35,13 @@ class PostgresConnection:
     }
 
     def __init__(self, url: str) -> None:
-        """Connect to the database of a postgresql:// URL. Raise OutputError or BusyError if that fails."""
+        """Connect to the database of a postgresql:// URL.
+
+        Raise UsageError if the URL is malformed, BusyError for a temporary error, and OutputError for other errors.
+        """
         self.name, self._arguments = parse(url)
         self._connection: native.Connection | None = None
-        self._prepared = dict[str, native.PreparedStatement]()  # preparing saves two of three round trips
+        self._prepared = dict[str, native.PreparedStatement]()  # these need one round trip instead of three
         self._in_transaction = False
         try:
             self._open()
@@ -47,21 +50,24 @@ class PostgresConnection:
             raise kind(f"cannot open the database {self.name}: {_text(error)}") from None
 
     def _open(self) -> native.Connection:
-        # Make the server end the transaction of a machine that has died. Otherwise its locks would stay for hours.
+        # Make the server end the transaction of a client that has died. Otherwise its locks would last for hours.
         limits = {"statement_timeout": BUSY_SECONDS, "idle_in_transaction_session_timeout": NETWORK_SECONDS}
         settings = {name: f"{seconds}s" for name, seconds in limits.items()}
         try:
             connection = native.Connection(
                 **self._arguments, timeout=NETWORK_SECONDS, application_name="nmt", startup_params=settings
             )
-        except OSError as error:  # pg8000 converts only errors after the TLS handshake
+        except OSError as error:  # pg8000 does not convert errors of the TLS handshake
             raise native.InterfaceError(str(error)) from None
         self._prepared.clear()
         self._connection = connection
         return connection
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> list[Any]:
-        """Execute a statement. If the connection is lost outside a transaction, reconnect and repeat the statement."""
+        """Execute a statement and return its rows.
+
+        If the connection is lost outside a transaction, reconnect and repeat the statement.
+        """
         try:
             return self._execute(statement, values)
         except native.Error as error:
@@ -81,7 +87,7 @@ class PostgresConnection:
                 first, *others = statement.split("?")
                 numbered = (f":v{number}{part}" for number, part in enumerate(others))
                 self._prepared[statement] = connection.prepare(first + "".join(numbered))
-            # PostgreSQL rejects NUL, which only an id in a URL may contain. With U+FFFD, the id matches no stored id.
+            # PostgreSQL rejects NUL, which only an id from a URL can contain. With U+FFFD, the id matches no stored id.
             sent = (value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values)
             rows = self._prepared[statement].run(**{f"v{number}": value for number, value in enumerate(sent)})
         return [tuple(row) for row in rows or ()]
@@ -102,7 +108,7 @@ class PostgresConnection:
         self._in_transaction = False
 
     def rollback(self) -> None:
-        """Undo a transaction. If the connection is lost, the server has already undone it."""
+        """Undo a transaction. If the connection is lost, the server itself undoes it."""
         self._in_transaction = False
         if self._connection:
             self.execute("ROLLBACK")
@@ -122,7 +128,7 @@ class PostgresConnection:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Convert the server's temporary errors to BusyError, and all others to StorageError."""
+        """Convert temporary errors of the database to BusyError, and its other errors to StorageError."""
         try:
             yield
         except native.Error as error:
@@ -132,14 +138,14 @@ class PostgresConnection:
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection:
-            with contextlib.suppress(native.Error):  # the connection may be lost already
+            with contextlib.suppress(native.Error):  # raised if the connection is lost already
                 connection.close()
 
 
 def parse(url: str) -> tuple[str, dict[str, Any]]:
-    """Return an address for messages, without the password, and pg8000's arguments.
+    """Return the name and address of the database for messages, and the arguments for pg8000.
 
-    Raise UsageError if the URL is malformed. The message does not show the password.
+    Raise UsageError if the URL is malformed. No message shows the password.
     """
     try:
         parts = urlsplit(url)
@@ -147,11 +153,13 @@ def parse(url: str) -> tuple[str, dict[str, Any]]:
         options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
     except ValueError:
         raise UsageError(
-            f"--database has a malformed URL. Use a URL such as {FORM}, with special characters as %XX"
+            f"--database has a malformed URL. Use the form {FORM}, and write special characters as %XX"
         ) from None
     name = unquote(parts.path.removeprefix("/"))
     if not (parts.hostname and parts.username and name) or parts.fragment:
-        raise UsageError(f"--database has a URL without a user, host or database name. The form is {FORM}")
+        raise UsageError(
+            f"--database has a URL without a user, host or database name, or with an unescaped #. Use the form {FORM}"
+        )
     if unknown := options.keys() - {"sslmode", "sslrootcert"}:
         raise UsageError(f"--database has the unknown option {min(unknown)!r}. Use only sslmode and sslrootcert")
     arguments = {
@@ -166,7 +174,7 @@ def parse(url: str) -> tuple[str, dict[str, Any]]:
 
 
 def _context(mode: str, certificate: str | None) -> ssl.SSLContext | bool | None:
-    """Return pg8000's argument for a mode of libpq: None prefers TLS, False turns it off."""
+    """Return pg8000's `ssl_context` for an sslmode of libpq. None prefers TLS, and False turns TLS off."""
     if mode not in MODES:
         raise UsageError(f"sslmode of --database must be one of {', '.join(MODES)}")
     if mode in ("disable", "prefer"):

@@ -1,4 +1,4 @@
-"""The route /sentences for our web page. It returns alternatives and a word alignment for each sentence of a text."""
+"""The route /sentences, for the server's web page. It returns alternatives and alignments for each sentence."""
 
 import json
 from typing import NamedTuple
@@ -22,9 +22,10 @@ MAX_SENTENCES = 10_000
 async def sentences(request: Request) -> Response:
     """Return {"sentences": [{"before", "source", "hypotheses": [{"text", "alignment"}, ...]}, ...], "after"}.
 
-    "alignment" is a list of pairs: the offset of a word in "source", and the offset in "text" of a token that
-    translates the word. Offsets count characters from 0. "before" is the text between the previous sentence and this
-    one. "after" is the text after the last sentence.
+    "alignment" is a list of pairs: the offset of a token in "source", and the offset in "text" of a token that
+    translates it. Offsets count characters from 0. "before" is the text between the previous sentence and this one.
+    "after" is the text after the last sentence. If the server detected the source language, "detectedLanguage" holds
+    its code and the confidence.
     """
     service: Service = request.app.state.service
     fields = await service.read(request)
@@ -56,7 +57,7 @@ async def sentences(request: Request) -> Response:
 
 
 class Hypothesis(NamedTuple):
-    """A translation of a sentence. `alignment` holds pairs of offsets in the source and in the translation."""
+    """A translation of a sentence. Each pair in `alignment` is an offset in the source and one in the translation."""
 
     text: str
     alignment: list[tuple[int, int]]
@@ -65,17 +66,17 @@ class Hypothesis(NamedTuple):
 async def _translate(
     service: Service, route: LanguageRoute, units: list[str], options: SearchOptions
 ) -> list[list[Hypothesis]]:
-    """Translate sentences. Sentences with placeholders or with words to keep get no alignment."""
+    """Translate sentences. A sentence with placeholders or words to keep gets an empty alignment."""
     pool, text_format = service.pool, TextFormat(protect=service.protect, keep=service.keep)
     marked = list[str]()
     if text_format.marked:
         parsed = await pool.workers.map_in_thread(text_format.parse, units)
         marked = [unit for unit, one in zip(units, parsed, strict=True) if one.units != [unit]]
-    hidden = set(marked)
-    results = await pivot.translate(pool, route, [unit for unit in units if unit not in hidden], options)
+    marked_set = set(marked)
+    results = await pivot.translate(pool, route, [unit for unit in units if unit not in marked_set], options)
     aligned = iter(await pool.workers.map_in_thread(_hypotheses, results))
     texts = iter(await service.translate_on(route, marked, text_format, options) if marked else ())
-    return [[Hypothesis(text, []) for text in next(texts)] if unit in hidden else next(aligned) for unit in units]
+    return [[Hypothesis(text, []) for text in next(texts)] if unit in marked_set else next(aligned) for unit in units]
 
 
 def _hypotheses(ranks: pivot.Ranks) -> list[Hypothesis]:
@@ -93,7 +94,7 @@ def _hypotheses(ranks: pivot.Ranks) -> list[Hypothesis]:
 
 
 def _json(before: str, source: str, hypotheses: list[Hypothesis]) -> str:
-    """Return one item of "sentences". Encoding all of them in one call would delay other requests."""
+    """Return one item of "sentences" as JSON. Encoding all items in one call would delay other requests."""
     items = [hypothesis._asdict() for hypothesis in hypotheses]
     return json.dumps({"before": before, "source": source, "hypotheses": items}, ensure_ascii=False)
 

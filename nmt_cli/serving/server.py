@@ -1,4 +1,4 @@
-"""Run the server. Bind the port, load the models, and serve until a signal arrives."""
+"""Run the server: bind the port, load the models, and serve until a signal arrives."""
 
 import asyncio
 import contextlib
@@ -36,10 +36,10 @@ from nmt_cli.translation.stored_models import StoredModel
 from nmt_cli.translation.translator import Translator
 
 KEEP_ALIVE_SECONDS = 30
-MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
+MALLOC = {-8: 2, -1: 1 << 17, -3: 1 << 17}  # glibc's M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 SWITCH_SECONDS = 0.001  # how long a thread may hold the interpreter's lock while the event loop waits for it
 READ_SECONDS = 0.1  # after the port closes, requests that are on their way have this much time to arrive
-MAX_LISTED = 10  # language pairs that the first log line lists
+MAX_LISTED = 10  # maximum number of language pairs that the first log line lists
 SPARE_SECONDS = 5  # time that a shutdown gives pending requests in addition to their timeout
 
 
@@ -54,15 +54,15 @@ class ServeOptions:
     char_limit: int = 100_000
     batch_limit: int = 1000
     queue: int = 5000
-    timeout: float = 60
+    timeout: float = 60  # seconds for a request
     cors: tuple[str, ...] = ()
     protect: bool | None = None
     keep: Path | None = None  # a file of words and phrases that are not translated
     allow_host: tuple[str, ...] = ()
     connections: int | None = None
-    stored: tuple[StoredModel, ...] = ()  # loaded when a request needs them
-    idle: float = 3600  # seconds
-    memory: int | None = None  # megabytes
+    stored: tuple[StoredModel, ...] = ()  # models that are loaded when a request needs them
+    idle: float = 3600  # seconds after which an unused stored model is unloaded
+    memory: int | None = None  # megabytes of the process above which idle stored models are unloaded
     pivot: bool = True
     zero_shot: bool = False  # also offer the pairs of a model's languages that it was not trained to translate
     database: str | Path | None = None  # a file or a postgresql:// URL
@@ -117,7 +117,7 @@ def serve(options: ServeOptions) -> int:
                 ws="none",
                 server_header=False,
                 backlog=BACKLOG,
-                limit_concurrency=limit + 1,  # of requests, some of which outlive their connections
+                limit_concurrency=limit + 1,  # also limits requests, some of which outlive their connections
                 timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=math.ceil(options.timeout) + SPARE_SECONDS,
             )
@@ -131,7 +131,10 @@ def serve(options: ServeOptions) -> int:
 
 
 def _models(options: ServeOptions) -> list[ServedModel]:
-    """Load the named models. Return these models, and the stored models for all other language pairs."""
+    """Load the named models. Return these models, and the stored models for all other language pairs.
+
+    With `zero_shot`, also return the language pairs of each model that no model was trained to translate.
+    """
     models = [model for directory in options.models for model in load(directory, options.precision, options.workers)]
     memory = math.inf if options.memory is None else options.memory * 1_000_000
 
@@ -167,7 +170,7 @@ class _Server(uvicorn.Server):
         self._ready = ready
         self._port = port
         self._limit = limit
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # log no malformed requests
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # do not log malformed requests
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -202,20 +205,20 @@ class _Server(uvicorn.Server):
 
 
 def _return_memory() -> None:
-    """Make glibc return freed memory to the system. By default, glibc keeps it in an arena per thread."""
+    """Make glibc return freed memory to the system. By default, it keeps the memory in one arena per thread."""
     set_malloc_options(MALLOC)
 
 
 def api_keys(options: ServeOptions, stored: bool = False) -> list[bytes]:
     """Return the API keys in the file. Raise UsageError if other machines could use the server without a key.
 
-    `stored` tells whether the database has keys.
+    `stored` tells whether the database has, or had, keys.
     """
     if not options.api_key_file:
         if not is_loopback(options.host) and not stored:
             raise UsageError(
-                f"other machines can reach {options.host}. Pass --api-key-file FILE, with one key per line, or "
-                "--database FILE with keys from nmt keys add"
+                f"other machines can reach {options.host}, so API keys are needed. Pass --api-key-file FILE, with one "
+                "key per line, or --database FILE with keys from nmt keys add"
             )
         return []
     return read_keys(options.api_key_file)
@@ -239,5 +242,5 @@ def bind(host: str, port: int) -> socket.socket:
 
 def bind_error(host: str, port: int, error: OSError) -> NmtError:
     if error.errno == errno.EADDRINUSE:
-        return BusyError(f"port {port} of {host} is in use. Stop its process, or choose another --port")
-    return UsageError(f"cannot serve at port {port} of {host}: {error.strerror}. Choose another --port or --host")
+        return BusyError(f"port {port} of {host} is in use. Stop the process that uses it, or choose another --port")
+    return UsageError(f"cannot listen on port {port} of {host}: {error.strerror}. Choose another --port or --host")

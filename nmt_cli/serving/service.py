@@ -32,7 +32,7 @@ from nmt_cli.translation.options import MODEL_DEFAULTS, SearchOptions
 
 BYTES_PER_CHARACTER = 12  # maximum bytes of a character that is escaped in JSON or in a form
 BYTES_PER_TEXT = 64  # bytes for the syntax around a text
-OTHER_FIELDS = 50  # maximum fields of a form that are not texts
+OTHER_FIELDS = 50  # maximum number of form fields that are not texts
 MAX_ALTERNATIVES = 10
 KEY_SCHEMES = "bearer", "deepl-auth-key"  # in the Authorization header
 KEY_FIELDS = "api_key", "apiKey", "auth_key"
@@ -76,7 +76,7 @@ class Service:
     suggestions: Path | None = None  # a file for suggested translations
     database: Database = field(default_factory=Database)  # in memory by default
     keep: tuple[str, ...] = ()  # words and phrases that are not translated
-    characters: int = 0  # of all requests so far
+    characters: int = 0  # in all requests so far
     body_memory: BodyMemory = field(default_factory=BodyMemory)
 
     def __post_init__(self) -> None:
@@ -85,7 +85,8 @@ class Service:
         # Key look-ups use a separate connection, so that they do not wait for glossaries.
         self._key_database = self.database.another()
         self.api_keys = KeyStore(self._key_database)
-        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()  # by key: start and task
+        # By key: when the last look-up of the key started, and its task
+        self._searches = dict[str, tuple[float, asyncio.Task[tuple[bool, ApiKey | None]]]]()
         self._has_stored_keys = self.api_keys.exist
 
     def close(self) -> None:
@@ -96,8 +97,8 @@ class Service:
     async def read(self, request: Request, max_bytes: int = 0) -> Fields:
         """Return the fields of a request, and look up its API key.
 
-        Refuse with 408 if the body does not arrive in time, and with 413 if the body is too large. `max_bytes` raises
-        the limit for files.
+        Refuse with 400 if the body is malformed, with 408 if it does not arrive in time, and with 413 if it is too
+        large. For files, `max_bytes` raises the limit on the body.
         """
         try:
             async with asyncio.timeout(self.limits.body_seconds):
@@ -114,7 +115,7 @@ class Service:
         """Look up the API key of a request in the database. Do nothing if the database is in memory.
 
         Requests with the same key share a look-up, and its result is valid for KEY_SECONDS. A single thread does all
-        look-ups, and would be too slow if each request needed its own.
+        look-ups. It would be too slow if each request needed a look-up of its own.
         """
         if not self.database.place:
             return
@@ -132,7 +133,7 @@ class Service:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether requests need an API key: there is a file of keys, or the database has or had a key."""
+        """Whether requests need an API key, because there is a file of keys or the database has or had a key."""
         return bool(self.keys) or self._has_stored_keys
 
     def key_of(self, request: Request) -> ApiKey | None:
@@ -148,7 +149,8 @@ class Service:
     def check_key(self, request: Request, fields: Fields, *names: str, missing: int = 400) -> None:
         """Check the API key in a field or in the Authorization header.
 
-        Refuse with 403 if the key is wrong, and with the status `missing` if there is no key.
+        Refuse with 403 if the key is wrong, and with the status `missing` if there is no key. The message then mentions
+        the first field in `names`.
         """
         if not self.needs_keys or self.key_of(request):
             return
@@ -162,8 +164,8 @@ class Service:
     async def charge(self, request: Request) -> None:
         """Charge a request and the characters of its texts to its API key.
 
-        Refuse with 429 if they exceed a limit of the key, or, in version 2 of DeepL's API, with 456 if they exceed its
-        limit per day. Call this method after the request is admitted, so that a refused request costs the key nothing.
+        Refuse with 429 if they exceed a limit of the key. In version 2 of DeepL's API, refuse with 456 if they exceed
+        its limit per day. Call this method after the request is admitted, so that a refused request costs nothing.
         """
         key = self.key_of(request)
         if not key:
@@ -179,13 +181,13 @@ class Service:
         return await self.pool.workers.in_database(function, *arguments)
 
     def texts_of(self, request: Request, fields: Fields, name: str) -> tuple[list[str], bool]:
-        """Count and return the texts of a request. Also return whether the request has a list of texts."""
-        texts, several = fields.texts(name, self.limits.texts)
+        """Return the texts in a field, and whether the field is a list. Count the texts."""
+        texts, is_list = fields.texts(name, self.limits.texts)
         self.count(request, texts)
-        return texts, several
+        return texts, is_list
 
     def count(self, request: Request, texts: Sequence[str]) -> None:
-        """Count the texts of a request. If the request is tried again, do not count its texts twice.
+        """Count the texts of a request. Further calls for the same request do not change the totals of the server.
 
         Refuse with 400 if the texts together are too long.
         """
@@ -224,15 +226,15 @@ class Service:
         return Answer(translations, route.source, confidence)
 
     def route(self, request: Request, source: str, target: str) -> LanguageRoute:
-        """Return the route between two languages, and store its name for ROUTE_HEADER. Refuse with 400 if none."""
+        """Return a route between two languages, and set its name for ROUTE_HEADER. Refuse with 400 if none exists."""
         route = self.pool.find(source, target)
         request.state.route = route.name
         return route
 
     async def translate_file(self, request: Request, kind: str, data: bytes, pair: tuple[str, str]) -> bytes:
-        """Return a translated file, and count its characters. `kind` is one of FORMATS.
+        """Return a translated file, and count its characters. `kind` is a name in `documents.formats.FORMATS`.
 
-        Refuse with 400 if the file does not have this format. The source language may be "auto".
+        Refuse with 400 if the file is not in this format. The source language may be "auto".
         """
         return await while_connected(request, self._translate_file(request, kind, data, pair))
 
@@ -261,7 +263,7 @@ class Service:
     async def translate_on(
         self, route: LanguageRoute, texts: Sequence[str], text_format: TextFormat, options: SearchOptions
     ) -> list[list[str]]:
-        """Return the distinct translations of admitted texts, best first."""
+        """Return the distinct translations of each admitted text, best first."""
         short = sum(map(len, texts)) <= SHORT_TEXT
         workers = self.pool.workers
         in_process = text_format.marked and not short
@@ -296,7 +298,7 @@ class Service:
             raise Refusal(400, f"{text}. If that is wrong, set the source language")
         translatable = {code for code in self.pool.sources if match(target, self.pool.targets(code))}
         if detected[0][1] >= SURE and base_of(first) != base_of(target):
-            return detected[0]  # even if no model translates it: a model of another language would return nonsense
+            return detected[0]  # even if no model translates it, because another model would return nonsense
         for code, confidence in detected:
             if code in translatable or (base_of(code) == base_of(target) and confidence >= SURE):
                 return code, confidence
@@ -313,6 +315,9 @@ class Service:
 def _by_rank(
     units: Sequence[Sequence[str]], translated: Iterable[pivot.Ranks], count: int
 ) -> list[list[tuple[Aligned, ...]]]:
-    """Regroup translations. Item [i][rank] of the result holds all units of text i. Rank 0 is the best translation."""
+    """Regroup the translations of units. Item [i][rank] of the result holds those of text i; rank 0 is the best.
+
+    A unit with fewer than `count` translations repeats its last one.
+    """
     padded = ([ranks[min(rank, len(ranks) - 1)] for rank in range(count)] for ranks in translated)
     return [list(zip(*islice(padded, len(own)), strict=True)) or [()] for own in units]

@@ -1,4 +1,4 @@
-"""A connection to an SQLite database: a file, which several servers on a machine may share, or in memory."""
+"""A connection to an SQLite database in memory, or in a file that several servers on a machine may share."""
 
 import contextlib
 import os
@@ -10,8 +10,8 @@ from typing import Any
 
 from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError
 
-APPLICATION = 0x6E6D7431  # "nmt1", in the header of the file
-BUSY_SECONDS = 5  # how long to wait for another process that writes
+APPLICATION = 0x6E6D7431  # "nmt1" in ASCII; in the file header, it marks a database of nmt
+BUSY_SECONDS = 5  # how long to wait while another process writes
 
 
 class SqliteConnection:
@@ -24,9 +24,9 @@ class SqliteConnection:
     }
 
     def __init__(self, path: Path | None) -> None:
-        """Open or create the file at a path, or a database in memory.
+        """Open or create a database in the file `path`, or in memory if `path` is None.
 
-        Raise DataError if the file is not an SQLite database, and OutputError if it cannot be opened.
+        Raise DataError if the file is damaged or not an SQLite database, and OutputError if it cannot be opened.
         """
         self.name = str(path)
         if path:
@@ -43,7 +43,7 @@ class SqliteConnection:
             raise DataError(f"{path} is damaged or not an SQLite database: {error}") from None
 
     def _use_log(self) -> None:
-        """Switch to write-ahead logging. Wait for other processes that do the same, because SQLite does not wait."""
+        """Switch to write-ahead logging. Retry while another process does so, because SQLite itself does not wait."""
         until = time.monotonic() + BUSY_SECONDS
         while True:
             try:
@@ -83,7 +83,7 @@ class SqliteConnection:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Raise BusyError if another process keeps the database locked, and StorageError for SQLite's other errors."""
+        """Convert SQLite's errors: to BusyError if another process locks the database, or else to StorageError."""
         try:
             yield
         except sqlite3.Error as error:
@@ -97,7 +97,7 @@ class SqliteConnection:
 
 
 def _create(path: Path) -> None:
-    """Create the file unless it exists. Only its owner may read it."""
+    """Create the file unless it exists. Only the owner may read and write a new file."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as error:

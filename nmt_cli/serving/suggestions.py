@@ -1,4 +1,4 @@
-"""LibreTranslate's route for suggestions: clients send better translations, which an operator may collect in a file."""
+"""LibreTranslate's route /suggest. Clients send better translations, which the server may collect in a file."""
 
 import json
 import os
@@ -16,7 +16,7 @@ MAX_FILE_BYTES = 1 << 28
 
 
 async def suggest(request: Request) -> JSONResponse:
-    """Append a suggestion to the server's file. Refuse with 403 if the server collects none."""
+    """Append a suggestion to the server's file. Refuse with 403 if the server has no such file."""
     service: Service = request.app.state.service
     fields = await service.read(request)
     service.check_key(request, fields, "api_key", "apiKey")
@@ -34,12 +34,12 @@ async def suggest(request: Request) -> JSONResponse:
 
 
 def append(path: Path, line: bytes) -> None:
-    """Append a line to a file that only its owner may read. Refuse with 503 if it is full or cannot be written."""
+    """Append a line to a file. Only the owner may read a new file. Refuse with 503 if it is full or not writable."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             if os.fstat(file).st_size + len(line) > MAX_FILE_BYTES:
-                raise Refusal(503, "The server takes no more suggestions")
+                raise Refusal(503, "The server accepts no more suggestions")
             os.write(file, line)
         finally:
             os.close(file)

@@ -1,4 +1,4 @@
-"""A worker process for files and long texts with markup. It reads calls and writes results, as one line of JSON each.
+"""A worker process for files and long texts with markup. It reads calls and writes results, each as one line of JSON.
 
 The server kills this process at a request's deadline. The process also ends when its standard input closes or the
 server dies.
@@ -19,12 +19,12 @@ from nmt_cli.system.errors import DataError
 from nmt_cli.system.operating_system import limit_memory
 
 NICE = 5  # lower priority than search and the event loop
-MAX_MEMORY = 1 << 30
+MAX_MEMORY = 1 << 30  # bytes
 
 
 def main() -> None:
     os.nice(NICE)
-    for number in (signal.SIGINT, signal.SIGTERM):  # after a signal, the server finishes its requests first
+    for number in (signal.SIGINT, signal.SIGTERM):  # after such a signal, the server still finishes its requests
         signal.signal(number, signal.SIG_IGN)
     end_with_parent(os.getppid())
     limit_memory(MAX_MEMORY)
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _answer(call: dict[str, Any]) -> dict[str, Any]:
-    """Return {"result": ...}, or {"refusal": reason}."""
+    """Return {"result": ...}, or {"refusal": reason} if a text is not in its format or takes too much memory."""
     fields = call["format"]
     text_format = TextFormat(**(fields | {"outline": Outline(**fields["outline"])}))
     try:

@@ -1,6 +1,6 @@
 """Cut a request's texts into units, and join the translations of the units.
 
-A unit is a line, or a segment of a text with markup, that is translated by itself. `units_of` and `assemble` depend
+A unit is a line of plain text, or a segment of a text with markup. It is translated by itself. The functions depend
 only on their arguments, so any process can run them.
 """
 
@@ -22,7 +22,7 @@ class TextFormat:
     """The format and languages of a text, and the parts of it that stay untranslated."""
 
     kind: str = "text"  # or another name in FORMATS
-    protect: bool | None = None  # keep placeholders away from the model; None: in every format but plain text
+    protect: bool | None = None  # keep placeholders away from the model; if None, do so in all formats but plain text
     ignored: tuple[str, ...] = ()  # HTML or XML elements that are copied, not translated
     outline: Outline = field(default_factory=Outline)  # where the segments of XML end
     joined: bool = False  # the lines of plain text are parts of one sentence
@@ -68,7 +68,7 @@ class PlainText:
     """Plain text. Each line is a unit, and line ends are kept."""
 
     def __init__(self, parts: list[str], spaced: bool) -> None:
-        """`parts` alternate between lines and line ends."""
+        """`parts` alternates between lines and line ends. If `spaced`, each line keeps its outer white space."""
         self._parts = parts
         self._spaced = spaced
         self.units = parts[::2]
@@ -91,7 +91,7 @@ class MarkedText:
         self.units = [segment.text for segment in document.segments]
 
     def translated(self, results: Sequence[Aligned]) -> str:
-        """Return the translated text, given its units' translations. If one is blank, its unit keeps the source."""
+        """Return the translated text, given the translations of its units. Keep the source of a blank translation."""
         for segment, source, result in zip(self._document.segments, self._sources, results, strict=True):
             segment.result = source
             segment.result = place_marks(segment, result)
@@ -121,7 +121,7 @@ def assemble(
 ) -> list[list[str]]:
     """Return the distinct translations of each text, best first.
 
-    `results[i][rank]` holds the translations of all units of text number `i`. Rank 0 is the best.
+    `results[i][rank]` holds the translations of all units of `texts[i]`. Rank 0 is the best.
     """
     translations = list[list[str]]()
     for text, ranks in zip(texts, results, strict=True):
@@ -131,7 +131,7 @@ def assemble(
 
 
 def _with_outer_space(source: str, text: str) -> str:
-    """Return a text with the white space that begins and ends its source."""
+    """Return `text` with the white space around its source. Return a blank source itself."""
     if not source.strip():
         return source
     return source[: len(source) - len(source.lstrip())] + text + source[len(source.rstrip()) :]

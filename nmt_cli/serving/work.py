@@ -2,8 +2,8 @@
 
 Short plain text is processed in the event loop, because switching to a thread would take longer. Other short texts, and
 long lists of items, are processed in threads. If the request is cancelled, the thread stops after the current item.
-Long texts with markup are processed in child processes, because a regular expression cannot be interrupted in a thread.
-If the request is cancelled, the child process is killed.
+Files and long texts with markup are processed in child processes, because a thread cannot be interrupted while it
+matches a regular expression. If the request is cancelled, the child process is killed.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ class Workers:
         # API keys have a separate database thread, so that checking a key never waits for a glossary query.
         self._account_threads = CapacityLimiter(1)
         self._glossary_threads = CapacityLimiter(1)
-        # Texts use at most half of the cores, to leave cores for beam search. Files have separate processes, so that
-        # texts do not wait for a file, which may take minutes.
+        # Texts use at most half of the cores (or the only core), to leave cores for beam search. Files have a limit of
+        # their own, so that texts do not wait for a file, which may take minutes.
         self._text_processes, self._file_processes = (asyncio.Semaphore(max(1, cores // 2)) for _ in range(2))
         self._killed = list[Process]()
         self._tasks = set[asyncio.Task[None]]()
         self._warned = -math.inf  # when the last warning about the database was logged
-        self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()
+        self._idle = list[tuple[asyncio.AbstractEventLoop, Process]]()  # processes without a call, and their loops
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object, short: bool = False) -> Result:
         return await to_thread.run_sync(function, *arguments, limiter=self._short_threads if short else self._threads)
@@ -61,7 +61,7 @@ class Workers:
     async def map_in_thread(
         self, function: Callable[..., Result], *columns: Iterable[object], short: bool = False
     ) -> list[Result]:
-        """Call a function for all items in a thread, like `map`. If cancelled, stop after the current item."""
+        """Call a function for all items in one thread, like `map`. If cancelled, stop after the current item."""
         cancelled = threading.Event()
 
         def run() -> list[Result]:
@@ -81,7 +81,7 @@ class Workers:
     async def in_database(self, function: Callable[..., Result], *arguments: object, accounts: bool = False) -> Result:
         """Return the result of a function that uses the database. Refuse with 503 if the database cannot be used.
 
-        If the request is cancelled, it does not wait for the transaction. The transaction still completes.
+        A request that is cancelled does not wait for the function, which still completes.
         """
         try:
             limiter = self._account_threads if accounts else self._glossary_threads
@@ -96,9 +96,10 @@ class Workers:
             warn(text)
 
     async def in_process(self, text_format: TextFormat, texts: Sequence[str], results: Any = None) -> Any:
-        """Call `serving.texts.units_of` in a child process, or `assemble` if `results` is given. Return the value.
+        """Call `serving.texts.units_of` in a child process, or `assemble` if `results` is given. Return its value.
 
-        Cancellation kills the process. Raise DataError if a text is not in this format.
+        Cancellation kills the process. Raise DataError if a text is not in this format. Refuse with 503 if the process
+        fails.
         """
         return await self._call({"format": asdict(text_format), "texts": texts, "results": results})
 
@@ -134,7 +135,7 @@ class Workers:
         return answer["result"]
 
     def _take(self) -> Process | None:
-        """Return an idle process of this event loop, if any."""
+        """Take a running process of this event loop from the idle ones. Return None if there is none."""
         while self._idle:
             loop, process = self._idle.pop()
             if loop is asyncio.get_running_loop() and process.returncode is None:
@@ -147,9 +148,9 @@ class Workers:
         self._killed = [each for each in self._killed if each.returncode is None] + [process]
 
     def start(self, work: Coroutine[None, None, None]) -> None:
-        """Run work in the background. No request waits for it, and `close` cancels it."""
+        """Start background work, for which no request waits. `close` cancels it."""
         task = asyncio.ensure_future(work)
-        self._tasks.add(task)  # the event loop itself keeps only a weak reference
+        self._tasks.add(task)  # a strong reference, because the event loop keeps only a weak one
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:

@@ -1,1 +1,1 @@
-"""Training: the loop (`train`), its steps (`trainer`), their sentences (`batches`), saved progress (`checkpoints`)."""
+"""Training: the loop (`train`), its steps (`trainer`), the sentences of each step (`batches`), and `checkpoints`."""

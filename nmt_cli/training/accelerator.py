@@ -14,11 +14,12 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.training.torch_errors import to_user_error
 
-# Environment variable with the URL of the file through which child processes find each other. A file is safer than a
-# TCP port, which another program may already use.
+# Environment variable with the URL of a file. The child processes find each other through this file, not through a TCP
+# port, which another program might already use.
 INIT_METHOD = "NMT_INIT_METHOD"
+# Accelerate's ways to shard a model, as they appear in its environment variables ACCELERATE_USE_*.
 SHARDED = ("FSDP", "DEEPSPEED", "MEGATRON_LM", "PARALLELISM_CONFIG")
-# For each setting of Accelerate that nmt ignores: the value that means "off", and advice to users.
+# The settings of Accelerate that nmt ignores. Each has the value that means "off", and advice to users.
 IGNORED_SETTINGS = {
     "DYNAMO_BACKEND": ("no", "nmt itself chooses what to compile with torch.compile"),
     "MIXED_PRECISION": ("no", "set training.precision in the recipe (fp16 and fp8 are not supported)"),
@@ -28,21 +29,21 @@ IGNORED_SETTINGS = {
 
 
 def make_accelerator(settings: schema.Recipe, run: Path, tracker: str | None = None) -> Any:
-    """Return the Accelerator of a run.
+    """Return the Accelerator of a run. On the main process, warn of ignored settings of Accelerate.
 
-    Raise UsageError if the tracker is not installed, or if the launcher's configuration would shard the model.
+    Raise UsageError if the tracker is not installed, or if Accelerate's configuration would shard the model.
     """
     if tracker and tracker not in (installed := [str(each.value) for each in tracking.get_available_trackers()]):
         advice = f"Run pip install {tracker}, or remove --tracker"
         raise UsageError(f"tracker {tracker!r} is not installed (available: {installed}). {advice}")
     if kinds := [kind for kind in SHARDED if os.environ.get(f"ACCELERATE_USE_{kind}", "").lower() == "true"]:
-        advice = "Each GPU holds the whole model. Instead, run accelerate launch --multi_gpu -m nmt_cli train RECIPE"
+        advice = "To train with a whole model on each GPU, run accelerate launch --multi_gpu -m nmt_cli train RECIPE"
         raise UsageError(f"the accelerate configuration asks for {kinds[0]}, which is not supported. {advice}")
-    # Maximum time that a process waits for another process, which may be validating or saving.
+    # A process waits at most this long for another process, which may be validating or saving.
     timeout = timedelta(seconds=float(os.environ.get("NMT_PATIENCE_SECONDS", 600)))
     ddp = accelerate.DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
     handlers = [ddp, accelerate.InitProcessGroupKwargs(timeout=timeout, init_method=os.environ.get(INIT_METHOD))]
-    on_cpu = not torch.cuda.is_available()  # Apple's GPU has no float64, which the sums of losses need
+    on_cpu = not torch.cuda.is_available()  # not on Apple's GPUs: they lack float64, in which losses are summed
     options = {"mixed_precision": "no", "dynamo_backend": "no", "log_with": tracker, "project_dir": run}
     try:
         accelerator = accelerate.Accelerator(cpu=on_cpu, kwargs_handlers=handlers, **options)

@@ -1,8 +1,9 @@
-"""The average-checkpoints command: the mean of the last checkpoints' weights (section 6.1 of the paper).
+"""The command `nmt average-checkpoints`: average the weights of the last checkpoints (section 6.1 of "Attention Is All
+You Need").
 
-After fine-tuning, it can interpolate between the best checkpoint and the model that training started from. That model
-is called "the start" here. The mixture keeps more of its abilities (Wortsman et al. 2022, "Robust fine-tuning of
-zero-shot models").
+After fine-tuning, the command can also interpolate between these weights and the model that training started from,
+which this module calls the start. The interpolated model, a mixture, keeps more abilities of the start than the
+fine-tuned model does (Wortsman et al. 2022, "Robust fine-tuning of zero-shot models").
 """
 
 from pathlib import Path
@@ -22,14 +23,14 @@ from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_into, load_model, read_tensors, save_model
 
 Weights = dict[str, Tensor]
-LINES = 500  # lines of each set that are translated to choose a share
-MAX_BLEU_LOSS = 0.5  # BLEU points that a mixture may lose; see `choose_share`
+LINES = 500  # each mixture translates at most this many lines of each held-out set
+MAX_BLEU_LOSS = 0.5  # a mixture may lose this many BLEU points; see `choose_share`
 
 
 def mean_of(paths: list[Path]) -> Weights:
-    """Return the mean of weight files. Only one tensor is read at a time."""
+    """Return the mean of the weights in several files. Read one tensor at a time to save memory."""
     sums: dict[str, Tensor] = {}
-    for path in sorted(paths):  # the order of the arguments must not change the sums
+    for path in sorted(paths):  # the rounding of a sum depends on the order of its terms
         for name, tensor in read_tensors(path):
             sums[name] = sums[name].add_(tensor) if name in sums else tensor.double()
     return {name: sums.pop(name).div_(len(paths)).float() for name in list(sums)}
@@ -38,8 +39,8 @@ def mean_of(paths: list[Path]) -> Weights:
 def average(run: Path, last: int | None, out: Path | None, data: Path | None = None) -> tuple[Path, list[int]]:
     """Average the newest `last` checkpoints of a run into `out` (default: run/model). Return the path and the steps.
 
-    The recipe may ask for the best checkpoint instead (averaging.best), and for a mixture with the model that training
-    started from (averaging.with_start). The share of that model is chosen on the held-out sets of the corpus in `data`.
+    By default, `last` is averaging.last. If it is not given and averaging.best is set, use only the best checkpoint. If
+    averaging.with_start is set, mix in the start. Its share is chosen on the held-out sets of the corpus in `data`.
     """
     if out is not None and out.exists() and out.resolve() != (run / "model").resolve():
         raise OutputError(f"{out} exists already. Choose another --out")
@@ -59,8 +60,9 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
             tensors = mean_of([checkpoints.directory_of(run, step) / checkpoints.MODEL for step in steps])
             break
         except (NmtError, OSError):
+            # If a checkpoint is missing, training has just removed it, so choose checkpoints again.
             if all(checkpoints.directory_of(run, step).exists() for step in steps):
-                raise  # otherwise, training has just removed a checkpoint, so try again
+                raise
     hashes = [each["files"][checkpoints.MODEL]["sha256"] for each in manifests]
     manifest = {key: value for key, value in manifests[-1].items() if key in ("corpus", "seen_tokens")}
     manifest |= {"steps": steps, "checkpoints": hashes}
@@ -82,7 +84,7 @@ def average(run: Path, last: int | None, out: Path | None, data: Path | None = N
 
 
 def steps_to_average(run: Path, settings: schema.Recipe, last: int | None) -> list[int]:
-    """Return the steps of the checkpoints to average, or of the best checkpoint."""
+    """Return the steps of the checkpoints to average. With averaging.best and without `last`, return one step."""
     steps, count = checkpoints.steps_in(run), last or settings.averaging.last
     if settings.averaging.best and last is None and steps:
         best = checkpoints.read_state(run, steps[-1]).best_step
@@ -108,12 +110,15 @@ def steps_to_average(run: Path, settings: schema.Recipe, last: int | None) -> li
 
 
 def mixture(end: Weights, start: Weights, share: float) -> Weights:
-    """Interpolate between weights: share 0 is `end`, share 1 is `start`."""
+    """Interpolate between weights. Share 0 returns `end`, and share 1 returns `start`."""
     return {name: tensor.lerp(start[name], share) for name, tensor in end.items()}
 
 
 def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Corpus | None) -> float:
-    """Translate dev and general text with each mixture. Return the share of the start, chosen by `choose_share`."""
+    """Translate dev and general text with each mixture. Return the share of the start that `choose_share` chooses.
+
+    Without a dev set, print a warning and return 0.
+    """
     splits = [split for split in ("dev", "general") if corpus and corpus.lines(split)[0]]
     if not corpus or "dev" not in splits:
         warn("without a dev set, no share of averaging.with_start can be chosen, so the initial model is not mixed in")
@@ -133,17 +138,18 @@ def best_share(end: Weights, start: Weights, settings: schema.Recipe, corpus: Co
         scores[share] = [validate(model, dtype, each, with_bleu)["dev_bleu"] for each in sets]
     chosen = choose_share({s: scores[s] for s in settings.averaging.with_start}, scores[1.0])
     rows = [[f"{share:g}", *(f"{bleu:.2f}" for bleu in bleus)] for share, bleus in scores.items()]
-    title = f"BLEU of the first {LINES} lines in {dtype} by the share of the initial weights".replace("torch.", "")
+    title = f"BLEU of the first {LINES} lines in {dtype}, by share of the initial weights".replace("torch.", "")
     table(f"{title}; chosen: {chosen:g}", ["share", *splits], rows)
     return chosen
 
 
 def choose_share(scores: dict[float, list[float]], start: list[float]) -> float:
-    """Choose the share of the start's weights.
+    """Choose the share of the start in the mixture.
 
-    `scores` is the BLEU of each share on dev and, if there is any, on general text. `start` is the BLEU of the start.
-    Return the best share on dev that loses at most MAX_BLEU_LOSS on general text, or else the share that loses least.
-    Without general text, return the largest share whose dev BLEU is at most MAX_BLEU_LOSS below the best.
+    `scores` maps each share to the BLEU of its mixture on dev and, if there is any, general text. `start` is the BLEU
+    of the start on the same sets. Among the shares that lose at most MAX_BLEU_LOSS on general text, return the
+    best on dev. If all lose more, return the share that loses least. Without general text, return the largest share
+    whose dev BLEU is at most MAX_BLEU_LOSS below the best.
     """
     if len(start) == 1:
         best = max(bleu for (bleu,) in scores.values())

@@ -1,8 +1,8 @@
 """Choose the sentences of each training step.
 
-The choice depends only on the corpus, the random seed and the number of the step. Dropout depends only on the random
-seed, the sentence and the step. The number of processes and their memory do not change the result. They only determine
-which process computes which sentences, and how many sentences it computes at once.
+The choice depends only on the corpus, the recipe's settings of training and the number of the step. Dropout depends
+only on the random seed, the sentence and the step. The number of processes and their memory do not change the result.
+They only determine which process computes which sentences, and how many at once.
 """
 
 import itertools
@@ -22,23 +22,24 @@ from nmt_cli.system.processors import usable_memory
 from nmt_cli.training.mixing import Mixing, Numbers
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 
-Costs = npt.NDArray[Any]  # for each pair, the number of tokens of both sides together, in uint16 or int64
-SENTENCES, TOKENS = 32, 256  # a padded batch has a multiple of 32 sentences, and a multiple of 256 tokens on each side
-MIN_PADDING = 16  # minimum number of PAD sentences in a padded batch, so that none exceeds LONGEST_PADDING
-LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)
+Costs = npt.NDArray[Any]  # the number of tokens of each pair, both sides together, in uint16 or int64
+# A padded batch has a multiple of this many sentences, and a multiple of this many tokens on each side.
+SENTENCES, TOKENS = 32, 256
+MIN_PADDING = 16  # minimum number of PAD sentences in a padded batch; they share its PAD tokens evenly
+LONGEST_PADDING = -(-(TOKENS + MIN_PADDING) // MIN_PADDING)  # upper limit on the length of a PAD sentence
 
 
 @dataclass(frozen=True)
 class StepBatch:
-    """The share of one process in a step."""
+    """The share of a step that one process computes."""
 
     passes: list[Batch]  # each is computed in one forward and backward pass
     tgt_tokens: int  # target tokens in the whole step
-    weight: float  # 0 if this process has no sentences, and computes some pass only because DDP requires one
-    copied: Any  # an event that completes when the passes are on the device
+    weight: float  # 1, or 0 if this process has no sentences and computes a pass only because DDP requires one
+    copied: Any  # an event that occurs when the passes have been copied to the device
 
     def wait(self, stream: Any) -> None:
-        """Make `stream` wait until the passes are on the device, and keep them in memory until `stream` is done."""
+        """Make `stream` wait for the copies to the device. Keep their memory allocated until `stream` has used it."""
         self.copied.wait(stream)
         for batch in self.passes:
             if batch.buffer.is_cuda:
@@ -46,7 +47,10 @@ class StepBatch:
 
 
 def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
-    """Cut the costs into parts with nearly equal sums. Return `parts` + 1 bounds. `total` is the sum of all costs."""
+    """Cut a sequence of costs, given in blocks, into parts with nearly equal sums. Return `parts` + 1 bounds.
+
+    `total` is the sum of all costs. A part may be empty.
+    """
     targets = total * np.arange(1, parts) / parts
     bounds = [0]
     start = before = 0  # number and sum of the costs in earlier blocks
@@ -60,14 +64,14 @@ def cut_evenly(blocks: Iterable[Costs], total: int, parts: int) -> list[int]:
 
 
 def without_empty_parts(bounds: list[int]) -> list[int]:
-    """Move the bounds as little as necessary so that no part is empty. There must be at least one item per part."""
+    """Move bounds, as little as necessary, so that no part is empty. There must be at least as many items as parts."""
     parts = np.arange(len(bounds))
     rising = np.maximum.accumulate(np.array(bounds) - parts) + parts
     return [int(bound) for bound in np.minimum(rising, bounds[-1] - parts[::-1])]
 
 
 def count_steps(corpus: Corpus, tokens_per_step: int) -> int:
-    """Return the number of steps in each epoch. Augmentation does not change this number."""
+    """Return the number of steps per epoch. All epochs have the same number, because it ignores their augmentation."""
     tokens = int(corpus.src.offsets[-1] + corpus.tgt.offsets[-1])
     return max(1, min(corpus.fewest_lines, round(tokens / (2 * tokens_per_step))))
 
@@ -76,9 +80,8 @@ class BatchPlan:
     """Divides epochs into steps and steps into micro-batches.
 
     An epoch is a random permutation of the corpus, or a mix of its parts (see Mixing). It is cut into steps with nearly
-    equal numbers of tokens. The sentences of a step are sorted by length and cut into micro-batches. Each step has at
-    least one sentence, however small `tokens_per_step` is. If the text is augmented, the tokens are counted after
-    augmentation.
+    equal numbers of tokens, counted after augmentation. The sentences of a step are sorted by length and cut into
+    micro-batches. Each step has at least one sentence, however small `tokens_per_step` is.
     """
 
     def __init__(self, corpus: Corpus, training: schema.Training, micro_batches: int, source_eos: bool = True) -> None:
@@ -120,22 +123,22 @@ class BatchPlan:
         return costs
 
     def _epoch(self, number: int) -> tuple[Numbers, list[int]]:
-        """Return the order of the pairs in an epoch, and the bounds of its steps.
+        """Return the order of the pairs in an epoch, and the bounds of its steps in this order.
 
-        The most recent result is kept in `_last`. Two threads may ask for different epochs, so this method sets `_last`
-        in a single assignment.
+        The most recent result is kept in `_last`. This method sets `_last` in a single assignment, because two threads
+        may call it at the same time for different epochs.
         """
         last, order, bounds = self._last
         if last != number:
             text = self.corpus.in_epoch(number)
-            order = self.mixing.order(number)  # needs the most memory, so it runs before the costs are computed
+            order = self.mixing.order(number)  # needs the most memory, so it precedes `_costs`
             costs = self._costs(text)
             if text is not self.corpus:
-                order = order[costs[order] > 0]  # a pair is empty if its text was joined to an earlier pair
+                order = order[costs[order] > 0]  # omit empty pairs: their text was joined to an earlier pair
             if len(order) < self.steps_per_epoch:
-                advice = "Raise training.tokens_per_step, or give short text more weight"
+                advice = "Raise training.tokens_per_step, or give parts with shorter sentences more weight"
                 raise UsageError(f"training.weights draws fewer sentences than there are steps in an epoch. {advice}")
-            # To save memory, do not copy all costs into the order of the epoch. Handle the pairs in blocks.
+            # Handle the pairs in blocks, because a copy of all costs in the order of the epoch would take much memory.
             blocks = [order[first : first + BLOCK] for first in range(0, len(order), BLOCK)]
             if self.mixing.is_weighted(number):
                 total = sum(int(costs[block].sum(dtype=np.int64)) for block in blocks)
@@ -149,7 +152,7 @@ class BatchPlan:
         return self.corpus.in_epoch(self.mixing.locate(index)[0])
 
     def micro_batches_of(self, index: int) -> list[Lengths]:
-        """Return the sentences of each micro-batch of step `index` (from 0). The last micro-batches may be empty."""
+        """Return the numbers of the pairs in each micro-batch of step `index` (from 0). A micro-batch may be empty."""
         epoch, step = self.mixing.locate(index)
         order, bounds = self._epoch(epoch)
         chosen = order[bounds[step] : bounds[step + 1]].astype(np.int64)
@@ -160,15 +163,15 @@ class BatchPlan:
         return [chosen[a:b] for a, b in itertools.pairwise(bounds)]
 
     def tokens(self, sentences: Lengths, index: int) -> tuple[int, int]:
-        """Return the numbers of source and target tokens of these sentences in step `index`."""
+        """Return how many source and target tokens these sentences have in step `index`."""
         src, tgt = self._lengths(self._text(index), sentences)
         return int(src.sum()), int(tgt.sum())
 
     def longest_pairs(self, tokens: int, device: torch.device) -> Batch:
         """Return a batch of the longest pairs of the corpus, to test whether such a batch fits into memory.
 
-        The longer sides of the pairs have at most `tokens` tokens together, unless the batch is a single pair.
-        Augmentation makes no pair longer than the longest pair of the corpus.
+        The longer sides of the pairs have at most `tokens` tokens in total, unless the batch is a single pair. The
+        pairs are not augmented, because augmentation makes no sentence longer than the longest one in the corpus.
         """
         numbers, lengths = np.empty(0, np.int64), np.empty(0, np.int64)
         for number, sides in enumerate(self._length_blocks(self.corpus)):
@@ -186,8 +189,8 @@ class BatchPlan:
     ) -> Batch:
         """Return these sentences as a batch for step `index`.
 
-        If `padded`, sentences of PAD are added, so that batches of different steps often have the same sizes. These
-        sentences do not count in the loss.
+        If `padded` is true, add sentences that consist of PAD, so that the batches of many steps have the same sizes.
+        The loss ignores these sentences.
         """
         return self._pack(self._text(index), sentences, index, device, padded=padded)
 
@@ -204,7 +207,7 @@ class BatchPlan:
 
 
 def _padded(ids_N: Lengths, lengths: Lengths, count: int) -> tuple[Lengths, Lengths]:
-    """Append sentences of PAD, so that there are `count` sentences and a multiple of TOKENS tokens."""
+    """Append sentences that consist of PAD. The result has `count` sentences and a multiple of TOKENS tokens."""
     added = count - len(lengths)
     pads = -(-(len(ids_N) + added) // TOKENS) * TOKENS - len(ids_N)
     added_lengths = pads // added + (np.arange(added) < pads % added)
@@ -212,9 +215,9 @@ def _padded(ids_N: Lengths, lengths: Lengths, count: int) -> tuple[Lengths, Leng
 
 
 def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_tokens: int) -> list[list[int]]:
-    """Return the micro-batches of process `rank` of `world`, in groups that fit into memory together.
+    """Return the indices of the micro-batches that process `rank` of `world` computes, in groups that fit into memory.
 
-    A group has at most `memory_tokens` tokens, unless it is a single micro-batch.
+    A group has at most `memory_tokens` tokens, unless it is a single micro-batch. Empty micro-batches may be left out.
     """
     groups: list[list[int]] = []
     for index in range(rank, len(costs), world):
@@ -226,14 +229,14 @@ def group_micro_batches(costs: Sequence[int], rank: int, world: int, memory_toke
 
 
 def default_memory_tokens(model: schema.Model, device: torch.device) -> int:
-    """Return how many tokens of each side fit into the total memory.
+    """Estimate how many tokens per side one pass can have in the available memory. Return at least 256.
 
-    The free memory is ignored, because a resumed run must form the same groups of micro-batches to add the gradients in
-    the same order.
+    Use the total memory, not the free memory: a resumed run must form the same groups of micro-batches, so that it adds
+    the gradients in the same order.
     """
     width = 14 * model.d_model + 2 * model.d_ff + 4 * model.num_heads * (model.d_k + model.d_v)
-    bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # activations of one token of each side
+    bytes_per_token = 4 * width * sum(model.depths) + 16 * model.d_model  # activations of a token on each side
     if device.type == "cuda":
         return max(256, int(0.6 * torch.cuda.get_device_properties(device).total_memory / bytes_per_token))
     memory = 0.4 * usable_memory() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    return max(256, min(8192, int(memory / bytes_per_token)))  # more tokens would not stay in the caches of a CPU
+    return max(256, min(8192, int(memory / bytes_per_token)))  # more tokens would not fit into the caches of a CPU

@@ -1,4 +1,4 @@
-"""Write and read checkpoints. Each checkpoint is a directory, which is verified before training resumes from it."""
+"""Write and read checkpoints. Each checkpoint is a directory. It is verified before training resumes from it."""
 
 import dataclasses
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,7 +28,7 @@ class State:
     """The progress of a run. A checkpoint contains this state, the weights and Adam's moments."""
 
     step: int = 0
-    seconds: float = 0.0  # time spent in training, without interruptions
+    seconds: float = 0.0  # time spent in training; the time between runs of the command does not count
     skipped: int = 0  # number of steps without an update, because the gradient was not finite
     skipped_in_a_row: int = 0
     best_step: int = 0
@@ -36,7 +36,7 @@ class State:
     unvalidated: bool = False  # a signal interrupted the validation of this step
     not_better: int = 0  # number of validations since the last improvement by metrics_log.MIN_IMPROVEMENT or more
     metrics_bytes: int = 0  # size of metrics.jsonl at this step
-    dtype: str = ""  # the dtype of the computations so far
+    dtype: str = ""  # the dtype of the last run's computations; "" before the first
 
 
 def directory_of(run: Path, step: int) -> Path:
@@ -44,7 +44,7 @@ def directory_of(run: Path, step: int) -> Path:
 
 
 def steps_in(run: Path) -> list[int]:
-    """Return the steps that have a checkpoint, in order."""
+    """Return the steps that have a checkpoint, in order. First finish interrupted replacements of checkpoints."""
     directory = run / "checkpoints"
     for old in directory.glob(".old-step-*"):  # the replacement of this checkpoint was interrupted
         artefact.restore(directory / old.name.removeprefix(".old-"))
@@ -53,12 +53,15 @@ def steps_in(run: Path) -> list[int]:
 
 
 def regular(steps: list[int], every: int) -> list[int]:
-    """Return the newest step and all multiples of `every`. Other steps were saved when training was interrupted."""
+    """Return the newest step and all multiples of `every`.
+
+    The others were saved because training stopped, or because the model was the best so far.
+    """
     return [step for step in steps if step % every == 0 or step == steps[-1]]
 
 
 def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], fields: dict[str, Any]) -> None:
-    """Write the checkpoint of a step, with `fields` in its manifest. Replace any earlier checkpoint of the step.
+    """Write the checkpoint of a step, with `fields` in its manifest. Replace an earlier checkpoint of this step.
 
     Raise DivergedError if a weight is not finite.
     """
@@ -74,7 +77,7 @@ def save(run: Path, state: State, model: dict[str, Tensor], moments: dict[str, T
 
 
 def prune(run: Path, state: State, every: int, keep: int) -> None:
-    """Remove old checkpoints.
+    """Remove old checkpoints. If one cannot be removed, print a warning.
 
     Keep the newest `keep` regular checkpoints, the newest two of any kind, the best one, and the one just written.
     """
@@ -87,7 +90,7 @@ def prune(run: Path, state: State, every: int, keep: int) -> None:
 
 
 class Writer:
-    """Writes checkpoints in a thread, while training continues. At most one checkpoint is being written."""
+    """Writes checkpoints one at a time, in a thread, while training continues."""
 
     def __init__(self, run: Path, training: schema.Training, metrics: Any, fields: dict[str, Any]) -> None:
         self.run, self.training, self.metrics, self.fields = run, training, metrics, fields
@@ -97,9 +100,9 @@ class Writer:
         self._newest.set_result(None)
 
     def begin(self, state: State, model: dict[str, Tensor], moments: dict[str, Tensor], is_last: bool) -> None:
-        """Copy the tensors of a checkpoint and start to write it. If `is_last`, wait until it is written.
+        """Copy the tensors of a checkpoint and start to write it. If `is_last` is true, wait until it is written.
 
-        First wait for the previous checkpoint, and raise its error if it failed.
+        First wait until the previous checkpoint is written, and raise its error, if any.
         """
         self.wait()
         state = dataclasses.replace(state, metrics_bytes=self.metrics.size)
@@ -108,13 +111,14 @@ class Writer:
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the current checkpoint is written. If that fails, raise its error."""
+        """Wait until the current checkpoint is written. If `_write` raised an error, raise it here."""
         self._newest.result()
 
     def _write(self, state: State, model: ToHost, moments: ToHost, is_last: bool) -> None:
         """Write a checkpoint and remove old ones.
 
-        Raise an error only for the last checkpoint, or when MAX_FAILED_SAVES checkpoints in a row have failed.
+        If the checkpoint cannot be written, raise the error only for the last checkpoint, or after MAX_FAILED_SAVES
+        failures in a row. Otherwise, print a warning. Always raise DivergedError.
         """
         try:
             self.metrics.commit()
@@ -137,7 +141,8 @@ def check(run: Path, step: int) -> dict[str, Any]:
 def newest(run: Path, corpus: str) -> int:
     """Return the step of the newest usable checkpoint, or 0 if the run has no checkpoints.
 
-    A usable checkpoint is undamaged and belongs to the corpus with the identity `corpus`.
+    A usable checkpoint is undamaged and belongs to the corpus with the identity `corpus`. Raise DataError if no
+    checkpoint is usable.
     """
     steps = steps_in(run)
     for step in reversed(steps):
@@ -148,24 +153,24 @@ def newest(run: Path, corpus: str) -> int:
             return step
         except (NmtError, OSError) as error:
             warn(f"checkpoint {directory_of(run, step).name} is not usable ({error}); trying the previous one")
-    if steps:  # do not start from step 0, because that would overwrite the checkpoints
-        raise DataError(f"all {len(steps)} checkpoints of {run} are damaged. Move the directory away to start again")
+    if steps:  # starting from step 0 would overwrite the checkpoints
+        raise DataError(f"all {len(steps)} checkpoints of {run} are unusable. To start again, move the directory away")
     return 0
 
 
 def read_state(run: Path, step: int) -> State:
-    """Return the state of a checkpoint. Ignore unknown fields, which another version of nmt may have written."""
+    """Return the state of a checkpoint. Ignore unknown fields, because another version of nmt may have written them."""
     file = directory_of(run, step) / STATE
     return records.from_json(State, artefact.read_json(file), file)
 
 
 def load(run: Path, step: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the weights and the moments of a checkpoint."""
+    """Return the weights and Adam's state of a checkpoint."""
     return load_tensors(directory_of(run, step) / MODEL), load_tensors(directory_of(run, step) / OPTIMIZER)
 
 
 def optimizer_tensors(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return Adam's state as tensors with names such as "output_bias.exp_avg". Return {} before the first step."""
+    """Return Adam's state as tensors with names such as "output_bias.exp_avg". Before the first step, return {}."""
     parameters = model.named_parameters()
     return {f"{name}.{key}": value for name, each in parameters for key, value in optimizer.state[each].items()}
 
@@ -180,7 +185,7 @@ def blank_moments(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def check_moments(model: torch.nn.Module, moments: dict[str, Tensor]) -> None:
-    """Raise DataError if a tensor of Adam's state is missing or does not have the shape of its parameter."""
+    """Raise DataError if a tensor of Adam's state is missing or has the wrong shape. Accept {}, the initial state."""
     for name, blank in blank_moments(model).items() if moments else ():
         moment = moments.get(name)
         if moment is None or moment.shape != blank.shape:
@@ -194,16 +199,17 @@ def restore_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer, 
 
 
 def disk_megabytes(training: schema.Training, parameters: int, present: int = 0) -> int:
-    """Return the disk space that a run still needs if it has `present` checkpoints."""
-    # A checkpoint takes 12 bytes per parameter. Besides `keep_checkpoints`, there may be three more: the best, the
-    # newest and the one being written. The averaged model takes about a third of a checkpoint, so add 0.4.
+    """Return the disk space, in megabytes, that a run with `present` checkpoints still needs."""
+    # A checkpoint takes 12 bytes per parameter. Besides the `keep_checkpoints` regular ones, there may be three more:
+    # the best, the newest and the one being written. Add 0.4 for the averaged model, a third of a checkpoint.
     return round(max(1.4, training.keep_checkpoints + 3.4 - present) * 12 * parameters / 1e6)
 
 
 def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     """Create a run directory, or check that it belongs to this recipe and corpus.
 
-    Return the step of its newest usable checkpoint, or 0. Raise StorageError if the disk is too small.
+    Return the step of its newest usable checkpoint, or 0 if it has no checkpoints. Raise DataError if the directory
+    belongs to something else, and StorageError if the disk has too little free space.
     """
     stored = run / "recipe.yaml"
     if artefact.present(run):
@@ -213,7 +219,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
     if (settings.model.source_vocabulary or size) != source:
         found = f"{corpus.directory} has a source vocabulary of {source} tokens"
         raise DataError(f"{found}: set model.source_vocabulary={source}")
-    if steps_in(run) or (run / "model").exists():  # otherwise, nothing is trained yet, and every setting may change
+    if steps_in(run) or (run / "model").exists():  # before that, every setting may change
         if not stored.exists():
             raise DataError(
                 f"{stored} is missing, but its run has a model or checkpoints. Restore it, or pass another --run"
@@ -230,7 +236,7 @@ def open_run(settings: schema.Recipe, corpus: Corpus, run: Path) -> int:
         tokenizer.target_file(run / TOKENIZER).unlink(missing_ok=True)
         tokenizer.copy(corpus.tokenizer_file, run / TOKENIZER)
         artefact.replace_file(run / "corpus.json", artefact.json_bytes({"corpus": corpus.identity}))
-    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # also if the run was started without words
+    words.copy(corpus.tokenizer_file, run / TOKENIZER)  # also into a run that was started without them
     artefact.replace_file(stored, loading.to_yaml(settings))  # written last: this file makes the directory a run
     need = disk_megabytes(settings.training, parameter_count(settings.model, size), len(steps_in(run)))
     free = artefact.free_megabytes(run)

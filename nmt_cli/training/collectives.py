@@ -10,11 +10,11 @@ from torch import Tensor
 from nmt_cli.system.errors import NmtError, from_os_error
 
 Result = TypeVar("Result")
-SYNC_STEPS = 10  # on CUDA, steps between agreements on whether to stop, because an agreement waits for the devices
+SYNC_STEPS = 10  # several GPUs agree on stopping only every 10 steps, because an agreement waits for the devices
 
 
 def is_sync_step(step: int, accelerator: Any) -> bool:
-    """Return whether all processes agree after this step on whether to stop."""
+    """Return whether the processes decide together after this step whether to stop."""
     return accelerator.num_processes == 1 or accelerator.device.type != "cuda" or step % SYNC_STEPS == 0
 
 
@@ -36,9 +36,9 @@ def broadcast_tensors(accelerator: Any, tensors: Iterable[Tensor]) -> None:
 
 
 def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *arguments: Any) -> dict[str, Any]:
-    """Call `work` on the main process only, and return its result on all processes.
+    """Call `work` on the main process only. Return its result, or {} for None, on all processes.
 
-    If `work` fails, the main process raises the error, and the others exit with the exit code of the error.
+    If `work` raises an NmtError or OSError, the main process raises an NmtError. The others exit with its exit code.
     """
     result: dict[str, Any] = {}
     failure: NmtError | None = None
@@ -56,10 +56,10 @@ def on_main(accelerator: Any, work: Callable[..., dict[str, Any] | None], *argum
 
 
 def on_all(accelerator: Any, work: Callable[[], Result]) -> Result:
-    """Call `work` on every process, and return to each process its own result.
+    """Call `work` on every process, and return this process's result.
 
-    If `work` fails, the failed process with the lowest rank raises its error. All others exit with the exit code of
-    this error.
+    If `work` raises an NmtError or OSError on any process, the failed process with the lowest rank raises an NmtError.
+    All other processes exit with the exit code of this error.
     """
     failure: NmtError | None = None
     try:

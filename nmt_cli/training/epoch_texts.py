@@ -1,7 +1,7 @@
-"""The augmented text of each epoch. It is written to disk one epoch ahead and removed after use.
+"""Write the augmented text of each epoch to disk one epoch ahead, and remove it after use.
 
 On each machine, one process writes the text into the run directory, and all processes of the machine map the files
-into memory. When a run resumes, it writes the same text again.
+into memory. A resumed run writes the same text again.
 """
 
 import contextlib
@@ -32,8 +32,8 @@ KIND = "epoch"
 MAX_WORKERS = 8
 POLL_SECONDS = 0.05
 EPOCHS_ON_DISK = 4  # one being written, the current one, and two that another process may still open
-GROWTH = 1.5  # estimated tokens of an augmented text per token of the original text, rounded up
-LOCK_NAME = "the augmented text in"  # if another process holds the lock, the error message begins with these words
+GROWTH = 1.5  # estimate, rounded up: tokens of augmented text per token of the original text
+LOCK_NAME = "the augmented text in"  # begins the error message if another process holds the lock
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,18 +56,18 @@ def augmented(
 ) -> Corpus:
     """Return a corpus whose text is augmented in each epoch, or `corpus` itself if the recipe augments nothing.
 
-    All processes of a run must call this together. Closing `stack` removes the text. `step` is the number of steps that
-    the run has already taken.
+    All processes of a run must call this function together. `step` is the number of steps that the run has already
+    taken. Closing `stack` removes the augmented text. Raise UsageError if training.augment does not fit the corpus.
     """
     augment, training = settings.corpus.augment, settings.training
     if not settings.is_augmented:
         return corpus
     if training.augment and len(training.augment) != len(corpus.parts):
-        known = f"the corpus has {len(corpus.parts)} parts. Set one for each, in the order of the manifest"
+        known = f"the corpus has {len(corpus.parts)} parts. Set one entry per part, in the order of the manifest"
         raise UsageError(f"training.augment has {len(training.augment)} entries, but {known}")
     languages = settings.corpus.src, settings.corpus.tgt
-    # The text must not depend on changes to the recipe since the corpus was prepared, so take the target languages
-    # from the recipe stored in the corpus.
+    # Take the target languages from the recipe that is stored in the corpus, so that later changes to the recipe do not
+    # change the augmented text.
     prepared = schema.Corpus.model_validate(corpus.manifest.get("recipe", {}), extra="ignore")
     targets = tuple(prepared.target_tokens)
     parts = tuple(zip(accumulate(corpus.parts), training.augment, strict=False))
@@ -94,19 +94,19 @@ def _shares(augment: Augment) -> str:
 
 
 def remove_leftovers(run: Path) -> None:
-    """Remove the text that the machines of a killed run left behind. The caller must hold the lock of the run."""
+    """Remove the augmented text that a killed run has left. The caller must hold the lock of the run."""
     for directory in (run / DIRECTORY).glob("*"):
         if directory.is_dir() and artefact.was_locked(directory):
             artefact.remove_tree(directory)
 
 
 class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
-    """Opens the text of an epoch. If `is_writer`, a thread and worker processes also write the text of the next one."""
+    """Opens the text of each epoch. If `is_writer` is true, a thread and worker processes also write the texts."""
 
     def __init__(self, plain: Corpus, augmentation: Augmentation, directory: Path, is_writer: bool) -> None:
         self.plain, self.augmentation, self.directory, self.is_writer = plain, augmentation, directory, is_writer
         self.first, self.last = 0, -1  # the first and the last epoch that this run still needs
-        self._mutex = threading.Lock()  # two threads open texts: one prepares batches, the other computes steps
+        self._mutex = threading.Lock()  # two threads call `open`: one prepares batches, the other computes steps
         self._opened = dict[int, Corpus]()  # texts of the last two epochs
         self._written = dict[int, Future[None]]()
         self._closing = False
@@ -118,7 +118,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         if self.is_writer:
             if self.directory.exists() and not artefact.was_locked(self.directory):
                 raise OutputError(f"{self.directory} exists, but nmt did not create it. Move it elsewhere")
-            artefact.remove_tree(self.directory)  # left behind by a killed run
+            artefact.remove_tree(self.directory)  # of a killed run
             self._stack.enter_context(artefact.locked(self.directory, LOCK_NAME))
             self._stack.enter_context(self._pool)
             needed = EPOCHS_ON_DISK * self._megabytes()
@@ -140,7 +140,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
     def _remove(self) -> None:
         self._stack.close()
         artefact.remove_tree(self.directory)
-        # On the other machines of a run, nothing else is in the run directory, so remove the empty parents too.
+        # Remove the parents if they are empty: on all machines but the first, the run directory holds nothing else.
         for parent in (self.directory.parent, self.directory.parents[1]):
             with contextlib.suppress(OSError):
                 parent.rmdir()
@@ -153,9 +153,9 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
         return self.directory / f"epoch-{number}"
 
     def open(self, number: int) -> Corpus:
-        """Wait until the text of an epoch is written, and return the text. Raise the error if writing failed."""
+        """Return the text of an epoch once it is written. Raise an NmtError if it cannot be written or is damaged."""
         if number > self.last:
-            return self.plain  # for the batch that the training loop prepares after the last step and never uses
+            return self.plain  # for the batch that the training loop prepares after the last step, but never uses
         with self._mutex:
             if number not in self._opened:
                 if self.is_writer:
@@ -198,7 +198,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
                     writer.append(*side)
 
     def _wait(self, number: int) -> None:
-        """Wait until the writer process has written an epoch. Raise StorageError if the writer process has ended."""
+        """Wait until the writer process has written an epoch. Raise StorageError if the writer process ends first."""
         while not (self._directory_of(number) / artefact.MANIFEST).is_file():
             with contextlib.suppress(BusyError), artefact.locked(self.directory, LOCK_NAME):
                 raise StorageError("another process of this run does not respond. Run the same command again to resume")
@@ -207,7 +207,7 @@ class EpochTexts(contextlib.AbstractContextManager["EpochTexts"]):
     def _read(self, number: int) -> Corpus:
         directory = self._directory_of(number)
         try:
-            artefact.verify(directory, KIND, content=self.is_writer)  # one process per machine checks the SHA-256
+            artefact.verify(directory, KIND, content=self.is_writer)  # only one process per machine checks the hashes
             sizes = self.plain.manifest["source_vocabulary_size"], self.plain.manifest["vocabulary_size"]
             sides = [open_side(directory, name, int(size)) for name, size in zip(("src", "tgt"), sizes, strict=True)]
         except DataError as error:

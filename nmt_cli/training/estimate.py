@@ -1,6 +1,7 @@
 """The dry run of training. It estimates time, memory and disk space from a few real steps, and explains the speed.
 
-A roofline model bounds each part of a step by the rate of matrix products and the memory bandwidth, both measured here.
+A roofline model gives a lower bound on the time of each part of a step, from the rate of matrix products and the memory
+bandwidth. Both are measured on this machine.
 """
 
 import tempfile
@@ -28,35 +29,37 @@ from nmt_cli.training.torch_errors import to_user_error
 from nmt_cli.training.trainer import Trainer, start_trainer
 from nmt_cli.transformer.directory import parameter_count
 
-FIRST_STEPS = 100  # with CUDA graphs, steps before the measurement, in which most batch sizes are captured
+FIRST_STEPS = 100  # warm-up steps with CUDA graphs; they capture graphs for most batch sizes
 MEASURED_SECONDS = 4.0
-MEASURED_TOKENS = 2048  # tokens per step and process on a CPU; larger steps are not faster
+MEASURED_TOKENS = 2048  # per step and process on a CPU; larger steps do not increase tokens per second
 TYPICAL_LENGTH = 27  # tokens of a WMT14 sentence
-Parts = dict[str, tuple[float, float]]  # part of a step: operations of its matrix products, bytes read and written
+# Maps the name of each part of a step to the number of operations in its matrix products, and the bytes it accesses.
+Parts = dict[str, tuple[float, float]]
 
 
 def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Lengths, itemsize: int = 2) -> Parts:
     """Return the minimum work of each part of a step for sentences of these lengths. A number takes `itemsize` bytes.
 
     A weight takes 6 operations per token (2 forward, 4 backward). Causal attention counts as much as full attention.
-    The bytes assume that each part is one kernel in the forward pass and one in the backward pass. Products with
-    weights count as 0 bytes. Queries, keys, values and outputs are read or written 3 times, a residual and its norm 7
-    times (3 + 4), an activation 5 times (2 + 3), and a logit 3 times.
+    The number of bytes assumes that each part is one kernel in the forward pass and one in the backward pass. Products
+    with weights count as 0 bytes. Queries, keys, values and outputs are accessed 3 times, a residual and its norm 7
+    times (3 forward, 4 backward), an activation 5 times (2 forward, 3 backward), and a logit 3 times.
     """
     src, tgt = src.astype(np.float64), tgt.astype(np.float64)
     encoder_layers, decoder_layers = model.depths
-    src_tokens, tgt_tokens, heads = src.sum(), tgt.sum(), model.num_heads * (model.d_k + model.d_v)
+    src_tokens, tgt_tokens, pair_width = src.sum(), tgt.sum(), model.num_heads * (model.d_k + model.d_v)
     feed_forward = encoder_layers * src_tokens + decoder_layers * tgt_tokens  # tokens times layers
-    # Tokens times projections to d_k and d_v: in cross-attention, keys and values come from source tokens.
-    attends = model.decoder_cell == "attention"
-    projected = 2 * encoder_layers * src_tokens + decoder_layers * ((1 + 2 * attends) * tgt_tokens + src_tokens)
-    weights = model.d_model * (projected * heads + 2 * feed_forward * model.d_ff)
-    weights += (not attends) * 2 * decoder_layers * model.d_model**2 * tgt_tokens
-    scores = heads * (encoder_layers * src @ src + decoder_layers * (attends * tgt @ tgt + tgt @ src))
+    # Tokens times pairs of projections, one of size d_k and one of size d_v per head. Self-attention has two pairs. In
+    # cross-attention, one pair (query, output) belongs to target tokens, and the other (key, value) to source tokens.
+    self_attention = model.decoder_cell == "attention"
+    projected = 2 * encoder_layers * src_tokens + decoder_layers * ((1 + 2 * self_attention) * tgt_tokens + src_tokens)
+    weight_uses = model.d_model * (projected * pair_width + 2 * feed_forward * model.d_ff)  # tokens times weights
+    weight_uses += (not self_attention) * 2 * decoder_layers * model.d_model**2 * tgt_tokens
+    scores = pair_width * (encoder_layers * src @ src + decoder_layers * (self_attention * tgt @ tgt + tgt @ src))
     residuals = model.d_model * (2 * encoder_layers * src_tokens + 3 * decoder_layers * tgt_tokens)
     return {
-        "products of weights": (6 * (weights + vocabulary_size * model.d_model * tgt_tokens), 0),
-        "attention": (6 * scores, itemsize * 3 * projected * heads),
+        "products of weights": (6 * (weight_uses + vocabulary_size * model.d_model * tgt_tokens), 0),
+        "attention": (6 * scores, itemsize * 3 * projected * pair_width),
         "element-wise": (0, itemsize * (7 * residuals + 5 * feed_forward * model.d_ff)),
         "loss": (0, itemsize * 3 * vocabulary_size * tgt_tokens),
         "optimizer": (0, 4 * 8 * parameter_count(model, vocabulary_size)),  # 8 accesses: 7 by Adam, 1 by the norm
@@ -64,7 +67,7 @@ def step_parts(model: schema.Model, vocabulary_size: int, src: Lengths, tgt: Len
 
 
 def dry_run(settings: schema.Recipe, data: Path) -> int:
-    """Print an estimate of training on this machine and return 0. Without a prepared corpus, use random sentences."""
+    """Print an estimate of training on this machine. Return 0. Without a prepared corpus, use random sentences."""
     with tempfile.TemporaryDirectory() as directory:
         return in_processes(settings, partial(print_estimate, settings, data, Path(directory)))
 
@@ -73,7 +76,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     training, prepared = settings.training, artefact.present(data)
     accelerator = make_accelerator(settings, directory)
     if accelerator.is_main_process:
-        say(f"measuring on {accelerator.device.type} takes about 15 s, plus a minute on CUDA to compile")
+        say(f"measuring on {accelerator.device.type} takes about 15 s (on CUDA, compiling takes another minute)")
     corpus = open_corpus(data) if prepared else random_corpus(settings, directory)
     changes: dict[str, object] = {} if prepared else {"init_from": None}
     if accelerator.device.type == "cpu":
@@ -82,7 +85,7 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     try:
         trainer = start_trainer(measured, corpus, accelerator, directory, 0)
         tokens_per_second, step_seconds = measure(trainer)
-        memory = peak_memory_mb()  # before the call of roofline_rows, which allocates more memory
+        memory = peak_memory_mb()  # before calling roofline_rows, which allocates more memory
         bounds = roofline_rows(trainer, step_seconds)
     except (RuntimeError, MemoryError) as error:
         raise to_user_error(error, settings) from error
@@ -95,17 +98,17 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
     operations = sum(work for work, _ in step_parts(settings.model, vocabulary, src, tgt).values()) / tgt.sum()
     augmentation = ", corpus.augment" if settings.is_augmented else ""
     most = float("inf") if training.max_hours is None else training.max_hours * 3600
-    rows = [  # the paper's figures: Table 3, sections 5.1 and 5.2, and Table 2 for FLOPs
+    rows = [  # "Attention Is All You Need", Table 3, sections 5.1 and 5.2; Table 2 for FLOPs
         ("device", device, "8 x P100", "8 x P100"),
         ("parameters", f"{parameters:,}", "65 M", "213 M"),
         ("steps", f"{training.steps:,}", "100,000", "300,000"),
         ("target tokens per step", f"{tokens:,.0f}", "about 25,000", "about 25,000"),
-        ("FLOPs in all", f"{operations * tokens * training.steps:.1e}", "3.3e18", "2.3e19"),
+        ("total FLOPs", f"{operations * tokens * training.steps:.1e}", "3.3e18", "2.3e19"),
         ("seconds per step", f"{seconds:.3g}", "0.4", "1.0"),
         *((name, text, "-", "-") for name, text in bounds),
         ("target tokens/s", f"{tokens_per_second:,.0f}", "62,500", "25,000"),
-        ("time to the end", duration(min(training.steps * seconds, most)), "12 h", "3.5 d"),
-        ("not included", f"validation, checkpoints{augmentation}", "-", "-"),
+        ("training time", duration(min(training.steps * seconds, most)), "12 h", "3.5 d"),
+        ("time excludes", f"validation, checkpoints{augmentation}", "-", "-"),
         ("peak memory per process", f"{memory:,} MB", "-", "-"),
         ("disk for checkpoints", f"{disk_megabytes(training, parameters):,} MB", "-", "-"),
     ]
@@ -115,13 +118,13 @@ def print_estimate(settings: schema.Recipe, data: Path, directory: Path) -> int:
             f"{settings.name}: training estimate, measured on {text}", ["", "here", "paper, base", "paper, big"], rows
         )
     del trainer
-    accelerator.free_memory()  # releases DDP first, as in train.py
+    accelerator.free_memory()  # free DDP before gloo, as in train.py
     accelerator.end_training()
     return 0
 
 
 def measure(trainer: Trainer) -> tuple[float, float]:
-    """Take real steps. Return target tokens per second and seconds per step, not counting the first steps."""
+    """Take real steps. Return target tokens per second and seconds per step, without the warm-up steps."""
     first = FIRST_STEPS if trainer.graphs else 1
     for step in range(1, first + 1):
         trainer.take_step(step, trainer.step_batch(step - 1))
@@ -136,32 +139,36 @@ def measure(trainer: Trainer) -> tuple[float, float]:
             trainer.take_step(step, batch)
             tokens += batch.tgt_tokens
             over = time.perf_counter() - began >= MEASURED_SECONDS
-        seconds = timer() - began  # the timer waits for the device
+        seconds = timer() - began  # this timer waits for the device
     return tokens / seconds, seconds / (step - first)
 
 
 def roofline_rows(trainer: Trainer, seconds: float) -> list[tuple[str, str]]:
-    """Return table rows with the minimum share of each part in a step of `seconds`, and the remaining share."""
+    """Return table rows with the minimum share of each part in the time of a step, and the share of the rest.
+
+    `seconds` is the measured time of a step. The first rows name the largest share and give the sum of the minima.
+    """
     model, plan = trainer.transformer, trainer.plan
-    product_seconds, weights = 0.0, 0
+    product_seconds, weight_count = 0.0, 0
     tokens = min(trainer.memory_tokens, trainer.settings.training.tokens_per_step)
     draw = partial(torch.randn, dtype=trainer.dtype, device=trainer.accelerator.device)
     for (outputs, inputs), count in Counter(p.shape for p in model.parameters() if p.dim() == 2).items():
         tensors = {"x": draw(tokens, inputs), "y": draw(tokens, outputs), "w": draw(outputs, inputs)}
         product_seconds += count * seconds_of("x @ w.t(); y @ w; y.t() @ x", tensors)  # forward and backward
-        weights += count * outputs * inputs
-    x, y = draw(1 << 26), draw(1 << 26)  # too large for caches
-    rate = 6 * tokens * weights / product_seconds
+        weight_count += count * outputs * inputs
+    x, y = draw(1 << 26), draw(1 << 26)  # too large for the caches
+    rate = 6 * tokens * weight_count / product_seconds
     bandwidth = 2 * x.nbytes / seconds_of("x.copy_(y)", {"x": x, "y": y})
     sentences = np.concatenate(plan.micro_batches_of(1))[:: trainer.accelerator.num_processes]
     lengths = plan.src_lengths[sentences], plan.tgt_lengths[sentences]
     parts = step_parts(model.settings, model.vocabulary_size, *lengths, trainer.dtype.itemsize)
     shares = {name: max(work / rate, size / bandwidth) / seconds for name, (work, size) in parts.items()}
+    # Model FLOPs utilization (MFU) is relative to the measured rate, not to the peak rate of the hardware.
     mfu = sum(work for work, _ in parts.values()) / rate / seconds
     least = sum(shares.values())
-    shares["the rest: calls, waiting"] = max(0.0, 1 - least)  # and kernels slower than the roofline
+    shares["launches, waits, slow kernels"] = max(0.0, 1 - least)  # the rest of the step
     floor = f"{least:.0%}, at {rate / 1e9:,.0f} GFLOP/s and {bandwidth / 1e9:,.0f} GB/s"
-    rows = [("bound by", f"{max(shares, key=shares.__getitem__)}; MFU {mfu:.0%}"), ("at least", floor)]
+    rows = [("bound by", f"{max(shares, key=shares.__getitem__)}; MFU {mfu:.0%}"), ("explained by roofline", floor)]
     return [(f"  {name}", text) for name, text in [*rows, *((name, f"{x:.0%}") for name, x in shares.items())]]
 
 
@@ -176,8 +183,8 @@ def random_corpus(settings: schema.Recipe, directory: Path) -> Corpus:
     vocabulary = Tokenizer(Path(tokenizer.file)).target.vocabulary_size if tokenizer.file else size
     length = min(TYPICAL_LENGTH, settings.model.max_length)
     pairs = max(64, 4 * settings.training.tokens_per_step // length)
-    known = min(vocabulary, settings.model.source_vocabulary or vocabulary)
-    ids = np.random.default_rng(1).integers(EOS + 1, known, pairs * length).astype(np.uint32)
+    smaller = min(vocabulary, settings.model.source_vocabulary or vocabulary)  # both sides share the ids below
+    ids = np.random.default_rng(1).integers(EOS + 1, smaller, pairs * length).astype(np.uint32)
     ids[length - 1 :: length] = EOS
     side = Side(ids, np.arange(0, len(ids) + 1, length))
     return Corpus(directory, {"vocabulary_size": vocabulary, "files": {}}, side, side)

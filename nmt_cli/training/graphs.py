@@ -1,9 +1,9 @@
 """Training steps as CUDA graphs.
 
 A step of the paper's base model has so many kernels that, on an H100, launching them takes as long as running them.
-A CUDA graph of the step needs one launch. A graph has fixed sizes, so batches are padded to sizes that recur
-(`BatchPlan.batch`). The first step of each size is launched kernel by kernel, the second is captured and replayed, and
-later ones are replayed.
+A CUDA graph runs the whole step with one launch. Each graph works only for batches of certain sizes, so batches are
+padded to sizes that recur (`BatchPlan.batch`). The first step with new sizes launches each kernel. The second step with
+these sizes captures a graph and replays it. Later steps only replay the graph.
 """
 
 from collections.abc import Callable
@@ -18,14 +18,15 @@ from nmt_cli.transformer.attention import has_kernel
 from nmt_cli.transformer.hardware import captured
 from nmt_cli.transformer.model import Batch
 
-MAX_GRAPHS = 64  # maximum number of graphs; steps of further sizes are not captured
+MAX_GRAPHS = 64  # batches of further sizes run without a graph
 Compute = Callable[[list[Batch], float | Tensor, float | Tensor], tuple[Tensor, Tensor]]
 
 
 def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) -> bool:
     """Return whether to pad batches to sizes that recur, for CUDA graphs.
 
-    CUDA graphs need a single process, and a GPU with a kernel for attention over packed tokens.
+    CUDA graphs need a single process, a GPU with a kernel for attention over packed tokens, and a model whose maximum
+    length allows the PAD sentences.
     """
     model, device = settings.model, accelerator.device
     packed = has_kernel(torch.empty(0, dtype=dtype, device=device), model.d_k, model.d_v)
@@ -34,7 +35,7 @@ def uses_padding(settings: schema.Recipe, dtype: torch.dtype, accelerator: Any) 
 
 
 def has_spare_memory(device: torch.device) -> bool:
-    """Return whether there is memory for graphs, which need a little more than the peak memory use so far."""
+    """Return whether enough memory is free for graphs, which need a little more than the peak memory use so far."""
     free, _ = torch.cuda.mem_get_info(device)
     return 1.2 * torch.cuda.max_memory_reserved(device) < free
 
@@ -52,7 +53,7 @@ class StepGraphs:
         self.max_graphs = MAX_GRAPHS
 
     def __call__(self, compute: Compute, batch: Batch, rate: float, scale: float) -> tuple[Tensor, Tensor]:
-        """Compute or replay a step with the given learning rate and loss scale. Return nll and gradient norm."""
+        """Compute or replay a step with this learning rate and loss scale. Return the nll and the gradient norm."""
         sizes = batch.sizes
         self.scale.fill_(scale)
         if sizes in self.seen and sizes not in self.graphs and len(self.graphs) < self.max_graphs:
@@ -69,7 +70,7 @@ class StepGraphs:
         return nll.clone(), norm.clone()  # the next replay overwrites them
 
     def _capture(self, compute: Compute, batch: Batch) -> None:
-        """Add a graph for batches of these sizes. If memory runs out, no further graphs are added."""
+        """Capture a graph for batches of the same sizes. If memory runs out, stop capturing graphs for good."""
         try:
             graph, output = captured(self.device, lambda: compute([batch], self.rate, self.scale), self.pool)
         except torch.OutOfMemoryError:

@@ -1,6 +1,6 @@
-"""Label-smoothed negative log-likelihood (section 5.4 of the paper), computed from hidden states in one pass.
+"""Label-smoothed negative log-likelihood of hidden states (section 5.4 of the paper, "Attention Is All You Need").
 
-Shapes: N tokens; C tokens of a block; R tokens of one softmax, which are part of a block; D d_model; V vocabulary size.
+Shapes: N tokens; C tokens of a block; R tokens of a block that share a softmax; D d_model; V vocabulary size.
 """
 
 from typing import Any
@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from nmt_cli.transformer.hardware import compiled
 from nmt_cli.transformer.model import PAD, Batch, Transformer
 
-BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # bytes of logits held at once
-ROWS = 256  # rows of a softmax on the CPU, which fit into its cache
+BLOCK_BYTES, CUDA_BLOCK_BYTES = 64 << 20, 2 << 30  # size of the logits of one block
+ROWS = 256  # on the CPU, a softmax takes this many rows at once, because they fit into the cache
 
 
 class _SmoothedLoss(torch.autograd.Function):
-    """Computes the loss and its gradient together, block by block: all logits of a step would take 3.7 GB.
+    """Computes the loss and its gradient together, block by block.
 
-    The uniform part of the smoothing has the same gradient for every token, so it is subtracted after the matrix
-    products, not in each row of logits. Tokens with the label PAD only fill up a batch. They add nothing to the loss or
-    the gradients.
+    The logits of a whole step of the paper's models would take 3.7 GB. The uniform part of the smoothing has the same
+    gradient for every token, so it is subtracted after the matrix products, not from each row of logits. Tokens with
+    the label PAD only fill up a batch. They add nothing to the loss or the gradients.
     """
 
     @staticmethod
@@ -40,7 +40,7 @@ class _SmoothedLoss(torch.autograd.Function):
             logits_CV, labels_C1 = h_CD @ weight.t(), labels_C[:, None].long()
             logits_CV[:, 0] = -torch.inf
             if grads_ is not _grads_:
-                torch._dynamo.mark_static(logits_CV, 1)  # unlike the size of the block, the vocabulary never changes
+                torch._dynamo.mark_static(logits_CV, 1)  # the vocabulary size never changes, but the block size does
             log_probs_C1, log_z_C1 = grads_(logits_CV, labels_C1, smoothing, wide)
             log_prob = log_probs_C1[:, 0].where(real_C, 0).sum(dtype=torch.float64)
             all_log_probs_C = h_CD.to(wide) @ sums_D - (len(weight) - 1) * log_z_C1[:, 0]
@@ -58,14 +58,14 @@ class _SmoothedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         grad_ND, grad_VD = ctx.saved_tensors
-        scale_11 = grads[0].to(grad_VD.dtype).view(1, 1)  # a scalar would be rounded to bfloat16 first
+        scale_11 = grads[0].to(grad_VD.dtype).view(1, 1)  # torch would round a scalar to bfloat16 first
         return (grad_ND * scale_11).to(grad_ND.dtype), grad_VD.mul_(scale_11), None, None
 
 
 def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     """Replace logits by their gradients, without the uniform part of the smoothing.
 
-    Return for each row the log-probability of its label and log Z, the logarithm of the sum of exponentials.
+    For each row, return the log-probability of the label and log Z, the logarithm of the sum of exponentials.
     """
     log_zs, gold_C1 = [], logits_CV.gather(1, labels_C1).to(wide)
     for rows_RV in logits_CV.split(len(logits_CV) if logits_CV.is_cuda else ROWS):
@@ -74,15 +74,14 @@ def _grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.
         log_zs.append(rows_RV.amax(-1, keepdim=True).to(wide) - best_R1.to(wide).log())
         rows_RV.copy_(probs_RV)
     log_z_C1 = torch.cat(log_zs)
-    # The difference between the label's probability and 1 - smoothing may be tiny, so it is not computed from the
-    # rounded softmax.
+    # The label's probability minus (1 - smoothing) may be tiny, so do not compute it from the rounded softmax.
     rows_C1 = torch.arange(len(logits_CV), device=logits_CV.device)[:, None]  # scatter_ would copy the whole matrix
     logits_CV[rows_C1, labels_C1] = ((gold_C1 - log_z_C1).exp() - (1 - smoothing)).to(logits_CV.dtype)
     return gold_C1 - log_z_C1, log_z_C1
 
 
 def fused_grads_(logits_CV: Tensor, labels_C1: Tensor, smoothing: float, wide: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Do the same as `_grads_`, in a form that compiles to few passes over memory."""
+    """Do the same as `_grads_`, in a form that torch.compile turns into few passes over memory."""
     log_z_C1 = logits_CV.to(wide).logsumexp(1, keepdim=True)
     log_probs_CV = logits_CV.to(wide) - log_z_C1
     log_probs_C1 = log_probs_CV.gather(1, labels_C1)
@@ -95,15 +94,15 @@ def smoothed_loss(hidden_ND: Tensor, weight_VD: Tensor, labels_N: Tensor, smooth
     """Return the label-smoothed loss and the plain negative log-likelihood, both in nats, summed over tokens.
 
     The target distribution is (1 - smoothing) on the label, plus smoothing spread evenly over the vocabulary without
-    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code spreads it over the other tokens only.
+    PAD (Szegedy et al. 2015, which the paper cites). The paper's released code does not spread any over the label.
     """
-    weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores no_grad
+    weight_VD = weight_VD if torch.is_grad_enabled() else weight_VD.detach()  # `needs_input_grad` ignores torch.no_grad
     loss, nll = _SmoothedLoss.apply(hidden_ND, weight_VD, labels_N, smoothing)  # type: ignore[no-untyped-call]
     return loss, nll
 
 
 class LossModel(nn.Module):
-    """The Transformer with its loss: DDP needs one forward pass from ids to loss."""
+    """The Transformer with its loss, in one module, because DDP needs a single forward pass from ids to loss."""
 
     def __init__(self, transformer: Transformer, smoothing: float, dtype: torch.dtype) -> None:
         super().__init__()

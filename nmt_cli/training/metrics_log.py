@@ -1,4 +1,4 @@
-"""Write and read metrics.jsonl, with one JSON object per line, and compare a run's scores with the expected ones."""
+"""Write and read metrics.jsonl, with one JSON object per line. Compare a run's scores with the expected scores."""
 
 import json
 import math
@@ -11,24 +11,24 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import DataError
 from nmt_cli.system.operating_system import peak_bytes
 
-# Scores are reported as worse than expected if perplexity is higher by more than this factor, or BLEU is lower by more
-# than this number of points. Noise is smaller: two runs on Multi30k differ by 3 % in perplexity and by 1.3 BLEU.
+# Scores are worse than expected if perplexity exceeds the expected value by more than this factor, or if BLEU is lower
+# by more than this number of points. Noise is smaller: two runs on Multi30k differ by 3 % in perplexity and 1.3 BLEU.
 PERPLEXITY_FACTOR, BLEU_POINTS = 1.25, 3.0
-MIN_IMPROVEMENT = 0.002  # training.patience counts a validation as better if the dev loss is lower by this fraction
+MIN_IMPROVEMENT = 0.002  # for training.patience, the dev loss must fall by more than this fraction to be better
 
 
 class MetricsLog:
-    """Appends records to the metrics file of a run. `size` is the total size of the complete lines in bytes."""
+    """Appends records to the metrics file of a run. `size` is the total size of its complete lines, in bytes."""
 
     def __init__(self, path: Path, size: int) -> None:
-        """Open the file. Truncate it to `size`, its number of bytes at the last checkpoint, and to complete lines."""
+        """Open the file. Keep only the complete lines in its first `size` bytes, its size at the last checkpoint."""
         self.file = path.open("a+b", buffering=0)
         self.file.seek(0)
         self.size = self.file.read(size).rfind(b"\n") + 1
         self.file.truncate(self.size)
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append a record, with null for numbers that are not finite. Print a warning if writing fails."""
+        """Append a record, with null for numbers that are not finite. If writing fails, print a warning."""
         finite = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in record.items()}
         line = json.dumps(finite, ensure_ascii=False).encode() + b"\n"
         try:
@@ -46,7 +46,7 @@ class MetricsLog:
 
 
 def peak_memory_mb() -> int:
-    """Return the peak memory of this process, or the peak memory on its GPU if it uses one."""
+    """Return the peak memory of this process or, if it uses a GPU, of this process on the GPU, in megabytes."""
     import torch
 
     if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -55,7 +55,10 @@ def peak_memory_mb() -> int:
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return all records. Ignore an incomplete last line, which a killed process may have left."""
+    """Return all records, or [] if there is no file. Raise DataError if a line is not a JSON object.
+
+    Ignore an incomplete last line, because the process may have been killed while it wrote the line.
+    """
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     try:
         return [dict(json.loads(line)) for line in lines]
@@ -64,9 +67,9 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def worse_than_expected(expect: schema.Expect, step: int, scores: dict[str, Any]) -> str | None:
-    """Return a message about scores that are clearly worse than expected, or None.
+    """Return a message about the scores that are clearly worse than expected, or None if there are none.
 
-    If the recipe has no expected scores for `step`, compare with the expected scores of the last step before it.
+    If the recipe has no expected scores for `step`, use the expected scores of the last step before it.
     """
     index = sum(expected <= step for expected in expect.dev_steps) - 1
     if index < 0:

@@ -1,9 +1,9 @@
 """Choose the sentences of each epoch, and their order.
 
 Without weights, an epoch contains each sentence of the corpus exactly once. With weights or a temperature, it is a mix
-of the parts of the corpus. The mix depends only on the corpus, the recipe and the seed. No sentence of a part is
-repeated before all sentences of that part have been used, even if that takes several epochs. A small part may be
-repeated within an epoch.
+of the parts of the corpus. The mix depends only on the corpus, the recipe and the seed. Within a stage of the recipe,
+no sentence of a part is repeated before all sentences of that part have been used, even if that takes several epochs.
+A small part may be used several times in one epoch. "Sentence" here means a pair of sentences, given by its number.
 """
 
 import itertools
@@ -20,17 +20,17 @@ from nmt_cli.system.console import counted
 from nmt_cli.system.errors import UsageError
 
 Numbers = npt.NDArray[Any]  # sentence numbers, in uint32 or int64
-LARGE = 1 << 28  # longer arrays are shuffled in buckets, since each swap of a plain shuffle would miss the cache
+LARGE = 1 << 28  # longer arrays are shuffled in buckets, because each swap of a plain shuffle would miss the cache
 BUCKETS = 1024
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A range of steps in which the shares of the parts of the corpus stay the same."""
+    """A range of steps in which each part of the corpus keeps its share of the tokens."""
 
     first_step: int  # from 0
-    first_epoch: int  # epochs of all stages are numbered in one sequence
-    shares: tuple[float, ...]  # the share of each part in the tokens; () if an epoch contains every sentence once
+    first_epoch: int  # from 0; the numbers of epochs continue from stage to stage
+    shares: tuple[float, ...]  # each part's share of the tokens; () if an epoch contains every sentence once
 
 
 class Mixing:
@@ -57,7 +57,7 @@ class Mixing:
         if not weights and temperature == 1:
             return ()
         if weights and len(weights) != len(self.pairs):
-            known = f"the corpus has {counted(len(self.pairs), 'part')}. Set one for each, in the order of the manifest"
+            known = f"the corpus has {counted(len(self.pairs), 'part')}. Set one per part, in the order of the manifest"
             raise UsageError(f"{setting} has {counted(len(weights), 'number')}, but {known}")
         amounts = np.array(weights) if weights else self.tokens ** (1 / temperature)
         amounts = np.where(self.tokens > 0, amounts, 0)
@@ -66,13 +66,13 @@ class Mixing:
         return tuple(float(amount) for amount in amounts / amounts.sum())
 
     def locate(self, step: int) -> tuple[int, int]:
-        """Return the epoch of a step (from 0), and the step's number within the epoch."""
+        """Return the epoch of a step, and the number of the step in this epoch. All numbers are counted from 0."""
         stage = self._stage_of_step(step)
         epoch, rest = divmod(step - stage.first_step, self.steps_per_epoch)
         return stage.first_epoch + epoch, rest
 
     def is_weighted(self, epoch: int) -> bool:
-        """Return whether an epoch is a weighted mix. Otherwise, it contains every sentence once."""
+        """Return whether an epoch is a weighted mix. If not, it contains every sentence once."""
         return bool(self.stages[self._stage_number(epoch)].shares)
 
     def order(self, epoch: int) -> Numbers:
@@ -86,7 +86,10 @@ class Mixing:
         return self._random(epoch).permutation(np.concatenate(drawn))
 
     def _part(self, part: int, share: float, stage: int, epoch: int) -> Lengths:
-        """Return the sentences that an epoch takes from a part. They begin where the previous epoch stopped."""
+        """Return the sentences that an epoch of a stage takes from a part. Begin where the previous epoch stopped.
+
+        `epoch` is counted from the start of the stage. Each pass over the part takes its sentences in a new order.
+        """
         count = self.pairs[part]
         per_epoch = share * self.tokens.sum() / self.tokens[part] * count
         first, end = int(epoch * per_epoch), int((epoch + 1) * per_epoch)
@@ -114,13 +117,13 @@ def shuffled(random: np.random.Generator, count: int) -> Numbers:
         numbers = np.arange(count, dtype=kind)
         random.shuffle(numbers)
         return numbers
-    # Put each number into a random bucket. Then shuffle each bucket, which fits into the processor's cache.
+    # Put each number into a random bucket. Then shuffle each bucket: a bucket fits into the processor's cache.
     numbers = np.empty(count, kind)
     buckets = random.integers(0, BUCKETS, count, np.uint16)
     blocks = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
     sizes = np.array([np.bincount(buckets[block], minlength=BUCKETS) for block in blocks])
     ends = np.cumsum(sizes.sum(0))
-    positions = ends - sizes.sum(0)  # position of the next number of each bucket
+    positions = ends - sizes.sum(0)  # where the next number of each bucket goes
     for block, of_block in zip(blocks, sizes, strict=True):
         by_bucket = np.split(np.argsort(buckets[block], kind="stable"), np.cumsum(of_block)[:-1])
         for bucket, found in enumerate(by_bucket):

@@ -1,4 +1,4 @@
-"""Adam and the learning-rate schedule of section 5.3 of the paper."""
+"""Adam and the learning-rate schedule of section 5.3 of "Attention Is All You Need"."""
 
 import torch
 from torch import nn
@@ -7,13 +7,13 @@ from nmt_cli.recipe.schema import Training
 
 
 def noam_rate(step: int, d_model: int, training: Training) -> float:
-    """Return the learning rate of `step` (from 1) by equation 3.
+    """Return the learning rate of `step` (from 1) by equation 3, times `rate_factor`.
 
-    Over the last `cooldown_steps`, it also falls linearly toward zero.
+    In the last `cooldown_steps` steps, multiply it by a factor that falls linearly toward zero.
     """
     rate: float = training.rate_factor * d_model**-0.5 * min(step**-0.5, step * training.warmup_steps**-1.5)
-    left = training.steps - step + 1
-    return rate * min(1.0, left / (training.cooldown_steps + 1)) if training.cooldown_steps else rate
+    remaining = training.steps - step + 1  # including this step
+    return rate * min(1.0, remaining / (training.cooldown_steps + 1)) if training.cooldown_steps else rate
 
 
 def adam(model: nn.Module, training: Training) -> torch.optim.Adam:

@@ -1,4 +1,4 @@
-"""Train in several processes on one machine. Choose their number, start them, and end them together."""
+"""Train in several processes on one machine: choose their number, start them, and end them together."""
 
 import contextlib
 import multiprocessing
@@ -31,48 +31,51 @@ from nmt_cli.transformer.hardware import choose_device
 
 TOKENS_PER_PROCESS = 256  # with fewer tokens per step, another CPU process costs more time than it saves
 MAX_PROCESSES = 16
-LAST_SECONDS = 20.0  # at the end, the first process has this long to exit by itself before it is killed
-POLL_SECONDS = 1.0  # a signal that the kernel delivers to another thread does not wake the main thread, so poll
-LAUNCHED = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
+LAST_SECONDS = 20.0  # at the end, process 0 is killed if it does not exit by itself within this time
+POLL_SECONDS = 1.0  # poll, because a signal that the kernel delivers to another thread does not wake the main thread
+LAUNCHER_VARS = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE"}  # set by launchers
 
 
 def local_processes(settings: schema.Recipe) -> int:
-    """Return the number of training processes. On CPUs, this is one per core, because threads are slower.
+    """Return the number of training processes to start on this machine.
 
-    Each process gets at least TOKENS_PER_PROCESS tokens of a step, and together they use at most a quarter of the
-    memory. On other devices, and under a launcher, the number is 1.
+    On CPUs, this is `training.processes`. By default, it is one per core, because several processes are faster than
+    several threads. It is lower if each process would get less than TOKENS_PER_PROCESS tokens of a step, or if all
+    together would use more than a quarter of the memory. On other devices, under a launcher and in a daemon process,
+    the number is 1.
     """
-    if choose_device().type != "cpu" or os.environ.keys() & LAUNCHED or multiprocessing.current_process().daemon:
+    if choose_device().type != "cpu" or os.environ.keys() & LAUNCHER_VARS or multiprocessing.current_process().daemon:
         return 1
     training = settings.training
     parameters = parameter_count(settings.model, settings.corpus.tokenizer.vocabulary_size)
-    replicas = usable_memory() // (64 * parameters)  # a replica takes 16 bytes per parameter
+    replicas = usable_memory() // (64 * parameters)  # each takes 16 bytes per parameter
     cores = usable_cores()
-    if "ACCELERATE_MIXED_PRECISION" not in os.environ:  # `accelerate launch` sets OMP_NUM_THREADS=1; ignore it
+    if "ACCELERATE_MIXED_PRECISION" not in os.environ:  # respect OMP_NUM_THREADS, but `accelerate launch` sets it to 1
         cores = min(cores, torch.get_num_threads())
     most = min(cores, training.tokens_per_step // TOKENS_PER_PROCESS, replicas, MAX_PROCESSES)
     return training.processes or max(1, most)
 
 
 def _refuse_unconnected_machines() -> None:
-    """Raise UsageError if `accelerate launch` runs on CPUs of several machines, because it would not connect them."""
+    """Raise UsageError if `accelerate launch` runs on the CPUs of several machines, which it does not connect."""
     address = os.environ.get("MASTER_ADDR", "")
-    launched = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHED
-    if launched and address and address != "localhost" and not address.startswith("127."):
+    by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ and not os.environ.keys() & LAUNCHER_VARS
+    if by_accelerate and address and address != "localhost" and not address.startswith("127."):
         guide = "“Several processes and machines” in recipes/README.md"
         advice = f"Run torchrun --nnodes on each machine (see {guide}), or remove --main_process_ip"
-        problem = "accelerate launch does not connect CPUs of several machines: each would train alone"
+        problem = "accelerate launch does not connect CPU processes on different machines, so each would train alone"
         raise UsageError(f"{problem}. {advice}")
 
 
 def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
-    """Call `work` in this process or in several child processes. Return the result of the first process.
+    """Call `work` in this process or in several child processes. Return the result of process 0.
 
-    Raise the first error of any process, or StorageError if one was killed. Where child processes are not forked,
-    `work` must be picklable.
+    If a process fails without reporting an error, return its exit code, or the exit code for the signal in SIGNALS that
+    ended it. If a process reports an error, raise the error. If another signal killed a process, raise StorageError. On
+    macOS, child processes are not forked, so `work` must be picklable.
     """
     _refuse_unconnected_machines()
-    if torch.get_num_threads() > usable_cores():  # more threads than usable cores only wait for each other
+    if torch.get_num_threads() > usable_cores():  # threads in excess of usable cores would only wait for each other
         torch.set_num_threads(usable_cores())
     count = local_processes(settings)
     return work() if count == 1 else _in_children(count, work)
@@ -80,13 +83,13 @@ def in_processes(settings: schema.Recipe, work: Callable[[], int]) -> int:
 
 @dataclass(frozen=True)
 class _Job:
-    """The settings that the processes of one training share."""
+    """The settings that the processes of one training run share."""
 
     parent: int
     count: int
     rendezvous: Path  # the file through which the processes find each other
-    sender: Connection  # for the result or an error
-    threads: int  # of torch in each process
+    sender: Connection  # sends the result or an error to the parent
+    threads: int  # torch's threads in each process
     quiet: bool
     work: Callable[[], int]
 
@@ -103,7 +106,7 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
     def forward(number: int, _frame: FrameType | None) -> None:
         for child in children:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(child.pid, number)  # type: ignore[arg-type]  # it has been started
+                os.kill(child.pid, number)  # type: ignore[arg-type]  # the child has been started, so it has a pid
 
     with shared_file() as rendezvous:
         threads = max(1, torch.get_num_threads() // count)
@@ -116,7 +119,7 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
                     children.append(child)
                 for number in SIGNALS:
                     handlers[number] = signal.signal(number, forward)
-            code, result = _wait_for_first(children, receiver)
+            code, result = _wait_for_outcome(children, receiver)
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -128,15 +131,15 @@ def _in_children(count: int, work: Callable[[], int]) -> int:
     if isinstance(result, Exception):
         raise result
     if code < 0 and -code not in SIGNALS:
-        problem = f"another process of this run does not respond because signal {-code} ended it"
+        problem = f"another process of this run does not respond because signal {-code} killed it"
         raise StorageError(f"{problem}. Run the same command again to resume")
     return SIGNALS.get(-code, code) if code else int(result)
 
 
-def _wait_for_first(children: Sequence[BaseProcess], receiver: Connection) -> tuple[int, Any]:
-    """Wait until the first process ends, or any process fails or sends a result or an error.
+def _wait_for_outcome(children: Sequence[BaseProcess], receiver: Connection) -> tuple[int, Any]:
+    """Wait until process 0 ends, or any process fails or sends a result or an error.
 
-    Return two values: the exit code of a failed process, or 0; and the result or error that was sent, or 0.
+    Return (the exit code of a failed process, 0), or (0, the result or error that was sent), or (0, 0).
     """
     codes = [child.exitcode for child in children]
     while codes[0] is None and not any(codes) and not receiver.poll():
@@ -149,13 +152,13 @@ def _wait_for_first(children: Sequence[BaseProcess], receiver: Connection) -> tu
 
 
 def _run(rank: int, job: _Job) -> None:
-    """Do the work as process `rank` and send its error, if any. The first process also sends its result.
+    """Call `job.work` as process `rank`. Send its error, if any. Process 0 also sends its result.
 
-    Only the first process prints progress.
+    Only process 0 prints progress.
     """
     end_with_parent(job.parent)
     for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)  # until training installs its own handler
+        signal.signal(number, signal.SIG_DFL)  # until training installs its own handlers
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)  # an earlier training run may have set it
     torch.set_num_threads(job.threads)
@@ -169,7 +172,7 @@ def _run(rank: int, job: _Job) -> None:
         if not rank:
             job.sender.send(result)
     except SystemExit:
-        if not rank:  # the first process reports the error
+        if not rank:  # process 0 reports the error
             raise
     except Exception as error:
         error.add_note(traceback.format_exc()[-2000:])

@@ -1,4 +1,4 @@
-"""Read run directories without importing torch."""
+"""Read run directories. This module does not import torch, so that commands that only read a run start fast."""
 
 import math
 from dataclasses import dataclass
@@ -23,21 +23,21 @@ class RunFiles:
     directory: Path
     settings: schema.Recipe
     corpus: Corpus | None
-    steps: list[dict[str, Any]]  # training records of metrics.jsonl
-    validations: list[dict[str, Any]]
-    model: dict[str, Any] | None  # manifest of directory/model
+    steps: list[dict[str, Any]]  # records of training steps in metrics.jsonl
+    validations: list[dict[str, Any]]  # records of validations in metrics.jsonl
+    model: dict[str, Any] | None  # the manifest of the model directory
 
     @property
     def validation(self) -> dict[str, Any]:
-        """The record of the last validation, or of the best one if averaging.best is set. {} if there is none."""
+        """The record of the last validation or, if averaging.best is set, of the best one. {} if there is none."""
         if self.settings.averaging.best and self.validations:
             return min(self.validations, key=lambda record: record["dev_nll"] or math.inf)
         return self.validations[-1] if self.validations else {}
 
     def translations(self, split: str) -> list[str] | None:
-        """Return the translations of a split ("dev", "test" or "general") that `nmt reproduce` wrote, or None.
+        """Return the translations of a split ("dev", "test" or "general") that `nmt reproduce` wrote.
 
-        Translations by another model or with other decoding settings are ignored.
+        Return None if there are none, or if another model or other decoding settings made them.
         """
         stamp, hypotheses = self.directory / TRANSLATIONS, self.directory / f"{split}.hyp"
         if self.model is None or not stamp.is_file() or not hypotheses.is_file():
@@ -46,21 +46,21 @@ class RunFiles:
         return read_lines(hypotheses) if same else None
 
 
-# Default values of decoding settings that older versions did not have
+# Decoding settings that older versions of nmt did not have, with their default values.
 NEWER: dict[str, Any] = {"case": "auto", "spelling": "auto", "penalty_offset": 5, "target_prefix": ""}
 
 
 def translations_id(model: dict[str, Any], decoding: schema.Decoding) -> str:
     """Return a digest of the decoding settings and of a model's weights. `model` is the manifest of the model.
 
-    Newer settings count only if they differ from their defaults, so that translations by older versions stay valid.
+    Leave out settings in NEWER that have their default values, so that translations by older versions stay valid.
     """
     settings = {name: value for name, value in decoding.model_dump().items() if NEWER.get(name) != value}
     return artefact.digest([model["files"]["model.safetensors"]["sha256"], settings])
 
 
 def stored_recipe(directory: Path) -> schema.Recipe:
-    """Return the recipe that a run was trained with."""
+    """Return the recipe with which a run was trained. Raise MissingError if the directory is not a run."""
     if not (directory / "recipe.yaml").is_file():
         raise MissingError(f"no run in {directory}. Train one with nmt train RECIPE")
     return loading.load_stored(directory / "recipe.yaml")
@@ -69,8 +69,9 @@ def stored_recipe(directory: Path) -> schema.Recipe:
 def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = False) -> RunFiles:
     """Open a run and its corpus.
 
-    The corpus is `data`. By default, it is data/<corpus> in the working directory or beside runs/, or None if neither
-    exists. Raise DataError if the run was trained on another corpus, unless `any_corpus` is true.
+    The corpus is `data`. By default, it is data/<corpus> in the working directory or beside runs/. If neither exists,
+    print a warning and return None as the corpus. Raise DataError if the run was trained on another corpus, unless
+    `any_corpus` is true.
     """
     settings, model = stored_recipe(directory), directory / "model"
     default = settings.corpus.directory
@@ -78,7 +79,7 @@ def read_run(directory: Path, data: Path | None = None, *, any_corpus: bool = Fa
     candidates = [data] if data else [path for path in (default, *beside) if artefact.present(path)]
     corpus = open_corpus(candidates[0]) if candidates else None
     if not corpus:
-        warn(f"no prepared corpus in {default}, so texts and scores are missing. Pass --data DIR")
+        warn(f"no prepared corpus in {default}, so the output lacks text and scores. Pass --data DIR")
     trained_on = artefact.read_json(directory / "corpus.json").get("corpus")
     if corpus and corpus.identity != trained_on and not any_corpus:
         raise DataError(

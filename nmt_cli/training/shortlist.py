@@ -1,8 +1,8 @@
-"""Learn from parallel text which target tokens translate a source token (the command `nmt shortlist`).
+"""Learn from parallel text which target tokens translate each source token (the command `nmt shortlist`).
 
 IBM Model 1 (Brown et al. 1993) assumes that every target token translates one token of the source sentence, or none.
-At first, all source tokens are equally likely. Each round of expectation maximization counts translations with the
-probabilities of the previous round.
+At first, all source tokens of a sentence are equally likely. Each round of expectation maximization counts the
+translations, weighted by the probabilities of the previous round.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,15 @@ from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation.shortlist import FILE, Shortlist
 
 ROUNDS = 5
-MAX_LINKS = 25_000_000  # maximum number of links: 0.8 GB. A link is a source and a target token of one pair of lines
-MOST_TOKENS = 1000  # lines with more tokens are left out
-NONE = PAD  # stands for the source token if a target token translates none
+# A link consists of a source token (or NONE) and a target token of the same pair of lines. So many links take 0.8 GB.
+MAX_LINKS = 25_000_000
+MOST_TOKENS = 1000  # pairs with a longer line are left out
+NONE = PAD  # stands for the source token of a target token that translates no source token
 Ids = npt.NDArray[np.int32]
 
 
 def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int) -> int:
-    """Learn a shortlist from parallel text and put it into a model directory. Returns the exit code."""
+    """Learn a shortlist from parallel text and store it in a model directory. Return the exit code."""
     opened = open_model(model)
     for file in (src, tgt):
         if not file.is_file():
@@ -50,8 +51,9 @@ def learn_shortlist(model: Path, src: Path, tgt: Path, best: int, frequent: int)
 def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tuple[Ids, Ids]], int]:
     """Return the encoded pairs of lines, and their number. Leave out pairs in which a line is empty or too long.
 
-    If there are over 2 x MAX_LINKS links, return only evenly spaced pairs, because the files may exceed the memory. The
-    number still counts all pairs.
+    The files may be larger than the memory. So if there are more than 2 x MAX_LINKS links, return only evenly spaced
+    pairs. The number still counts all pairs that are not empty or too long. Raise DataError for a line that is not
+    UTF-8.
     """
     kept, links, step, count = list[tuple[Ids, Ids]](), 0, 1, 0
     for number, chunk in enumerate(read_pairs(str(src), str(tgt), 0, {})):
@@ -71,7 +73,7 @@ def encoded_pairs(src: Path, tgt: Path, tokenizer: Tokenizer) -> tuple[list[tupl
 
 
 def _texts(lines: Sequence[bytes | None], file: Path, before: int) -> list[str]:
-    """Return the text of lines, or "" for overlong lines. `before` is the number of lines before them in the file."""
+    """Return the text of each line, or "" if it is overlong. In the file, `before` lines precede these lines."""
     texts = []
     for number, line in enumerate(lines, before + 1):
         try:
@@ -86,15 +88,16 @@ def _links(pair: tuple[Ids, Ids]) -> int:
 
 
 def within_links(pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[Ids, Ids]]:
-    """Return all pairs. If they have more than MAX_LINKS links, return only every n-th pair."""
+    """Return all pairs or, if they have more than MAX_LINKS links, every n-th pair."""
     links = sum(map(_links, pairs))
     return list(pairs[:: max(1, -(-links // MAX_LINKS))])
 
 
 def learn(pairs: Sequence[tuple[Ids, Ids]], tokenizer: Tokenizer, best: int, frequent: int) -> Shortlist:
-    """Return the `frequent` most frequent target tokens, and the `best` translations of each source token.
+    """Return a shortlist: the `frequent` most frequent target tokens, and `best` translations of each source token.
 
-    If both sides share a vocabulary, each source token also translates to itself, since names and numbers are copied.
+    If both sides share a vocabulary, each source token is also a translation of itself, because names and numbers are
+    often copied.
     """
     sources, targets, probabilities = _model_1(pairs, tokenizer.target.vocabulary_size)
     counts = np.bincount(np.concatenate([tgt for _, tgt in pairs]), minlength=tokenizer.target.vocabulary_size)
@@ -114,7 +117,7 @@ def learn(pairs: Sequence[tuple[Ids, Ids]], tokenizer: Tokenizer, best: int, fre
 
 
 def _model_1(pairs: Sequence[tuple[Ids, Ids]], vocabulary: int) -> tuple[Any, Any, Any]:
-    """Return arrays of source tokens, of target tokens in the same pair of lines, and of translation probabilities."""
+    """Return three arrays, with one element per distinct link: source token, target token, translation probability."""
     keys_L = []
     for src, tgt in pairs:
         with_none = np.append(src, np.int32(NONE)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Signals, and the other reasons for training to stop. `train.reason_to_stop` checks all of them after each step."""
+"""Handle signals, and name the reasons for training to stop. `train.reason_to_stop` checks for these reasons."""
 
 import contextlib
 import enum
@@ -15,7 +15,7 @@ SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTE
 
 
 class StopReason(enum.Enum):
-    """Why a run ends. After SIGNAL, the run is unfinished, and running the same command again resumes it."""
+    """Why a run ends. After SIGNAL, the run is unfinished. Running the same command again resumes it."""
 
     ALL_STEPS = enum.auto()
     SIGNAL = enum.auto()
@@ -28,10 +28,10 @@ class Interrupted(BaseException):
 
 
 class Stop:
-    """Handles signals during a `with` block: the first one requests a stop after the current step.
+    """Handles signals during a `with` block. The first signal requests a stop after the current step.
 
-    A second signal ends the process at once, unless it follows within ECHO_SECONDS, because launchers forward signals
-    that every process has already received.
+    A second signal ends the process at once. But within ECHO_SECONDS of the first, further signals are ignored, because
+    launchers forward signals that every process has already received.
     """
 
     requested = False
@@ -49,9 +49,9 @@ class Stop:
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Raise Interrupted if a signal arrives during the block, or at once if a signal arrived earlier.
+        """Raise Interrupted if a signal arrives during the block, or has arrived before it.
 
-        The block must be repeatable.
+        It must be safe to repeat the block.
         """
         self._interruptible = True
         try:

@@ -1,4 +1,4 @@
-"""Errors of torch that a user can act on."""
+"""Convert those errors of torch on which a user can act."""
 
 import os
 
@@ -9,7 +9,7 @@ from nmt_cli.system.errors import BusyError, StorageError, UsageError, is_out_of
 
 
 def to_user_error(error: RuntimeError | MemoryError, settings: schema.Recipe) -> BaseException:
-    """Return the NmtError for an error of torch, or the error itself if it is unknown."""
+    """Return an NmtError with advice for a known error of torch. Return any other error unchanged."""
     text = str(error)
     if is_out_of_memory(error):
         advice = "Resume with --set training.memory_tokens=N, where N is below"
@@ -18,7 +18,7 @@ def to_user_error(error: RuntimeError | MemoryError, settings: schema.Recipe) ->
     if "CUDA" in text and "captur" in text:
         return UsageError(f"a step cannot be captured as a CUDA graph: {text[:150]}. Set training.cuda_graphs=no")
     if "EADDRINUSE" in text:
-        advice = "Choose another with torchrun --master_port N or accelerate launch --main_process_port N"
+        advice = "Choose another with torchrun --master_port N, or with accelerate launch --main_process_port N"
         return BusyError(f"port {os.environ.get('MASTER_PORT')} is in use, perhaps by another training job. {advice}")
     if "Unable to find address for: lo" in text:
         return StorageError("the network interface lo is down. Bring it up, or pass --set training.processes=1")

@@ -28,11 +28,11 @@ from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.hardware import ToHost
 from nmt_cli.transformer.weights import save_model
 
-MAX_SKIPPED = 10  # maximum skipped steps in a row; also in total, unless 1 % of all steps is more
+MAX_SKIPPED = 10  # maximum skipped steps in a row; also in total, unless 1 % of the steps so far is more
 
 
 def train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | None = None) -> int:
-    """Train the model of a recipe, or resume an earlier run in `directory`. Return the exit code."""
+    """Train the model of a recipe, or resume the run in `directory`. Return the exit code."""
     return in_processes(settings, partial(_train, settings, data, directory, tracker))
 
 
@@ -52,7 +52,7 @@ def _train(settings: schema.Recipe, data: Path, directory: Path, tracker: str | 
             if reason is not StopReason.SIGNAL:
                 on_main(accelerator, _save_model, trainer)
             del trainer
-            accelerator.free_memory()  # free DDP before gloo, because the opposite order could wait forever
+            accelerator.free_memory()  # free DDP before gloo; in the opposite order, the process could wait forever
             accelerator.end_training()
             return stop.exit_code if reason is StopReason.SIGNAL else 0
         except (RuntimeError, MemoryError) as error:
@@ -64,9 +64,9 @@ def _open(
 ) -> tuple[Corpus, int]:
     """Lock and open the run on the main process. Open the corpus on every process.
 
-    Return the corpus and the step to resume from. Raise DataError if a machine has another corpus or recipe.
+    Return the corpus and the step to resume from. Raise DataError if a machine's corpus or recipe differs.
     """
-    opened = list[Corpus]()  # stays empty except on the main process
+    opened = list[Corpus]()  # stays empty on all processes but the main one
 
     def open_run() -> dict[str, Any]:
         lock.enter_context(artefact.locked(directory, "run"))
@@ -78,13 +78,13 @@ def _open(
     def open_here() -> Corpus:
         if opened:
             return opened[0]
-        first_here = accelerator.is_local_main_process  # one process on each machine checks the hashes of the files
+        first_here = accelerator.is_local_main_process  # only one process per machine checks the hashes
         corpus = open_corpus(data, content=first_here)
         if corpus.identity != run["corpus"]:
-            raise DataError(f"{data} on {artefact.HOST} differs from the first machine's corpus. Copy it from there")
+            raise DataError(f"{data} on {artefact.HOST} differs from that on the first machine. Copy it from there")
         if changes := loading.differences(run["recipe"], decisive(settings)):
-            problem = f"the recipe on {artefact.HOST} differs from the first machine's: {'; '.join(changes)}"
-            raise DataError(f"{problem}. Use the same recipe and --set on all machines")
+            problem = f"the recipe on {artefact.HOST} differs from that on the first machine: {'; '.join(changes)}"
+            raise DataError(f"{problem}. Use the same recipe and --set options on all machines")
         return corpus
 
     run = on_main(accelerator, open_run)
@@ -92,12 +92,12 @@ def _open(
 
 
 def decisive(settings: schema.Recipe) -> dict[str, Any]:
-    """Return the settings that must be the same on all machines; paths may differ."""
+    """Return the settings that must be the same on all machines. Paths, for example, may differ."""
     return schema.without(settings.model_dump(), LOCAL)
 
 
 def _flat(settings: schema.Recipe) -> dict[str, Any]:
-    """Return the settings as trackers accept them, as numbers and text without nesting."""
+    """Return the settings in the form that trackers accept: numbers and text, without nesting."""
     sections = {name: section for name, section in settings.model_dump().items() if isinstance(section, dict)}
     values = {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
     return {key: value if isinstance(value, int | float) else str(value) for key, value in values.items()}
@@ -110,11 +110,11 @@ def _loop(trainer: Trainer, stop: Stop) -> StopReason:
     progress = Progress("training", training.steps, "steps", every=30, done=state.step)
     with trainer.batch_thread() as pool, trainer.writer.pool, progress as bar:
         window, window_began = list[tuple[Tensor, Tensor, int]](), time.monotonic()
-        unread = list[tuple[int, ToHost]]()  # steps, and copies of their gradient norms that may not be complete yet
+        unread = list[tuple[int, ToHost]]()  # steps, and copies of their gradient norms, which may be incomplete yet
         upcoming = pool.submit(trainer.step_batch, state.step)
         if trainer.dev and training.init_from and not state.step:
-            window_began += _validate(trainer, trainer.dev, stop)  # training must improve on the initial weights
-        elif trainer.dev and state.unvalidated:  # a signal interrupted this validation
+            window_began += _validate(trainer, trainer.dev, stop)  # checkpoints must beat the initial weights
+        elif trainer.dev and state.unvalidated:  # a signal interrupted the validation of this step
             window_began += _validate(trainer, trainer.dev, stop)
             _save(trainer, state.unvalidated)
         reason = reason_to_stop(trainer, stop)
@@ -157,7 +157,7 @@ def reason_to_stop(trainer: Trainer, stop: Stop) -> StopReason | None:
         return StopReason.SIGNAL
     if state.step >= training.steps:
         return StopReason.ALL_STEPS
-    if is_sync_step(state.step, trainer.accelerator):  # all processes stop if a signal or the clock stops one
+    if is_sync_step(state.step, trainer.accelerator):  # if a signal or the clock stops one process, all stop
         out_of_hours = training.max_hours is not None and state.seconds >= training.max_hours * 3600
         urgency = max_over_processes(trainer.accelerator, 2 if stop.requested else int(out_of_hours))
         if urgency:
@@ -177,7 +177,7 @@ def _describe(reason: StopReason, trainer: Trainer) -> str:
 
 
 def _print_start(trainer: Trainer) -> None:
-    """Print the first step and the size of a run. Warn if the recipe expects another size."""
+    """Print the first step and the size of a run. Print warnings about its size, dtype and development set."""
     pairs = len(trainer.corpus.src)
     parameters = sum(p.numel() for p in trainer.transformer.parameters())
     step, steps, expect = trainer.state.step, trainer.settings.training.steps, trainer.settings.expect
@@ -189,7 +189,7 @@ def _print_start(trainer: Trainer) -> None:
     epoch = f"{pairs:,} pairs, {trainer.plan.steps_per_epoch:,} steps per epoch"
     say(f"{trainer.directory}: {start} step {step:,} of {steps:,}; {parameters:,} parameters; {epoch}; {device}")
     if trainer.state.dtype not in ("", dtype):
-        reason = "training.precision=auto depends on the hardware, and the two round differently"
+        reason = "training.precision=auto depends on the hardware, and the two dtypes round differently"
         warn(f"this run has computed in {trainer.state.dtype} so far and continues in {dtype}: {reason}")
     trainer.state.dtype = dtype
     if expect.parameters and expect.parameters != parameters:
@@ -204,9 +204,10 @@ def _print_start(trainer: Trainer) -> None:
 
 
 def count_skipped(trainer: Trainer, unread: list[tuple[int, ToHost]], keep: int) -> None:
-    """Read all norms but the last `keep`. Count steps whose gradient was not finite, and give up after too many.
+    """Read and remove all norms but the last `keep`. Count the steps whose gradient was not finite.
 
-    Such steps changed no weight. Reading the last norm would wait for the device, which may still be computing it.
+    Such steps changed no weight. After too many of them, call `give_up`. If `keep` is 0, wait for the device, which may
+    still be computing the last norm.
     """
     state = trainer.state
     while len(unread) > keep:
@@ -223,6 +224,7 @@ def count_skipped(trainer: Trainer, unread: list[tuple[int, ToHost]], keep: int)
 
 
 def give_up(trainer: Trainer, step: int) -> None:
+    """Write the sentences of a step to crash.json, and raise DivergedError."""
     crash = trainer.directory / "crash.json"
     record = {"step": step, "sentences": [m.tolist() for m in trainer.plan.micro_batches_of(step - 1)]}
     artefact.replace_file(crash, artefact.json_bytes(record))
@@ -234,7 +236,10 @@ def give_up(trainer: Trainer, step: int) -> None:
 
 
 def log_steps(trainer: Trainer, window: list[tuple[Tensor, Tensor, int]], seconds: float, bar: Progress) -> str:
-    """Write the metrics of the steps since the last record. Return a summary for the progress line."""
+    """Write the metrics of the steps since the last record. Return a summary for the progress line.
+
+    Only the main process writes. The others return "".
+    """
     settings, state, device = trainer.settings, trainer.state, trainer.accelerator.device
     nll, norm, tgt_tokens = zip(*window, strict=True)
     own = torch.tensor(sum(torch.stack(nll).tolist()), dtype=torch.float64, device=device)
@@ -263,9 +268,10 @@ def log_steps(trainer: Trainer, window: list[tuple[Tensor, Tensor, int]], second
 
 
 def _validate(trainer: Trainer, dev: DevSet, stop: Stop) -> float:
-    """Score the development set and update the best step. Return the time in seconds. Each process scores a share.
+    """Score the development set and update the best step. Return the seconds that this took.
 
-    A signal to any process interrupts the validation on all. The validation is repeated when the run resumes.
+    Each process scores a share. A signal to any process interrupts the validation on all of them. When the run resumes,
+    it repeats the validation.
     """
     state, start, accelerator = trainer.state, time.monotonic(), trainer.accelerator
     rank, world = accelerator.process_index, accelerator.num_processes
@@ -298,7 +304,10 @@ def _report(trainer: Trainer, scores: dict[str, Any], seconds: float) -> None:
 
 
 def _save_model(trainer: Trainer) -> None:
-    """Write the last weights as the model of the run, unless it already has a model of this step (an average)."""
+    """Write the last weights as the model of the run, unless the run already has a model made from its checkpoints.
+
+    Such a model ends with the checkpoint of this step or, if averaging.best is set, with the best one.
+    """
     directory, step = trainer.directory / "model", trainer.state.step
     final_steps = [step, *([trainer.state.best_step] if trainer.settings.averaging.best else [])]
     with contextlib.suppress(NmtError, IndexError):
@@ -308,4 +317,4 @@ def _save_model(trainer: Trainer) -> None:
     manifest = {"steps": [step], **trainer.manifest}
     weights = trainer.transformer.state_dict()
     save_model(directory, weights, trainer.settings, trainer.corpus.tokenizer_file, manifest)
-    say(f"{directory} holds the last weights. Next, run nmt average-checkpoints {trainer.directory}")
+    say(f"{directory} contains the last weights. Next, run nmt average-checkpoints {trainer.directory}")

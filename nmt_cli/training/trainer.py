@@ -27,7 +27,7 @@ from nmt_cli.transformer.weights import load_into, load_model
 
 
 class Trainer:
-    """Takes the training steps of a run. Use `start_trainer` to make a trainer."""
+    """Takes the training steps of a run. To make a trainer, call `start_trainer`."""
 
     def __init__(
         self,
@@ -39,11 +39,14 @@ class Trainer:
         state: checkpoints.State,
         moments: dict[str, Tensor],
     ) -> None:
-        """Make the data-parallel model, the optimizer, the batches and the log. `moments` is the optimizer's state."""
+        """Make the data-parallel model, the optimizer, the batches and the log. `moments` is the optimizer's state.
+
+        Raise DataError if the corpus has a sentence that is too long for the model.
+        """
         training, device = settings.training, accelerator.device
         self.settings, self.corpus, self.accelerator, self.directory = settings, corpus, accelerator, directory
         self.transformer, self.state = transformer, state
-        self.warned = False  # whether a warning about low scores has been printed; it is printed only once
+        self.warned = False  # whether the warning about low scores, which is printed only once, has been printed
         self.dev = DevSet(corpus, settings) if corpus.lines("dev")[0] else None
         parts = max(training.micro_batches, accelerator.num_processes)
         self.plan = batches.BatchPlan(corpus, training, parts, settings.model.source_eos)
@@ -52,7 +55,7 @@ class Trainer:
             advice = "Raise model.max_length, or lower corpus.cleaning.max_tokens and prepare again"
             raise DataError(f"{corpus.directory} has a sentence of {longest} tokens, too long for the model. {advice}")
         self.transformer.to(device)
-        self.dtype = choose_dtype(training.precision, device)  # for computations; weights and moments are float32
+        self.dtype = choose_dtype(training.precision, device)  # of computations; weights and moments are float32
         self.optimizer: Any = adam(self.transformer, training)
         checkpoints.restore_optimizer(self.transformer, self.optimizer, moments)
         model = LossModel(self.transformer, training.label_smoothing, self.dtype)
@@ -60,8 +63,8 @@ class Trainer:
             self.model = accelerator.prepare(model)
         self.memory_tokens = training.memory_tokens or batches.default_memory_tokens(settings.model, device)
         self.device_module = torch.get_device_module(device)
-        self.copy_stream = self.device_module.Stream()  # for copies of batches to the device
-        # Fields for the manifests of the checkpoints and the model.
+        self.copy_stream = self.device_module.Stream()  # on which batches are copied to the device
+        # Fields of the manifests of the checkpoints and of the model.
         self.manifest = {"corpus": corpus.identity, "seen_tokens": corpus.seen_tokens}
         log = directory / "metrics.jsonl"
         self.metrics: Any = MetricsLog(log, state.metrics_bytes) if accelerator.is_main_process else None
@@ -70,30 +73,30 @@ class Trainer:
         self.graphs: graphs.StepGraphs | None = None
 
     def batch_thread(self) -> ThreadPoolExecutor:
-        """Return an executor with one thread for `step_batch`. The thread uses the device of this process."""
+        """Return an executor whose only thread calls `step_batch`. The thread uses the device of this process."""
         device = self.device_module.current_device()
         return ThreadPoolExecutor(1, initializer=self.device_module.set_device, initargs=(device,))
 
     def step_batch(self, index: int) -> batches.StepBatch:
-        """Return the share of this process in step `index` (from 0). The copy to the device may not be finished yet."""
+        """Return this process's share of step `index` (from 0). Its copy to the device may still be in progress."""
         micro_batches = self.plan.micro_batches_of(index)
         tokens = [self.plan.tokens(sentences, index) for sentences in micro_batches]
         costs = [max(sides) for sides in tokens]
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         groups, weight = batches.group_micro_batches(costs, rank, world, self.memory_tokens), 1.0
-        if not groups and any(costs):  # DDP requires a pass of every process: compute a micro-batch with weight 0
+        if not groups and any(costs):  # DDP requires a pass on every process, so compute one with weight 0
             groups, weight = [[int(np.argmax(costs))]], 0.0
         sentences = [np.concatenate([micro_batches[i] for i in group]) for group in groups]
-        with self.device_module.stream(self.copy_stream):  # meanwhile the previous step computes on another stream
+        with self.device_module.stream(self.copy_stream):  # the previous step runs on another stream meanwhile
             padded = self.pads and len(sentences) == 1
             passes = [self.plan.batch(each, index, self.accelerator.device, padded=padded) for each in sentences]
             copied = recorded(self.accelerator.device)
         return batches.StepBatch(passes, sum(tgt for _, tgt in tokens), weight, copied)
 
     def take_step(self, step: int, batch: batches.StepBatch) -> tuple[Tensor, Tensor]:
-        """Take step number `step` (from 1). If the gradient is not finite, the weights stay the same.
+        """Take step number `step` (from 1). If the gradient is not finite, do not change the weights.
 
-        Return the negative log-likelihood of the share of this process, and the norm of the gradient.
+        Return the summed negative log-likelihood of this process's share, and the norm of the gradient.
         """
         batch.wait(self.device_module.current_stream())
         rate = noam_rate(step, self.settings.model.d_model, self.settings.training)
@@ -104,12 +107,12 @@ class Trainer:
         return nll * batch.weight, norm
 
     def compute(self, passes: list[Batch], rate: float | Tensor, scale: float | Tensor) -> tuple[Tensor, Tensor]:
-        """Update the weights with the gradient of `scale` times the loss of all passes; return nll and norm."""
+        """Update the weights with the gradient of `scale` times the loss of all passes. Return the nll and the norm."""
         total = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
         try:
             for i, pairs in enumerate(passes, 1):
                 with contextlib.nullcontext() if i == len(passes) else self.accelerator.no_sync(self.model):
-                    loss, nll = self.model(pairs)  # both are sums; DDP averages gradients over processes
+                    loss, nll = self.model(pairs)  # sums over tokens; DDP averages gradients over processes
                     self.accelerator.backward(loss * scale)
                 total += nll.detach()
             norm = torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
@@ -121,23 +124,23 @@ class Trainer:
         return total, norm
 
     def check_memory(self) -> None:
-        """Compute the gradient of the longest sentences and discard it, so that a lack of memory shows at the start."""
-        growth = 2 if self.settings.is_augmented else 1.1  # size of the largest step, relative to the average step
+        """Compute the gradient of the longest sentences and discard it, to find out early whether memory suffices."""
+        growth = 2 if self.settings.is_augmented else 1.1  # assumed size of the largest step, relative to the average
         step_tokens = growth * self.settings.training.tokens_per_step
         most = max(self.memory_tokens, step_tokens / self.plan.micro_batches)
         tokens = max(1, int(min(most, step_tokens / self.accelerator.num_processes)))
         pairs = self.plan.longest_pairs(tokens, self.accelerator.device)
         numbers = 0 if self.optimizer.state else sum(p.numel() for p in self.transformer.parameters())
         _moments = torch.empty(2 * numbers, device=self.accelerator.device)  # Adam will allocate this memory in step 1
-        self.accelerator.backward(0 * self.model(pairs)[0])  # also lets DDP settle the order of its buckets
+        self.accelerator.backward(0 * self.model(pairs)[0])  # this call also lets DDP fix the order of its buckets
         self.optimizer.zero_grad(set_to_none=True)
 
 
 def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, directory: Path, step: int) -> Trainer:
     """Return a trainer that starts from the checkpoint of `step` or, for step 0, from `init_from` or new weights.
 
-    All processes must call this function together. Only the main process reads the checkpoint and sends it to the
-    others. Before the call returns, each process checks that its memory suffices for the longest sentences.
+    All processes must call this function together. The main process reads the weights and sends them to the others.
+    At the end, each process checks that it has enough memory for the longest sentences.
     """
     reuse_memory()
     torch.manual_seed(settings.training.seed)
@@ -171,7 +174,7 @@ def start_trainer(settings: schema.Recipe, corpus: Corpus, accelerator: Any, dir
 def _read_checkpoint(
     directory: Path, step: int, transformer: Transformer
 ) -> tuple[checkpoints.State, dict[str, Tensor]]:
-    """Load the weights of a checkpoint into the model. Return the state and the moments of the checkpoint."""
+    """Load the weights of a checkpoint into `transformer`. Return the checkpoint's state and Adam's moments."""
     state = checkpoints.read_state(directory, step)
     weights, moments = checkpoints.load(directory, step)
     load_into(transformer, weights, checkpoints.directory_of(directory, step))
@@ -180,7 +183,7 @@ def _read_checkpoint(
 
 
 def _read_model(directory: Path, corpus: Corpus, transformer: Transformer) -> None:
-    """Load the weights of a model directory, which must have the tokenizer of the corpus."""
+    """Load the weights of a model into `transformer`. Raise DataError if its tokenizer is not that of the corpus."""
     start = load_model(directory)
     theirs, ours = (map(artefact.sha256, files_of(each.tokenizer_file)) for each in (start, corpus))
     if [*theirs] != [*ours]:

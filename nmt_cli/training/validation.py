@@ -1,4 +1,4 @@
-"""Compute loss and BLEU on the development set, with the search of `nmt translate` and the metric of `nmt score`."""
+"""Compute loss and BLEU on a development set. Search as `nmt translate` does, and score as `nmt score` does."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ from nmt_cli.translation.translator import Translator
 
 
 class DevSet:
-    """The lines of a development set, and the token ids of the pairs that are not too long for the model."""
+    """A development set: all its lines, and the token ids of the pairs that are not too long for the model."""
 
     def __init__(self, corpus: Corpus, settings: schema.Recipe, split: str = "dev") -> None:
         self.lines, self.references = corpus.lines(split)
@@ -36,9 +36,9 @@ class DevSet:
             raise DataError(f"all dev pairs of {corpus.directory} are longer than {longest} tokens. Use another set")
 
     def translated(self, count: int) -> list[int]:
-        """Return the indices of `count` lines to translate: the first lines, or the first lines of each language pair.
+        """Return the indices of about `count` lines to translate: the first ones, or the first of each language pair.
 
-        The number of lines is the same for all language pairs that have enough lines.
+        Each language pair has the same number of lines, at least one, unless the set has fewer lines of the pair.
         """
         each = max(1, count // len(self.lines_by_pair)) if self.lines_by_pair and count else count
         groups = self.lines_by_pair.values() or [range(len(self.lines))]
@@ -54,11 +54,11 @@ def validate(
     world: int = 1,
     stop: Stop | None = None,
 ) -> dict[str, Any]:
-    """Return the loss per target token, BLEU of the first `validate_bleu` lines (None for 0 lines), and ten samples.
+    """Return the loss per target token, the BLEU of the first `validate_bleu` lines, and up to ten translations.
 
-    If the set has several language pairs, the first lines of each pair are translated, and the BLEU of each pair is
-    also returned. Each of `world` processes computes its share of the lines, and all return the same result. If a
-    signal interrupts one process, all raise Interrupted.
+    BLEU is None if `validate_bleu` is 0. If the set has several language pairs, also return the BLEU of the first lines
+    of each pair. Each of `world` processes computes a share of the set, and all return the same result. If a signal
+    interrupts one process, all raise Interrupted.
     """
     translated, share = dev.translated(settings.training.validate_bleu), None
     with contextlib.suppress(Interrupted), stop.interruptible() if stop else contextlib.nullcontext():
@@ -84,7 +84,10 @@ def validate(
 def compute_share(
     model: Transformer, dtype: torch.dtype, dev: DevSet, settings: schema.Recipe, own: slice
 ) -> tuple[float, list[str]]:
-    """Return the summed loss of one process's pairs, and the translations of its lines."""
+    """Return the total loss of the pairs in one process's share, and the translations of its lines.
+
+    The share consists of the items that `own` selects.
+    """
     total = 0.0
     sources = [dev.lines[line] for line in dev.translated(settings.training.validate_bleu)[own]]
     with torch.inference_mode():

@@ -1,1 +1,1 @@
-"""The model of section 3 of the paper."""
+"""The Transformer of "Attention Is All You Need": the network, its decoding cache, and model directories."""

@@ -1,4 +1,4 @@
-"""Scaled dot-product and multi-head attention (section 3.2 of the paper) over packed sentences.
+"""Scaled dot-product and multi-head attention (section 3.2 of "Attention Is All You Need") over packed sentences.
 
 Shapes: B sentences, S source length, T target length, N query tokens and M key tokens in a batch, H heads, K size per
 head, D d_model, R rows (one per token and head), G rows of all grids, including padding. A packed tensor x_ND is the
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 Device = torch.device | str
-TILE = 128  # tokens; flash attention rounds a maximum length up to a multiple of this number
+TILE = 128  # tokens; maximum lengths are rounded up to a multiple of this number, as in flash attention
 MIN_WIDTH = 16  # minimum columns of a grid: on a CPU, a float32 softmax over fewer columns takes ten times as long
 Int64s = npt.NDArray[np.int64]
 torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN builds a plan for each shape, and most batches have a new shape
@@ -33,20 +33,20 @@ def to_device(arrays: Sequence[npt.NDArray[Any]], device: Device) -> tuple[Tenso
 
 
 def token_positions(lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Return, for each token of a packed batch, the index of its sentence and its position in the sentence."""
+    """Return, for each token of a packed batch, the index of its sentence, and its position in the sentence."""
     sentences_N = np.repeat(np.arange(len(lengths)), lengths)
     return sentences_N, np.arange(len(sentences_N)) - (lengths.cumsum() - lengths)[sentences_N]
 
 
 class Layout:
-    """Where the sentences of a packed batch begin, and how they form blocks.
+    """The positions of the sentences in a packed batch, and their division into blocks.
 
-    `bounds` holds the index of the first sentence of each block, and B at the end. These tensors are on the device:
-    `positions_N` holds the position of each token in its sentence, `lengths_B` the length of each sentence, `offsets_B`
-    the index of the first token of each sentence and N at the end, and `widths_B` the width of each sentence's grid.
-    `integers` holds the same four arrays on the host. The other attributes are on the host only: `blocks` holds the
-    number of sentences and the grid width of each block, `full` tells which blocks have no padding, and `max_length` is
-    an upper bound on all lengths.
+    The argument `bounds` holds the index of the first sentence of each block, and B at the end. By default, there is
+    one block. Four tensors are on the device: `positions_N` holds the position of each token in its sentence,
+    `lengths_B` the length of each sentence, `offsets_B` the index of the first token of each sentence and N at the end,
+    and `widths_B` the width of each sentence's grid. `integers` holds the same four arrays on the host. The other
+    attributes are on the host only: `blocks` holds the number of sentences and the grid width of each block, `full`
+    tells which blocks have no padding, and `max_length` is an upper bound on all lengths.
     """
 
     def __init__(self, lengths: Sequence[int] | Int64s, device: Device = "cpu", bounds: Sequence[int] = ()) -> None:
@@ -64,7 +64,7 @@ class Layout:
         self.positions_N, self.lengths_B, self.offsets_B, self.widths_B = integers
 
     def index(self, heads: int) -> tuple[Tensor, Tensor]:
-        """Return the grid index of each row (token, head), and the row at each grid index."""
+        """Return the grid index of each row (token, head), and the row at each grid index (0 at padding)."""
         if heads not in self._indices:  # computed on the device
             tokens, heads_H = len(self.positions_N), torch.arange(heads, device=self.lengths_B.device)
             starts_BH = (self.widths_B.cumsum(0) - self.widths_B)[:, None] * heads + self.widths_B[:, None] * heads_H
@@ -76,7 +76,7 @@ class Layout:
         return self._indices[heads]
 
     def biases(self, dtype: torch.dtype, *, causal: bool) -> list[Tensor | None]:
-        """Return a bias for each block to add to the scores. It hides padding or, if causal, all later tokens."""
+        """Return, for each block, a bias to add to the scores. It masks padding or, if causal, all later tokens."""
         if causal:
             ones = partial(torch.ones, dtype=torch.bool, device=self.lengths_B.device)
             return [mask_bias(ones(width, width).tril_(), dtype) for _, width in self.blocks]
@@ -85,7 +85,7 @@ class Layout:
 
 
 def block_bounds(src_lengths: Int64s, tgt_lengths: Int64s) -> list[int]:
-    """Divide a batch into blocks. Return the index of the first pair of each block, and the number of pairs at the end.
+    """Divide a batch of sentence pairs into blocks. Return the index of each block's first pair, and B at the end.
 
     At most half of the scores computed for a block are padding, unless MIN_WIDTH widens its grids.
     """
@@ -118,7 +118,7 @@ class _ToGrid(torch.autograd.Function):
 def to_grids(x_NHK: Tensor, layout: Layout) -> list[Tensor]:
     """Copy packed tokens to padded grids. Return one grid per block, B x H x T x K.
 
-    Padding is not zero but a copy of a token's vector, so attention must mask the padding. Padding gets no gradient.
+    Padding is not zero but a copy of a token's vector, so attention must mask it. Padding gets no gradient.
     """
     _, heads, size = x_NHK.shape
     rows_GK: Tensor = _ToGrid.apply(x_NHK.reshape(-1, size), *layout.index(heads))  # type: ignore[no-untyped-call]
@@ -139,12 +139,12 @@ def mask_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def padding_bias(lengths_B: Tensor, size: int, dtype: torch.dtype) -> Tensor:
-    """Return a bias to add to the scores, B x 1 x 1 x size. It hides padding."""
+    """Return a bias to add to the scores, B x 1 x 1 x size, which masks padding."""
     return mask_bias(torch.arange(size, device=lengths_B.device) < lengths_B[:, None], dtype)[:, None, None]
 
 
 def softmax(scores: Tensor) -> Tensor:
-    """Return the softmax over the last dimension. On a CPU, float32 is up to three times as fast as bf16, so use it."""
+    """Return the softmax over the last dimension. On a CPU, use float32, which is up to three times as fast as bf16."""
     wide = None if scores.is_cuda else torch.promote_types(scores.dtype, torch.float32)
     return torch.softmax(scores, -1, dtype=wide).to(scores.dtype)
 
@@ -152,7 +152,7 @@ def softmax(scores: Tensor) -> Tensor:
 def dot_product_attention(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, bias: Tensor | None) -> Tensor:
     """Return softmax(q k^T / sqrt(d_k) + bias) v (equation 1), B x H x T x K."""
     scale = q_BHTK.shape[-1] ** -0.5
-    if q_BHTK.is_cuda:  # on a CPU the fused kernel is eight times slower (tests/benchmarks/README.md)
+    if q_BHTK.is_cuda:  # on a CPU, the fused kernel is eight times slower (tests/benchmarks/README.md)
         return F.scaled_dot_product_attention(q_BHTK, k_BHSK, v_BHSK, attn_mask=bias, scale=scale)
     scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2)
     scores_BHTS = scores_BHTS * scale if bias is None else torch.add(bias, scores_BHTS, alpha=scale)
@@ -167,7 +167,7 @@ def has_kernel(x: Tensor, d_k: int, d_v: int) -> bool:
 def packed_attention(
     q_NHK: Tensor, k_MHK: Tensor, v_MHK: Tensor, queries: Layout, keys: Layout, *, causal: bool
 ) -> Tensor:
-    """Return the output of attention within each sentence, N x H x K. If causal, no token attends to a later one."""
+    """Return the output of attention within each sentence, N x H x K. If causal, tokens do not attend to later ones."""
     if has_kernel(q_NHK, q_NHK.shape[2], v_MHK.shape[2]):
         from torch.nn.attention.varlen import varlen_attn  # takes 4 s: it imports torch's compiler
 
@@ -180,7 +180,7 @@ def packed_attention(
 
 
 def linear(x: Tensor, layer: nn.Linear) -> Tensor:
-    """Apply a layer in the dtype of `x`. The weights are cast for this call. The layer keeps them in float32."""
+    """Apply a layer in the dtype of `x`. Weights of another dtype are cast for this call only."""
     bias = layer.bias
     return F.linear(x, layer.weight.to(x.dtype), bias.to(x.dtype) if bias is not None else None)
 

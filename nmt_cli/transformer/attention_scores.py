@@ -1,4 +1,7 @@
-"""The attention scores of all heads for one sentence pair. L layers, H heads, T queries, S keys, K size per head."""
+"""The attention scores of all heads for one sentence pair.
+
+Shapes: L layers, H heads, T queries, S keys, K size per head.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,11 +17,11 @@ from nmt_cli.transformer.model import Transformer, layers, pack, without_eos
 def attention_scores(
     model: Transformer, src_ids: Sequence[int], tgt_ids: Sequence[int], dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """Return q k^T / sqrt(d_k) of every head by role, L x H x T x S in float64 on the CPU; -inf if masked.
+    """Return the scores q k^T / sqrt(d_k) by role, L x H x T x S in float64 on the CPU. Masked scores are -inf.
 
-    Roles are "encoder", "cross" and, unless the decoder is an SSRU, "decoder". The rows of "decoder" and "cross" are
-    the tokens to predict. The columns of "decoder" are the start symbol and the earlier tokens. Both sides end with
-    EOS.
+    The roles are "encoder", "cross" and, unless the decoder is an SSRU, "decoder". The rows of "decoder" and "cross"
+    are the tokens to predict. The columns of "decoder" are the start symbol and the earlier tokens. `src_ids` and
+    `tgt_ids` must end with EOS.
     """
     roles: dict[nn.Module, str] = {layer.self_attention: "encoder" for layer in layers(model.encoder)}
     for layer in layers(model.decoder):
@@ -42,4 +45,4 @@ def attention_scores(
     finally:
         for hook in hooks:
             hook.remove()
-    return {role: torch.stack(layers).cpu() for role, layers in scores.items()}
+    return {role: torch.stack(of_layers).cpu() for role, of_layers in scores.items()}

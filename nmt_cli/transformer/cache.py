@@ -74,8 +74,8 @@ class DecoderCache:
         self.models, self.dtype, self.width, self.slots = models, dtype, width, 0
         self.device = models[0].embedding.weight.device
         self.captured = self.device.type == "cuda"  # whether steps are captured as CUDA graphs
-        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. Both factors are
-        # larger on a GPU, so that the number changes rarely: after each change, a step must be captured again.
+        # The number of entries is a multiple of `round`, and at most `spare` times the number needed. Both are larger
+        # on a GPU, so that the number of entries changes rarely: after each change, a step must be captured again.
         self.round, self.spare = (64, 2.0) if self.device.type == "cuda" else (8, 1.5)
         self.past = [self._past(model) for model in models for _ in model.decoder]
         self.memory = [self._empty(model) for model in models for _ in model.decoder]
@@ -97,7 +97,7 @@ class DecoderCache:
         return -(-max(entries, MIN_WIDTH) // self.round) * self.round
 
     def resize(self, keep: Sequence[int], slots: int) -> None:
-        """Keep the slots `keep`, in this order, and add empty slots until there are `slots`."""
+        """Keep the slots `keep`, in this order, and add empty slots until their number is `slots`."""
         index, more = torch.tensor(keep, dtype=torch.int64, device=self.device), slots - len(keep)
 
         def resized(x: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class DecoderCache:
         self.last_SW[slots] = 0  # the old entries may no longer exist when the slots are filled again
 
     def allocate_entries(self) -> list[Int64s]:
-        """Reserve an entry for the next token of each hypothesis. Return the last four arguments for `step`."""
+        """Reserve an entry for the next token of each hypothesis. Return the last four arguments of `step`."""
         needed_SE = self.used_SWE.any(1) & (self.src_lengths_S > 0)[:, None]
         entries, last = needed_SE.shape[1], int(np.flatnonzero(needed_SE.any(0)).max(initial=-1)) + 1
         enough = self._rounded(max(last, int(needed_SE.sum(1).max()) + self.width))
@@ -165,7 +165,8 @@ class DecoderCache:
     ) -> Tensor:
         """Return the output of attention, R x D. Keys and values are S x H x keys x K. `bias` is added to the scores.
 
-        In self-attention, the keys and values of `x_RD` are first written to the rows `new_G` of the cache.
+        In self-attention, the keys and values of `x_RD` are first written to the rows `new_G` of the cache. In
+        cross-attention, `new_G` is None.
         """
         heads = attention.num_heads
         if new_G is None:
@@ -188,9 +189,9 @@ class DecoderCache:
     def _recur(
         recurrence: SSRU, states_SED: Tensor, first_R1: Tensor, before_R: Tensor, new_R: Tensor, x_RD: Tensor
     ) -> Tensor:
-        """Return the output of an SSRU, R x D. States are read from entries `before_R` and written to entries `new_R`.
+        """Return the output of an SSRU, R x D. Read states from the entries `before_R`, and write them to `new_R`.
 
-        `first_R1` marks hypotheses that have no tokens and therefore no state.
+        `first_R1` marks the hypotheses that have no token yet, and therefore no state to read.
         """
         rows_GD = states_SED.view(-1, states_SED.shape[2])
         h_RD, new_RD = recurrence.step(x_RD, rows_GD[before_R].masked_fill(first_R1, 0))
@@ -209,7 +210,7 @@ class DecoderCache:
         """Return the logits of each model for the next token of each hypothesis, R x V (V is a multiple of BLOCK).
 
         `ids_R` holds the last token of each hypothesis, or PAD at the beginning. The last four arguments are from
-        `allocate_entries`. Repeating a step gives the same result, so a step can be captured as a CUDA graph.
+        `allocate_entries`. Repeating a step gives the same result, so steps can be captured as CUDA graphs.
         """
         past_bias = mask_bias(used_SWE[:, None], self.dtype)
         memory_bias = padding_bias(lengths_S, self.memory[0][0].shape[2], self.dtype)

@@ -1,8 +1,8 @@
-"""Read and make model.json, which holds all settings that translation needs from a stored model.
+"""Read and write model.json, which holds all settings that translation needs from a stored model.
 
-A model directory also holds the recipe, for fine-tuning and reports. To read it, nmt imports pydantic, which takes
-longer than a translation. Therefore, translation reads the recipe only in directories of nmt 0.1, which have no
-model.json.
+A model directory also holds the recipe, for fine-tuning and reports. Reading a recipe requires pydantic, and importing
+pydantic takes longer than a translation. Therefore, translation reads the recipe only in directories of nmt 0.1, which
+have no model.json.
 """
 
 import re
@@ -73,7 +73,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Decoding:
-    """Defaults of the search, named as in a recipe's section `decoding`."""
+    """The model's defaults for the search, named as in a recipe's section `decoding`."""
 
     beam: Annotated[int, limits.BEAM]
     alpha: Annotated[float, limits.ALPHA]
@@ -94,12 +94,13 @@ class ModelConfig:
     tgt: Text  # language code
     output: Literal["text", "trees"]  # "trees" if the model is a parser
     vocabulary_size: Size  # number of target tokens
-    max_tokens: Size | None  # maximum length of lines in the training text, if limited
-    seen_tokens: Size | None  # 99.9th percentile of source lengths in training, including EOS, if known
+    max_tokens: Size | None  # maximum length in tokens of lines in the training text, if limited
+    seen_tokens: Size | None  # 99.9th percentile of source lengths in training, in tokens, including EOS, if known
     architecture: Architecture
     decoding: Decoding
-    tags: list[Text] = field(default_factory=list)  # names of tokens before the source that are not languages
-    # Source and target language of each pair in the training text, if there are several. Missing in models of nmt 1.0.
+    tags: list[Text] = field(default_factory=list)  # names of tokens before a source that do not select a language
+    # Source and target language of each pair in the training text, if there are several pairs or tokens that select
+    # target languages. Missing in models of nmt 1.0.
     pairs: list[Pair] = field(default_factory=list)
 
 
@@ -127,7 +128,7 @@ def to_json(config: ModelConfig) -> bytes:
 
 
 def read_model_json(path: Path) -> ModelConfig:
-    """Read model.json. Raises DataError if a value is missing or wrong, or if a newer nmt wrote it."""
+    """Read model.json. Raises DataError if a value is missing or wrong, or if a newer nmt wrote the file."""
     values = artefact.read_json(path)
     advice = f"The file was edited, or a newer nmt than {__version__} wrote it"
     if values.get("format") != FORMAT:
@@ -141,10 +142,10 @@ def read_model_json(path: Path) -> ModelConfig:
 
 
 def checked_decoding(values: Mapping[str, Any]) -> Decoding:
-    """Return the settings of a search. Raises UsageError for a value out of range."""
+    """Return the settings of a search. Raises UsageError for values out of range."""
     try:
         return records.build(Decoding, dict(values))
-    except ValueError:  # slower, but pydantic also converts numbers of other types, and reports every wrong value
+    except ValueError:  # slow, but pydantic also converts numbers of other types, and reports every wrong value
         from nmt_cli.recipe import loading
 
         return Decoding(**vars(loading.from_plain({"decoding": dict(values)}, "this translation").decoding))

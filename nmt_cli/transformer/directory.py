@@ -16,7 +16,7 @@ from nmt_cli.transformer.config import MODEL_JSON, RECIPE, ModelConfig
 if TYPE_CHECKING:
     from nmt_cli.recipe import schema
 
-KIND = "model"
+KIND = "model"  # in the manifest of a model directory
 MAX_NAMED = 8  # maximum number of models to list in an error message
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.model"
 
@@ -37,9 +37,12 @@ class ModelDirectory:
 
 
 def open_model(directory: Path) -> ModelDirectory:
-    """Open and verify a model directory. Raises MissingError if it has no model, and DataError if it is damaged."""
+    """Open and verify a model directory. `directory` may also be the directory of a run, which contains it.
+
+    Raises MissingError if there is no model, and DataError if it is damaged, a checkpoint, or a file.
+    """
     if directory.is_file():
-        raise DataError(f"{directory} is a file; a model is a directory that nmt train writes")
+        raise DataError(f"{directory} is a file; a model is a directory, such as nmt train writes")
     if not artefact.present(directory):
         if artefact.present(directory / "model"):  # the directory of a run
             return open_model(directory / "model")
@@ -73,7 +76,7 @@ def _stored_recipe(directory: Path) -> "schema.Recipe":
 
 
 def models_here() -> str:
-    """Return a sentence that names the models under runs/ and models/, or "" if there are none."""
+    """Return a sentence and a space that name the models under runs/ and models/, or "" if there are none."""
     directories = [*sorted(Path("runs").glob("*/model")), *sorted(Path("models").glob("*"))]
     here = [str(directory).removesuffix("/model") for directory in directories if artefact.present(directory)]
     more = f", and {len(here) - MAX_NAMED} more" if len(here) > MAX_NAMED else ""
@@ -81,10 +84,10 @@ def models_here() -> str:
 
 
 def other_models() -> str:
-    """Return advice for an error message: which models exist here, and how to get another one."""
+    """Return advice for an error message: the models here, and how to get another one."""
     here = models_here()
     train = "" if here else ", or train one: nmt reproduce recipes/toy.yaml"
-    return f"{here}Use a model of the hub, such as Helsinki-NLP/opus-mt-en-de{train}"
+    return f"{here}Use a model from the hub, such as Helsinki-NLP/opus-mt-en-de{train}"
 
 
 def _rows(shapes: dict[str, layout.Shape]) -> int:
@@ -93,7 +96,7 @@ def _rows(shapes: dict[str, layout.Shape]) -> int:
 
 
 def _check_shapes(shapes: dict[str, layout.Shape], opened: ModelDirectory) -> None:
-    """Raise DataError if the shapes of the weights do not fit the tokenizer or the settings."""
+    """Raise DataError if the shapes of the weights do not match the tokenizer or the settings."""
     file, tokenizer, architecture = opened.directory / WEIGHTS, opened.tokenizer, opened.config.architecture
     rows = _rows(shapes)
     source = architecture.source_vocabulary or rows

@@ -18,7 +18,7 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import UsageError
 from nmt_cli.system.operating_system import cpu_features, set_malloc_options
 
-BACKEND = "inductor"  # of torch.compile
+BACKEND = "inductor"  # the backend of torch.compile
 ALIGNMENT = 16  # bytes; each array in a buffer begins at a multiple of this number
 T = TypeVar("T")
 
@@ -32,7 +32,10 @@ def choose_device() -> torch.device:
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """Return the dtype for "auto", "fp32" or "bf16". "auto" selects bf16 if the hardware supports it."""
+    """Return the dtype for "auto", "fp32" or "bf16". "auto" selects bf16 if the hardware supports it, or else fp32.
+
+    Raises UsageError for "bf16" if the hardware does not support it.
+    """
     if device.type == "cuda":
         has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
@@ -44,7 +47,7 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 @functools.cache
 def compiled(function: Callable[..., Any], device: torch.device, eager: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function compiled for tensors of any size.
+    """Return `function` compiled for tensors of any size.
 
     Return `eager` if torch cannot compile for the device, and always on a CPU, where compiled code is slower.
     """
@@ -53,7 +56,7 @@ def compiled(function: Callable[..., Any], device: torch.device, eager: Callable
 
 @functools.cache
 def can_compile(device: torch.device) -> bool:
-    """Try torch.compile on a device and return whether it works. If it does not, a warning gives the reason."""
+    """Try torch.compile on a GPU, and return whether it works. A warning tells why it does not. False on a CPU."""
     if device.type == "cpu":
         return False
     from torch._inductor import config as inductor  # takes a second: it imports torch's compiler
@@ -123,8 +126,8 @@ def _capture_stream(device: torch.device) -> tuple[torch.cuda.Stream, threading.
 class Replayed:
     """Calls a function of arrays and, on a GPU, replays it as a CUDA graph, which launches all its kernels at once.
 
-    `storage` returns a key that identifies the memory that the function uses besides its arrays. When two calls in a
-    row have the same shapes and the same key, the second call captures a graph, and later calls replay the graph. The
+    `storage` returns a value that identifies the memory that the function uses besides its arrays. When two calls in a
+    row have the same shapes and the same value, the second call captures a graph, and later calls replay the graph. The
     function must not copy anything to the host. A result is valid until the next call.
     """
 
@@ -152,8 +155,8 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
     """Return a CUDA graph of the kernels that `function` launches, and the function's result.
 
     Every replay overwrites the result. `function` must not copy anything to the host. Graphs with the same `pool`
-    (`CUDAGraph.pool`) share memory, so never replay two of them at the same time, and copy a result before the next
-    replay.
+    (`CUDAGraph.pool`) share memory, so never replay two of them at the same time, and copy the result of one before
+    replaying another.
     """
     stream, lock = _capture_stream(device)
     free, total = torch.cuda.mem_get_info(device)
@@ -162,7 +165,7 @@ def captured(device: torch.device, function: Callable[[], T], pool: Any = None) 
         if free < total / 8:
             torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
-        # capture_begin allocates a little. If that failed, torch would abort while destroying the graph, so fail here.
+        # capture_begin allocates a little. If it failed, torch would abort while destroying the graph, so fail here.
         torch.empty(1024, dtype=torch.uint8, device=device)
         graph = torch.cuda.CUDAGraph()
         # "thread_local", because other threads prepare batches and write checkpoints.

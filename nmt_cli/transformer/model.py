@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need" (the paper). The comments give the paper's sections.
+"""The Transformer of "Attention Is All You Need" (the paper). Comments refer to the sections of the paper.
 
 Shapes: B sentences, N tokens in a packed batch (all sentences one after another, without padding), D d_model, V
 vocabulary.
@@ -33,7 +33,7 @@ from nmt_cli.transformer.recurrence import SSRU
 
 Int32s = npt.NDArray[np.int32]
 PAD = 0  # never predicted; its embedding is all zeros and is the decoder's first input
-LAYER_NORM_EPSILON = 1e-5  # other toolkits assume this value; the paper states none
+LAYER_NORM_EPSILON = 1e-5  # the value that other toolkits assume; the paper does not state one
 LEVELS = 1 << 16  # dropout probabilities are rounded to multiples of 1 / LEVELS
 GOLDEN = -1640531527  # 2^32 / golden ratio as a signed integer: successive multiples, modulo 2^32, are far apart
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F.silu, "gelu": F.gelu}
@@ -42,17 +42,17 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "swish": F
 @dataclass(frozen=True)
 class Batch:
     buffer: Tensor  # the memory that all tensors below share
-    src_N: Tensor  # source ids, EOS after each sentence
+    src_N: Tensor  # source ids, with EOS after each sentence
     src: Layout
-    tgt_in_N: Tensor  # target ids shifted right by one, PAD before each sentence
-    tgt_out_N: Tensor  # target ids, EOS after each sentence: the labels
+    tgt_in_N: Tensor  # target ids shifted right by one, with PAD before each sentence
+    tgt_out_N: Tensor  # the labels: target ids, with EOS after each sentence
     tgt: Layout
     src_seeds_N: Tensor | None = None  # from `token_seeds`, or None without dropout
     tgt_seeds_N: Tensor | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes that determine which kernels the batch needs, if attention takes packed tokens."""
+        """The sizes that determine which kernels the batch needs, if attention runs on packed tokens."""
         sides = (self.src_N, self.src), (self.tgt_in_N, self.tgt)
         return tuple(size for ids_N, side in sides for size in (len(ids_N), len(side.lengths_B), side.max_length))
 
@@ -77,7 +77,7 @@ def pack(
 
 
 def without_eos(ids_N: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s]:
-    """Remove EOS from the end of each sentence, unless the sentence has no other token. Return the ids and lengths."""
+    """Remove EOS from each sentence, unless the sentence has no other token. Return the new ids and lengths."""
     longer = lengths > 1
     return np.delete(ids_N, np.cumsum(lengths)[longer] - 1), lengths - longer
 
@@ -99,10 +99,10 @@ def token_seeds(key: Sequence[int], sentences: Int64s, lengths: Int64s) -> Int32
 
 
 def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.dtype) -> Tensor:
-    """Return a mask of zeros (with the given probability) and ones, N x width. Two channels share each 32-bit hash."""
+    """Return a mask, N x width: 0 with the given probability, and otherwise 1. Two channels share each 32-bit hash."""
     keep = min(round((1 - probability) * LEVELS), LEVELS - 1) - LEVELS // 2
     channels_D = torch.arange(width, dtype=torch.int32, device=seeds_N.device)
-    if torch.compiler.is_compiling():  # hash per channel instead of per pair of channels, so that torch can fuse it
+    if torch.compiler.is_compiling():  # one hash per channel instead of one per pair, so that torch can fuse it
         pairs_D = (channels_D // 2).bitwise_and(0x7FFF)  # without this mask, compiled products do not wrap around
         bits_ND = mix_(seeds_N[:, None] + mix_(pairs_D * GOLDEN))
         return ((bits_ND << (1 - channels_D % 2) * 16) >> 16 < keep).to(dtype)
@@ -111,15 +111,15 @@ def dropout_mask(seeds_N: Tensor, width: int, probability: float, dtype: torch.d
 
 
 def next_dropout_site(seeds_N: Tensor | None) -> Tensor | None:
-    """Return the seeds for the next dropout operation of the model."""
+    """Return the seeds for the next dropout operation of the model, or None without dropout."""
     return None if seeds_N is None else mix_(seeds_N + GOLDEN)
 
 
 def dropout(y_ND: Tensor, seeds_N: Tensor | None, probability: float, x_ND: Tensor | None = None) -> Tensor:
     """Return dropout(y), or x + dropout(y) if `x_ND` is given. Without seeds, y is unchanged.
 
-    A hash of the token's seed and the channel decides whether a value is dropped. The device and the other sentences of
-    the batch do not matter.
+    A hash of the token's seed and the channel decides whether a value is dropped. The decision does not depend on the
+    device, or on the other sentences of the batch.
     """
     if seeds_N is None:
         return y_ND if x_ND is None else x_ND + y_ND
@@ -140,7 +140,7 @@ def dropped_sum(
 def sinusoids(length: int, d_model: int, kind: str = "sinusoidal") -> Tensor:
     """Return the positional encodings of section 3.5, length x d_model, with sines at even and cosines at odd channels.
 
-    With kind "marian", the longest wavelength is 10000 x 2 pi, as in Marian. In the paper it is a little shorter.
+    With kind "marian", the longest wavelength is 10000 x 2 pi, as in Marian. In the paper, it is a little shorter.
     """
     pairs = d_model // 2
     last = max(1, pairs - 1) if kind == "marian" else pairs
@@ -205,7 +205,10 @@ class Layer(nn.Module):
     def packed(
         self, x_ND: Tensor, layout: Layout, seeds_N: Tensor | None, memory: tuple[Tensor, Layout] | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the layer on packed tokens. `memory` is the output of the encoder, for decoder layers only."""
+        """Run the layer on packed tokens. Decoder layers also need `memory`, the output of the encoder.
+
+        Return the output and the seeds of the last dropout.
+        """
         if self.recurrent:
             sublayers = [partial(self.recurrence, layout=layout)]
         else:
@@ -231,7 +234,7 @@ def layers(stack: nn.ModuleList) -> list[Layer]:
 class Transformer(nn.Module):
     """The encoder-decoder of figure 1.
 
-    Source, target and output share one embedding matrix, unless the settings ask for separate ones. V is the size of
+    Source, target and output share one embedding matrix, unless the settings request separate ones. V is the size of
     the target vocabulary, including PAD.
     """
 
@@ -279,7 +282,7 @@ class Transformer(nn.Module):
             self.embedding_of(side).weight[PAD].zero_()
 
     def embedding_of(self, side: str) -> nn.Embedding:
-        """Return the embedding for `side`: "src", "tgt", or "output" for the embedding that computes the logits."""
+        """Return the embedding for `side`: "src", "tgt", or "output" for the computation of the logits."""
         return cast(nn.Embedding, self.own_embeddings[side]) if side in self.own_embeddings else self.embedding
 
     def positions(self, side: str) -> Tensor:
@@ -296,9 +299,9 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Return the input of the first layer in `dtype`.
 
-        If gradients are needed, the sum of the two vectors is compiled to one kernel. The look-ups are not compiled,
-        because compiled code computes their gradients by atomic additions, often to the same few rows. Without
-        compilation, torch sorts the ids, which is faster.
+        If gradients are needed, the sum of embeddings and positional encodings is compiled to one kernel. The look-ups
+        are not compiled, because compiled code computes their gradients by atomic additions, often to the same few
+        rows. Without compilation, torch sorts the ids, which is faster.
         """
         vectors = self.embedding_of(side)(ids_N), F.embedding(positions_N, self.positions(side))
         function = compiled(dropped_sum, ids_N.device, dropped_sum) if torch.is_grad_enabled() else dropped_sum
@@ -308,7 +311,7 @@ class Transformer(nn.Module):
         return cast(Tensor, function(*vectors, seeds_N, self.settings.dropout, dtype))
 
     def _packed_layer(self, x_ND: Tensor) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        """Return Layer.packed, compiled to one graph if gradients are needed and attention takes packed tokens."""
+        """Return Layer.packed, compiled to one graph if gradients are needed and attention runs on packed tokens."""
         fits = torch.is_grad_enabled() and has_kernel(x_ND, self.settings.d_k, self.settings.d_v)
         return compiled(Layer.packed, x_ND.device, Layer.packed) if fits else Layer.packed
 
@@ -322,11 +325,11 @@ class Transformer(nn.Module):
         return layer_norm(x_ND, self.encoder_norm) if self.settings.norm == "pre" else x_ND
 
     def decode(self, batch: Batch, memory_ND: Tensor) -> Tensor:
-        """Return hidden_ND, the output of the decoder before the logits, for known target prefixes."""
+        """Return hidden_ND, from which the logits are computed, for every target token of a batch."""
         seeds_N = next_dropout_site(batch.tgt_seeds_N) if self.settings.dropout else None
         x_ND = self._first_input(batch.tgt_in_N, batch.tgt.positions_N, "tgt", memory_ND.dtype, seeds_N)
         forward = self._packed_layer(x_ND)
-        if self.settings.decoder_cell == "ssru":  # compilation would be repeated for each number of passes of the scan
+        if self.settings.decoder_cell == "ssru":  # torch would compile again for each number of passes of the scan
             forward = cast(Callable[..., tuple[Tensor, Tensor | None]], Layer.packed)
         for layer in self.decoder:
             x_ND, seeds_N = forward(layer, x_ND, batch.tgt, seeds_N, (memory_ND, batch.src))
@@ -340,8 +343,8 @@ class Transformer(nn.Module):
     def output_terms(self, hidden_ND: Tensor) -> tuple[Tensor, Tensor]:
         """Return the two matrices whose product is the logits: hidden states and output embeddings.
 
-        An output bias becomes one more column in each matrix. Columns of zeros then pad the width to a multiple of 8,
-        because other widths are slow on GPUs.
+        An output bias adds one column to each matrix. Columns of zeros then pad the width to a multiple of 8, because
+        other widths are slow on GPUs.
         """
         weight_VD = self.embedding_of("output").weight
         if self.output_bias is None:

@@ -15,9 +15,9 @@ from nmt_cli.transformer.attention import Layout, linear
 
 
 def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest: int) -> Tensor:
-    """Return y with y_t = factor_t * y_(t-1) + term_t within each sentence, and y = 0 before it.
+    """Return y with y_t = factor_t * y_(t-1) + term_t within each sentence, where y = 0 before the first token.
 
-    Each pass of the loop doubles the number of steps that a token's factor and term combine. `positions_N` holds the
+    Each pass of the loop doubles the number of steps that each factor and term combines. `positions_N` holds the
     position of each token in its sentence, counted from 0 in the order of the rows. `longest` is at least the length of
     the longest sentence.
     """
@@ -34,7 +34,10 @@ def _combined(factors_ND: Tensor, terms_ND: Tensor, positions_N: Tensor, longest
 
 
 class _Scan(torch.autograd.Function):
-    """The recurrence of `_combined` with a gradient. The gradient of the terms is the same recurrence in reverse."""
+    """The recurrence of `_combined` with a gradient. The gradient of the terms is the same recurrence in reverse.
+
+    `left_N` holds the number of tokens that follow each token in its sentence.
+    """
 
     @staticmethod
     def forward(
@@ -61,7 +64,7 @@ class SSRU(nn.Module):
         self.forget = nn.Linear(d_model, d_model)
 
     def gates(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factor f and the term (1 - f) * (x W) of the recurrence for each token."""
+        """Return, for each token, the factor f and the term (1 - f) * (x W) of the recurrence."""
         wide = torch.promote_types(x_ND.dtype, torch.float32)
         forget_ND = torch.sigmoid(linear(x_ND, self.forget).to(wide))
         return forget_ND, (1 - forget_ND) * linear(x_ND, self.value).to(wide)

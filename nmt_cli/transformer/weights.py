@@ -41,7 +41,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and tensors of a safetensors file, sorted by name. Read one tensor at a time."""
+    """Yield the names and tensors of a safetensors file, sorted by name. Only one tensor is read at a time."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -58,13 +58,13 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def load_into(model: Transformer, tensors: dict[str, Tensor], source: Path) -> None:
-    """Replace a model's weights. Raises a DataError that names `source` and the first tensor that does not fit."""
+    """Replace a model's weights. Raises a DataError that names `source` and the first mismatch."""
     check_shapes(tensors, model.settings, model.vocabulary_size, source)
     model.load_state_dict(tensors, assign=True)
 
 
 def check_shapes(tensors: dict[str, Tensor], settings: schema.Model, vocabulary_size: int, source: Path) -> None:
-    """Raise a DataError that names `source` if tensors do not have the names and shapes that the settings require."""
+    """Raise a DataError that names `source` if tensors lack the names or shapes that the settings require."""
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     for difference in layout.differences(shapes, layout.tensor_shapes(settings, vocabulary_size)):
         raise DataError(f"{source} does not fit the model: {difference}")
@@ -97,7 +97,10 @@ def save_model(
     tokenizer_file: Path,
     entries: dict[str, Any],
 ) -> None:
-    """Write a model directory, and replace any existing one. `entries` are added to its manifest."""
+    """Write a model directory, and replace any existing one. `entries` are added to its manifest.
+
+    Raises DataError if a tensor is not finite.
+    """
     tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         if not torch.isfinite(tensor).all():
@@ -121,7 +124,7 @@ def load_transformer(opened: ModelDirectory, settings: schema.Model | None = Non
 
 
 def load_model(directory: Path) -> LoadedModel:
-    """Open and verify a model directory, and load its recipe and its weights."""
+    """Open and verify a model directory, and load its recipe and weights. Raises DataError if the files disagree."""
     opened = open_model(directory)
     file = opened.directory / RECIPE
     recipe = loading.load_stored(file)

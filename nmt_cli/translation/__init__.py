@@ -1,1 +1,1 @@
-"""Search, and the translate command."""
+"""The Translator, its search, and the translate command."""

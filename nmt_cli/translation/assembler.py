@@ -17,20 +17,23 @@ from nmt_cli.translation.pending import Pending
 from nmt_cli.translation.segmenter import halves, looping, terms_of
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
-MAX_HALVINGS = 3  # how many times in a row a source may be halved, into up to eight parts
+MAX_HALVINGS = 3  # a failed segment may be halved, its halves halved again, and so on, into at most eight parts
 # A short source in capitals is translated both in capitals and in sentence case. The translation from capitals wins
-# only if its score, in nats per token, is higher by this much. The tokenizer splits words in capitals into letters, so
-# this translation is often nonsense, but its letters are likely. With a small model trained on Multi30k, 31 of 146
-# short phrases scored higher in capitals than in sentence case, but only one phrase by more than 0.6.
+# only if its score, in nats per token, is higher by more than CLEARLY. The tokenizer splits words in capitals into
+# letters, so this translation is often nonsense, although the model gives its letters high probabilities. With a small
+# model trained on Multi30k, 31 of 146 short phrases scored higher in capitals than in sentence case, but only one of
+# them by more than 0.6.
 CLEARLY = 0.5
-EXCESS, MARGIN = 4, 10  # a translation of at least EXCESS * (source tokens) + MARGIN tokens may have failed
+# A translation is too long if it has at least EXCESS * (source tokens) + MARGIN tokens, and at least
+# EXCESS * (source characters) + 2 * MARGIN characters.
+EXCESS, MARGIN = 4, 10
 _WIDE_JOINT = re.compile(rf"(?<=[{WIDE}])([\"'\u201d\u2019]*)\n([\"'\u201c\u2018]*)(?=[{WIDE}])")
 
 
 def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], options: Any) -> Hypothesis:
-    """Join the hypotheses of a line's segments, one from each. If there are no segments, the result is empty.
+    """Join one hypothesis from each segment of a line. Without segments, the result is empty.
 
-    A space separates the texts, except between Chinese or Japanese characters. `options` are those of `length_penalty`.
+    A space separates the texts, except between Chinese or Japanese characters. `length_penalty` reads `options`.
     """
     texts = tokenizer.target.decode([part.ids for part in parts])
     texts = [part.text or text for part, text in zip(parts, texts, strict=True)]
@@ -46,9 +49,10 @@ def join(tokenizer: Tokenizer, parts: Sequence[Hypothesis], options: Any) -> Hyp
 class Assembler:
     """Receives segments from the queue when their search is done.
 
-    If a translation is empty, loops or is far too long, the segment is cut into halves, which are searched instead. The
-    source text replaces parts that fail and cannot be halved again. If a glossary term is missing from a translation,
-    the segment is searched again with constraints. An error affects only the text in which it occurs.
+    If a translation is empty, loops or is far too long, the segment is cut into halves, which are searched instead. If
+    a part fails and cannot be halved again, its source text replaces the translation. Both require the option `split`,
+    and neither is done for samples. If a glossary term is missing from a translation, the segment is searched again
+    with constraints. An error affects only the text in which it occurs.
     """
 
     def __init__(self, tokenizer: Tokenizer, counts: Counter[str], head: Sequence[int] = ()) -> None:
@@ -60,7 +64,7 @@ class Assembler:
     def __call__(self, segment: Segment) -> None:
         """Receive a segment that is done. The caller holds the queue's lock."""
         pending: Pending | None = segment.owner
-        segment.owner = None  # a search thread keeps its last segment in memory, but not the rest of the text
+        segment.owner = None  # a search thread keeps its last segment in memory, but must not keep the whole text
         if pending is None:
             return
         pending.open -= 1
@@ -107,7 +111,7 @@ class Assembler:
         return writable(line).removeprefix(head).lstrip()
 
     def _written(self, segment: Segment, hypothesis: Hypothesis) -> Hypothesis:
-        """Return a hypothesis of a segment, with its text in the letter case of the source."""
+        """Return a hypothesis with its text in the letter case of the source."""
         if not segment.case:
             return hypothesis
         text = hypothesis.text or self.tokenizer.target.decode([hypothesis.ids])[0]
@@ -132,7 +136,7 @@ class Assembler:
                 if self._gives_up(segment.unconstrained, pending):
                     self._leave_untranslated(segment.unconstrained, pending.drafts[0])
             return
-        if not segment.hypotheses:  # all logits are so low that the search takes no token for possible
+        if not segment.hypotheses:  # all logits are so low that the search considers no token possible
             raise DivergedError(NOT_FINITE)
         if segment.given:
             other = replace(
@@ -150,12 +154,15 @@ class Assembler:
             self._leave_untranslated(segment, pending.drafts[0])
 
     def _gives_up(self, segment: Segment, pending: Pending) -> bool:
-        """Return whether a translation has failed and the source should replace it."""
+        """Return whether a translation has failed and the source should replace it.
+
+        The source does not replace an empty translation, or one with a forced prefix.
+        """
         may_repeat = pending.options.split and not pending.options.sampling
         return bool(may_repeat and self._failed(segment) and self._best(segment) and segment.prefix == self.head)
 
     def _failed(self, segment: Segment) -> bool:
-        """Return whether the best translation is empty, loops, or is several times as long as its source."""
+        """Return whether the best translation is empty, loops (unless the source does, too), or is far too long."""
         best = self._best(segment)
         if not best or (looping(best) and not looping(segment.ids)):
             return True
@@ -171,7 +178,7 @@ class Assembler:
     def _leave_untranslated(self, segment: Segment, draft: list[Segment]) -> None:
         """Make the source the only hypothesis, and align its tokens in order.
 
-        If neighboring parts of the same sentence or word stay untranslated, too, all of them become one segment.
+        Untranslated neighbors that are parts of the same sentence or word are merged into this segment.
         """
         segment.untranslated = True
         self.counts["untranslated"] += 1
@@ -201,7 +208,7 @@ class Assembler:
         """Choose between a segment in its given case and its rival in sentence case. Return the better one.
 
         `segment` wins if its translation has the higher log-probability per token. If the text is in capitals, the
-        difference must be more than CLEARLY.
+        difference must be more than CLEARLY. A translation that has failed loses. If both have failed, `rival` wins.
         """
         segment.rival, rival.given = None, []
         log_probabilities = [each.hypotheses[0].token_log_probabilities for each in (segment, rival)]
@@ -218,12 +225,12 @@ class Assembler:
         draft[index : index + 1] = others
 
     def _search(self, segment: Segment, others: list[Segment], pending: Pending) -> None:
-        """Replace a segment by other segments, and submit these to the queue."""
-        self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel reaches them
+        """Replace a segment with other segments, and submit these to the queue."""
+        self._replace(segment, others, pending.drafts[0])  # first, so that Pending.cancel can cancel them
         _, offset, _ = segment.random_key
         for other in others:
-            # Count only the segments before this one in `pending`. If `pending` is part of a larger text, it has
-            # already waited for the other parts.
+            # Count only the earlier segments of `pending`. If `pending` is part of a larger text, it has already waited
+            # for the earlier parts.
             other.position = offset
         pending.queue.submit(others)
         pending.open += len(others)
@@ -251,7 +258,7 @@ class Assembler:
         return bool(constraints)
 
     def _halve(self, segment: Segment, pending: Pending) -> bool:
-        """Search the halves of a segment instead of the segment. Return False if the segment is too short."""
+        """Search the two halves of a segment instead. Return False if the segment is too short to be halved."""
         parts = [
             replace(
                 segment,

@@ -1,4 +1,4 @@
-"""Choose a backend: the engine on a CPU; torch on GPUs, or if the engine is not installed."""
+"""Choose a backend: torch if there is a GPU, otherwise the C engine, or torch if the engine is not available."""
 
 import os
 from collections.abc import Sequence
@@ -12,19 +12,22 @@ from nmt_cli.transformer.directory import WEIGHTS, ModelDirectory
 from nmt_cli.translation import engine_backend
 from nmt_cli.translation.queue import Backend
 
-MAX_THREADS = 16
+MAX_THREADS = 16  # maximum search threads on a CPU, unless `workers` is given
 GPU_FILES = "/dev/nvidiactl", "/dev/nvidia0", "/dev/dxg", "/dev/kfd"  # device files of the NVIDIA, WSL and AMD drivers
 
 
 def may_have_gpu() -> bool:
-    """Return False if there is certainly no GPU. This check avoids importing torch."""
+    """Return False if this process certainly cannot use a GPU. The check does not import torch, which is slow."""
     on_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     return not on_cpu and not hidden and any(Path(file).exists() for file in GPU_FILES)
 
 
 def choose(models: Sequence[ModelDirectory], precision: str, workers: int | None, cores: int) -> Backend:
-    """Return the backend for an ensemble of models. Raises UsageError if the precision is not available here."""
+    """Return the backend for an ensemble of models. `workers` limits the GPUs, or sets the number of CPU threads.
+
+    Raises UsageError if `workers` is less than 1, or if the precision is unknown or not available here.
+    """
     if precision not in ("auto", "fp32", "bf16", "int8"):
         raise UsageError(f"precision must be auto, fp32, bf16 or int8, not {precision!r}")
     if workers is not None and workers < 1:

@@ -1,4 +1,4 @@
-"""Find the best continuations of all hypotheses from their logits, or sample them, in one step of the search.
+"""Find or sample the best continuations of all hypotheses in one step of the search, from their logits.
 
 Shapes: S slots, W hypotheses per slot, R = S x W rows, C candidates per slot, B blocks of the vocabulary V.
 """
@@ -31,10 +31,10 @@ def best_continuations(
 ) -> Tensor:
     """Return the 2W best continuations of each slot, best first, 3 x S x C.
 
-    A continuation is a sum of log-probabilities, the index of a hypothesis, and the id of a token. `forced_S` holds the
-    forced next token of each slot, or PAD if any token may follow. It may be empty if no slot has a forced token. If
-    scores are not finite, sums are NaN. With `sampling`, W is 1, C is 1, and the random numbers from 0 to 1 in
-    `uniform_R1` select the tokens.
+    The three values of a continuation, in float64, are a sum of log-probabilities, the index of a hypothesis, and a
+    token id. `forced_S` holds the forced next token of each slot, or PAD if any token may follow. It may be empty if no
+    slot has a forced token. If scores are not finite, sums are NaN. With `sampling`, each slot has one continuation
+    (W = 1 and C = 1), which a random number from 0 to 1 in `uniform_R1` selects.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     if sampling:
@@ -55,7 +55,8 @@ def best_continuations(
 def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Tensor) -> Tensor:
     """Return the W best tokens and the M wanted tokens of each hypothesis, 2 x S x W x (W + M).
 
-    The result holds sums of log-probabilities, and ids. The sum is -inf for PAD and for missing tokens.
+    The two values of a token, in float64, are the hypothesis's sum of log-probabilities with this token, and the
+    token's id. The sum is -inf for PAD and for missing tokens.
     """
     scores_RV, largest_RB, base_R1 = _scored(logits, alive_SW)
     best_RC, _, ids_RC = _top(scores_RV, largest_RB, base_R1, 1, min(alive_SW.shape[1], scores_RV.shape[1]))
@@ -68,7 +69,7 @@ def continuations_of_each(logits: list[Tensor], alive_SW: Tensor, wanted_SWM: Te
 def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return scores, R x V, the largest score of each block, R x B, and the base of each row, R x 1.
 
-    The base plus a score of the row is a sum of log-probabilities.
+    The base of a row plus the score of a token is the hypothesis's sum of log-probabilities with this token.
     """
     scores_RV = logits[0]
     if len(logits) > 1:  # average the probabilities of the models
@@ -81,7 +82,7 @@ def _scored(logits: list[Tensor], alive_SW: Tensor) -> tuple[Tensor, Tensor, Ten
 def _top(
     scores_RV: Tensor, largest_RB: Tensor, base_R1: Tensor, width: int, most: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the `most` best sums of each slot, their hypotheses and their ids, all S x C.
+    """Return the `most` best sums of each slot, the indices of their hypotheses, and their token ids, each S x C.
 
     A sum is a score plus the base of its row. This function first finds the `most` blocks with the largest sums, and
     then searches only these blocks. On a CPU, this is five times as fast as topk over the vocabulary.
@@ -96,7 +97,7 @@ def _top(
     sums_SC, indices_SC = sums_SC.topk(most, 1)
     block_SC = indices_SC // BLOCK
     ids_SC = chosen_SC.gather(1, block_SC) % blocks * BLOCK + indices_SC % BLOCK
-    # A missing continuation has an arbitrary id, which may be outside the vocabulary. Replace this id by PAD.
+    # A missing continuation has an arbitrary id, which may be outside the vocabulary. Replace it with PAD.
     return sums_SC, parents_SC.gather(1, block_SC), ids_SC.masked_fill_(sums_SC == -torch.inf, 0)
 
 

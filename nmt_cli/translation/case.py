@@ -1,9 +1,9 @@
 """Convert source text in capitals or title case to sentence case, and its translation back to the case of the source.
 
 Models have mostly seen sentence case, and their tokenizers often split a word in capitals into single letters. There
-are three styles. A sentence without lowercase letters is "upper". A line whose words all begin with capitals is
-"title". A sentence in which only some words are in capitals is "words". A word is converted to the form that the
-tokenizer encodes with the fewest tokens, because that form is usually the most frequent one.
+are three styles. A sentence whose words are all in capitals is "upper". A line whose words begin with capitals, except
+for some short words, is "title". A sentence in which only some words are in capitals is "words". A word is converted to
+the form that the tokenizer encodes with the fewest tokens, because that form is usually the most frequent one.
 """
 
 import itertools
@@ -18,17 +18,17 @@ from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import FIRST_TOKENS, Tokenizer
 
 UPPER, TITLE, WORDS = "upper", "title", "words"
-# Minimum words that make a style certain. Fewer words in capitals may be an acronym or a name, and fewer words in title
-# case may be names. The model then translates both forms, and the better translation wins.
+# Minimum number of words that makes a style certain. Fewer words in capitals may be an acronym or a name, and fewer
+# words in title case may be names. The model then translates the text in both cases, and the better translation wins.
 SURE_UPPER = 3
 SURE_TITLE = 5
 FEWEST_TITLED = 3  # minimum capitalized words of a line in title case; two are usually a name
-MOST_PHRASES = 64  # maximum phrases of several words that keep their case in a translation, to limit the time
+MOST_PHRASES = 64  # maximum multiword phrases that keep their case in a translation; more would take too long
 SHORT_WORD = 3  # maximum letters of a word that may be lowercase in title case
-SHORTEST_STEM = 3  # minimum letters of a stem (see `_stem`), and of a single word in capitals to convert
+SHORTEST_STEM = 3  # minimum letters of a stem (see `_stem`), and of a word to be converted in the style WORDS
 # Acronyms that many languages share. Acronyms of two letters count only in the languages of _NO_SHORT_WORDS, because
-# they are ordinary words in others. An acronym that is not listed stays in capitals if it is a single token or has no
-# vowels.
+# some of them are ordinary words in other languages. An unlisted acronym stays in capitals if it is a single token or
+# has no vowels.
 _ACRONYMS = """
 AIDS ASAP ATM BBC BMW CD CEO CIA CNN CV DIY DNA DVD EU FAQ FBI FIFA GPS HIV HTML IBM ID IQ LCD LED MTV NASA NATO NBA NFL
 NGO OK OPEC PC PDF RNA SMS SUV TV UEFA UFO UK UN UNESCO UNICEF URL USA USB USSR VIP VW WC WTO
@@ -60,7 +60,7 @@ class Case:
     prefix: str = ""  # forced beginning of the translation, as the caller wrote it
 
     def written(self, text: str) -> str:
-        """Return a translation in the style UPPER or TITLE. For WORDS, see `emphasized`."""
+        """Return a translation converted to the style UPPER or TITLE. For WORDS, see `emphasized`."""
         phrases = sorted((each for each in self.kept if " " in each), key=len, reverse=True)
         if not phrases:
             return _SPACED.sub(self._changed, text)
@@ -77,10 +77,10 @@ class Case:
         )
 
     def emphasized(self, text: str, source: Sequence[str], target: Sequence[str], positions: Sequence[int]) -> str:
-        """Return a translation with capitals for the words that are aligned with words in `capitals`.
+        """Return a translation in which each word that is aligned with a word in `capitals` is in capitals.
 
         `source` and `target` are the tokens of the two sides. `positions[i]` is the index of the source token that is
-        aligned with target token i.
+        aligned with target token i. If `text` and `target` have different numbers of words, `text` is unchanged.
         """
         loud = set[int]()
         for word in _by_word(source):
@@ -102,12 +102,12 @@ class Part:
 
     text: str  # the text to translate
     case: Case | None = None
-    given: str = ""  # the text before conversion, if the model must choose between `given` and `text`
+    given: str = ""  # the text before conversion, if the model must choose between `given` and `text`; otherwise ""
 
 
 @dataclass(frozen=True)
 class _Token:
-    """The text between two spaces."""
+    """A run of text without white space."""
 
     start: int  # offset of `core` in the text
     core: str  # the token without surrounding quotes and punctuation
@@ -138,7 +138,8 @@ class Caser:
         """Return the parts of a normalized text, given the start and end of each sentence.
 
         The phrases of `terms` and their translations keep their case, unless a term ignores case. If a part's style is
-        uncertain and `may_ask` is true, the part has both forms, so that the caller can let the model choose.
+        uncertain and `may_ask` is true, the part has both forms, so that the caller can let the model choose. If
+        nothing is converted, the whole text is a single part.
         """
         spans = list(sentences)
         head = FIRST_TOKENS.match(text)
@@ -155,17 +156,17 @@ class Caser:
             before = front if start else ""
             part = Part(before + text[start:end])
             if sure or may_ask or style == UPPER:
-                searched, changed = self._sentence_case(text[start:end], start, own, firsts, style)
+                converted, changed = self._sentence_case(text[start:end], start, own, firsts, style)
                 if changed:
                     names = {token.core for token in own if not token.kind and any(map(str.isalpha, token.core))}
                     loud = changed if style == WORDS else frozenset[str]()
                     case = Case(style, self.source, language, frozenset(kept | names), loud)
-                    part = Part(before + searched, case, part.text if may_ask and not sure else "")
+                    part = Part(before + converted, case, part.text if may_ask and not sure else "")
             found.append(part)
         return found if any(part.case for part in found) else [Part(text)]
 
     def _language(self, head: str) -> str:
-        """Return the target language that the first tokens of a text select."""
+        """Return the target language that the tokens before a text select."""
         code = head.split("<<", 1)[0][2:]
         return self.target if code in self.tags else code
 
@@ -188,7 +189,7 @@ class Caser:
     def _sentence_case(
         self, part: str, start: int, tokens: Sequence[_Token], firsts: set[int], style: str
     ) -> tuple[str, frozenset[str]]:
-        """Convert a part of a text to sentence case. Also return the changed words in their new form.
+        """Return a part of a text in sentence case, and the words that have changed, in their new form.
 
         `start` is the offset of the part in the text. `firsts` holds the offsets of the first words of sentences.
         """
@@ -229,8 +230,8 @@ class Caser:
         """Return the form with the fewest tokens.
 
         On a tie, return the lowercase form, except for words of several tokens in German and Luxembourgish. In other
-        languages, the capitalized form wins only if it is a single token, because differences between larger numbers of
-        tokens mean little.
+        languages, the capitalized form wins only if it is a single token, because a difference between larger numbers
+        of tokens means little.
         """
         fewest = min(len(spelled[form]) for form in forms)
         equal = [form for form in forms if len(spelled[form]) == fewest]
@@ -264,7 +265,7 @@ class Caser:
 
 
 def _kind_of(core: str) -> str:
-    """Return the `kind` of a _Token."""
+    """Return the `kind` of the _Token with this core."""
     if not any(map(str.isalpha, core)) or _FIXED.search(core):
         return ""
     if not core.isascii() and any(c.isalpha() and not (c.isupper() or c.islower() or c.istitle()) for c in core):
@@ -281,9 +282,9 @@ def _kind_of(core: str) -> str:
 def _groups(
     tokens: Sequence[_Token], sentences: Sequence[tuple[int, int]], source: str
 ) -> Iterator[tuple[str, bool, int, int]]:
-    """Group neighboring sentences of the same style.
+    """Group neighboring sentences of the same style. A line in title case is a single group.
 
-    Yield each group as its style, whether the style is certain, and the group's start and end in the text.
+    For each group, yield its style, whether the style is certain, and the group's start and end in the text.
     """
     if (title := _title_of(tokens, source)) and sentences:
         yield TITLE, title == "sure", sentences[0][0], sentences[-1][1]
@@ -328,7 +329,10 @@ def _within(tokens: Sequence[_Token], span: tuple[int, int]) -> Sequence[_Token]
 
 
 def _stem(word: str) -> str:
-    """Return a word without the ending after an apostrophe: "Anna" for "Anna's", "İstanbul" for "İstanbul'da"."""
+    """Return a word without its ending after an apostrophe: "Anna" for "Anna's", "İstanbul" for "İstanbul'da".
+
+    If fewer than SHORTEST_STEM letters would be left, return the whole word.
+    """
     stem = re.split("['\u2019]", word, maxsplit=1)[0]
     return stem if len(stem) >= SHORTEST_STEM else word
 

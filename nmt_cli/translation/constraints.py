@@ -1,4 +1,4 @@
-"""Lexical constraints. A translation must contain one of the forms of each term. engine.c follows the same rules.
+"""Lexical constraints: a translation must contain one of the forms of each term. engine.c follows the same rules.
 
 A hypothesis meets a term when it contains any form of the term. The forms of all terms are combined in an Aho-Corasick
 automaton over tokens (Aho and Corasick 1975). The state of a hypothesis has two parts: the node of the automaton that
@@ -8,10 +8,10 @@ begins a new word. Until then, the last word of the form may be the beginning of
 For every hypothesis, each step considers the W best tokens (W is the beam) and every token that continues a form of an
 unmet term. EOS is considered only when all terms are met. The candidates are divided into banks by progress, which is
 the number of tokens of terms that they contain (Post and Vilar 2018). The best candidate of each bank survives, higher
-banks first, then the second best of each bank, and so on until W candidates survive (Hu et al. 2019). Candidates that
-end with EOS are finished, and other candidates survive in their place. A search is over when no hypothesis that has met
-or begun all terms can win. This rule ignores the other hypotheses, because they rarely meet their missing terms in time
-to win.
+banks first, then the second best of each bank, and so on until W candidates survive (Hu et al. 2019). A candidate that
+ends with EOS is finished, and the next candidate survives in its place. A search is over when no hypothesis that has
+met or begun all terms can win. This rule ignores the other hypotheses, because they rarely meet their missing terms in
+time to win.
 """
 
 import itertools
@@ -23,9 +23,9 @@ from typing import NamedTuple
 from nmt_cli.corpus.terms import Term
 from nmt_cli.corpus.tokenizer import EOS, UNK, WIDE, Tokenizer
 
-MIN_BEAM, MAX_BEAM = 8, 64  # beam of a search with constraints
+MIN_BEAM, MAX_BEAM = 8, 64  # limits of `Constraints.width`
 MAX_TERMS = 64  # maximum terms per segment: engine.c stores the terms as the bits of a 64-bit number
-MAX_TOKENS = 1024  # maximum tokens of all forms together: the time of a step grows with the square of this number
+MAX_TOKENS = 1024  # maximum tokens of all forms together: the time of a step grows with the square of their number
 
 
 class State(NamedTuple):
@@ -47,7 +47,7 @@ class Constraints:
 
     `begins` is `Tokenizer.begins`. `sizes` holds the number of tokens in each term's longest form. The other lists
     have one item per node. `gains[node][term]` is the progress towards a term at a node: the size of the term minus the
-    number of tokens that are still missing from the form, or 0 if no form of the term contains the node.
+    number of tokens that are missing until a form is complete, or 0 if the last tokens do not begin a form of the term.
     """
 
     def __init__(self, terms: Sequence[Sequence[Sequence[int]]], begins: bytes) -> None:
@@ -58,7 +58,7 @@ class Constraints:
         self._children: dict[tuple[int, int], int] = {}
         ends = [(self._add(form), term) for term, forms in enumerate(terms) for form in forms]
         self.gains = [[0] * len(terms) for _ in self.tokens]
-        self.fails = [0] * len(self.tokens)  # for each node, the node of the longest suffix that begins another form
+        self.fails = [0] * len(self.tokens)  # for each node, the node of its longest proper suffix that begins a form
         for node, term in ends:
             for left, passed in enumerate(self._path(node)):
                 self.gains[passed][term] = max(self.gains[passed][term], self.sizes[term] - left)
@@ -94,8 +94,8 @@ class Constraints:
 
     @property
     def width(self) -> int:
-        """The smallest beam with room for one hypothesis of each bank, between MIN_BEAM and MAX_BEAM."""
-        # Round up, so that more segments have equal beams: torch searches segments together only if their beams agree.
+        """A beam with room for one hypothesis of each bank, but at least MIN_BEAM and at most MAX_BEAM."""
+        # Round up, so that more segments have the same beam: torch searches only segments with equal beams together.
         banks = -(-(1 + sum(self.sizes)) // 4) * 4
         return min(max(MIN_BEAM, banks), MAX_BEAM)
 
@@ -126,7 +126,7 @@ class Constraints:
         return list(dict.fromkeys(found))
 
     def choose(self, candidates: Sequence[Candidate], states: Sequence[State], width: int) -> list[Candidate]:
-        """Return the finished candidates, best first, and then the survivors, best first."""
+        """Return the finished candidates, best first, and then up to `width` survivors, best first."""
         banks, ranked = Counter[int](), []
         for candidate in sorted(candidates, key=lambda each: (-each.total, each.row, each.id)):
             state = self.after(states[candidate.row], candidate.id)
@@ -142,7 +142,10 @@ class Constraints:
 
 
 def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints | None:
-    """Return the constraints for terms, or None if the tokenizer for target text cannot encode any of the terms."""
+    """Return the constraints for terms, or None if `tokenizer`, which is for target text, can encode none of the forms.
+
+    Terms in excess of MAX_TERMS, and forms for which MAX_TOKENS leaves no room, are left out.
+    """
     spelled, room = list[list[list[int]]](), MAX_TOKENS
     for term in terms[:MAX_TERMS]:
         forms = []
@@ -157,6 +160,7 @@ def constraints_of(terms: Sequence[Term], tokenizer: Tokenizer) -> Constraints |
 
 def _spelled(form: str, tokenizer: Tokenizer) -> list[int]:
     (ids,) = tokenizer.encode([form])
-    # A Chinese or Japanese word has a space token before it only at the beginning of a line.
+    # The tokenizer puts a space token before a Chinese or Japanese word only at the beginning of a line. Remove this
+    # token, because the form may stand anywhere in the line.
     spaced = tokenizer.tokens(ids[:1]) == ["\u2581"] and re.match(f"[{WIDE}]", form)
     return ids[1:] if spaced else ids

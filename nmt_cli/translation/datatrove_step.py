@@ -1,6 +1,6 @@
-"""A step for datatrove pipelines, which datatrove runs on one machine, under Slurm or on Ray.
+"""A pipeline step for datatrove, which runs pipelines on one machine, under Slurm or on Ray.
 
-The step requires the extra `datatrove`. For an example, see recipes/cluster/datatrove_translate.py.
+The step requires nmt's extra `datatrove`. For an example, see recipes/cluster/datatrove_translate.py.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from nmt_cli.translation.translate import TranslateOptions
 
 
 class TranslateFiles(PipelineStep):  # type: ignore[misc]  # datatrove may not be installed
-    """Translate files in units. Task R of W does the work of worker R + 1 of W of `nmt translate --shard`.
+    """Translates files in units. Task R of W, counted from 0, does the work of `nmt translate --shard (R+1)/W`.
 
     `files` are files, directories, patterns or URLs. `output` is a directory or a URL for the units. If a unit fails,
-    its task fails after translating the other units. When all tasks have ended, call `check` and `join` of
+    the task first translates the other units and then fails. When all tasks have ended, call `check` and `join` of
     `translation.sharded`.
     """
 

@@ -1,4 +1,4 @@
-"""Search on a CPU with the engine, without torch. engine.c follows the rules that search.py describes."""
+"""Search on a CPU with the C engine, without torch. engine.c follows the rules described in search.py."""
 
 import ctypes
 import itertools
@@ -18,12 +18,12 @@ from nmt_cli.translation.queue import Backend, WorkerQueue
 from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment
 
-ROWS = 384  # maximum hypotheses in a search
+ROWS = 384  # maximum hypotheses that a thread searches at once
 ENCODE_TOKENS = 2048  # maximum source tokens encoded together, between two steps of a search
-MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens of all segments in a search, to limit the memory
+MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens of all segments that a thread searches at once, to limit memory
 MAX_TEAM = 8  # maximum threads that share a matrix product; more threads would each have too little to compute
-STEPS = 8  # number of search steps before the queue is checked again
-# Levels of the engine at which 8-bit products are faster than float32 products, including the base level only on x86.
+STEPS = 8  # search steps before the queue is checked again
+# Engine levels at which 8-bit products are faster than float32 products. The base level is one of them only on x86-64.
 FAST_INT8 = (
     "amx",
     "avx512",
@@ -49,8 +49,9 @@ def on_engine(
 ) -> Backend:
     """Return a backend for an ensemble.
 
-    `weights` holds, for each model, its architecture, its tensors, and an object that keeps their memory alive. While
-    some threads are idle, helper threads use their cores to compute parts of the other threads' large products.
+    `weights` holds, for each model, its architecture, its tensors, and an object that keeps their memory alive.
+    `threads` is the number of search threads, and `cores` the number of usable cores. While some search threads are
+    idle, helper threads use their cores to compute parts of the other threads' large products.
     """
     chosen = best_precision(engine.level) if precision == "auto" else precision
     models = [Model(engine, *each, int8=chosen == "int8") for each in weights]
@@ -66,9 +67,9 @@ def search(models: Sequence[Model], queue: WorkerQueue, team: Team | None = None
 
 def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int, team: Team | None = None) -> None:
     """Search with at most `rows` hypotheses at once. A segment with a wider beam is searched alone."""
-    search = EngineSearch(models, rows, team)
+    engine_search = EngineSearch(models, rows, team)
     while True:
-        inside = search.segments.values()
+        inside = engine_search.segments.values()
         used_rows = sum(segment.options.beam for segment in inside)
         used_tokens = sum(len(segment.ids) for segment in inside)
         # Each encoding reads all weights of the encoder, so encode several segments together. Wait until an eighth of
@@ -77,18 +78,18 @@ def search_with_rows(models: Sequence[Model], queue: WorkerQueue, rows: int, tea
             segments = queue.take(rows - used_rows, MAX_SOURCE_TOKENS - used_tokens, ENCODE_TOKENS)
             if team and segments and queue.others_have_segments:
                 team.expect_search()
-            search.enter(segments)
-        if not search.segments:
+            engine_search.enter(segments)
+        if not engine_search.segments:
             return
-        done = search.run(STEPS)
-        cancelled = [slot for slot, segment in search.segments.items() if segment.cancelled]
-        queue.finish(done + [search.leave(slot) for slot in cancelled])
+        done = engine_search.run(STEPS)
+        cancelled = [slot for slot, segment in engine_search.segments.items() if segment.cancelled]
+        queue.finish(done + [engine_search.leave(slot) for slot in cancelled])
 
 
 class EngineSearch:
     """The engine's search in one thread, with an ensemble of models and up to `slots` segments at once.
 
-    Idle helpers of `team` compute parts of its large products. Raises DivergedError if scores are not finite, and
+    Idle threads of `team` help with its large matrix products. Raises DivergedError if scores are not finite, and
     MemoryError if there is too little memory. After either error, the search cannot be used again.
     """
 
@@ -132,7 +133,7 @@ class EngineSearch:
         self.segments.update(zip(slots, segments, strict=True))
 
     def run(self, steps: int) -> list[Segment]:
-        """Run until a segment is done, but at most `steps` steps. Return the finished segments with hypotheses."""
+        """Run until a segment is done, for at most `steps` steps. Return the segments done, with their hypotheses."""
         count = _check(self.library.run(self.handle, steps, self._done))
         done = []
         for slot in self._done[:count]:
@@ -176,6 +177,7 @@ def _fill(request: Request, segment: Segment, source: Sequence[int], limit: int)
     request.limit = limit
     request.width = options.beam
     request.best = options.n_best
+    # 1 requests alignments with a source that ends with EOS, 2 with a source without EOS.
     request.align = options.alignments * (1 if source is segment.ids else 2)
     request.alpha = options.alpha
     request.offset = options.penalty_offset

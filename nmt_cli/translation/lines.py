@@ -13,11 +13,11 @@ from nmt_cli.corpus.readers import MAX_LINE_BYTES, check_plain
 from nmt_cli.system.errors import DataError
 
 READ_BYTES = 1 << 16
-CHUNK_CHARACTERS = 1 << 16  # approximate size of the lines that are segmented, sorted and queued together
+CHUNK_CHARACTERS = 1 << 16  # approximate size of a chunk of lines, whose segments are sorted and queued together
 
 
 def count_lines(descriptor: int) -> int | None:
-    """Return the number of lines left to read, or None if counting is impossible or would take long."""
+    """Return the number of lines left to read, or None if the input is not a regular file or is larger than 1 GiB."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size > 1 << 30:
         return None
@@ -30,7 +30,7 @@ def count_lines(descriptor: int) -> int | None:
 
 
 def chunks_of(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lines in chunks of about CHUNK_CHARACTERS."""
+    """Yield lines in chunks of about CHUNK_CHARACTERS characters."""
     chunk, size = list[str](), 0
     for line in lines:
         chunk.append(line)
@@ -51,11 +51,11 @@ def read_chunks(
     first: int = 1,
     all_read: Callable[[], object] = lambda: None,
 ) -> Iterator[list[str]]:
-    """Yield lines in chunks of about CHUNK_CHARACTERS, or in shorter chunks if the next read would wait for input.
+    """Yield lines in chunks of about CHUNK_CHARACTERS characters, or in shorter chunks if the next read would wait.
 
-    Lines over MAX_LINE_BYTES are cut while they are read. If a line is not UTF-8, U+FFFD replaces each run of invalid
-    bytes. `counts` counts the lines that were cut or were not UTF-8. If `strict` is true, a line that is not UTF-8
-    raises a DataError instead. The error message calls a line `name`, and `first` is the number of the first line.
+    Lines of more than MAX_LINE_BYTES are cut. If a line is not UTF-8, U+FFFD replaces each run of invalid bytes, or
+    DataError is raised if `strict` is true. Its message calls a line `name`. `first` is the number of the first line.
+    Compressed or binary input raises DataError in any case. `counts` counts the lines that were cut or are not UTF-8.
     `all_read` is called when the caller asks for a chunk after the last one.
     """
     chunk, size = list[str](), 0
@@ -77,7 +77,7 @@ def read_lines(descriptor: int, counts: Counter[str], name: str = "line", *, str
 
 
 def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first: int) -> Iterator[str | None]:
-    """Yield lines. Yield None before each read from the descriptor, because a read may wait."""
+    """Yield lines, and None before each read, so that the caller need not hold back lines while the read waits."""
     number, line, block = first - 1, b"", b"more"
     while block:
         yield None
@@ -101,7 +101,7 @@ def _read(descriptor: int, counts: Counter[str], name: str, strict: bool, first:
                 counts["first invalid"] = counts["first invalid"] or number
                 text = re.sub("\ufffd+", "\ufffd", _decode(whole, "replace"))
             yield text
-        line = (line + rest)[: MAX_LINE_BYTES + 1]  # the rest of a longer line is read and dropped
+        line = (line + rest)[: MAX_LINE_BYTES + 1]  # the rest of a line that is too long is dropped
 
 
 def _decode(line: bytes, errors: str) -> str:

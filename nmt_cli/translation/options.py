@@ -28,8 +28,8 @@ class Sampling:
 class SearchOptions:
     """Options for translating a line. `resolved` replaces None with the model's default.
 
-    Options with a default in the model are typed Any, so that code need not check for None. The comment of each option
-    names its type in resolved options.
+    Options with a default in the model are typed Any, so that code need not check for None. Their comments give the
+    types that they have in resolved options.
     """
 
     beam: Any = None  # int: number of hypotheses kept per segment; 1 is greedy search
@@ -44,18 +44,19 @@ class SearchOptions:
     case: Any = None  # "auto": convert upper case and title case to sentence case before translation; or "off"
     spelling: Any = None  # "auto": correct typos in the source if the model has counts of words; or "off"
     # The target language code, if the model has several target languages; "" for its default. Translator.resolved
-    # replaces the code with the text, such as ">>deu<< ", that selects this language at the beginning of the source.
-    # A line that begins with such a text itself keeps it.
+    # replaces the code with the text, such as ">>deu<< ", that selects this language at the beginning of a source.
+    # A line that already begins with such a text keeps its own.
     target: str = ""
-    # Whether to use the model's shortlist. Translator.resolved replaces True with the Shortlist, and False with None.
+    # Whether to use the model's shortlist. Translator.resolved replaces True with the Shortlist (None if the model has
+    # none), and False with None.
     shortlist: Any = None
     penalty_offset: Any = None  # float: see `length_penalty`
 
     def resolved(self, decoding: Any) -> "SearchOptions":
         """Replace options that are None with the defaults in `decoding`, a section of a model's settings.
 
-        Set the beam to 1 for sampling. For search, raise the beam to `n_best` if it is smaller. Raises UsageError if
-        values are out of range or contradict each other.
+        For sampling, set the beam to 1. Otherwise, raise a default beam that is smaller than `n_best`. Raises
+        UsageError if values are out of range or contradict each other.
         """
         if self.beam is not None and self.n_best > self.beam and not self.sampling:
             raise UsageError(f"{self.n_best} hypotheses need a beam of {self.n_best} or more, not {self.beam}")

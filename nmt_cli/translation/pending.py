@@ -16,17 +16,17 @@ class Copy:
     """A text without letters. Its translation is the text itself."""
 
     text: str
-    skipped: int  # number of source words before the text, such as a target-language token
+    skipped: int  # number of words before the text in the source: its target-language and tag tokens
 
 
 @dataclass(frozen=True)
 class Translation:
-    hypotheses: list[Hypothesis]  # up to `n_best`, best first; with sampling, in the order in which they are drawn
-    drafts: list[list[Segment]]  # the segments of the text; with sampling, one list for each sample
+    hypotheses: list[Hypothesis]  # exactly `n_best`, best first, or with sampling in the order drawn; some may be equal
+    drafts: list[list[Segment]]  # one list of the text's segments, or with sampling one for each sample
     terms: list[Term] = field(default_factory=list)  # glossary entries whose source phrase is in the text
     copy: Copy | None = None  # set for a text without letters, which has no segments
-    hidden: int = 0  # number of target-language tokens at the beginning of each source segment, 0 or 1
-    head: int = 0  # number of tokens before the text in the translation of each segment
+    hidden: int = 0  # number of target-language tokens that nmt added at the beginning of each source segment, 0 or 1
+    head: int = 0  # number of tokens (of the model's target prefix) that precede the translation of each segment
     corrections: dict[str, str] = field(default_factory=dict)  # words with typos in the source, and their corrections
 
     @property
@@ -43,7 +43,7 @@ class Translation:
 
     @property
     def case(self) -> str | None:
-        """The style to which the letter case of the translation was converted (see Case), "mixed", or None."""
+        """The style of the translation's letter case (see Case), None if it was not converted, or "mixed"."""
         styles = {segment.case.style if segment.case else None for segment in self.segments}
         return "mixed" if len(styles) > 1 else next(iter(styles), None)
 
@@ -65,7 +65,7 @@ class Translation:
         return [term for term in self.terms if self.form_of(term, self.text) is None]
 
     def found(self, rank: int) -> list[tuple[Segment, Hypothesis]]:
-        """Return each segment with its part of the hypothesis with this rank."""
+        """Return the segments and their hypotheses of this rank, which together form the hypothesis of the text."""
         draft = self.drafts[rank] if len(self.drafts) > 1 else self.drafts[0]
         index = 0 if len(self.drafts) > 1 else rank
         return [(segment, segment.hypotheses[min(index, len(segment.hypotheses) - 1)]) for segment in draft]
@@ -75,14 +75,14 @@ class Translation:
         return [(segment.ids[self.hidden :], self._shown(hypothesis)) for segment, hypothesis in self.found(rank)]
 
     def _shown(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Remove the first `head` tokens of a hypothesis. Count source positions from the end of the hidden tokens."""
+        """Remove the first `head` tokens of a hypothesis, and count source positions after the hidden source tokens."""
         positions = [max(position - self.hidden, 0) for position in hypothesis.source_positions[self.head :]]
         return replace(hypothesis, ids=hypothesis.ids[self.head :], source_positions=positions)
 
 
 @dataclass(eq=False)
 class Pending:
-    """A text that is being translated. `result` waits for the translation, and `cancel` cancels it."""
+    """A text that is being translated. `result` waits for the translation, and `cancel` stops it."""
 
     queue: SegmentQueue
     options: SearchOptions  # resolved
@@ -93,7 +93,7 @@ class Pending:
     terms: list[Term] = field(default_factory=list)  # see Translation
     copy: Copy | None = None
     open: int = 0  # number of segments that are waiting or being searched
-    finished: bool = False  # whether there is a translation or an error
+    finished: bool = False  # whether the text was translated, has failed or was cancelled, and no segment is open
     cancelled: bool = False
     error: BaseException | None = None
     hypotheses: list[Hypothesis] = field(default_factory=list)
@@ -121,7 +121,8 @@ class Pending:
     def result(self, timeout: float | None = None) -> Translation:
         """Wait for the translation and return it, or raise its error.
 
-        Raises UsageError if the text was cancelled, and TimeoutError after `timeout` seconds.
+        Raises UsageError if the translation was cancelled or the queue was closed, and TimeoutError after `timeout`
+        seconds.
         """
         if not self.queue.wait_for(lambda: self.cancelled or self.finished, timeout):
             raise TimeoutError(f"the translation is not finished after {timeout:g} seconds")

@@ -1,4 +1,4 @@
-"""The queue of segments of all texts and callers. The search threads of a backend take segments from it."""
+"""The queue of segments, which all texts and callers share. The search threads of a backend take segments from it."""
 
 import heapq
 import itertools
@@ -15,7 +15,7 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.segments import Segment
 
 CLOSED = "this Translator is closed. Create a new one"
-BACKGROUND_INTERVAL = 64  # number of segments of all texts that are taken before the next segment of a text is due
+BACKGROUND_INTERVAL = 64  # number of segments taken, from any texts, before the next segment of a text is due
 BUSY_SECONDS = 1.0  # if a text arrives while a long text is being translated, more texts are expected for this long
 IDLE_FACTOR = 8  # the background limit is multiplied by this factor while no more texts are expected
 
@@ -43,10 +43,10 @@ class SegmentQueue:
     `done` is called with each segment that has hypotheses or an error, or was cancelled. The call is made in a worker's
     thread or in the thread that calls `close`, one call at a time. `done` must not raise.
 
-    The first segment of each text is due at once, in the order submitted. The second segment is due when
-    BACKGROUND_INTERVAL more segments of any text have been taken, the third after twice as many, and so on. Workers
-    take the segment that is due earliest, even before it is due. Therefore a short text does not wait until a long text
-    is translated, and a long text does not wait for all short texts that arrive later.
+    The first segment of each text is due at once. The second segment is due when BACKGROUND_INTERVAL more segments of
+    any texts have been taken, the third after twice as many, and so on. Workers take the segment that is due earliest,
+    even before it is due, and of several such segments the one that was submitted first. Therefore a short text does
+    not wait until a long text is translated, and a long text does not wait for all short texts that arrive later.
 
     Segments that are not the first of their text are background segments. With `background_limit`, a worker holds at
     most that many background segments, or IDLE_FACTOR times as many while no more texts are expected. A worker that
@@ -102,7 +102,7 @@ class SegmentQueue:
     def wait_for(self, condition: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until a condition holds. Return False if it does not hold after `timeout` seconds.
 
-        Raises UsageError after `close`.
+        Raises UsageError if the queue is closed before the condition holds.
         """
         with self.changed:
             self.changed.wait_for(lambda: condition() or self.closed, timeout)
@@ -112,7 +112,7 @@ class SegmentQueue:
         return False
 
     def check_open(self) -> None:
-        """Raise UsageError after `close`."""
+        """Raise UsageError after `close`, and in a forked process."""
         if self.closed:
             raise UsageError(CLOSED)
         if self._process != os.getpid():  # a forked process has none of the threads
@@ -136,9 +136,10 @@ class SegmentQueue:
                 thread.join()
 
     def peek(self, held: dict[Segment, bool]) -> Segment | None:
-        """Return the next segment, if any, for a worker that holds the segments `held`. Remove cancelled segments.
+        """Return the next segment, if any, for a worker that holds the segments `held`. The segment stays in the queue.
 
-        A worker gets at most an equal share of all unfinished segments, so that the other workers get the rest.
+        Cancelled segments before it are removed. A worker gets at most an equal share of all unfinished segments, so
+        that the other workers get the rest.
         """
         while len(held) < -(-self.unfinished // len(self._workers)):
             heaps = [self._first] if self._first else []
@@ -177,7 +178,7 @@ class SegmentQueue:
 
 
 class WorkerQueue:
-    """The queue as one worker sees it. The worker's search calls `take` and `finish`.
+    """One worker's access to the queue. The worker's search calls `take` and `finish`.
 
     If a search raises an error, each segment that the worker holds is searched again, alone. If this second search also
     fails, the segment gets its error.
@@ -199,11 +200,11 @@ class WorkerQueue:
             return self._queue.unfinished > len(self.held)
 
     def take(self, rows: float, tokens: float, batch: float, *, alike: bool = False) -> list[Segment]:
-        """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens; stop at `batch` tokens.
+        """Return the next segments that fit in `rows` hypotheses and `tokens` source tokens.
 
-        If the search has no segments, wait for one, and return it even if it does not fit. An empty list then means
-        that the search must end. With `alike`, return only segments with the same options as those in the search.
-        Raises Closed after the queue's `close`.
+        Stop when the segments have `batch` source tokens or more. If the search has no segments, wait for one, and
+        return it even if it does not fit. An empty list then means that the search must end. With `alike`, return only
+        segments with the same options as those in the search. Raises Closed after the queue's `close`.
         """
         taken = list[Segment]()
         with self._queue.changed:
@@ -218,7 +219,7 @@ class WorkerQueue:
                 tokens -= len(segment.ids)
                 batch -= len(segment.ids)
             if taken:
-                self._queue.changed.notify_all()  # readers may submit more segments
+                self._queue.changed.notify_all()  # a reader of lines may submit more segments
         return taken
 
     def _peek(self) -> Segment | None:
@@ -260,7 +261,7 @@ class WorkerQueue:
             raise Closed
 
     def restart(self) -> None:
-        """Keep the unfinished segments of this search for the next search, in the order in which they were taken."""
+        """Keep the unfinished segments of this search for the next one, in the order in which they were taken."""
         unfinished = {*self._inside, *self._again}
         self._inside.clear()
         self._again = deque(segment for segment in self.held if segment in unfinished)
@@ -291,7 +292,7 @@ class WorkerQueue:
         except Closed:
             raise
         except BaseException as error:
-            traceback.clear_frames(error.__traceback__)  # the frames keep the search's memory alive
+            traceback.clear_frames(error.__traceback__)  # the frames would keep the memory of the search allocated
             for segment in list(self.held):
                 self._search_alone(segment)
         self.allowance = math.inf

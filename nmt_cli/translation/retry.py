@@ -1,4 +1,4 @@
-"""Restart a search with fewer hypotheses at once when memory runs out."""
+"""When memory runs out, restart a search with fewer hypotheses at once."""
 
 import math
 from collections.abc import Callable
@@ -7,14 +7,14 @@ from nmt_cli.system.console import warn
 from nmt_cli.system.errors import StorageError, is_out_of_memory
 from nmt_cli.translation.queue import WorkerQueue
 
-REDUCED_SEGMENTS = 1000  # number of segments to search with reduced rows before the rows are doubled again
+REDUCED_SEGMENTS = 1000  # number of segments to search with fewer rows before their number is doubled again
 
 
 def search_within_memory(search: Callable[[WorkerQueue, int], None], queue: WorkerQueue, rows: int) -> None:
     """Run `search(queue, rows)`. If memory runs out, search the unfinished segments again with half the rows.
 
-    After REDUCED_SEGMENTS segments, the rows are doubled again. Raises StorageError if there is too little memory for
-    one segment.
+    `rows` is the maximum number of hypotheses at once. After REDUCED_SEGMENTS segments, a reduced number is doubled.
+    Raises StorageError if there is too little memory for one segment.
     """
     allowed = rows
     while True:

@@ -1,6 +1,7 @@
-"""Greedy and beam search, sampling, and scores of given translations, with torch (section 6.1 of the paper).
+"""Greedy and beam search, sampling, and scoring of given translations, with torch.
 
-GPUs use this search, and tests compare it with engine.c, which follows the same rules.
+The search follows section 6.1 of "Attention Is All You Need". GPUs use it, and tests compare it with engine.c, which
+follows the same rules.
 
 Shapes: S slots, W hypotheses per slot (the beam), R = S x W rows, C candidates per slot, T target positions, V
 vocabulary. A slot holds one segment while the segment is searched. When a segment is done, the next waiting segment
@@ -12,10 +13,11 @@ without EOS continue. With W = 1 this is greedy search, and the first EOS ends i
 
 The score of a finished hypothesis is its log-probability divided by the length penalty (Wu et al. 2016, without
 coverage). The log-probability and the length include EOS. A slot is done when no unfinished hypothesis can beat the
-n-th best finished one (n = `n_best`) within 1 + 10 alpha more tokens. More tokens can only lower a log-probability, so
-the score of an unfinished hypothesis is at most its current log-probability divided by the largest of these length
-penalties. Without this limit of 1 + 10 alpha tokens, the search of 4,600 sentences took up to 1.5 times as many steps
-and gave the same translations.
+n-th best finished one (n = `n_best`) within 1 + 10 alpha more tokens. More tokens can only lower a log-probability, and
+the length penalty grows with the length. Therefore the score that an unfinished hypothesis can reach within this limit
+is at most its current log-probability, divided by the penalty of the greatest length. Without the limit of 1 + 10 alpha
+tokens, the search of 4,600 sentences took up to 1.5 times as many steps, depending on the text, and gave the same
+translations.
 """
 
 import itertools
@@ -44,8 +46,8 @@ from nmt_cli.translation.retry import search_within_memory
 from nmt_cli.translation.segments import Hypothesis, Segment, length_penalty
 
 ENCODE_TOKENS = {"cpu": 2048, "cuda": 16384}  # source tokens encoded together; their segments may wait for slots
-LOOKAHEAD = 10  # an unfinished hypothesis may need up to 1 + LOOKAHEAD * alpha more tokens to win
-BATCH_TOKENS = 4096  # maximum number of pairs scored together, times the length of the longest side
+LOOKAHEAD = 10  # an unfinished hypothesis counts as able to win only within 1 + LOOKAHEAD * alpha more tokens
+BATCH_TOKENS = 4096  # maximum number of pairs scored together, times the length of the longer side of the last pair
 MAX_SOURCE_TOKENS = 1 << 16  # maximum source tokens in all slots together, to limit the memory
 
 Float64s = npt.NDArray[np.float64]
@@ -60,8 +62,8 @@ def rows_at_once(device: torch.device) -> int:
 class Slots:
     """The segments that are being searched. All have the same options.
 
-    The models' caches are on the device. All other state is on the host, with one row per slot. Each step copies one
-    tensor to the host: the best continuations.
+    The models' caches are on the device. All other state is on the host, in arrays with one row per slot. Each step
+    copies one tensor to the host: the best continuations.
     """
 
     def __init__(
@@ -75,17 +77,18 @@ class Slots:
         self.replayed = Replayed(self.device, self.cache.storage)
         self.longest = min(model.settings.max_length for model in models)
         self.source_eos = models[0].settings.source_eos
-        self.most = max(1, rows // width)
-        self.ready: list[tuple[Segment, int]] = []  # encoded segments, and where their sources begin in `key_values`
+        self.max_slots = max(1, rows // width)
+        self.ready: list[tuple[Segment, int]] = []  # encoded segments, and their sources' first rows in `key_values`
         self.key_values: list[Tensor] = []
         self.segments: list[Segment | None] = []
-        self.generators: list[Any] = []  # for each slot, a random number generator if its segment is sampled, or None
-        self.states: list[list[State]] = []  # for each slot and hypothesis, the progress of the constraints
+        self.generators: list[Any] = []  # for each slot, a random number generator, or None if nothing is sampled
+        self.states: list[list[State]] = []  # for each slot, the constraint state of each hypothesis
         self.position_S = np.zeros(0, np.int64)
         self.limit_S = np.zeros(0, np.int64)
         vocabulary = cast(nn.Linear, models[0].output).out_features
-        self.hidden_SV = np.zeros((0, vocabulary if options.shortlist else 0), bool)
-        self.alive_SW = np.zeros((0, width))
+        # True for each token that is not in the shortlist
+        self.excluded_SV = np.zeros((0, vocabulary if options.shortlist else 0), bool)
+        self.alive_SW = np.zeros((0, width))  # the log-probability of each unfinished hypothesis, or -inf
         self.last_SW = np.zeros((0, width), np.int64)
         self.tokens_SWT = np.zeros((0, width, 64), np.int32)  # the ids of each hypothesis
         self.sums_SWT = np.zeros((0, width, 64))  # the log-probability of each hypothesis up to each position
@@ -97,7 +100,7 @@ class Slots:
         return [slot for slot, segment in enumerate(self.segments) if segment]
 
     def encode(self, segments: Sequence[Segment]) -> None:
-        """Encode segments and add them to `ready`."""
+        """Encode segments, and put them in `ready`, which must be empty."""
         sources = [segment.source(self.source_eos) for segment in segments]
         lengths = np.array(list(map(len, sources)))
         self.ready = list(zip(segments, (lengths.cumsum() - lengths).tolist(), strict=True))
@@ -105,12 +108,12 @@ class Slots:
         self.key_values = self.cache.encode(src_N, Layout(lengths, self.device, block_bounds(lengths, lengths)))
 
     def fill(self, queue: WorkerQueue) -> None:
-        """Put encoded segments into free slots. If none are left, take more from the queue and encode them."""
-        while len(used := self.used()) < self.most:
+        """Put encoded segments into free slots. When `ready` is empty, take segments from the queue and encode them."""
+        while len(used := self.used()) < self.max_slots:
             if not self.ready and (taken := take(queue, self.device)):
                 self.encode(taken)
             room = MAX_SOURCE_TOKENS - sum(len(segment.ids) for segment in self.segments if segment)
-            sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[: self.most - len(used)])
+            sums = itertools.accumulate(len(segment.ids) for segment, _ in self.ready[: self.max_slots - len(used)])
             count = sum(total <= room for total in sums) or bool(self.ready and not used)
             if not count:
                 break
@@ -128,8 +131,8 @@ class Slots:
                 segment.hypotheses = []
                 self.states[slot] = [START] * self.options.beam
                 if self.options.shortlist:
-                    self.hidden_SV[slot] = True
-                    self.hidden_SV[slot, self.options.shortlist.tokens(segment)] = False
+                    self.excluded_SV[slot] = True
+                    self.excluded_SV[slot, self.options.shortlist.tokens(segment)] = False
             self.position_S[slots] = 0
             self.last_SW[slots] = PAD
             self.alive_SW[slots] = [0.0] + [-math.inf] * (self.options.beam - 1)
@@ -137,10 +140,10 @@ class Slots:
     def _resize(self, keep: Sequence[int], count: int) -> None:
         """Keep the slots `keep`, in this order, and make room for `count` slots.
 
-        The number of slots is always a power of 2 or the maximum, because torch selects kernels anew for each number.
-        If steps are captured as CUDA graphs, halving the number of slots is not worth a new capture.
+        The number of slots is always a power of 2 or the maximum, because torch has to select kernels again for each
+        new number. If steps are captured as CUDA graphs, halving the number of slots is not worth a new capture.
         """
-        size, room = min(self.most, 1 << (count - 1).bit_length()), len(self.segments)
+        size, room = min(self.max_slots, 1 << (count - 1).bit_length()), len(self.segments)
         if size == room or (self.cache.captured and room / 4 < size < room):
             return
         more = [None] * (size - len(keep))
@@ -153,6 +156,7 @@ class Slots:
         self.cache.resize(keep, size)
 
     def step(self) -> None:
+        """Advance all segments by one token. Raises DivergedError if scores are not finite."""
         used = self.used()
         self._resize(used, len(used))
         rows = self.last_SW.reshape(-1), self.position_S.repeat(self.options.beam), *self.cache.allocate_entries()
@@ -163,30 +167,32 @@ class Slots:
         uniform_S1 = np.array([[each.random() if each else 0.0] for each in self.generators])
         if not (self.cache.captured or forced_S.any()):
             forced_S = forced_S[:0]
-        arguments = self.hidden_SV, self.alive_SW, forced_S, uniform_S1
+        arguments = self.excluded_SV, self.alive_SW, forced_S, uniform_S1
         best_3SC = self.replayed(self._best, *arguments, *rows).cpu().numpy()
         if np.isnan(best_3SC).any():
             raise DivergedError(NOT_FINITE)
         self.cache.reorder(self._advance(best_3SC[0], *best_3SC[1:].astype(np.int64)))
 
-    def _best(self, hidden_SV: Tensor, alive_SW: Tensor, forced_S: Tensor, uniform_S1: Tensor, *rows: Tensor) -> Tensor:
-        logits = self._listed(self.cache.step(*rows), hidden_SV)
+    def _best(
+        self, excluded_SV: Tensor, alive_SW: Tensor, forced_S: Tensor, uniform_S1: Tensor, *rows: Tensor
+    ) -> Tensor:
+        logits = self._shortlisted(self.cache.step(*rows), excluded_SV)
         return best_continuations(logits, alive_SW, forced_S, self.options.sampling, uniform_S1)
 
-    def _of_each(self, hidden_SV: Tensor, alive_SW: Tensor, wanted_SWM: Tensor, *rows: Tensor) -> Tensor:
-        return continuations_of_each(self._listed(self.cache.step(*rows), hidden_SV), alive_SW, wanted_SWM)
+    def _best_of_each(self, excluded_SV: Tensor, alive_SW: Tensor, wanted_SWM: Tensor, *rows: Tensor) -> Tensor:
+        return continuations_of_each(self._shortlisted(self.cache.step(*rows), excluded_SV), alive_SW, wanted_SWM)
 
-    def _listed(self, logits: list[Tensor], hidden_SV: Tensor) -> list[Tensor]:
-        """Return logits, with -inf for tokens that are not in a slot's shortlist."""
+    def _shortlisted(self, logits: list[Tensor], excluded_SV: Tensor) -> list[Tensor]:
+        """Return the logits of each model, with -inf for tokens that are not in a slot's shortlist."""
         if not self.options.shortlist:
             return logits
-        hidden_RV = hidden_SV.repeat_interleave(self.options.beam, 0)
-        return [logits_RV.masked_fill(hidden_RV, -torch.inf) for logits_RV in logits]
+        excluded_RV = excluded_SV.repeat_interleave(self.options.beam, 0)
+        return [logits_RV.masked_fill(excluded_RV, -torch.inf) for logits_RV in logits]
 
     def _step_constrained(self, forced_S: Int64s, *rows: npt.NDArray[Any]) -> Int64s:
         """Advance with the continuations that the constraints choose. Return the parents of the new hypotheses."""
-        arguments = self.hidden_SV, self.alive_SW, self._wanted(forced_S)
-        best = self.replayed(self._of_each, *arguments, *rows).cpu().numpy()
+        arguments = self.excluded_SV, self.alive_SW, self._wanted(forced_S)
+        best = self.replayed(self._best_of_each, *arguments, *rows).cpu().numpy()
         if np.isnan(best).any():
             raise DivergedError(NOT_FINITE)
         sums_SWC, ids_SWC = best[0], best[1].astype(np.int64)
@@ -212,7 +218,7 @@ class Slots:
         return parents_SW
 
     def _wanted(self, forced_S: Int64s) -> Int64s:
-        """Return the tokens that each hypothesis needs next for its constraints, S x W x M, padded with PAD."""
+        """Return the next tokens that advance the constraints of each hypothesis, S x W x M, padded with PAD."""
         wanted = dict[tuple[int, int], list[int]]()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints:
@@ -226,7 +232,7 @@ class Slots:
         return wanted_SWM
 
     def _forced(self) -> Int64s:
-        """Return the forced next token of each slot: EOS at the length limit, a prefix's token, or PAD for none."""
+        """Return the forced next token of each slot: EOS at the length limit, the next token of a prefix, or PAD."""
         forced_S = np.where((self.position_S + 1 >= self.limit_S) & (self.limit_S > 0), EOS, PAD)
         for slot, segment in enumerate(self.segments):
             if segment and self.position_S[slot] < len(segment.prefix) and not forced_S[slot]:
@@ -265,20 +271,23 @@ class Slots:
                 segment.hypotheses.sort(key=lambda h: -h.score)
                 del segment.hypotheses[self.options.n_best :]
 
-    def _ahead(self) -> Float64s:
-        """Return, for each slot, the log-probability of the best unfinished hypothesis that can still win."""
-        ahead_S = self.alive_SW[:, 0].copy()
+    def _best_unfinished(self) -> Float64s:
+        """Return, for each slot, the log-probability of the best unfinished hypothesis that can still win.
+
+        If `n_best` hypotheses are finished, ignore unfinished ones that have not begun or met all their terms.
+        """
+        best_S = self.alive_SW[:, 0].copy()
         for slot, segment in enumerate(self.segments):
             if segment and segment.constraints and len(segment.hypotheses) == self.options.n_best:
                 begun = map(segment.constraints.begun, self.states[slot])
                 ahead = [total for total, may in zip(self.alive_SW[slot], begun, strict=True) if may]
-                ahead_S[slot] = max(ahead, default=-math.inf)
-        return ahead_S
+                best_S[slot] = max(ahead, default=-math.inf)
+        return best_S
 
     def pop_done(self) -> list[Segment]:
-        """Return the segments whose unfinished hypotheses can no longer win, and free their slots."""
+        """Return segments that were cancelled or whose unfinished hypotheses can no longer win. Free their slots."""
         lengths_S = np.minimum(self.position_S + 1 + LOOKAHEAD * self.options.alpha, self.limit_S)
-        bounds_S = self._ahead() / length_penalty(lengths_S, self.options)
+        bounds_S = self._best_unfinished() / length_penalty(lengths_S, self.options)
         bounds_S[self.position_S >= self.limit_S] = -math.inf
         results, slots = [], []
         for slot, (segment, bound) in enumerate(zip(self.segments, bounds_S.tolist(), strict=True)):
@@ -295,14 +304,14 @@ class Slots:
 
 
 def take(queue: WorkerQueue, device: torch.device) -> list[Segment]:
-    """Return the next segments to encode. Their options equal the options of the segments being searched."""
+    """Return the next segments to encode. If segments are being searched, the options are the same as theirs."""
     return queue.take(math.inf, math.inf, ENCODE_TOKENS[device.type], alike=True)
 
 
 def search(models: Models, dtype: torch.dtype, queue: WorkerQueue) -> None:
-    """Search the segments of a queue with an ensemble.
+    """Find translations of the segments of a queue with an ensemble.
 
-    A segment whose options differ waits until all segments before it are done.
+    A segment with other options than the segments in the search waits until these are done.
     """
     rows = rows_at_once(models[0].embedding.weight.device)
     search_within_memory(lambda queue, rows: search_with_rows(models, dtype, queue, rows), queue, rows)
@@ -325,7 +334,7 @@ def search_with_rows(models: Models, dtype: torch.dtype, queue: WorkerQueue, row
 
 
 def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segment:
-    """Return a segment. If its options ask for alignments, align each target token with a source token.
+    """Return a segment. If its options request alignments, first align each target token with a source token.
 
     For each pair of tokens, the evidence is the sum of the attention weights of all heads in all layers. Each weight is
     first multiplied by the sharpness of its head at that target token, exp(-entropy). The evidence is then divided by
@@ -350,9 +359,9 @@ def _aligned(segment: Segment, model: Transformer, dtype: torch.dtype) -> Segmen
 def pair_batches(
     pairs: Sequence[Sequence[Ids]], device: torch.device, source_eos: bool = True
 ) -> Iterator[tuple[list[int], Batch]]:
-    """Yield batches of pairs, short targets first, as tuples of the pairs' indices and a Batch.
+    """Yield batches of pairs, short targets first. Each item is a list of the pairs' indices, and the Batch.
 
-    Both sides of a pair end with EOS. If `source_eos` is false, the batch omits the EOS of sources.
+    Both sides of each pair must end with EOS. If `source_eos` is false, the batches omit the EOS of the sources.
     """
     order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][1]), len(pairs[i][0])))
     while order:
@@ -369,9 +378,9 @@ def pair_batches(
 
 @torch.inference_mode()
 def score_targets(models: Models, dtype: torch.dtype, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
-    """Return the log-probability of every target token, given the source and the target tokens before it.
+    """Return, for each pair, the log-probability of every target token given the source and the earlier target tokens.
 
-    Both sides of a pair end with EOS.
+    Both sides of each pair must end with EOS. Raises DivergedError if a log-probability is not finite.
     """
     results: list[list[float]] = [[] for _ in pairs]
     first = models[0]

@@ -34,12 +34,12 @@ _MARKS = ".,;:!?\u2013\u2014" + _WIDE_MARKS
 _SENTENCE_END = re.compile(rf"(?:(?<!\b\w)\.|[!?\u2026]){_BEFORE_SPACE}|[\u3002\uff01\uff1f]+[{_CLOSERS}]*")
 _CLAUSE_END = re.compile(rf"[,;:\u2013\u2014]{_BEFORE_SPACE}|[{_WIDE_MARKS}][{_CLOSERS}]*")
 _WORD_END = re.compile(r"(?=\s)")
-_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # matches a string with one character per token
-SMALLEST = 4  # minimum tokens, without EOS, of a source that may be cut into halves
+_LOOP = re.compile(r"(.)\1{11}|(..)\2{5}|(.{3,8})\3{3}", re.DOTALL)  # for a string with one character per token
+SMALLEST = 4  # minimum tokens, not counting EOS, of a source that may be cut into halves
 
 
 class Segmenter:
-    """Cuts lines for one model, and counts them in the `counts` of the Translator."""
+    """Cuts lines into segments for one model. `counts`, which belongs to the Translator, counts the lines."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Segmenter:
         counts: Counter[str],
         head: Sequence[int] = (),
     ) -> None:
-        """The model takes up to `max_length` tokens. Its training corpus has lines of up to `filter_tokens` tokens.
+        """The model accepts up to `max_length` tokens. Its training corpus has lines of up to `filter_tokens` tokens.
 
         Lines of more than `seen_tokens` tokens are split. All three numbers include EOS. Every translation begins with
         the ids `head`.
@@ -68,10 +68,10 @@ class Segmenter:
         self._counting = threading.Lock()
 
     def cut(self, pending: Pending, line: Any, prefix: Any, *, number: int = 1, position: int = 0) -> list[Segment]:
-        """Cut a line into segments, and add them to `pending`. A line that is copied or empty has no segments.
+        """Cut a line into segments, add them to `pending`, and return them. A line that is copied or empty has none.
 
         Random samples depend on the `number` of the line. If the line is part of a larger text, `position` is the
-        number of segments before the line. Raises TypeError if the line or the prefix is not text.
+        number of parts before it. Raises TypeError if the line or the prefix is not text.
         """
         for value in (line, prefix):
             if not isinstance(value, str):
@@ -114,7 +114,7 @@ class Segmenter:
         return segments
 
     def target_of(self, line: str, target: str) -> str:
-        """Return `target`, the token of a language and a space, or "" if the line begins with such a token itself."""
+        """Return `target`, a language token and a space, or "" if the line itself begins with a language token."""
         head = FIRST_TOKENS.match(normalize(visible(line))) if target and ">>" in line else None
         if not head:
             return target
@@ -123,7 +123,7 @@ class Segmenter:
         return target if all(name in self.caser.tags for name in names) else ""
 
     def _parts(self, text: str, prefix: str, options: SearchOptions) -> list[Part]:
-        """Divide a normalized text into parts. Convert unusual letter case to sentence case, unless `case` is off."""
+        """Divide a normalized text into parts. Unless `case` is off, convert unusual letter case to sentence case."""
         if options.case == "off" or not unusual(text):
             return [Part(text)]
         may_ask = not (options.sampling or prefix)
@@ -152,9 +152,9 @@ class Segmenter:
         return [] if given == source else given
 
     def _sources(self, pending: Pending, parts: Sequence[Part], forced: Sequence[int]) -> list[tuple[list[int], Part]]:
-        """Return, for each segment of a text, its ids, including EOS, and the part that contains the segment."""
+        """Return, for each segment of a text, its ids, including EOS, and the part to which it belongs."""
         split, room = pending.options.split, self.max_length
-        found, longer, too_long = list[tuple[list[int], Part]](), False, False
+        found, was_split, was_cut = list[tuple[list[int], Part]](), False, False
         for part in parts:
             [ids] = self.tokenizer.encode([part.text])
             sources = [[*ids[: room - 1], EOS]] if ids else []
@@ -162,18 +162,18 @@ class Segmenter:
                 terms = pending.options.terms
                 sources = split_line(self.tokenizer, part.text, self.seen_tokens, self.filter_tokens, terms)
             found += [(source, part) for source in sources]
-            longer |= len(sources) > 1
-            too_long |= not split and len(ids) >= room
+            was_split |= len(sources) > 1
+            was_cut |= not split and len(ids) >= room
         with self._counting:
-            self.counts["split"] += longer
-            self.counts["cut"] += (len(forced) >= room) + too_long
+            self.counts["split"] += was_split
+            self.counts["cut"] += (len(forced) >= room) + was_cut
         return found
 
     def _copy(self, line: str, text: str, *, skipped: bool) -> Copy | None:
-        """Return a copy of a line if it has no letters, or else None. Language and tag tokens do not count as letters.
+        """Return a copy of a line without letters, or None for an empty line and a line with letters.
 
-        `text` is the normalized line. If `skipped` is true, the caller's own line begins with the language and tag
-        tokens, and the copy skips these source words.
+        Language and tag tokens do not count as letters. `text` is the normalized line. If `skipped` is true, the
+        caller's own line begins with language or tag tokens, and the copy skips these source words.
         """
         head = ""
         if text.startswith(">>"):
@@ -184,7 +184,7 @@ class Segmenter:
 
 
 def terms_of(source: list[int], tokenizer: Tokenizer, terms: Terms | None) -> list[Term]:
-    """Return the glossary entries whose phrase occurs in a source, given its ids, including EOS."""
+    """Return the glossary entries whose phrase occurs in a source. `source` holds its ids, including EOS."""
     return terms.find(normalize(tokenizer.decode([source[:-1]])[0])) if terms else []
 
 
@@ -192,11 +192,11 @@ def split_line(tokenizer: Tokenizer, line: str, seen: int, limit: int, terms: Te
     """Split a normalized line, and return the ids of each part, including EOS.
 
     A line of more than `seen` tokens, including EOS, is cut between sentences. A sentence of more than `limit` tokens
-    is cut between clauses, if necessary between words, and as a last resort within words. Only a cut within a word may
-    divide the phrase of a glossary term.
+    is cut between clauses, then, if necessary, between words, and as a last resort within words. Only a cut within a
+    word may divide the phrase of a glossary term.
     """
     parts = [line]
-    head = tokenizer.language(tokenizer.encode(parts)[0])  # every part must begin with these ids
+    head = tokenizer.language(tokenizer.encode(parts)[0])  # language and tag tokens, with which every part must begin
     limit -= len(head)
     for ends, most, room in ((_SENTENCE_END, seen, 0), (_CLAUSE_END, limit, limit), (_WORD_END, limit, limit)):
         sized = zip(parts, map(len, tokenizer.encode(parts)), strict=True)
@@ -244,16 +244,17 @@ def _cut(tokenizer: Tokenizer, text: str, ends: re.Pattern[str], room: int, term
 
 
 def looping(ids: Sequence[int]) -> bool:
-    """Return whether a sequence of up to 8 tokens repeats at least four times in a row, over at least 12 tokens."""
-    if len(ids) - len(set(ids)) < 9:  # a quick test for most lines: in a loop, at least 9 tokens are repeats
+    """Return whether a sequence of 1 to 8 tokens occurs at least four times in a row, over at least 12 tokens."""
+    if len(ids) - len(set(ids)) < 9:  # a quick test that excludes most lines: in a loop, at least 9 tokens are repeats
         return False
     return _LOOP.search("".join(map(chr, ids))) is not None
 
 
 def halves(tokenizer: Tokenizer, ids: list[int]) -> list[list[int]]:
-    """Cut a source into two halves, each ending with EOS. Return [] if the source is too short.
+    """Cut a source into two halves, each of which ends with EOS. Return [] if the source is too short.
 
-    The cut is at the end of a clause near the middle, if there is one, or else between words.
+    Cut at the end of a clause near the middle if possible, or else between words, or else within a word. Both halves
+    begin with the language and tag tokens of the source.
     """
     tokens = tokenizer.tokens(ids[:-1])
     if len(tokens) < SMALLEST:

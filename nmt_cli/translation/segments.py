@@ -1,4 +1,4 @@
-"""Segments and their hypotheses. A segment is a text that is translated in one search, usually a sentence."""
+"""Segments and their hypotheses. A segment is the text that one search translates, usually a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ class Hypothesis:
     log_probability: float  # log-probability of all tokens, including EOS, in nats
     score: float  # log-probability divided by the length penalty
     token_log_probabilities: list[float]  # log-probability of each token, including EOS
-    text: str = ""  # for a segment, set only if the text differs from the decoded ids
+    text: str = ""  # for a segment, set only if it differs from the decoded ids
     tokens: list[str] = field(default_factory=list)  # subwords; each segment ends with </s>
-    source_positions: list[int] = field(default_factory=list)  # for a segment, the index of the source token of each id
+    source_positions: list[int] = field(default_factory=list)  # for a segment, the source index of each id
 
 
 @dataclass(eq=False)
@@ -28,24 +28,25 @@ class Segment:
     """A sentence or another part of a line, which the queue passes to a backend."""
 
     ids: list[int]  # source ids, including EOS
-    options: SearchOptions  # already `resolved`
+    options: SearchOptions  # from SearchOptions.resolved: the model's defaults are filled in
     prefix: list[int] = field(default_factory=list)  # forced beginning of every hypothesis
     random_key: tuple[int, ...] = ()  # numbers of the line, the segment and the sample; part of the random seed
     position: int = 0  # number of segments before this one in the text
-    depth: int = 0  # how many times the original segment was halved to make this one
+    depth: int = 0  # number of times that the original segment was halved to make this one
     max_tokens: int | None = None  # maximum tokens of the translation, including EOS; see `limit`
     owner: Any = None  # the Pending that waits for this segment
     cancelled: bool = False
-    background: bool = False  # whether other segments in the same search have priority
-    started: float = 0.0  # monotonic time at which a worker first took this segment, or the segment that it replaces
+    background: bool = False  # whether segments that are not in the background have priority in the same search
+    started: float = 0.0  # monotonic time at which a worker first took this segment or the one that it replaces
     terms: Sequence[Term] = ()  # glossary entries whose phrase is in the source
     constraints: Constraints | None = None  # terms that every hypothesis must contain
-    unconstrained: "Segment | None" = None  # the segment that this one repeats with constraints
+    unconstrained: "Segment | None" = None  # if this segment has constraints: the same one without, to fall back on
     case: Case | None = None  # the letter case of the translation, or None to keep the case that the model gives it
-    given: list[int] = field(default_factory=list)  # the source in its given case, to be searched as a rival
-    rival: "Segment | None" = None  # the same segment in sentence case; the better translation wins
-    untranslated: bool = False  # whether the search failed, so that the hypothesis is the source
-    hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; empty if the constraints allow none
+    # Source ids, including EOS, in the given letter case, to be searched after `ids`, for comparison; or empty.
+    given: list[int] = field(default_factory=list)
+    rival: "Segment | None" = None  # the same one, translated in sentence case; the better translation wins
+    untranslated: bool = False  # whether no usable translation was found, so that the only hypothesis is the source
+    hypotheses: list[Hypothesis] = field(default_factory=list)  # best first; empty if the search finds none
     error: BaseException | None = None
 
     def source(self, eos: bool) -> list[int]:
@@ -57,7 +58,7 @@ class Segment:
         return min(self.max_tokens or len(self.ids) + len(self.prefix) + self.options.extra_length, longest)
 
     def random(self) -> Any:
-        """Return a random number generator, or None if nothing is sampled. Each token needs one random number."""
+        """Return a random number generator for sampling, or None. Each token needs one random number."""
         import numpy as np
 
         sampling = self.options.sampling
@@ -67,7 +68,7 @@ class Segment:
 def length_penalty(length: Any, options: Any) -> Any:
     """Return ((offset + length) / (offset + 1)) ^ alpha, for a number or an array. The length includes EOS.
 
-    An offset of 5 gives the penalty of the paper (Wu et al. 2016), and 0 gives that of CTranslate2, Marian and
-    transformers. `options` has the attributes `alpha` and `penalty_offset`.
+    An offset of 5 gives the penalty of Wu et al. (2016), and 0 gives that of CTranslate2, Marian and transformers.
+    `options` has the attributes `alpha` and `penalty_offset`.
     """
     return ((options.penalty_offset + length) / (options.penalty_offset + 1)) ** options.alpha

@@ -27,16 +27,16 @@ INCOMPLETE = 1  # exit code of --check
 
 
 class ShardedTranslation:
-    """Translates files into the directory or URL `output`, in units, which are ranges of lines.
+    """Translates files in units, which are ranges of lines, and writes the units to the directory or URL `output`.
 
         files = inputs.find(["text/*.gz"])
         with ShardedTranslation(files, "out", TranslateOptions(models=(Path("runs/base/model"),))) as job:
             job.run(Shard(1, 8))  # one worker of eight
-            job.translate(5)  # or single units, from 0 to job.units - 1
+            job.translate(5)  # or a single unit, numbered from 0 to job.units - 1
 
-    Any number of processes and machines may do this at once with the same arguments. For lines with markup, the
-    argument `run` is the function that translates them, and `marks` are its options. Raises UsageError for options that
-    do not work with units, and OutputError if `output` holds units of another model, other options or other files.
+    Any number of processes and machines may do this at once with the same arguments. For lines with markup, pass the
+    function that translates them as `run`, and its options as `marks`. Raises UsageError for options that do not work
+    with units, and OutputError if `output` holds units of another model, other options or other files.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ShardedTranslation:
         return len(self._job.units)
 
     def run(self, shard: Shard) -> int:
-        """Translate this worker's share, and then other units. Return 0 or the exit code of the first failed unit."""
+        """Translate this worker's share, and then other units. Return 0, or the exit code of the first failed unit."""
         self._job.plan(shard.start(len(self._job.files)))
         worker = self._worker(shard)
         with Progress(f"translating as worker {shard}", None, "lines") as progress:
@@ -126,7 +126,7 @@ class ShardedTranslation:
 
 
 def _model_digest(model: Path) -> str:
-    """Return a digest of the files that determine a translation. Include the recipe only if there is no model.json."""
+    """Return a digest of the files that determine a translation: all but the recipe, unless there is no model.json."""
     files = open_model(model).manifest["files"]
     return artefact.digest({name: file for name, file in files.items() if name != RECIPE or MODEL_JSON not in files})
 
@@ -139,7 +139,7 @@ def _check(options: TranslateOptions, run: Run | None) -> None:
 
 
 def check(files: Sequence[str], output: str) -> int:
-    """Print file, first line, last line and reason of each unit without a valid result. Return 1 if there are any."""
+    """Print file, first line, last line and reason for each unit without a valid result. Return 1 if there is one."""
     checked = job.resume(output, inputs.find(files))
     number = 0
     for unit, reason in proof.problems(checked):
@@ -148,12 +148,15 @@ def check(files: Sequence[str], output: str) -> int:
     lines = counted(sum(unit.lines for unit in checked.units), "line")
     units = counted(len(checked.units), "unit")
     of_all = f"{lines} of {counted(len(checked.files), 'file')}"
-    say(f"{number:,} of {units} missing or damaged ({of_all} in all)" if number else f"complete: {units}, {of_all}")
+    say(f"{number:,} of {units} missing or damaged (total: {of_all})" if number else f"complete: {units}, {of_all}")
     return INCOMPLETE if number else 0
 
 
 def join(files: Sequence[str], output: str, target: str | None) -> int:
-    """Write the translation of each file. Raises DataError if a line is missing."""
+    """Write the translation of each file to `target` (default: the directory of the units). Return 0.
+
+    Raises DataError if the translation of a line is missing. Then nothing is written.
+    """
     for path in proof.join(job.resume(output, inputs.find(files)), target):
         say(path)
     return 0

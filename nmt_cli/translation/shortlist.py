@@ -1,8 +1,8 @@
 """Shortlists: the target tokens that the translation of a segment may contain.
 
 A shortlist consists of the most frequent target tokens, and a list of the most probable translations of each source
-token. The search computes logits and log Z only for these target tokens. The target tokens for a segment do not depend
-on other segments.
+token. The search considers no other target tokens: log Z does not include them, and the C engine does not compute their
+logits. The target tokens for a segment do not depend on other segments.
 
 The file `shortlist.bin` in a model directory begins with 16 bytes that name the format, and the SHA-256 of the
 tokenizer files. Little-endian int32 numbers follow: three counts (of frequent tokens, source tokens and listed tokens),
@@ -35,14 +35,14 @@ class Shortlist:
     def tokens(self, segment: Segment) -> list[int]:
         """Return the target tokens for a segment, sorted.
 
-        These are the frequent tokens, the lists of its source tokens, and the tokens of its prefix and its terms.
+        These are EOS, the frequent tokens, the lists of its source tokens, and the tokens of its prefix and its terms.
         """
         found = set(self._always).union(segment.prefix)
         for source in set(segment.ids):
             found.update(self.targets[self.ends[source - 1] if source else 0 : self.ends[source]])
         if segment.constraints:
             found.update(segment.constraints.tokens)
-        found.discard(0)  # PAD, which is never produced. In `constraints`, 0 is the root of the automaton
+        found.discard(0)  # PAD, which is never produced; `constraints.tokens` holds 0 for the root of the automaton
         return sorted(found)
 
     def to_bytes(self, tokenizer_file: Path) -> bytes:
@@ -54,7 +54,7 @@ class Shortlist:
 
 
 def read_shortlist(directory: Path, tokenizer: Tokenizer, tokenizer_file: Path) -> Shortlist | None:
-    """Return the shortlist in a model directory, if any. Raises DataError if it is damaged or does not fit."""
+    """Return the shortlist in a model directory, if any. Raises DataError if it is damaged or of another tokenizer."""
     file = directory / FILE
     if not file.is_file():
         return None

@@ -1,10 +1,10 @@
-"""Correct typos in source text before it is translated, with the words of the training text.
+"""Correct typos in source text before it is translated, based on the word counts of the training text.
 
-A word with a count is never changed. Any other word is replaced by the most frequent training word
-that differs by one slip of the fingers. If there is none, it is replaced by the most frequent training word that
-differs by any one letter. Names and acronyms stay unchanged, because only lowercase words are corrected. Code,
-addresses and placeholders stay unchanged, because a word must stand alone between spaces and punctuation. The phrases
-of a glossary also stay unchanged.
+A word with a count is never changed. Any other word is replaced by the most frequent training word that differs by one
+typing slip (see `_one_slip_away`). If there is none, it is replaced by the most frequent training word that differs by
+any one letter. Names and acronyms stay unchanged, because only lowercase words are corrected. Code, addresses and
+placeholders stay unchanged, because a word must stand alone between spaces and punctuation. The phrases of a glossary
+also stay unchanged.
 """
 
 import functools
@@ -20,13 +20,13 @@ from nmt_cli.corpus.damage import NEIGHBORS
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.translation.case import EDGES, Part
 
-# Only a word that occurs at least FREQUENT times in the training text, and at least once in RARE words, can be a
-# correction. If this limit did not exist, 5 % more of the typos in Multi30k would be corrected. However, 68 instead of
-# 30 words that are not typos would be replaced (of 11,877 words).
+# Only a word that occurs at least FREQUENT times in the training text, and at least once per RARE words, can be a
+# correction. Without this limit, 5 % more of the typos in Multi30k would be corrected, but 68 instead of 30 words that
+# are not typos would be replaced (of 11,877 words).
 FREQUENT = 10
 RARE = 500_000
-SHORTEST = 3  # minimum letters of a word to correct; most shorter strings are close to many words
-MAX_ALPHABET = 64  # maximum number of different letters in corrections
+SHORTEST = 3  # minimum letters of a word to correct; most shorter words are one letter away from many others
+MAX_ALPHABET = 64  # maximum number of different letters to try in corrections
 REMEMBERED = 10_000  # number of unknown words whose corrections are cached
 _SPACED = re.compile(r"\S+")
 
@@ -44,7 +44,7 @@ class Spelling:
         self.correction = functools.lru_cache(REMEMBERED)(self._correction)
 
     def part(self, part: Part, terms: Terms | None) -> tuple[Part, dict[str, str]]:
-        """Correct a part of a text. Also return each changed word with its correction."""
+        """Return a corrected part of a text, and the correction of each changed word."""
         text, changes = self.corrected(part.text, terms)
         if not changes:
             return part, changes
@@ -54,7 +54,7 @@ class Spelling:
         return replace(part, text=text, case=case), changes
 
     def corrected(self, text: str, terms: Terms | None = None) -> tuple[str, dict[str, str]]:
-        """Correct a normalized text. Also return each changed word with its correction."""
+        """Return a corrected normalized text, and the correction of each changed word."""
         typos = list(self._typos(text))
         if typos and terms:
             phrases = [(start, end) for _, start, end in terms.spans(text)]
@@ -76,7 +76,7 @@ class Spelling:
                 yield token.start() + token[0].index(word), word, correction
 
     def _correction(self, word: str) -> str:
-        """Return the most frequent word one slip away, or else one letter away. Return "" if there is none."""
+        """Return the most frequent word that is one slip away, or else one letter away, or "" if there is none."""
         slips = _one_slip_away(word, self.alphabet)
         found = self.frequent.intersection(slips) or self.frequent.intersection(_one_letter_away(word, self.alphabet))
         return max(found, key=lambda each: (self.counts[each], each), default="")

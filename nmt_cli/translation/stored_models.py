@@ -24,7 +24,7 @@ class StoredModel:
     """A model that may be loaded later."""
 
     path: Path
-    kind: str
+    kind: str  # "nmt", or another program's kind of model
     directions: tuple[Direction, ...]
     bytes: int  # size of its files
     parameters: int
@@ -32,10 +32,10 @@ class StoredModel:
 
 
 def directions_of(config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[Direction, ...]:
-    """Return the language pairs of a model. `tokenizer` may be None if it has no tokens such as >>deu<<.
+    """Return the language pairs of a model. `tokenizer` may be None if the model has no tokens such as >>deu<<.
 
-    Models that do not store their pairs have one for each target language token, or a single pair if there are no such
-    tokens. Tags such as >>bt<< are not languages.
+    A model that does not store its pairs has one pair for each target-language token, or a single pair if there is no
+    such token. Tags such as >>bt<< are not languages.
     """
     tokens = [found[1] for piece in (tokenizer.vocabulary if tokenizer else ()) if (found := LANGUAGE.fullmatch(piece))]
     prefixes = {token[2:-2]: f"{token} " for token in tokens if token[2:-2] not in config.tags}
@@ -46,8 +46,8 @@ def directions_of(config: ModelConfig, tokenizer: Tokenizer | None) -> tuple[Dir
 def direction_to(target: str, config: ModelConfig, directions: Sequence[Direction]) -> Direction:
     """Return one of a model's language pairs with this target language, preferably from the model's source language.
 
-    If `target` is empty, return the model's default. This default has a prefix only if the model stores its pairs.
-    Raise UsageError if there is no such pair.
+    If `target` is empty, return the model's default pair, which has a prefix only if the model stores its pairs. Raise
+    UsageError if the model does not translate to `target`.
     """
     if not (target or config.pairs):
         return Direction(config.src, config.tgt)

@@ -1,4 +1,4 @@
-"""Search with torch: on one GPU in this process, on several with a process for each, or on a CPU without the engine."""
+"""Search with torch: on one GPU in this process, on several in a process each, or on a CPU without the engine."""
 
 import contextlib
 import functools
@@ -35,16 +35,16 @@ def _out_of_memory_named(device: torch.device) -> Iterator[None]:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        advice = "nvidia-smi lists the processes that use it; CUDA_VISIBLE_DEVICES selects another GPU"
+        advice = "nvidia-smi lists the processes that use it. CUDA_VISIBLE_DEVICES selects another GPU"
         raise StorageError(f"{device} has too little free memory. {advice}") from error
 
 
 def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | None) -> Backend:
     """Return a backend on all GPUs, or on the first `workers` of them.
 
-    If there are several GPUs, a forked process searches on each. However, this process itself searches on one GPU if
-    there is only one, or if a launcher started this process. It also does so if it has already used CUDA, because
-    forked processes could then not use CUDA.
+    With several GPUs, a forked process searches on each. This process itself searches, on one GPU, if only one is
+    to be used, if a launcher started this process, or if this process has already used CUDA. In the last case, forked
+    processes could not use CUDA.
     """
     if precision == "int8":
         raise UsageError("--precision int8 is for CPUs. Use auto, or set CUDA_VISIBLE_DEVICES= to use the CPU")
@@ -78,7 +78,7 @@ def on_gpus(models: Sequence[ModelDirectory], precision: str, workers: int | Non
 
 
 def on_cpu(models: Sequence[ModelDirectory], threads: int) -> Backend:
-    """Return a backend on a CPU in float32, with `threads` threads of torch."""
+    """Return a backend on a CPU in float32, for which torch uses `threads` threads."""
     torch.set_num_threads(threads)
     return of_models([load_transformer(each) for each in models], torch.float32)
 

@@ -1,4 +1,4 @@
-"""The translate command: lines in, the same number of lines out, in order."""
+"""The translate command, which reads lines and writes a translation of each, in the same order."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from nmt_cli.translation.options import MODEL_DEFAULTS, SearchOptions
 from nmt_cli.translation.translator import Translator
 from nmt_cli.translation.writer import FIELDS, formatted, report, write_lines
 
-# A function that reads from the first file descriptor, and writes translations or scores to the second.
+# A function that reads from the first of two file descriptors, and writes translations or scores to the second.
 Run = Callable[[Translator, "TranslateOptions", int, int, Progress], None]
 
 
@@ -41,7 +41,7 @@ class TranslateOptions:
     workers: int | None = None
     also_read: tuple[Path, ...] = ()  # other files that the command reads, such as a glossary
     first_line: int = 1  # number of the first line; used in messages, numbered output and random seeds
-    is_unit: bool = False  # the input is one unit of a sharded job: the caller reports on the whole job
+    is_unit: bool = False  # the input is one unit of a sharded job, so print no report: the caller reports on the job
     all_read: Callable[[], None] = lambda: None  # called when all lines of the input are read and queued
 
 
@@ -60,7 +60,7 @@ def choose_models(named: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def translate(options: TranslateOptions, run: Run | None = None) -> int:
-    """Carry out the command, and return its exit code. For input other than plain lines, pass a `run` that reads it."""
+    """Run the command, and return its exit code. For input other than plain lines, pass a `run` that reads it."""
     rank = os.environ.get("RANK", "")
     if rank.isdecimal() and int(rank):
         return 0  # of the processes that a launcher such as torchrun starts, only the first translates
@@ -83,13 +83,13 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
         if output.exists():
             os.fchmod(target, stat.S_IMODE(output.stat().st_mode))
     progress = Progress("translating", count_lines(source), "lines", every=math.inf if typed else 10)
-    progress.plain |= typed  # a progress bar would be drawn where lines are typed
+    progress.plain |= typed  # a progress bar would be drawn where the user types
     try:
         with translator, progress:
             run = run or (score_lines if options.score_pairs else translate_lines)
             run(translator, options, source, target, progress)
     except BrokenPipeError:
-        return BROKEN_PIPE  # without a message: the reader closed the pipe, as head does
+        return BROKEN_PIPE  # without a message: the reader has closed the pipe, as `head` does
     except BaseException as error:
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(part or output or "standard output")
@@ -108,7 +108,7 @@ def translate(options: TranslateOptions, run: Run | None = None) -> int:
 
 
 def _check(options: TranslateOptions) -> None:
-    """Refuse contradictory options and missing files before a model is loaded."""
+    """Raise an error for contradictory options and missing files, before a model is loaded."""
     search = options.search
     other = options.prefix or search.alignments or search.sampling or search.terms or search.n_best > 1
     if options.score_pairs and (other or search.target or search.shortlist):
@@ -132,7 +132,7 @@ def _check(options: TranslateOptions) -> None:
 def _output_file(options: TranslateOptions) -> Path | None:
     """Return the file to write, or None for stdout.
 
-    Raise OutputError if it is a directory, or a file that the command reads.
+    Raise OutputError if the output is a directory, or a file that the command reads.
     """
     output = options.output
     if output is None or output == Path("/dev/stdout"):
@@ -144,7 +144,7 @@ def _output_file(options: TranslateOptions) -> Path | None:
     is_stdin = options.input is None and output.exists() and os.path.samestat(output.stat(), os.fstat(0))
     if is_stdin or artefact.is_one_of(output, (options.input, options.prefix, options.score_pairs, *options.also_read)):
         raise OutputError(f"{output} is also the input. Choose another --output")
-    return Path(os.path.realpath(output))  # keep a link, and replace its target
+    return Path(os.path.realpath(output))  # if it is a link, keep it and replace the file to which it links
 
 
 def translate_lines(
@@ -176,6 +176,7 @@ def translate_lines(
 def score_lines(
     translator: Translator, options: TranslateOptions, source: int, target: int, progress: Progress
 ) -> None:
+    """Read lines from the file descriptor `source`, and write the scores of their given translations to `target`."""
     total, tokens, counts = 0.0, 0, translator.counts
     translations = os.open(options.score_pairs or "", os.O_RDONLY)
     kinds = (source, "line"), (translations, "translation")

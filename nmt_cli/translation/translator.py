@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from nmt_cli.recipe import schema
     from nmt_cli.transformer.model import Transformer
 
-READ_AHEAD = 512  # a Stream reads more lines while fewer segments than this, per search thread, wait in the queue
+READ_AHEAD = 512  # a Stream reads more lines while the queue has fewer waiting segments than this per search thread
 SCORE_LINES = 1024  # pairs scored together
 
 Ids = list[int]
 
 
 class Translator(contextlib.AbstractContextManager["Translator"]):
-    """Translates lines of text with a model directory, or with an ensemble of several.
+    """Translates lines of text with the model in a directory, or with an ensemble of several models.
 
         with Translator("runs/toy/model") as translator:
             for translation in translator.translate(lines, beam=4):
@@ -82,7 +82,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         spelling = next(filter(None, (read_spelling(one.tokenizer_file) for one in opened)), None)
         backend = backends.choose(opened, precision, workers, usable_cores())
         longest = min(one.config.architecture.max_length for one in opened)
-        # Older models do not store `seen_tokens`. Only lines that the corpus filter would have removed are then split.
+        # Older models do not store `seen_tokens`. For them, split only lines that the corpus filter would have removed.
         seen = [one.config.seen_tokens for one in opened if one.config.seen_tokens]
         self._set(backend, first.tokenizer, first.config, longest, min(seen, default=math.inf), background_limit)
         self.segmenter.spelling = spelling
@@ -107,7 +107,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         self.head = tokenizer.target.prefix(config.decoding.target_prefix)
         caser = Caser(tokenizer, config.src, config.tgt, config.tags)
         self.segmenter = Segmenter(tokenizer, caser, **sizes, counts=self.counts, head=self.head)
-        # Threads refer to the assembler and the queue. A reference to this Translator would keep it in memory.
+        # The search threads must not refer to this Translator, because it would then never be garbage-collected.
         self.assembler = Assembler(tokenizer, self.counts, self.head)
         self.queue = SegmentQueue(backend.searches, self.assembler, background_limit)
         self._finalize = weakref.finalize(self, _close, self.queue, backend)
@@ -121,7 +121,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         dtype: "torch.dtype",
         seen_tokens: float = math.inf,
     ) -> "Translator":
-        """Return a Translator with one thread for a model in memory. On a CPU, it computes in float32, not `dtype`."""
+        """Return a Translator with one thread for a model in memory. The C engine uses float32 instead of `dtype`."""
         from nmt_cli.translation.torch_backend import of_memory
 
         translator = cls.__new__(cls)
@@ -131,7 +131,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
 
     @property
     def load(self) -> tuple[int, int]:
-        """The numbers of waiting segments and of segments being searched."""
+        """The number of waiting segments, and the number of segments being searched."""
         return self.queue.waiting, self.queue.searching
 
     def close(self) -> None:
@@ -166,7 +166,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         translation. SearchOptions describes the other keyword arguments.
         """
         if isinstance(lines, str) or isinstance(prefixes, str):
-            raise TypeError("lines and prefixes must be iterables of texts. For a single text, pass [text]")
+            raise TypeError("lines and prefixes must be iterables of strings. For a single line, pass [line]")
         options = SearchOptions(
             beam=beam,
             alpha=alpha,
@@ -193,7 +193,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         *,
         first: int = 1,
     ) -> Iterator[list[Translation]]:
-        """Yield lists of finished translations, in the order of the lines in `chunks`.
+        """Yield the translations of all lines in `chunks`, in order, as lists of those that are finished.
 
         A separate thread reads the chunks. `first` is the number of the first line, on which sampling depends.
         """
@@ -208,7 +208,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         done: Callable[[Pending], None] = lambda _: None,
         position: int = 0,
     ) -> Pending:
-        """Begin to translate a text. Its translation will start with `prefix`.
+        """Start translating a text. Its translation will begin with `prefix`.
 
         `done` is called once, in this or another thread, when the text is translated, has failed or was cancelled. If
         the text is part of a larger text, `position` is the number of parts before this one. Later parts then wait
@@ -231,7 +231,7 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
         return replace(resolved, target=target, shortlist=self._shortlist if resolved.shortlist else None)
 
     def _token_of(self, target: str) -> str:
-        """Return the text that selects a target language when it is placed before a source. May raise UsageError."""
+        """Return the text before a source that selects a target language. Raises UsageError if the model lacks it."""
         if target and self.tokenizer.language(*self.tokenizer.encode([target])):
             return f"{target.strip()} "  # it is already the text, not a language code
         return direction_to(target, self.config, self.directions).prefix
@@ -264,9 +264,9 @@ class Translator(contextlib.AbstractContextManager["Translator"]):
                 yield join(self.tokenizer, [Hypothesis(tgt[n:-1], math.fsum(values[n:]), 0.0, values[n:])], options)
 
     def score_ids(self, pairs: Sequence[Sequence[Ids]]) -> list[list[float]]:
-        """Return the log-probability of every target token, given the source and the target tokens before it.
+        """Return, for each pair, the log-probability of every target token, given the source and the tokens before it.
 
-        Both sides of a pair end with EOS. The C engine searches with the whole target as the forced prefix.
+        Both sides of each pair must end with EOS. The C engine searches with the whole target as the forced prefix.
         """
         self.queue.check_open()
         if self.backend.score_targets:
@@ -311,7 +311,7 @@ class Stream:
             self._cancel()
 
     def translate_ahead(self, chunks: Iterable[Sequence[str]]) -> Iterator[list[Translation]]:
-        """Yield the translations of chunks of lines, in lists of those finished. A separate thread reads the chunks."""
+        """Yield lists of finished translations, in order. A separate thread reads the chunks of lines."""
         threading.Thread(target=self._read, args=[chunks], name="reader", daemon=True).start()
         try:
             while True:
@@ -374,7 +374,7 @@ class Stream:
                 self._queue.submit(segments)
 
     def _next(self) -> list[Translation]:
-        """Wait for the next translation. Return it and those after it that are finished, up to one with an error."""
+        """Wait for the next translation. Return it, and those right after it that are finished and have no error."""
         translations = [self._pending[0].result()]
         with self._queue.changed:
             self._pending.popleft()

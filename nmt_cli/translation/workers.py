@@ -1,4 +1,4 @@
-"""Translate on several GPUs, with a forked process for each. A worker process ends when its connection closes."""
+"""Translate on several GPUs, with a forked worker process for each. Worker processes end with their parent."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ from nmt_cli.translation.queue import SegmentQueue, WorkerQueue
 from nmt_cli.translation.search import rows_at_once, search
 from nmt_cli.translation.segments import Segment
 
-SHARE = 16 * 32  # maximum number of source tokens per worker to send before checking for results
+SHARE = 16 * 32  # number of source tokens per worker to send before checking for results
 POLL_SECONDS = 0.01  # time between checks for new segments while workers search
 Prepare = Callable[[torch.device], tuple[Sequence[Transformer], torch.dtype]]
 
@@ -34,11 +34,14 @@ class _Worker:
     open: int = 0  # number of segments that were sent to this worker and have no result yet
 
     def send(self, value: object) -> None:
-        with contextlib.suppress(ConnectionError):  # `receive` reports it
+        with contextlib.suppress(ConnectionError):  # `receive` reports the lost connection
             self.connection.send(value)
 
     def receive(self) -> list[tuple[int, Any]]:
-        """Return the number and the hypotheses of each segment that is done. Raise an error that the worker sent."""
+        """Return the number and the hypotheses of each segment that is done.
+
+        Raises the error that the worker sent, or StorageError if the worker has ended.
+        """
         try:
             results = self.connection.recv()
         except (EOFError, OSError):
@@ -50,7 +53,7 @@ class _Worker:
 
 
 def _serve(connection: Connection, prepare: Prepare, device: torch.device, parent: int) -> None:
-    """Translate the numbered segments that arrive, and send hypotheses or the first error. End if the parent ends."""
+    """Translate numbered segments from the parent, and send it hypotheses or the first error. End with the parent."""
     results: queues.SimpleQueue[Any] = queues.SimpleQueue()
     numbers = dict[Segment, int]()
 
@@ -64,7 +67,7 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
         models, dtype = prepare(device)
         search(models, dtype, queue)
 
-    def receive() -> None:  # runs in a thread: otherwise, each process might wait until the other reads
+    def receive() -> None:  # in a thread, because otherwise worker and parent could each wait until the other reads
         with contextlib.suppress(EOFError, OSError):
             while True:
                 numbered = connection.recv()
@@ -91,17 +94,17 @@ def _serve(connection: Connection, prepare: Prepare, device: torch.device, paren
 
 
 def _close(workers: list[_Worker], owner: int) -> None:
-    """End workers, which have nothing to save. A fork of the owner only closes its own copies of the connections."""
+    """Kill workers, which have nothing to save. A fork of the owner only closes its copies of the connections."""
     for worker in workers:
         worker.connection.close()
         if os.getpid() == owner:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                os.kill(worker.pid, signal.SIGKILL)  # SIGTERM would be lost if the fork is still starting
+                os.kill(worker.pid, signal.SIGKILL)  # SIGTERM could be lost while the worker is starting
                 os.waitpid(worker.pid, 0)
 
 
 class Workers:
-    """Processes that translate, one for each device.
+    """Worker processes that translate, one for each device.
 
     The first search starts the processes. Each process calls `prepare` to get its models.
     """
@@ -119,7 +122,7 @@ class Workers:
     def search(self, queue: WorkerQueue) -> None:
         """Translate the segments of a queue.
 
-        After an error, or if the queue is closed, end the processes, because they may still be translating segments.
+        After an error, or if the queue is closed, kill the processes, because they may still be translating segments.
         """
         try:
             self.start()
@@ -137,7 +140,7 @@ class Workers:
             pid = os.fork()
             if not pid:
                 ours.close()
-                for worker in self._workers:  # a worker notices the parent's end only if no sibling has a copy
+                for worker in self._workers:  # otherwise, their connections would stay open after the parent ends
                     worker.connection.close()
                 _serve(theirs, self._prepare, device, parent)
             theirs.close()

@@ -1,4 +1,4 @@
-"""Write translations as lines of text or JSON, with word alignments. Report how many lines were cut, split etc."""
+"""Write translations as lines of text or JSON, with word alignments, and report how many lines were cut, split etc."""
 
 import itertools
 import json
@@ -13,11 +13,11 @@ from nmt_cli.system.console import counted, say, warn
 from nmt_cli.translation.pending import Copy, Translation
 from nmt_cli.translation.segments import Hypothesis
 
-FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # written for a hypothesis in jsonl
+FIELDS = ("text", "log_probability", "score", "tokens", "token_log_probabilities")  # fields of a hypothesis in jsonl
 
 
 def write_lines(descriptor: int, lines: Iterable[str]) -> None:
-    """Write lines together, in blocks that a pipe takes whole, so that interrupted output ends with a whole line."""
+    """Write lines in blocks that a pipe accepts whole, so that interrupted output ends with a whole line."""
     block = b""
     for line in lines:
         encoded = line.encode() + b"\n"
@@ -70,18 +70,18 @@ def formatted(translation: Translation, number: int, tokenizer: Tokenizer | None
 
 
 def _copied(copy: Copy | None) -> str:
-    """Return the word alignment of a copied text, which links each word to itself, or "" if `copy` is None."""
+    """Return the word alignment of a copied text, which links each word to its copy, or "" if `copy` is None."""
     return " ".join(f"{copy.skipped + word}-{word}" for word in range(len(copy.text.split()))) if copy else ""
 
 
 def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]]) -> str:
-    """Return the word alignment of a line, such as "0-1 1-0": pairs of a source word's and a target word's number.
+    """Return the word alignment of a line, such as "0-1 1-0": pairs of source and target words, numbered from 0.
 
-    Each target token links its word to the word of the source token that it translates. `parts` are the source ids and
-    the hypothesis of each segment.
+    Each target token links its word to the word of the source token that it translates. `parts` holds the source ids
+    and the hypothesis of each segment.
     """
     pairs: set[tuple[int, int]] = set()
-    words = [0, 0]  # source and target words in the segments so far
+    words = [0, 0]  # numbers of source and target words in the segments so far
     for source, hypothesis in parts:
         sides = (tokenizer, source[:-1]), (tokenizer.target, hypothesis.ids)
         numbers: list[list[int]] = []  # for each side, the word number of each token
@@ -97,7 +97,7 @@ def alignment(tokenizer: Tokenizer, parts: Sequence[tuple[list[int], Hypothesis]
 
 
 def report(counts: Counter[str], max_length: int) -> None:
-    """Print how many lines were cut, split etc. Print losses as warnings."""
+    """Print how many lines were cut, split etc. Losses are warnings."""
     first = counts["first invalid"]
     for show, name, text in (
         (warn, "invalid", f"lines are not UTF-8 (first: line {first:,}): their invalid bytes were replaced"),

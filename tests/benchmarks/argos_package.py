@@ -6,10 +6,11 @@
 PYTHON belongs to an environment with `pip install argostranslate`. Its sentence splitter is off because it needs a
 download, so the file should have one sentence per line. The script compares
 
-- nmt with CTranslate2 on the package's tokens and model, both without a length penalty, which must be equal in float32;
-- nmt with argostranslate, whose length penalty is length ^ 0.2 and whose search ends when as many hypotheses as the
-  beam size have ended. For the lines that differ, it counts those where nmt's translation has the higher score by
-  argostranslate's formula, with the probabilities of nmt's model.
+- nmt with CTranslate2 on the package's tokens and model, both without a length penalty. In float32, their translations
+  must be equal.
+- nmt with argostranslate, which divides scores by length ^ 0.2 and ends a search as soon as the number of finished
+  hypotheses reaches the beam size. Of the lines that differ, the script counts those where nmt's translation has the
+  higher score by argostranslate's formula, computed with the probabilities of nmt's model.
 """
 
 import argparse
@@ -86,11 +87,11 @@ def main() -> None:
             scores = [normalized_scores(translator, sources, side) for side in sides]
     equal = sum(one == other for one, other in zip(ours_plain, plain, strict=True))
     higher = sum(mine > theirs for mine, theirs in zip(*scores, strict=True))
-    print(f"without a length penalty: {equal} of {len(lines)} translations are those of CTranslate2")
-    print(f"with it: {len(lines) - len(differ)} are argostranslate's; {higher} of {len(differ)} others score higher")
+    print(f"without a length penalty: {equal} of {len(lines)} translations equal those of CTranslate2")
+    print(f"with it: {len(lines) - len(differ)} equal argostranslate's; nmt's score is higher in {higher} of {len(differ)} others")
     for name, texts in (
         ("nmt", defaults),
-        ("nmt, one search a line, case as it is", ours),
+        ("nmt, one search per line, case unchanged", ours),
         ("argostranslate", argos),
         ("nmt without a length penalty", ours_plain),
         ("CTranslate2 without a length penalty", plain),

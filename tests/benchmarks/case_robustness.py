@@ -1,10 +1,10 @@
-"""Measure translation of a test set in capitals, in title case and in small letters.
+"""Measure how well a model translates a test set in capitals, in title case and in lower case.
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/case_robustness.py MODEL [--src en --tgt de] [--off]
 
-Each row has the BLEU with decoding.case auto, or off, and the number of segments that were searched again in halves or
-stayed untranslated. The reference has the case of the source, except for small letters. The share compares the BLEU
-with that of the plain translation after it is written in that case.
+Each row has the BLEU with decoding.case=auto (with --off: off), the number of segments that were searched again in
+halves, and the number that stayed untranslated. The reference has the case of the source; only for lower-case sources
+it stays unchanged. The share divides the BLEU by that of the plain translation in the same case as the reference.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--src", default="en")
     parser.add_argument("--tgt", default="de")
     parser.add_argument("--lines", type=int, help="use the first lines only")
-    parser.add_argument("--off", action="store_true", help="with decoding.case off, which takes minutes in capitals")
+    parser.add_argument("--off", action="store_true", help="set decoding.case to off; capitals then take minutes")
     options = parser.parse_args()
     source, reference = (read(f"test_2016_flickr.{code}")[: options.lines] for code in (options.src, options.tgt))
     mode = "off" if options.off else "auto"

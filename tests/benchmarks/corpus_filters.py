@@ -1,11 +1,11 @@
-"""Put known faults into captions and news, and measure how many pairs each filter drops, and its CPU time.
+"""Put known faults into captions and news; measure the share of pairs that each filter drops, and its CPU time.
 
     NMT_CORPORA=... PYTHONPATH=.:tests/benchmarks python tests/benchmarks/corpus_filters.py [--detectors]
 
-Each number is a share of all pairs of the row; in the row "none", which has no faults, it is false alarms. --detectors
-compares eldc with py3langid instead: for each range of line lengths in letters, the percentage of false alarms on the
-expected language, and of recall for the two others. py3langid counts as sure if its margin exceeds that of all but one
-of a thousand right lines.
+Each number is the percentage of the row's pairs that a filter drops. The row "none" has no faults, so its numbers are
+false alarms. --detectors instead compares eldc with py3langid. For each range of line lengths in letters, it prints the
+percentage of false alarms on lines in the expected language, and the recall on lines in the two others. py3langid
+rejects a line if the line's margin exceeds the margins of all but one in a thousand lines in the expected language.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def looped(line: str) -> str:
 
 
 def garbled(line: str) -> str:
-    """Return a line with two thirds of its letters replaced by digits and signs, as in tables and code."""
+    """Return a line with two thirds of its letters replaced by digits and symbols, as in tables and code."""
     return "".join(
         draw.choice("0123456789.|/{}_#") if char.isalpha() and draw.random() < 0.67 else char for char in line
     )

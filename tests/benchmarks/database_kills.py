@@ -1,10 +1,10 @@
-"""Kill `nmt serve --database` and `nmt keys` at random times, and check that all they confirmed is in the database.
+"""Kill `nmt serve --database` and a process that changes API keys; check that no change that they confirmed is lost.
 
     python tests/benchmarks/database_kills.py MODEL [--kills 200] [--seed 1]
 
-Two clients create and delete glossaries and translate with a key, while another process adds, limits and revokes keys.
-After each SIGKILL of all of them the database must open, pass SQLite's check and hold what was confirmed. The exit
-code is 1 if it does not.
+Two clients create and delete glossaries and translate with a key, while the other process adds, limits and revokes
+keys. Both processes get SIGKILL at random times. Then the database must open, pass SQLite's integrity check and hold
+every confirmed change; otherwise the exit code is 1.
 """
 
 import argparse
@@ -42,13 +42,13 @@ for number in range(10**9):
 
 
 class Confirmed:
-    """What the server and the other process confirmed before they were killed."""
+    """The changes that the server and the process for keys confirmed before they were killed."""
 
     def __init__(self) -> None:
         self.keys = dict[str, str]()
         self.limits = dict[str, int]()
         self.revoked = set[str]()
-        self.glossaries = dict[str, int]()  # the number of terms of each
+        self.glossaries = dict[str, int]()  # number of terms by ID
         self.unsure = set[str]()  # sent for deletion; not confirmed
         self.deleted = set[str]()
         self.characters = 0
@@ -64,7 +64,7 @@ def call(port: int, key: str, method: str, path: str, fields: Any = None) -> tup
 
 
 def client(port: int, key: str, seed: int, confirmed: Confirmed, statuses: collections.Counter[int]) -> None:
-    """Create, change and delete glossaries and translate, until the server dies."""
+    """Create and delete glossaries and translate, until the server dies."""
     draw = random.Random(seed)
     own = list[str]()
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
@@ -134,7 +134,7 @@ def kill_once(
 
 
 def faults(path: Path, confirmed: Confirmed) -> list[str]:
-    """Return what is missing in the database."""
+    """Return a message for each confirmed change that the database has lost."""
     with contextlib.closing(Database(path)) as database:
         found = [] if database.read("PRAGMA integrity_check") == [("ok",)] else ["SQLite's check fails"]
         keys = KeyStore(database)
@@ -142,7 +142,7 @@ def faults(path: Path, confirmed: Confirmed) -> list[str]:
         for name, key in confirmed.keys.items():
             if name not in stored or (not stored[name].revoked and keys.find(key) is None):
                 found.append(f"key {name} is missing")
-        found += [f"limit of {name}" for name, limit in confirmed.limits.items() if stored[name].per_day != limit]
+        found += [f"limit of {name} is wrong" for name, limit in confirmed.limits.items() if stored[name].per_day != limit]
         found += [f"{name} is not revoked" for name in confirmed.revoked if not stored[name].revoked]
         glossaries = dict(database.read("SELECT glossary, terms FROM dictionaries"))
         for glossary, count in confirmed.glossaries.items():

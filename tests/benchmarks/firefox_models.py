@@ -1,11 +1,12 @@
-"""Compare nmt with fxtranslate and Marian on an SSRU model, on one core: speed, start, memory, same translations.
+"""Compare nmt with fxtranslate and Marian with an SSRU model on one core: speed, start-up time, memory, equal lines.
 
     pip install pymarian==1.12.42 fxtranslate
     python tests/benchmarks/firefox_models.py model.npz vocab.spm test.en --references test.de --lines 200
 
-`model.npz` is a model of Marian with one vocabulary. The script writes it in the layout of Firefox's models, in float32
-and in 8 bits, with scales of activations (alphas) measured on the text, and imports both. Each system then runs in a
-process of its own, one line after the other and all together, greedily. Times are CPU seconds, the least of all rounds.
+`model.npz` is a Marian model with one vocabulary for both languages. The script writes it in the layout of Firefox's
+models, in float32 and in 8 bits, with activation scales (alphas) measured on the text, and imports both. Each system
+then translates greedily in its own process: all lines at once, and some line by line. Times are CPU seconds, the
+minimum over all rounds.
 """
 
 import argparse
@@ -27,8 +28,8 @@ NAME = "model.ende.intgemm.alphas.bin"
 SYSTEMS = "nmt int8", "fxtranslate int8", "nmt fp32", "fxtranslate fp32", "marian fp32"
 
 
-def largest_inputs(model: Path, lines: list[str]) -> dict[str, float]:
-    """Return the alpha of each matrix: 127 over the mean, plus 1.1 standard deviations, of the largest inputs."""
+def measured_alphas(model: Path, lines: list[str]) -> dict[str, float]:
+    """Return each matrix's alpha: 127 / (mean + 1.1 standard deviations) of the largest absolute input of each line."""
     import torch
 
     from nmt_cli.transformer import attention, recurrence
@@ -73,7 +74,7 @@ def largest_inputs(model: Path, lines: list[str]) -> dict[str, float]:
 
 
 def prepare(arguments: argparse.Namespace, lines: list[str]) -> None:
-    """Write the model in both layouts and import it."""
+    """Write the model in float32 and in 8 bits, and import both."""
     from nmt_cli.interop.importing import import_model
 
     alphas = None
@@ -85,11 +86,11 @@ def prepare(arguments: argparse.Namespace, lines: list[str]) -> None:
         write_items(directory / NAME, items_of(arrays, int8=kind == "int8", alphas=alphas))
         (directory / "vocab.ende.spm").write_bytes(arguments.vocabulary.read_bytes())
         import_model(directory, arguments.work / f"nmt-{kind}")
-        alphas = largest_inputs(arguments.work / "nmt-fp32", lines[:100]) if kind == "fp32" else alphas
+        alphas = measured_alphas(arguments.work / "nmt-fp32", lines[:100]) if kind == "fp32" else alphas
 
 
 def open_system(name: str, work: Path) -> Any:
-    """Return a function that translates lines."""
+    """Return a function that translates lines with one of SYSTEMS."""
     toolkit, kind = name.split()
     vocabulary = work / kind / "vocab.ende.spm"
     if toolkit == "nmt":
@@ -169,9 +170,9 @@ def main() -> None:
 
             score = f", BLEU {sacrebleu.corpus_bleu(answers, [references]).score:.2f}"
         print(
-            f"{name}: {words / least['together']:,.0f} source words/s, {produced / least['together']:,.0f} written; "
-            f"a line alone {1000 * least['alone']:.1f} ms; start {least['start']:.2f} s; {least['memory']:.0f} MB; "
-            f"as nmt fp32 {same}, or one begins the other {begins}, of {len(lines)}{score}"
+            f"{name}: {words / least['together']:,.0f} source words/s, {produced / least['together']:,.0f} target words/s; "
+            f"one line alone {1000 * least['alone']:.1f} ms; start {least['start']:.2f} s; {least['memory']:.0f} MB; "
+            f"equal to nmt fp32 {same}, or one is a prefix of the other {begins}, of {len(lines)} lines{score}"
         )
 
 

@@ -1,7 +1,7 @@
-"""Compare attention kernels for packed sentences of NMT length on a GPU: flash attention, as in training, and flex.
+"""Compare attention kernels for packed sentences of NMT length on a GPU: flash attention, as in training, and FlexAttention.
 
-Prints milliseconds for forward and backward passes, replayed as a CUDA graph. A training step has 18 such calls. flex
-is compiled for the batch's sizes. Run from the repository root:
+Prints the milliseconds of one forward and backward pass, replayed as a CUDA graph. A training step has 18 such passes.
+FlexAttention is compiled for the batch's sizes. Run from the repository root:
 
     PYTHONPATH=. python tests/benchmarks/gpu_attention.py
 """
@@ -23,7 +23,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def sentence_mask(lengths: npt.NDArray[np.int64], *, causal: bool) -> BlockMask:
-    """Return a mask for attention within sentences. The blocks that overlap are found from the lengths alone."""
+    """Return a mask for attention within sentences. The lengths alone determine which blocks are computed."""
     tokens = int(lengths.sum())
     sentences = np.pad(np.repeat(np.arange(len(lengths)), lengths), (0, -tokens % BLOCK), constant_values=len(lengths))
     first = np.searchsorted(sentences, sentences[::BLOCK], "left") // BLOCK
@@ -45,7 +45,7 @@ def sentence_mask(lengths: npt.NDArray[np.int64], *, causal: bool) -> BlockMask:
 
 
 def milliseconds(attend: Attend, heads: int, tokens: int) -> float:
-    """Return the time of one forward and backward pass."""
+    """Return the time of one forward and backward pass in milliseconds."""
     random = [torch.randn(tokens, heads, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     inputs, gradient = [x.requires_grad_() for x in random[:3]], random[3]
 

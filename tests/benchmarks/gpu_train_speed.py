@@ -1,11 +1,11 @@
 """Measure `nmt train` on a CUDA GPU at the paper's batch size: 25,000 source and target tokens per step.
 
-Compares BASE and BIG in bf16 with torch.nn.Transformer and Marian (if transformers is installed), eager and compiled,
-all without cuDNN's attention. The corpus consists of random tokens with the sentence lengths of WMT14. Run from the
+For the sizes base and big in bf16, compares it with torch.nn.Transformer and transformers' Marian (if installed), both
+eager and compiled. cuDNN's attention is off for all systems. The corpus consists of random tokens with the sentence lengths of WMT14. Run from the
 repository root:
 
-    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --profile    # also prints the ten slowest kernels and waits
-    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --trial      # tries the script on a CPU in a minute
+    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --profile    # also prints the slowest kernels
+    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --trial      # a minute on a CPU, to try the script
 """
 
 import importlib.util
@@ -31,7 +31,7 @@ def wmt14_lengths(pairs: int, rng: np.random.Generator) -> list[npt.NDArray[np.i
 
     The distribution is log-normal. In WMT14, the logarithm of the number of words in an English sentence has mean 2.9
     and standard deviation 0.64. The logarithm of the ratio of German to English words has standard deviation 0.2. A
-    word has about 1.25 tokens. The longest sentence has 250.
+    word has about 1.25 tokens. The longest sentence has 250 tokens and EOS.
     """
     src = rng.normal(2.9 + math.log(1.25), 0.64, pairs)
     tgt = src + rng.normal(0, 0.2, pairs)

@@ -3,8 +3,8 @@
     python tests/benchmarks/hostile_day.py MODEL MODEL [--minutes 30] [--connections 200] [--seed 1] [--log FILE]
 
 The server has its default limits. The script prints the latency and failures of the honest client, the server's memory
-and log, and the status codes of all answers. It also checks that no answer contains a file of the server. The exit code
-is 1 if a limit is exceeded.
+and log, and the status codes of all answers. It also checks that no answer contains a secret file of the server. The
+exit code is 1 if a limit is exceeded or a check fails.
 """
 
 import argparse
@@ -45,7 +45,7 @@ TEXT_SIZES = 10, 500, 5_000, 99_000
 
 
 class Hostile:
-    """Make random hostile requests as bytes. No answer may contain the contents of `secret_file`."""
+    """Makes random hostile requests as bytes. No answer may contain the contents of `secret_file`."""
 
     def __init__(self, seed: int, port: int, secret_file: Path) -> None:
         self.rng, self.port, self.secret_file = random.Random(seed), port, str(secret_file)
@@ -120,13 +120,13 @@ class Hostile:
         return self.json("/v2/translate", text=text, source_lang="en", target_lang="de", glossary_id=key)
 
     def route(self) -> bytes:
-        """Translate through other languages, if the server has such models."""
+        """Request language pairs that the server may translate through a third language."""
         source, target = self.rng.choice([("de", "fr"), ("fr", "de"), ("en", "en"), ("fr", "en"), ("auto", "fr")])
         kind = self.rng.choice(["text", "html"])
         return self.json("/translate", q=self.text(), source=source, target=target, format=kind, alternatives=3)
 
     def dictionaries(self) -> bytes:
-        """Use DeepL's glossaries of version 3."""
+        """Use version 3 of DeepL's glossary API."""
         rng = self.rng
         key = rng.choice([*self.glossaries[-200:], self.secret_file]).replace(" ", "%20")[:1000]
         pair = {"source_lang": self.language(), "target_lang": self.language()} if rng.random() < 0.3 else {}
@@ -221,7 +221,7 @@ class Hostile:
 
 
 async def client(hostile: Hostile, until: float, secret: bytes, statuses: collections.Counter[str]) -> None:
-    """Open connections one after another: send slowly or at once, read some of the answer or nothing, and leave."""
+    """Open one connection after another: send slowly or at once, read part of the answer or nothing, and disconnect."""
     rng = hostile.rng
     while time.monotonic() < until:
         writer = None
@@ -307,7 +307,7 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--log", type=Path, help="keep the server's log in this file")
-    parser.add_argument("--database", action="store_true", help="give the server a database on the disk")
+    parser.add_argument("--database", action="store_true", help="give the server a database file")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         secret = os.urandom(16).hex()

@@ -1,7 +1,7 @@
-"""Measure the time and memory of the plan of a corpus with a billion pairs: the order of an epoch and its steps.
+"""Measure the time and memory of planning the order and the steps of an epoch of a billion pairs.
 
-The corpus has random lengths and no text: its ids are a file without blocks on disk. Offsets take 16 bytes per pair
-in DIR. Run from the repository root:
+The corpus has random sentence lengths and no text: the files of its ids are sparse and take no disk space. The offsets
+take 16 bytes per pair in DIR. Run from the repository root:
 
     PYTHONPATH=. python tests/benchmarks/large_plan.py --pairs 1000000000 --directory DIR
 """
@@ -18,13 +18,13 @@ from nmt_cli.corpus import store
 from nmt_cli.recipe import schema
 from nmt_cli.training.batches import BatchPlan
 
-LONGEST = 60  # tokens of a side
-TOKENS_PER_STEP = 25_000  # of each side
+LONGEST = 60  # tokens per side of a pair
+TOKENS_PER_STEP = 25_000  # on each side
 VOCABULARY = 32_000
 
 
 def write_side(directory: Path, name: str, pairs: int) -> None:
-    """Write the offsets of sentences of 1 to LONGEST tokens, and their ids as a hole."""
+    """Write the offsets of random sentences of 1 to LONGEST tokens, and a sparse file of their ids."""
     random = np.random.default_rng(len(name) + ord(name[0]))
     end = 0
     with (directory / f"train.{name}.offsets").open("wb") as file:
@@ -39,13 +39,13 @@ def write_side(directory: Path, name: str, pairs: int) -> None:
 
 
 def own_megabytes() -> int:
-    """Return the memory of this process without the pages of files."""
+    """Return this process's memory in MiB, without the pages of mapped files."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["RssAnon"].split()[0]) // 1024
 
 
 def watch(peak: list[int]) -> None:
-    """Keep the peak of the memory of this process in `peak`."""
+    """Keep this process's peak memory in MiB in `peak[0]`, without end."""
     while True:
         peak[0] = max(peak[0], own_megabytes())
         time.sleep(0.05)
@@ -72,7 +72,7 @@ def main() -> None:
         began = time.perf_counter()
         for step in range(1, 101):
             plan.micro_batches_of(step * plan.steps_per_epoch // 101)
-        print(f"another step: {(time.perf_counter() - began) * 10:.1f} ms; 99.9 % have {corpus.seen_tokens} tokens")
+        print(f"another step: {(time.perf_counter() - began) * 10:.1f} ms; 99.9 % of sentences have up to {corpus.seen_tokens} tokens")
         print(f"memory without pages of files: {own_megabytes():,} MiB held, peak {peak[0]:,} MiB")
 
 

@@ -4,7 +4,7 @@
     python tests/benchmarks/marian_models.py MARIAN_DIRECTORY MODEL test.en test.de
 
 Marian scores the references token by token, and both translate the source greedily. Pre-norm models are only scored,
-because Marian's decoder does not compute the same function as its scorer.
+because for them, Marian's decoder computes another function than Marian's scorer.
 """
 
 import sys

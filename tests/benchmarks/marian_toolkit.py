@@ -55,8 +55,8 @@ def write_model(loaded: LoadedModel, directory: Path, kinds: list[str]) -> None:
         subprocess.run([sys.executable, "-c", COMMAND, *options], cwd=directory, check=True, capture_output=True)
 
 
-def translate_with_its_positions(loaded: LoadedModel, lines: list[str], beam: int) -> list[str]:
-    """Translate with our float32 search and Marian's positions: the last channel pair has the longest wavelength."""
+def translate_with_marian_positions(loaded: LoadedModel, lines: list[str], beam: int) -> list[str]:
+    """Translate with our float32 search and Marian's positions: only these reach wavelength 2 pi * 10,000."""
     sinusoids = loaded.model.get_buffer("sinusoids")
     last = sinusoids.shape[1] // 2 - 1
     angles = torch.arange(len(sinusoids))[:, None] * 10000 ** (-torch.arange(last + 1, dtype=torch.float64) / last)

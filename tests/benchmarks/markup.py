@@ -102,7 +102,7 @@ def ours(translator: Translator, lines: list[str]) -> list[str]:
 
 
 def by_search(tree: Tree, translate: Callable[[str], str], pieces: bool) -> Tree:
-    """Translate a line as LibreTranslate does. With `pieces`, translate lines piece by piece if the search fails."""
+    """Translate a line as LibreTranslate does. If the search fails, translate piece by piece, or not at all."""
     if not tree.elements or any(each.elements for each in tree.elements):
         return Tree(tree.open, [_by_search(each, translate, pieces) for each in tree.children], tree.first, tree.last)
     whole, found = translate(tree.text), list[tuple[int, str, Tree]]()

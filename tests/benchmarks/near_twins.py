@@ -46,7 +46,7 @@ def ours(train: Sides, held_out: Sides) -> list[int]:
 
 
 def tame(train: Sides, held_out: Sides) -> list[int]:
-    """Return TAME-MT's counts of lines with equal source, target and pair, and the same for near-duplicates."""
+    """Return TAME-MT's counts of held-out lines whose source, target or pair is in training; then of near-duplicates."""
     import tame_mt
     from tame_mt.exposure import compute_exposure
 
@@ -114,7 +114,7 @@ def generated(corpora: Path, pairs: int, planted: list[tuple[int, str, str]]) ->
 
 
 def plant(held_out: Sides, pairs: int) -> list[tuple[int, str, str]]:
-    """Return near-duplicates of every held-out pair, and their positions among `pairs` pairs.
+    """Return a near-duplicate of every held-out pair, with a random position among `pairs` pairs.
 
     On both sides, the digits and the case differ, and the first two words are swapped.
     """
@@ -132,7 +132,7 @@ def plant(held_out: Sides, pairs: int) -> list[tuple[int, str, str]]:
 
 
 def _peak_mb() -> int:
-    """Return this process's peak memory. The figure of getrusage is at least that of the parent process."""
+    """Return this process's peak memory in MiB. getrusage would report at least the peak of the parent process."""
     (line,) = (line for line in Path("/proc/self/status").read_text().split("\n") if line.startswith("VmHWM"))
     return int(line.split()[1]) // 1024
 

@@ -7,8 +7,9 @@ root:
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/prepare_speed.py --pairs 1000000 --parent
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/prepare_speed.py --pairs 300000 --parent --format tmx
 
-With --parent the workers return their input, or constant ids, and the CPU time of the parent is measured: reading and
-hashing the files, handing out pairs, taking back results, and writing. --format converts the input first.
+With --parent, the workers do no work: they return their input, or constant ids. The script then measures the parent's
+CPU time for reading and hashing files, sending pairs to workers, receiving results, and writing. --format first
+converts the input.
 """
 
 import argparse
@@ -34,11 +35,11 @@ from nmt_cli.corpus import cleaning, prepare, stages, tokenizer
 from nmt_cli.corpus.sources import source_of
 from nmt_cli.recipe import loading
 
-TOKENS = 30  # of each side of a pair that a free worker returns
+TOKENS = 30  # per side of a pair, in the results of `encode_free`
 
 
 def multiply(corpora: Path, folder: Path, pairs: int) -> int:
-    """Write `pairs` distinct pairs into `folder`; return the bytes of text."""
+    """Write `pairs` distinct pairs into `folder`; return the size of the text in bytes."""
     rows = []
     for path in sorted((corpora / "wmt14-mini" / "de-en").glob("train-*.parquet")):
         rows += [row["translation"] for row in pyarrow.parquet.read_table(path).to_pylist()]
@@ -62,7 +63,7 @@ ROOTS = {
 
 
 def convert(folder: Path, kind: str) -> list[str]:
-    """Write the text in a format, and return the names of its files."""
+    """Convert the text to a format, and return the paths of its files."""
     sides = [(folder / f"a.{language}").read_text().split("\n")[:-1] for language in ("en", "de")]
     file = folder / f"a.{kind}"
     if kind in ("plain", "gz"):
@@ -89,7 +90,7 @@ def convert(folder: Path, kind: str) -> list[str]:
 
 
 def clean_free(corpus: Any, held_out: Any, chunk: Any) -> Any:
-    """Return the result of a worker that drops no pair, without its work."""
+    """Return what cleaning returns if it drops no pair, at no cost."""
     pairs = len(chunk.src)
     stats = cleaning.CleaningStats(pairs)
     stats.kept[0] = pairs
@@ -98,7 +99,7 @@ def clean_free(corpus: Any, held_out: Any, chunk: Any) -> Any:
 
 
 def encode_free(model: Path, corpus: Any, chunk: Any) -> Any:
-    """Return the result of a worker that drops no pair, without its work."""
+    """Return what encoding returns if it drops no pair, at no cost. All ids are the same."""
     pairs = len(chunk[2])
     lengths = np.full(pairs, TOKENS)
     ids = np.full(pairs * TOKENS, 7, np.int32)
@@ -135,7 +136,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=37_000)
     parser.add_argument("--parent", action="store_true", help="measure the parent process alone")
     kinds = ("plain", "gz", "tsv", "csv", "jsonl", "parquet", *UNITS)
-    parser.add_argument("--format", choices=kinds, default="plain", help="of the text, with --parent")
+    parser.add_argument("--format", choices=kinds, default="plain", help="format of the text with --parent")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -156,7 +157,7 @@ def main() -> None:
             time.sleep(0.2)
         seconds = time.perf_counter() - start
         print(f"{options.pairs:,} pairs, {text / 1e6:,.0f} MB of text, {options.workers} workers: {seconds:.1f} s")
-        print(f"peak memory {memory / 2**20:,.0f} MiB, peak disk without the text {disk / 1e6:,.0f} MB")
+        print(f"peak memory {memory / 2**20:,.0f} MiB, peak disk space without the text {disk / 1e6:,.0f} MB")
 
 
 if __name__ == "__main__":

@@ -210,7 +210,7 @@ def main() -> None:
         print(f"| {system} | {span} | {tokens / median_seconds:,.0f} | {base / median_seconds:.2f} | {latency} "
               f"| {turns[-1]['megabytes']:.0f} | {bleu:.2f} | {same} |")  # fmt: skip
     if output := answers.get("pymarian float32", [{"output": []}])[0]["output"][:200]:
-        lines = marian_toolkit.translate_with_its_positions(loaded, source[: len(output)], BEAM)
+        lines = marian_toolkit.translate_with_marian_positions(loaded, source[: len(output)], BEAM)
         same = sum(map(str.__eq__, output, lines))
         print(f"{same} of {len(output)} lines of pymarian float32 equal those of nmt fp32 with Marian's positions")
 

@@ -213,7 +213,7 @@ def test_text_over_the_limit_is_not_sent(tab, server):
     """The page counts characters like the server: an emoji is one."""
     type_text(tab, "🐕" * (LIMIT + 1))
     tab.until(MESSAGE)
-    assert tab.see(MESSAGE) == "This text has 30,001 characters; the server takes 30,000 at once."
+    assert tab.see(MESSAGE) == "This text has 30,001 characters. The server accepts at most 30,000 at once."
     assert server.asked == []
 
 

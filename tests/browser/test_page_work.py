@@ -196,9 +196,9 @@ def test_files_are_chosen_by_keyboard(tab, server, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.pdf", b"x", f"The server takes files of these kinds: {' '.join(sorted(KINDS))}."),
-        ("a.txt", b"x" * (LIMIT + 1), "This text has 30,001 characters; the server takes 30,000 at once."),
-        ("a.txt", b"x" * (4 * LIMIT + 1), "This text has 30,001 characters; the server takes 30,000 at once."),
+        ("a.pdf", b"x", f"The server accepts files of these kinds: {' '.join(sorted(KINDS))}."),
+        ("a.txt", b"x" * (LIMIT + 1), "This text has 30,001 characters. The server accepts at most 30,000 at once."),
+        ("a.txt", b"x" * (4 * LIMIT + 1), "This text has 30,001 characters. The server accepts at most 30,000 at once."),
         ("a.txt", b"\xff\xfe", "Invalid request: file is not text in UTF-8."),
     ],
 )

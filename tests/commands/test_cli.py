@@ -84,7 +84,7 @@ def test_quiet_hides_messages(nmt: Nmt) -> None:
         ("translate --beam", 2, "Option '--beam' requires an argument. See: nmt translate --help"),
         ("export m --out x", 2, "Missing option --to: hf, ctranslate2 or argos. See: nmt export --help"),
         ("serve --port 99999", 2, "--port must be a whole number from 0 to 65535, not 99999"),
-        ("serve nomodel", 66, "no model in nomodel. Use a model of the hub"),
+        ("serve nomodel", 66, "no model in nomodel. Use a model from the hub"),
         ("translte", 2, "No such command 'translte'"),
         ("train", 2, "Missing argument RECIPE"),
         ("train mine\x1b[2J.yaml", 66, "no recipe mine\\x1b[2J.yaml"),

@@ -94,7 +94,7 @@ def test_the_nearest_known_name_is_suggested() -> None:
 
 
 def test_a_missing_model_is_answered_with_the_models_here(nmt: Nmt, here: Path, model: Path) -> None:
-    none = "Use a model of the hub, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
+    none = "Use a model from the hub, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
     for name in ("runs/nope", "models/nope"):  # neither is a name on the hub
         assert none in error_of(nmt, "translate", "--model", name)[1]
     for path in ("runs/a/model", "models/b"):

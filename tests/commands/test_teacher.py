@@ -47,7 +47,7 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_units_of_a_text_have_100_to_10000_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: list[Any], size: int, lines: int
 ) -> None:
-    monkeypatch.setattr(teacher, "UNITS", 1)
+    monkeypatch.setattr(teacher, "TARGET_UNITS", 1)
     (tmp_path / TEXT).write_bytes(b"x" * (size - 1) + b"\n")
     for sampling in (None, Sampling()):
         teacher.translate_units(Path("m"), tmp_path, 7, sampling is not None, Shard(2, 3))

@@ -28,7 +28,7 @@ def test_two_workers_translate_a_directory(nmt: Nmt, model: str, monkeypatch: py
     first.unlink()
     code, found, errors = nmt("translate", "in", "--check", "out")
     assert (code, found) == (1, f"more/b.de.gz\t21\t25\t{first.name} is missing\n")
-    assert "1 of 6 units missing or damaged (50 lines of 2 files in all)" in errors
+    assert "1 of 6 units missing or damaged (total: 50 lines of 2 files)" in errors
     code, found, errors = nmt("translate", "in", "--join", "out")
     assert (code, found) == (65, "")
     assert "more/b.de.gz, lines 21 to 25" in errors

@@ -201,7 +201,7 @@ def test_only_finished_segments_of_xliff_on_request(tmp_path: Path) -> None:
         ("a.tmx", b"", r"line 1: not well-formed XML: no element found"),
         ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a "b">]><tmx>&a;</tmx>', r"file declares the entity 'a'"),
         ("a.tmx", b'<!DOCTYPE tmx [<!ENTITY a SYSTEM "file:///etc/hosts">]><tmx/>', r"file declares the entity 'a'"),
-        ("a.xlf", b"<xliff>" + b"<g>" * 101, r"elements are nested more than 100 deep"),
+        ("a.xlf", b"<xliff>" + b"<g>" * 101, r"elements are nested more than 100 levels deep"),
         ("a.xlf", b'<?xml version="1.0" encoding="none"?><xliff/>', r"not well-formed XML: unknown encoding"),
         ("a.jsonl", b'{"en": "a", "de": "b"}\n{"en": "a"}\n', r"line 2: no member 'de'\. Correct the line"),
         ("a.jsonl", b'{"en": 1, "de": "b"}\n', r"line 1: en is '1', not text"),
@@ -244,10 +244,10 @@ def test_columns_are_named_or_numbered(tmp_path: Path) -> None:
     assert read(tmp_path / "a.tsv", rows, columns=["3", "1"])[1:] == [(b"a", b"A"), (b"b", b"B")]
     with pytest.raises(DataError, match=r"a\.tsv has no column 'fr', only de, score, en\. Set columns to"):
         read(tmp_path / "a.tsv", rows, columns=["en", "fr"])
-    with pytest.raises(UsageError, match=r"columns must be two columns, source and target, not en$"):
+    with pytest.raises(UsageError, match=r"columns must list two columns, source and target, not en$"):
         read(tmp_path / "a.tsv", rows, columns=["en"])
     for columns in (["en", "2"], ["0", "1"]):
-        with pytest.raises(UsageError, match=r"columns and score must be all names, or all numbers from 1 on$"):
+        with pytest.raises(UsageError, match=r"columns and score must all be names, or all be numbers from 1 on$"):
             read(tmp_path / "a.tsv", rows, columns=columns)
     with pytest.raises(DataError, match=r"a\.tsv, line 2: the score is 'A', not a number"):
         read(tmp_path / "a.tsv", rows, columns=["en", "de"], score="de")

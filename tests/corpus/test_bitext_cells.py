@@ -78,7 +78,7 @@ def test_a_wrong_score_is_an_error_with_its_line(tmp_path: Path, name: str, data
 
 def test_columns_and_score_are_all_names_or_all_numbers(tmp_path: Path) -> None:
     for columns, score in ((["1", "2"], "score"), (["en", "de"], "3"), (["1", "2"], "0"), (["1", "00"], None)):
-        with pytest.raises(UsageError, match=r"columns and score must be all names, or all numbers from 1 on$"):
+        with pytest.raises(UsageError, match=r"columns and score must all be names, or all be numbers from 1 on$"):
             bitext_rows(tmp_path / "a.csv", b"en,de,score\na,A,1\n", columns=columns, score=score)
 
 

@@ -120,7 +120,7 @@ def test_statistics_of_chunks_are_added() -> None:
     assert total.first_line == {cleaning.NOT_UTF8: 17, cleaning.SHIFTED: 11}
     assert total.warnings() == [
         "not UTF-8: 4 lines, the first is line 17",
-        "from about line 11 on, one side looks shifted against the other",
+        "from about line 11 on, one side seems to be shifted relative to the other",
     ]
     one = CleaningStats(5000, Counter({cleaning.NOT_UTF8: 1}), {}, {cleaning.NOT_UTF8: 4321})
     assert one.warnings() == ["not UTF-8: 1 line, the first is line 4,321"]

@@ -125,7 +125,7 @@ def test_a_source_has_filters_of_its_own_and_counts_of_its_own(
     sources = [entry(tmp_path, filters={"swapped": "turn"}), entry(tmp_path)]
     corpus = own(tmp_path, sources=sources, filters={"swapped": "drop", "numbers": True})
     shown, report = reports(capsys, texts.run(corpus, tmp_path / "data"))
-    assert "turned 60 pairs with swapped sides" in shown
+    assert "exchanged the swapped sides of 60 pairs" in shown
     assert report["turned"]["pairs"] == report["dropped"][filters.SWAPPED]["pairs"] == 60
     parts = [(part["read"], part["kept"], part["dropped"]) for part in report["parts"]]
     assert parts == [(300, 300, {}), (120, 120, {}), (120, 60, {filters.SWAPPED: 60})]

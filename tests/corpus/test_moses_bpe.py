@@ -86,8 +86,8 @@ def test_long_words_take_linear_time(tmp_path: Path) -> None:
         ("#version: 0.2\nt h\nth\n", "line 3 of its codes does not have two symbols"),
         ("t h e\n", "line 1 of its codes does not have two symbols"),
         ("t h\n\n", "line 2 of its codes"),
-        ("#version: 0.3\nt h\n", "codes of version '0.3': 0.1 and 0.2 are supported"),
-        ("a b\n" * 200_001, "has 200,001 merges: 200,000 at most"),
+        ("#version: 0.3\nt h\n", "codes of version '0.3', but nmt supports 0.1 and 0.2"),
+        ("a b\n" * 200_001, "has 200,001 merges, but nmt supports at most 200,000"),
     ],
 )
 def test_codes_that_are_refused(codes: str, reason: str) -> None:

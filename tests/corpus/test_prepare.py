@@ -565,7 +565,7 @@ def test_the_seed_selects_the_sample_of_the_tokenizer(tmp_path: Path, monkeypatc
 def test_shifted_sides_give_a_warning_or_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     src, tgt = zip(*PAIRS, strict=True)
     section = texts.own(tmp_path / "in", list(zip(src[1:], tgt[:-1], strict=True)))
-    message = "from about line 1 on, one side looks shifted"
+    message = "from about line 1 on, one side seems to be shifted"
     with pytest.raises(DataError, match=message):
         texts.run(section, tmp_path / "strict", strict=True)
     texts.run(texts.own(tmp_path / "sound", PAIRS[:200]), tmp_path / "kept", strict=True)
@@ -584,7 +584,7 @@ def test_more_than_one_percent_of_lines_that_are_not_utf8_is_an_error(
     assert stored(out) == PAIRS[:1188]
     with pytest.raises(DataError, match="line 701"):
         texts.run(texts.own(tmp_path / "in", text), tmp_path / "strict", strict=True)
-    with pytest.raises(DataError, match=r"^\S+/train\.de is not UTF-8: 12 lines.*701 \(1,199 pairs in all\).*Latin-1"):
+    with pytest.raises(DataError, match=r"^\S+/train\.de is not UTF-8: 12 lines.*701 \(1,199 pairs in total.*Latin-1"):
         texts.run(texts.own(tmp_path / "in", text[:-1]), tmp_path / "more")
 
 

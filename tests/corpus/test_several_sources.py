@@ -136,7 +136,7 @@ def test_one_file_of_both_languages_is_prepared() -> None:
         assert (section.name, section.src, section.tgt, section.limit, section.seed) == (stem, "en", "cs", 9, 4)
         assert ([entry.files for entry in section.sources], section.train_src) == ([[name]], [])
         assert choose(name, typed, Path("data/mine.v2"), []).name == "mine.v2"
-        with pytest.raises(UsageError, match=rf"^{name} requires language codes. Pass them as in --src en --tgt de$"):
+        with pytest.raises(UsageError, match=rf"^{name} requires language codes. Pass them, as in --src en --tgt de$"):
             choose(name, {}, None, [])
         for src in (["a.en"], ["english"], ["en", "fr"]):
             wrong = (

@@ -210,12 +210,13 @@ def test_a_finished_corpus_stays(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_the_shards_to_run_are_named(tmp_path: Path) -> None:
     corpus, out = section(tmp_path), tmp_path / "out"
-    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet. Run --shard 1/4, 3/4, 4/4, then repeat"):
+    found, advice = "10 of 14 parts are not cleaned yet", "Run nmt prepare with --shard"
+    with pytest.raises(BusyError, match=f"{found}. {advice} 1/4, 3/4, 4/4, then repeat"):
         run(corpus, out, 2, 4)
-    with pytest.raises(BusyError, match=r"10 of 14 parts are not cleaned yet. Run --shard 1/16, .*, 11/16 and others"):
+    with pytest.raises(BusyError, match=f"{found}. {advice} 1/16, .*, 11/16 and others"):
         run(corpus, out, 2, 16)
     for count, listed in ((9, "1/9, 3/9, .*, 9/9, then"), (10, "1/10, 3/10, .*, 9/10 and others, then")):
-        with pytest.raises(BusyError, match=f"Run --shard {listed} repeat this command, or pass --wait"):
+        with pytest.raises(BusyError, match=f"{advice} {listed} repeat this command, or pass --wait"):
             run(corpus, tmp_path / f"of-{count}", 2, count)
     for index in (1, 3):
         with pytest.raises(BusyError, match="not cleaned yet"):
@@ -334,7 +335,7 @@ def test_a_waiting_shard_tells_each_reason_once_and_ends_when_the_corpus_is_ther
     monkeypatch.setattr(shards.time, "sleep", sleep)
     prepare_shard(corpus, out, PrepareOptions(workers=1, wait=True), Shard(2, 3))
     told = [line for line in capsys.readouterr().err.split("\n") if line.startswith("waiting: ")]
-    assert [line.partition(". Run --shard ")[2] for line in told] == ["1/3, 3/3", "3/3", "1/3"]
+    assert [line.partition(". Run nmt prepare with --shard ")[2] for line in told] == ["1/3, 3/3", "3/3", "1/3"]
     assert contents(out) == contents(texts.run(corpus, tmp_path / "whole"))
     assert not (tmp_path / "out.parts").exists()
 

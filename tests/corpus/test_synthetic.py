@@ -477,7 +477,7 @@ def test_many_machines_translate_for_one_corpus(corpus_of: Any, tmp_path: Path, 
     settings.tokenizer.file = str(models["ende"] / "tokenizer.model")
     options = PrepareOptions(workers=1, translate=teacher.translate, translate_units=teacher.translate_units)
     one = prepare(settings, tmp_path / "one/data", options)
-    with pytest.raises(BusyError, match=r"the synthetic text is not joined yet\. Run --shard 1/2, then"):
+    with pytest.raises(BusyError, match=r"synthetic text is not joined yet\. Run nmt prepare with --shard 1/2, then"):
         prepare_shard(settings, tmp_path / "many/data", options, Shard(2, 2))
     (cache,) = (tmp_path / "many/synthetic").iterdir()
     sidecar, *others = sorted(cache.rglob("units/000/*.json"))
@@ -568,7 +568,7 @@ def test_a_share_that_is_already_translated_is_left_out(
     calls.clear()
     assert share() == files
     assert calls == [(directories[1], 4, False, (2, 3))]
-    assert f"are in {directories[0]} already" in capsys.readouterr().err
+    assert f"{directories[0]} already contains" in capsys.readouterr().err
 
 
 def test_synthetic_text_without_usable_pairs_is_refused_with_the_reasons(corpus_of: Any, tmp_path: Path) -> None:

@@ -70,8 +70,8 @@ def test_text_formats_keep_a_byte_order_mark_and_name_the_bad_byte(kind: str) ->
         (None, "html", "a.po", r"^--markup is for lines of text, and a\.po is a document \(po\)\. Leave out --markup,"),
         ("jsonl", None, "a.po", r"^--format jsonl is for lines of text, and a\.po is a document \(po\)"),
         ("jsonl", "html", "a.docx", r"^--markup is for lines of text, and a\.docx is a document \(docx\)"),
-        ("po", "html", "a.po", "^--markup is for lines, and --format html is for a whole file"),
-        ("html", "html", "a.txt", "^--markup is for lines, and --format html is for a whole file"),
+        ("po", "html", "a.po", "^--markup is for lines of text, and this --format is for a whole file"),
+        ("html", "html", "a.txt", "^--markup is for lines of text, and this --format is for a whole file"),
         ("jsonl", "html", None, "^--format jsonl works on plain lines only"),
         ("jsonl", "html", "a.txt", "^--format jsonl works on plain lines only"),
     ],
@@ -101,7 +101,7 @@ def test_names_of_files_with_lines(tmp_path: Path, name: str, fits: bool) -> Non
         documents.choose(None, tmp_path / name, None, None, [])
     assert "Use --format text to translate it line by line" in str(error.value)
     if name == "a.XML":
-        assert "has a suffix of the format android, but does not begin with <resources" in str(error.value)
+        assert "has a suffix of the format android, but no <resources near its beginning" in str(error.value)
     with pytest.raises(UsageError, match=r"is of an unknown format\. Leave out --shard, or use --format text"):
         documents.check_lines([tmp_path / "none.txt", tmp_path / name], None)
     documents.check_lines([tmp_path / name], "text")

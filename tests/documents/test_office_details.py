@@ -295,12 +295,12 @@ def test_alternative_texts_keep_quotes_and_lines(model: Model) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<w:p></w:r></w:p>", r"word/document\.xml is damaged: </w:r> has no start tag"),
-        ("</w:p>", "is damaged: </w:p> has no start tag"),
-        ("<w:p>", "is damaged: </w:body> has no start tag"),
+        ("<w:p></w:r></w:p>", r"word/document\.xml is damaged: </w:r> is out of place"),
+        ("</w:p>", "is damaged: </w:p> is out of place"),
+        ("<w:p>", "is damaged: </w:body> is out of place"),
         ("a < b", r"word/document\.xml is damaged: it is not well-formed XML"),
         ("\x0b", r"word/document\.xml has characters that XML does not allow"),
-        ("<!ENTITY", r"word/document\.xml declares entities, which nmt does not read"),
+        ("<!ENTITY", r"word/document\.xml declares entities, which nmt does not support"),
     ],
 )
 def test_errors_name_the_member(text: str, words: str) -> None:

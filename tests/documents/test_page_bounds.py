@@ -41,7 +41,7 @@ def test_a_split_inside_of_several_elements_ends_all_of_them() -> None:
 def test_the_number_of_tags_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markup, "_MOST_TAGS", 3)
     assert markup.xml_text(b"<a><b/></a>", "a.xml") == ("<a><b/></a>", "utf-8")
-    with pytest.raises(DataError, match=r"^a\.xml has more than 3 tags\. Divide the file"):
+    with pytest.raises(DataError, match=r"^a\.xml has more than 3 tags\. Split the file"):
         markup.xml_text(b"<a><b/><b/></a>", "a.xml")
 
 

@@ -333,7 +333,7 @@ def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any])
         less = {other: tensor for other, tensor in tensors.items() if other != name}
         *rest, last = tensors[name].shape
         for wrong in (less, {**less, name: Tensor(tensors[name].address, (*rest, last + 1))}):
-            with pytest.raises(DataError, match="do not fit their settings"):
+            with pytest.raises(DataError, match="do not fit the model's settings"):
                 Model(engine, model.settings, wrong, state, int8=False)
 
 

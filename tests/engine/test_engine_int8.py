@@ -1,4 +1,4 @@
-"""8-bit products of each level compared with a plain description of the level's arithmetic."""
+"""8-bit products of each level compared with a plain torch version of the level's arithmetic."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from nmt_cli.system.errors import UsageError
 from nmt_cli.translation.queue import Search
 from nmt_cli.translation.segments import Segment
 
-# Sizes that tell the layers of a model apart: all products have another number of inputs or outputs.
+# Sizes by which `int8_linear` recognizes a layer: no two kinds have the same numbers of inputs and outputs.
 SIZES: dict[str, Any] = {"d_model": 64, "d_ff": 128, "num_heads": 2, "d_k": 20, "d_v": 8}
 QUERY_KEY_VALUE, KEY_VALUE = 96, 56  # outputs
 PAIRS = random_pairs(2, 77, [(9, 7)] * 40)
@@ -28,7 +28,7 @@ SHAPES: list[dict[str, Any]] = [
 def int8_linear(bits: int, *, relu: bool, half: bool) -> Callable[..., Tensor]:
     """Return torch's `linear` with 8-bit weights, scaled per output, and inputs of `bits` bits, scaled per token.
 
-    Inputs behind a ReLU have no sign, so they have twice as many steps. With `half`, keys and values are float16.
+    Inputs after a ReLU are not negative, so they get twice as many steps. With `half`, keys and values are float16.
     """
 
     def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -39,7 +39,7 @@ def int8_linear(bits: int, *, relu: bool, half: bool) -> Callable[..., Tensor]:
         rounded = torch.floor(x / scale + 0.5).clamp(max=steps)
         sums: Tensor = rounded @ torch.round(weight / weight_scale).T
         y: Tensor = sums * scale * weight_scale.T + (0 if bias is None else bias)
-        first = {QUERY_KEY_VALUE: 40, KEY_VALUE: 0}.get(len(weight), len(weight))  # behind the queries
+        first = {QUERY_KEY_VALUE: 40, KEY_VALUE: 0}.get(len(weight), len(weight))  # after the queries
         if half:
             y[..., first:] = y[..., first:].half().to(y.dtype)
         return y
@@ -56,21 +56,21 @@ def log_probabilities(search: Search) -> Tensor:
 
 @pytest.mark.parametrize("level", library.LEVELS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_8_bit_products_of_a_level(shape: dict[str, Any], level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_8_bit_products_match_the_arithmetic_of_their_level(shape: dict[str, Any], level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """AVX2 rounds inputs to 7 bits, all other levels to 8 bits."""
     monkeypatch.setenv("NMT_ENGINE", level)
     try:
         library.describe()
     except UsageError:
-        pytest.skip("this CPU does not have it")
+        pytest.skip("this CPU does not have the level's instructions")
     model = model_of(1, vocabulary=77, **SIZES, **shape)
     found = log_probabilities(by_engine([engine_model(model, int8=True)]))
     errors = {}
     for bits in (7, 8):
         with monkeypatch.context() as patch:
-            relu, half = shape["activation"] == "relu", level != "base"  # the instructions of x86-64 have no float16
+            relu, half = shape["activation"] == "relu", level != "base"  # baseline x86-64 has no float16
             patch.setattr(functional, "linear", int8_linear(bits, relu=relu, half=half))
             errors[bits] = (found - log_probabilities(by_torch([model]))).abs().median().item()
     own = 7 if level == "avx2" else 8
-    assert errors[own] < 1e-5  # the median, because a number near a rounding boundary changes a whole translation
+    assert errors[own] < 1e-5  # the median, because one number near a rounding boundary changes its whole translation
     assert errors[15 - own] > 0.01

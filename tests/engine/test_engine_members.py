@@ -1,4 +1,4 @@
-"""Ensembles of unlike models, slots that are used again, the most terms, and memory that is given back."""
+"""Ensembles of different models, reused slots, the maximum number of terms, and memory that is freed."""
 
 import ctypes
 import os
@@ -41,8 +41,8 @@ UNLIKE: list[list[dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("shapes", UNLIKE)
-def test_members_of_an_ensemble_may_be_unlike(shapes: list[dict[str, Any]]) -> None:
-    """In sizes, norms and cells: each has its own heads, states and caches."""
+def test_members_of_an_ensemble_may_differ(shapes: list[dict[str, Any]]) -> None:
+    """Their sizes, norms and cells may differ, because each member has its own heads, states and caches."""
     models = [model_of(seed, eos=1.5, vocabulary=V, **shape) for seed, shape in enumerate(shapes)]
     sources, how = sources_of(8, 4, vocabulary=V), options(beam=3, extra_length=6, n_best=2, alignments=True)
     ours, theirs = (searched(models, sources, how, engine=engine, rows=9) for engine in (True, False))
@@ -53,7 +53,7 @@ def test_members_of_an_ensemble_may_be_unlike(shapes: list[dict[str, Any]]) -> N
 
 @pytest.mark.parametrize("members", [1, 2])
 def test_an_ensemble_finds_no_token_beyond_its_vocabulary(members: int) -> None:
-    """Where the beam has room for all."""
+    """The beam has room for every possible hypothesis."""
     models = [model_of(seed, vocabulary=5, eos=0) for seed in range(members)]
     [hypotheses] = searched(models, [[3, 4, EOS]], options(beam=100, extra_length=1, n_best=100), engine=True)
     assert {i for hypothesis in hypotheses for i in hypothesis.ids} <= {1, 3, 4}
@@ -62,8 +62,8 @@ def test_an_ensemble_finds_no_token_beyond_its_vocabulary(members: int) -> None:
 
 @pytest.mark.parametrize("shape", [{}, {"decoder_cell": "ssru"}])
 @pytest.mark.parametrize("constrained", [False, True])
-def test_a_slot_forgets_the_sentence_before(shape: dict[str, Any], constrained: bool) -> None:
-    """Its states, evidence of alignments and terms."""
+def test_a_slot_forgets_its_previous_sentence(shape: dict[str, Any], constrained: bool) -> None:
+    """A reused slot keeps no states, no alignment evidence and no terms."""
     model = engine_model(model_of(3, eos=1.2, vocabulary=V, **shape))
     draw, begins = random.Random(2), bytes([1] * V)
     segments = [
@@ -88,8 +88,8 @@ def test_a_slot_forgets_the_sentence_before(shape: dict[str, Any], constrained: 
         assert again.hypotheses == segment.hypotheses
 
 
-def test_the_most_terms_are_all_met() -> None:
-    """Each is one bit of 64. Without the last one, no hypothesis may end."""
+def test_the_maximum_number_of_terms_is_met() -> None:
+    """Each term is one bit of a 64-bit number. A hypothesis may end only if the last bit is set, too."""
     vocabulary = MAX_TERMS + 4
     model = model_of(1, eos=3, vocabulary=vocabulary, max_length=99)
     for count in (MAX_TERMS, 33):
@@ -125,8 +125,8 @@ def allocated() -> int:
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
-def test_memory_is_given_back() -> None:
-    """By segments that leave, searches that end, and models that are forgotten."""
+def test_memory_is_freed() -> None:
+    """Segments that leave, searches that end and models that are deleted free their memory."""
     engine = library.load(SIGNATURES)
     assert engine
     weights = model_of(1, eos=0, vocabulary=V, d_model=64, d_ff=256, max_length=400)
@@ -175,11 +175,11 @@ def test_memory_is_given_back() -> None:
     full = allocated() - before
     for slot in [*search.segments]:
         search.leave(slot)
-    assert allocated() - before < full / 2, "alignments of long sentences take megabytes"
+    assert allocated() - before < full / 2, "slots keep the megabytes that alignments of long sentences took"
 
 
-def test_a_shortlist_may_be_used_again_and_again() -> None:
-    """Its columns are gathered once, while another segment needs later ones."""
+def test_a_shortlist_can_be_reused_many_times() -> None:
+    """Its columns stay gathered between uses, because another segment needs columns after them."""
     model, draw = engine_model(model_of(3, eos=1.5, vocabulary=150)), random.Random(1)
     ways = [options(2, shortlist=Shortlist(draw.sample(range(3, 150), 60), [0] * 150, [])) for _ in range(2)]
     search, found = EngineSearch([model], 3), list[list[Any]]()

@@ -27,7 +27,7 @@ EMULATED = {
 
 
 def products(directory: Path, machine: str, level: str) -> str:
-    """Compile the comparison for one level of a processor. An inaccessible page follows each buffer."""
+    """Compile engine_products.c for one level; return the program's path. An inaccessible page follows each buffer."""
     pytest.importorskip("ziglang")
     program, engine = directory / level, ROOT / "nmt_cli" / "engine"
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", build.target_of(machine), "-g0"]
@@ -62,7 +62,7 @@ def test_products_have_the_bits_of_plain_c(tmp_path: Path, monkeypatch: pytest.M
     "level", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("base", "dotprod")), "i8mm"]
 )
 def test_products_on_arm_have_the_bits_of_plain_c(tmp_path: Path, level: str) -> None:
-    """On a CPU that has the level's instructions and no newer ones, and reports exactly these levels."""
+    """The emulated CPU has the level's instructions and no newer ones, and the engine finds exactly its levels."""
     cpu, levels = EMULATED[level]
     program = products(tmp_path, "aarch64", level)
     assert run(str(QEMU), "-L", SYSROOT, "-cpu", cpu, program, "100") == [levels, "100 products"]

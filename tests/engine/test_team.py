@@ -1,4 +1,4 @@
-"""Helper threads that share the products of a search: the same bits, the number of threads, their end."""
+"""Helper threads share the products of a search: results keep their bits, and the threads end with their team."""
 
 import gc
 import subprocess
@@ -21,7 +21,7 @@ from nmt_cli.translation.queue import SegmentQueue
 from nmt_cli.translation.segments import Hypothesis, Segment
 from nmt_cli.translation.shortlist import Shortlist
 
-# Large enough that products with the feed-forward layers and the vocabulary are shared, the others are not.
+# So large that threads share the products of the feed-forward and output layers, but not the other products.
 LARGE: dict[str, Any] = {"vocabulary": 3000, "d_model": 72, "d_ff": 2100, "max_length": 24}
 
 
@@ -44,7 +44,7 @@ def searched(
 @pytest.mark.parametrize("shape", [{}, {"decoder_cell": "ssru", "norm": "pre", "d_model": 264}])
 def test_helpers_change_no_bit(shape: dict[str, Any], int8: bool) -> None:
     models = [engine_model(model_of(seed, eos=1.5, **{**LARGE, **shape}), int8=int8) for seed in (1, 2)]
-    shortlist = Shortlist([3, 2999], [0, 0, *[1300] * 2998], range(7, 2607, 2))  # all lists but that of EOS are empty
+    shortlist = Shortlist([3, 2999], [0, 0, *[1300] * 2998], range(7, 2607, 2))  # only the list of EOS is not empty
     teams = [Team(models[0].library, threads) for threads in (2, 5)]
     for members, count, chosen in (
         (models[:1], 1, options(4)),
@@ -62,7 +62,7 @@ def test_helpers_change_no_bit(shape: dict[str, Any], int8: bool) -> None:
 
 
 def test_helpers_leave_a_search_with_several_sentences_alone() -> None:
-    """They would take the cores that other searches need."""
+    """Helpers would take the cores that other searches need."""
     model = engine_model(model_of(1, eos=1.5, **LARGE), int8=True)
     team = Team(model.library, 2)
     search = EngineSearch([model], 2, team)
@@ -96,7 +96,7 @@ def test_helpers_leave_a_core_to_the_segment_that_another_thread_takes(count: in
 
 @pytest.mark.parametrize("size", [3, 7])
 def test_several_threads_share_one_team(size: int) -> None:
-    """Of which one at a time has the helpers, if there are any for four threads."""
+    """Only one thread at a time gets helpers. A team of three has none to spare while four threads search."""
     model = engine_model(model_of(3, eos=1.5, **LARGE), int8=True)
     team, sources = Team(model.library, size), sources_of(12, 6, 3000, 20)
     expected = [searched([model], [ids], options(4), None) for ids in sources]
@@ -129,8 +129,8 @@ def test_helpers_end_with_their_team() -> None:
             assert not thread.is_alive()
 
 
-# Shares two jobs in turn until helpers have computed 100,000 parts. A helper that takes a part of the new job before it
-# sees the new job computes a part of the old one. Then two owners share jobs at the same time.
+# Shares two jobs in turn until helpers have computed 100,000 parts. This fails if a helper takes a part of the new job
+# while it still sees the old job, because it then computes a part of the old one. Then two owners share jobs at once.
 JOBS = """
 #include <stdint.h>
 #include <stdio.h>
@@ -188,8 +188,8 @@ int main(void) {
     pthread_create(&thread, 0, as_helper, team);
     begin_work(team);
     for (int64_t i = 1; helped(team) < 100000; i++)
-        if (!is_shared(team, jobs, i)) return puts("a part was not computed, or twice"), 1;
-    for (int i = 0, quiet = 0; quiet < 10; i++) {  // parts take so little time that the owner often ends in time
+        if (!is_shared(team, jobs, i)) return puts("a part was not computed, or was computed twice"), 1;
+    for (int i = 0, quiet = 0; quiet < 10; i++) {  // the parts are so short that the owner often ends in time
         const int64_t start = nanoseconds(), before = helped(team);
         expect_search(team);
         for (int j = 0; j < 100; j++) share(team, compute, &jobs[0], PARTS);

@@ -1,4 +1,4 @@
-"""Runs training jobs of one or several processes for tests. It imports torch once and forks each process.
+"""A server that runs training jobs of one or several processes for tests. It imports torch once and forks each process.
 
 Each line of stdin is an order: {"jobs": [...], "environment": {...}, "stderr": FILE}. The answer is a line of stdout.
 The jobs run one after the other, each {"world": 2, "args": ["train", ...]} with these options:
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import accelerate  # noqa: F401
-import torch._dynamo  # noqa: F401  # the first optimizer of a process imports it, for seconds
+import torch._dynamo  # noqa: F401  # imported here, because the first optimizer of a process imports it, which takes seconds
 
 from nmt_cli.training import checkpoints
 from nmt_cli.training.batches import BatchPlan
@@ -124,7 +124,7 @@ def start(spec: dict[str, Any], rank: int, port: int) -> int:
 
 
 def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
-    """Run a job to its end and return the exit codes."""
+    """Run a job to its end; return the exit codes and the seconds. `first_seconds` is the time of the first job."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
@@ -142,7 +142,7 @@ def run(spec: dict[str, Any], first_seconds: float) -> dict[str, Any]:
             codes[rank] = os.waitstatus_to_exitcode(status)
             if codes[rank] and "loop" in spec:
                 again.append(rank)
-                if not running:  # the pause of a shell loop is long enough for all to end
+                if not running:  # a shell loop pauses long enough for all ranks to end
                     running, again = {start(spec, rank, port): rank for rank in again}, []
             elif codes[rank] and not failed:
                 failed = time.monotonic()

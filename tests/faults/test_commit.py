@@ -122,7 +122,7 @@ def checkpoint(run: Path, step: int) -> None:
 
 
 def newest(run: Path) -> int:
-    """Return the step from which a run resumes, after checking that all parts of the checkpoint belong to it."""
+    """Return the step from which a run resumes. Check that all parts of the checkpoint belong to that step."""
     step = checkpoints.newest(run, "c")
     if step:
         model, moments = checkpoints.load(run, step)
@@ -297,7 +297,7 @@ def test_a_metrics_line_without_disk_space_is_dropped_with_a_warning(
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """The fsyncs and renames of a test with their paths, in order."""
+    """The fsyncs and renames during a test in order, each with its paths."""
     events: list[tuple[str, str]] = []
 
     def record(name: str, real: Callable[..., None], *paths: Any) -> None:

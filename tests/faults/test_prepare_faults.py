@@ -163,7 +163,7 @@ Busy = tuple["subprocess.Popen[str]", list[int]]
 
 @pytest.fixture
 def busy(large: Path, tmp_path: Path) -> Iterator[Busy]:
-    """A preparing process, and the ids of its two workers and the resource tracker."""
+    """A process of `nmt prepare`, and the ids of its two workers and of its resource tracker."""
     process = start(large, tmp_path / "out", 2)
     listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     yield process, wait_for(lambda: len(pids := listed.read_text().split()) > 2 and [*map(int, pids)])
@@ -191,7 +191,7 @@ def test_a_killed_worker_is_noticed(busy: Busy) -> None:
     assert (process.returncode, "a worker process was killed" in text, "Traceback" in text) == (74, True, False), text
 
 
-def test_an_answer_cut_by_a_kill_is_noticed() -> None:
+def test_an_answer_cut_off_by_a_kill_is_noticed() -> None:
     with stages.Pool(2) as pool:
         answers = pool.map(bytes, [1 << 20] * 10)  # larger than the buffer of a pipe
         assert len(next(answers)) == 1 << 20
@@ -270,7 +270,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forked(section: Any, out: Path, index: int, count: int, before: Callable[[], Any] = lambda: None) -> int:
-    """Start a process that works as a waiting shard, after calling `before`. Return its ID."""
+    """Fork a process that calls `before` and then prepares a shard with `wait`; return its id."""
     if pid := os.fork():
         return pid
     os.close(2)
@@ -335,7 +335,7 @@ def test_two_processes_with_one_shard_exclude_each_other(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("small_parts")
-def test_a_full_disk_of_a_shard_is_reported_and_nothing_is_lost(
+def test_a_full_disk_in_a_shard_is_reported_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section, out = texts.own(tmp_path / "in", PAIRS), tmp_path / "out"

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import texts
 
-# Sends a signal at the n-th import of the command, or at the import of a module, and suppresses the exception of its
-# handler, as C code of torch does. Prints a line if the process outlives the signal.
+# Sends a signal at the n-th import of the command, or at the import of the module AT, and suppresses the exception that
+# its handler raises, as torch's C code does. Prints a line if the process outlives the signal.
 SITE = """
 import os, signal, sys
 
@@ -78,7 +78,7 @@ def handled(act: Any) -> tuple[int, str]:
 
 
 def test_a_signal_during_a_later_import_waits_for_its_end(tmp_path: Path) -> None:
-    """An exception within the import could be lost. Afterwards, temporary files are removed."""
+    """An exception within the import could be lost. After the import, the command stops and cleans up."""
     (tmp_path / "slow.py").write_text(
         "import os\ntry:\n    os.kill(os.getpid(), 15)\n    [0 for _ in range(9)]\nfinally:\n    whole = True\n"
     )
@@ -133,7 +133,7 @@ def work():
     assert handled(work) == (7, "")
 
 
-def test_a_command_started_to_ignore_a_signal_ignores_it() -> None:
+def test_a_command_ignores_a_signal_that_was_ignored_when_it_started() -> None:
     work = """
 import signal
 def work():

@@ -34,7 +34,7 @@ from nmt_cli.transformer.directory import parameter_count
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, steps: range, factor: float = math.nan) -> None:
-    """Multiply the loss of these steps."""
+    """Multiply the loss of these steps by `factor`."""
     now = [0]
     before_each_step(monkeypatch, lambda _, step: now.__setitem__(0, step))
     real = LossModel.forward
@@ -46,7 +46,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, steps: range, factor: float = math.n
     monkeypatch.setattr(LossModel, "forward", forward)
 
 
-@pytest.mark.parametrize("factor", [math.nan, 1e30])  # the norm is NaN, or infinite while all gradients are finite
+@pytest.mark.parametrize("factor", [math.nan, 1e30])  # the norm is NaN, or it is infinite although all gradients are finite
 def test_one_poisoned_step_is_skipped_and_counted(lab: Lab, factor: float) -> None:
     poison(lab.patch, range(7, 8), factor)
     assert lab.train("training.steps=10") == 0
@@ -77,7 +77,7 @@ def test_too_many_poisoned_steps_end_the_run_and_name_the_sentences(lab: Lab) ->
     assert all(torch.isfinite(t).all() for t in checkpoints.load(lab.run, 20)[0].values())
 
 
-def test_an_error_before_the_first_checkpoint_promises_none(lab: Lab) -> None:
+def test_an_error_before_the_first_checkpoint_mentions_no_checkpoint(lab: Lab) -> None:
     poison(lab.patch, range(1, 99))
     with pytest.raises(DivergedError, match=r"11 steps .*precision=fp32$"):
         lab.train("training.checkpoint_every=50", "training.validate_every=50")
@@ -101,7 +101,7 @@ def test_weights_that_are_not_finite_are_never_committed(lab: Lab) -> None:
 
 
 def test_training_continues_while_a_checkpoint_is_written(lab: Lab) -> None:
-    """It holds the weights of the time when the save started."""
+    """The checkpoint holds the weights as they were when the save started."""
     later = threading.Event()
     before_each_step(lab.patch, lambda _, step: later.set() if step == 14 else None)
     before_each_call(
@@ -131,7 +131,7 @@ def test_a_failed_save_warns_and_training_continues(lab: Lab) -> None:
 
 
 def test_a_limit_on_file_size_is_a_storage_error(lab: Lab) -> None:
-    """Files of the safetensors library exceed the limit; the other files do not."""
+    """The safetensors files exceed the limit; the other files do not."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -155,7 +155,7 @@ def test_too_little_disk_space_is_an_error_before_the_first_step(lab: Lab) -> No
     assert lab.train("training.steps=1") == 0, "just enough"
     lab.patch.setattr(artefact, "free_megabytes", lambda path: 1)
     lab.patch.setattr(checkpoints, "disk_megabytes", lambda training, numbers, present: 2 - present)
-    assert lab.train("training.steps=2") == 0, "the run has one of them already"
+    assert lab.train("training.steps=2") == 0, "the run already has one of the checkpoints"
 
 
 def test_a_read_only_run_directory_is_an_error_before_the_corpus_is_read(lab: Lab, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def started_run(lab: Lab) -> Lab:
         "corpus.name=other",
     ],
 )
-def test_a_changed_recipe_is_refused_by_key(started_run: Lab, change: str) -> None:
+def test_the_refusal_of_a_changed_recipe_names_the_key(started_run: Lab, change: str) -> None:
     stored = (started_run.run / "recipe.yaml").read_bytes()
     with pytest.raises(DataError, match=change.split("=")[0].replace(".", r"\.") + ": .* -> ") as refusal:
         started_run.train(change.format(started_run.reference / "model"))
@@ -210,7 +210,7 @@ def test_a_changed_recipe_is_refused_by_key(started_run: Lab, change: str) -> No
     assert (started_run.run / "recipe.yaml").read_bytes() == stored
 
 
-def test_a_run_with_only_a_model_and_one_without_its_corpus_are_not_changed(started_run: Lab) -> None:
+def test_a_run_with_only_a_model_and_a_run_of_an_unknown_corpus_are_not_changed(started_run: Lab) -> None:
     shutil.rmtree(started_run.run / "checkpoints")
     shutil.copytree(started_run.reference / "model", started_run.run / "model")
     with pytest.raises(DataError, match=r"started with other settings: training\.seed: 1 -> 2\. Restore them"):
@@ -263,7 +263,7 @@ def test_a_corpus_with_a_source_vocabulary_needs_a_model_with_one(lab: Lab) -> N
     given, settings = list[int](), lab.recipe("model.source_vocabulary=77")
     lab.patch.setattr(checkpoints, "disk_megabytes", lambda training, numbers, present: given.append(numbers) or 0)
     assert checkpoints.open_run(settings, other, lab.run) == 0
-    assert given == [parameter_count(settings.model, 320)], "those of both vocabularies"
+    assert given == [parameter_count(settings.model, 320)], "the parameters of both vocabularies count"
 
 
 def test_other_data_another_tokenizer_and_damaged_data_are_refused(started_run: Lab, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_damaged_newest_checkpoint_costs_one_interval(started_run: Lab) -> Non
     assert steps == [5, 10, 15, 15, 20, 25, 30, 30]
 
 
-def test_a_second_run_in_the_directory_is_refused(lab: Lab) -> None:
+def test_a_second_run_in_the_same_directory_is_refused(lab: Lab) -> None:
     with held(lab.run) as holder, pytest.raises(BusyError, match=f"in use by host .*, process {holder}, since"):
         lab.train()
     assert not (lab.run / "recipe.yaml").exists()
@@ -300,7 +300,7 @@ def test_a_second_run_in_the_directory_is_refused(lab: Lab) -> None:
 
 def test_a_run_killed_four_times_ends_with_the_same_bits(lab: Lab) -> None:
     draw = [random.SystemRandom().uniform(0.3, 1) for _ in range(4)]
-    shares = [0.8 * part / sum(draw) for part in draw]  # of the time an undisturbed run takes, start included
+    shares = [0.8 * part / sum(draw) for part in draw]  # of the time that an undisturbed run takes, including its start
     print(f"killed after {shares}")  # shown if the test fails
     results = lab.jobs({"name": "undisturbed"}, *({"kill_after": share} for share in shares), {})
     codes = [result["codes"] for result in results]

@@ -1,4 +1,4 @@
-"""Signals to a training run: it ends with a checkpoint, and resumes to the same bits."""
+"""A training run that gets a signal ends with a checkpoint and resumes to the same bits."""
 
 import os
 import signal
@@ -46,9 +46,9 @@ def test_a_signal_ends_the_step_and_commits(lab: Lab, number: int, owner: Any, n
     assert lab.same(20)
 
 
-@pytest.mark.parametrize("step", [15, 30], ids=["on the way", "at the end"])
+@pytest.mark.parametrize("step", [15, 30], ids=["midway", "at the end"])
 def test_a_validation_interrupted_by_a_signal_is_repeated_on_resume(lab: Lab, step: int) -> None:
-    """It ends at once, in the middle of a search. The state of its step is saved, and no figure is lost or doubled."""
+    """The validation ends in the middle of a search. The step's state is saved, and no figure is lost or doubled."""
     reached = []
 
     def search(*_: Any) -> Any:
@@ -56,7 +56,7 @@ def test_a_validation_interrupted_by_a_signal_is_repeated_on_resume(lab: Lab, st
         if len(reached) == step // 15:
             os.kill(os.getpid(), signal.SIGINT)
             later.wait(60)
-            pytest.fail("the search goes on")
+            pytest.fail("the search continues")
         yield from real(*_)
 
     later, real = threading.Event(), Translator.translate

@@ -90,7 +90,7 @@ def test_a_signal_leaves_whole_lines_no_output_file_and_no_process(
     while not part.exists() or part.read_bytes().count(b"\n") < 50:
         assert process.poll() is None
         time.sleep(0.05)
-    assert not children(process.pid), "threads search, not processes"
+    assert not children(process.pid), "the searches run in threads, not in processes"
     process.send_signal(number)
     assert process.wait(20) == code
     assert not (tmp_path / "out").exists()
@@ -165,8 +165,8 @@ def test_a_damaged_model_translates_nothing(
     assert {path.name for path in tmp_path.iterdir()} == {"in", "model"}
 
 
-def test_errors_name_the_kind_of_a_directory_without_a_model(model: Path, tmp_path: Path) -> None:
-    """A run stands for its model. The error for a checkpoint names the command that makes a model of it."""
+def test_the_error_for_a_checkpoint_names_the_command_that_makes_a_model(model: Path, tmp_path: Path) -> None:
+    """The directory of a run may be given in place of its model."""
     opened = open_model(model.parent)
     assert (opened.directory, opened.tokenizer.vocabulary_size) == (model, 340)
     with pytest.raises(MissingError, match=f"no model in {tmp_path}"):
@@ -227,7 +227,7 @@ def test_out_of_memory_halves_the_batch_and_loses_nothing(
 
 
 def found_by(find: Callable[[Segment], list[int]]) -> Callable[..., None]:
-    """Return a search that finds the ids `find(segment)` for each segment."""
+    """Return a search that gives each segment one hypothesis with the ids `find(segment)`."""
 
     def run(_models: object, _dtype: object, queue: WorkerQueue) -> None:
         while taken := queue.take(1 << 20, 1 << 30, 1 << 17):
@@ -250,7 +250,7 @@ def pool_of(find: Callable[[Segment], list[int]]) -> Iterator[workers.Workers]:
 
 @contextlib.contextmanager
 def queue_of(pool: workers.Workers) -> Iterator[Callable[[list[Segment]], list[list[int]]]]:
-    """Yield a function that submits segments to a queue for these processes and returns the ids found for each."""
+    """Yield a function that has the pool translate segments and returns the ids found for each segment."""
     done = list[Segment]()
     queue = SegmentQueue([pool.search], done.append)
 
@@ -281,7 +281,7 @@ def test_huge_segments_in_both_directions_do_not_deadlock() -> None:
 
 
 def test_workers_share_the_work_and_know_the_options_of_each_segment() -> None:
-    """Segments' owners cannot be pickled and stay in this process. SIGINT from the terminal does not stop workers."""
+    """A segment's owner, which cannot be pickled, stays in this process. SIGINT from a terminal stops no worker."""
     pids = set[int]()
     with pool_of(lambda segment: [os.getpid(), segment.options.beam, *segment.ids]) as pool, queue_of(pool) as found:
         for beam in (1, 3, 2):
@@ -327,8 +327,8 @@ def test_the_worker_with_the_least_pending_work_gets_the_next_segment() -> None:
     os.close(into)
 
 
-def test_every_result_of_a_batch_is_one_segment_less() -> None:
-    """The worker with the fewest open segments gets the next one."""
+def test_every_result_in_a_batch_reduces_the_count_of_open_segments() -> None:
+    """The worker with the fewest open segments gets the next segment."""
     ours, theirs = Pipe()
     worker = workers._Worker(ours, 0, open=5)
     theirs.send([(4, []), (7, [])])
@@ -339,7 +339,7 @@ def test_every_result_of_a_batch_is_one_segment_less() -> None:
 
 
 def test_workers_are_sent_no_more_than_they_have_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice the rows of all devices. The others wait, so that another queue or a later text may have them."""
+    """Workers get segments for twice the rows of all devices. Other segments wait in this process."""
     monkeypatch.setattr(workers, "rows_at_once", lambda _: 3)
     out, into = os.pipe()
     with pool_of(lambda _: [*os.read(out, 1)]) as pool:
@@ -349,7 +349,7 @@ def test_workers_are_sent_no_more_than_they_have_room_for(monkeypatch: pytest.Mo
         assert queue.wait_for(lambda: queue.searching >= 3, 60)
         for number in range(1, 10):
             time.sleep(0.05)
-            assert queue.searching == min(3, 10 - number), "three of four hypotheses in 12 rows"
+            assert queue.searching == min(3, 10 - number), "12 rows hold three segments with four hypotheses each"
             os.write(into, b"x")
             queue.wait_for(lambda number=number: len(done) == number, 60)
         queue.close()
@@ -364,7 +364,7 @@ def test_workers_are_sent_no_more_than_they_have_room_for(monkeypatch: pytest.Mo
         (KeyError("x"), NmtError, "^a worker failed: KeyError: 'x'$"),
     ],
 )
-def test_a_workers_error_is_raised_and_new_workers_start(error: Exception, kind: type[NmtError], words: str) -> None:
+def test_an_error_in_a_worker_is_raised_and_new_workers_start(error: Exception, kind: type[NmtError], words: str) -> None:
     def find(segment: Segment) -> list[int]:
         if segment.ids == [7]:
             raise error
@@ -403,8 +403,8 @@ def test_workers_end_when_their_owner_is_killed() -> None:
     assert gone(pids)
 
 
-def test_processes_end_with_their_owner() -> None:
-    """They also end when the pool is garbage-collected. If workers die, new ones start and the search does not hang."""
+def test_workers_end_with_their_pool() -> None:
+    """They end when it is closed or garbage-collected. If workers die, new ones start and the search does not hang."""
     ours = set(children(os.getpid()))
     with pool_of(lambda segment: [os.getpid()]) as pool:
         assert not pool.started
@@ -415,7 +415,7 @@ def test_processes_end_with_their_owner() -> None:
             assert len(started) == 2
             for pid in started:
                 os.kill(pid, signal.SIGKILL)
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # now the worker reads no more input
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # now the worker certainly reads no more input
             ((again,),) = found(segments_of([5, 2]))
             assert again not in started
     assert gone(list(set(children(os.getpid())) - ours))
@@ -435,7 +435,7 @@ def test_the_unexpected_exit_of_a_worker_is_an_error() -> None:
 
 
 def test_workers_that_are_still_starting_can_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fork has the parent's handler of SIGTERM at first, so SIGTERM would not end it."""
+    """At first, a fork has the parent's SIGTERM handler, so SIGTERM would not end it."""
     end_with_parent = workers.end_with_parent
     monkeypatch.setattr(workers, "end_with_parent", lambda *a, **k: time.sleep(1) or end_with_parent(*a, **k))
     ours = set(children(os.getpid()))
@@ -456,10 +456,10 @@ def test_workers_that_are_still_starting_can_be_closed(monkeypatch: pytest.Monke
     assert not hung
 
 
-def test_a_thread_without_memory_ends_the_command_with_one_line(
+def test_a_thread_that_runs_out_of_memory_ends_the_command_with_one_line(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This happens if memory is too small for one sentence. The partial output has whole lines."""
+    """This happens if there is too little memory for one sentence. The partial output has whole lines."""
     enter = EngineSearch.enter
 
     def limited(search: EngineSearch, segments: Sequence[Segment]) -> None:
@@ -476,7 +476,7 @@ def test_a_thread_without_memory_ends_the_command_with_one_line(
         assert (tmp_path / "out.part").read_bytes().endswith(b"\n")
 
 
-def test_the_locale_and_the_home_do_not_matter(model: Path, tmp_path: Path) -> None:
+def test_the_locale_and_a_missing_home_directory_do_not_matter(model: Path, tmp_path: Path) -> None:
     more = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     surroundings = {k: v for k, v in environment(model, **more).items() if k != "HOME"}
     done = subprocess.run(COMMAND, env=surroundings, cwd=tmp_path, capture_output=True, input=b"f\xc3\xbcr\n\n")

@@ -1,4 +1,4 @@
-"""Artefacts with correct hashes and wrong content: one line that names the mistake, exit code 65."""
+"""Artifacts with correct hashes and wrong content end in exit code 65 and one line that names the mistake."""
 
 import json
 import os
@@ -106,7 +106,7 @@ def test_files_of_a_model_must_fit_each_other(model: Path, tmp_path: Path, chang
         ({"created": 5}, "created must be a string"),
     ],
 )
-def test_a_manifest_of_a_model_with_wrong_entries(
+def test_a_model_with_wrong_manifest_entries_is_refused(
     model: Path, tmp_path: Path, entries: dict[str, Any], message: str
 ) -> None:
     copy = shutil.copytree(model, tmp_path / "model")
@@ -188,7 +188,7 @@ def test_files_in_subdirectories_and_unknown_entries_are_allowed() -> None:
         ({"sources": [{}]}, "sources.0.bytes is missing"),
     ],
 )
-def test_a_manifest_of_a_corpus_with_wrong_entries(
+def test_a_corpus_with_wrong_manifest_entries_is_refused(
     numbers_corpus: Path, tmp_path: Path, entries: dict[str, Any], message: str
 ) -> None:
     copy = shutil.copytree(numbers_corpus, tmp_path / "corpus")
@@ -198,7 +198,7 @@ def test_a_manifest_of_a_corpus_with_wrong_entries(
 
 
 @pytest.mark.parametrize("fewer", ["src", "tgt"])
-def test_the_sides_of_a_corpus_must_have_as_many_sentences(numbers_corpus: Path, tmp_path: Path, fewer: str) -> None:
+def test_the_sides_of_a_corpus_must_have_the_same_number_of_sentences(numbers_corpus: Path, tmp_path: Path, fewer: str) -> None:
     """One side lacks the last sentence in both its ids and its offsets."""
     copy = shutil.copytree(numbers_corpus, tmp_path / "corpus")
     ids, offsets = copy / f"train.{fewer}.ids", copy / f"train.{fewer}.offsets"
@@ -211,8 +211,8 @@ def test_the_sides_of_a_corpus_must_have_as_many_sentences(numbers_corpus: Path,
         open_corpus(copy)
 
 
-def test_ids_beyond_the_vocabulary_and_empty_sentences_are_damage(numbers_corpus: Path, tmp_path: Path) -> None:
-    """Each side has its own vocabulary size. Only reading with `content` looks at ids."""
+def test_ids_beyond_the_vocabulary_and_wrong_offsets_are_damage(numbers_corpus: Path, tmp_path: Path) -> None:
+    """Each side has its own vocabulary size. `open_corpus` checks ids only with `content`."""
     whole = open_corpus(numbers_corpus)
     most = [int(side.ids.max()) for side in (whole.src, whole.tgt)]
     copy = shutil.copytree(numbers_corpus, tmp_path / "corpus")
@@ -233,7 +233,7 @@ def test_ids_beyond_the_vocabulary_and_empty_sentences_are_damage(numbers_corpus
 
 
 @pytest.mark.parametrize("cut", [0, 8, 12, -8, -9])
-def test_ids_and_offsets_of_a_corpus_that_do_not_fit(numbers_corpus: Path, tmp_path: Path, cut: int) -> None:
+def test_truncated_ids_and_offsets_of_a_corpus_are_refused(numbers_corpus: Path, tmp_path: Path, cut: int) -> None:
     for name in ("train.src.ids", "train.tgt.offsets"):
         copy = shutil.copytree(numbers_corpus, tmp_path / name)
         (copy / name).write_bytes((copy / name).read_bytes()[:cut])
@@ -261,7 +261,7 @@ def test_a_checkpoint_with_a_wrong_state_costs_one_interval(lab: Lab, file: str,
 
 
 @pytest.mark.parametrize("change", [dict.popitem, lambda t: t.update({name: x[None] for name, x in t.items()})])
-def test_moments_that_do_not_fit_are_named(lab: Lab, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+def test_moments_that_do_not_fit_the_weights_are_named(lab: Lab, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
     shutil.copytree(lab.reference, lab.run)
     shutil.rmtree(checkpoints.directory_of(lab.run, 30))
     place = checkpoints.directory_of(lab.run, 20)

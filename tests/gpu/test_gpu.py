@@ -1,4 +1,4 @@
-"""Comparisons with float64 on the CPU. `pytest -m gpu` runs them on a GPU; without one they run on the CPU."""
+"""Training and search on the CPU and, if there is one, on a GPU. `pytest -m gpu` runs only the tests on the GPU."""
 
 import contextlib
 import copy
@@ -85,7 +85,7 @@ def test_search_matches_float64(device: torch.device) -> None:
 
 
 def test_a_stopped_run_resumes_bit_for_bit(device: torch.device, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the form of attention that is deterministic on CUDA as well."""
+    """The math backend of attention is deterministic on CUDA, too."""
     with sdpa_kernel(SDPBackend.MATH), monkeypatch.context() as patch:
         before_each_step(patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
         assert lab.train("training.steps=5") == 143
@@ -117,7 +117,7 @@ def test_a_step_without_a_finite_gradient_changes_nothing(device: torch.device, 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_replayed_steps_equal_launched_steps(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU, test_graphs.py compares the same with a stand-in for the graph."""
+    """On a CPU, test_graphs.py makes this comparison with a stand-in for the graph."""
     monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
     AcceleratorState._reset_state(reset_partial_state=True)
     lab.run.mkdir()
@@ -156,7 +156,7 @@ def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, par
     batch.wait(run.device_module.current_stream())
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
-    with HostReads() if device.type == "cpu" else contextlib.nullcontext():  # on CUDA it would disable compiled code
+    with HostReads() if device.type == "cpu" else contextlib.nullcontext():  # on CUDA, HostReads would disable compiled code
         if part == "step":
             _, norm = run.take_step(2, run.step_batch(1))
             ToHost({"norm": norm})

@@ -1,7 +1,8 @@
-"""What the host does for a GPU, without one: on the null GPU of tests/benchmarks/null_gpu, where device memory is the
-host's, copies copy, and kernels and products are counted and compute nothing.
+"""The host's work for a GPU, tested without one on the null GPU of tests/benchmarks/null_gpu: its device memory is host
+memory, its copies really copy, but its kernels and products are only counted and compute nothing.
 
-NMT_NULL_GPU names a Python that has the CUDA build of torch and this project's requirements; without it all is skipped.
+NMT_NULL_GPU names a Python with the CUDA build of torch and this project's requirements. Without it, all tests are
+skipped.
 """
 
 import json
@@ -27,7 +28,7 @@ LINES = [f"{a} {b}, {c} {a}" * (1 + i % 5) for i, a in enumerate(WORDS[:6]) for 
 
 OUT_OF_MEMORY = (
     "out of memory. Resume with --set training.memory_tokens=",
-    "there is too little memory to translate one sentence. Lower --beam",  # in a validation
+    "there is too little memory to translate one sentence. Lower --beam",  # during validation
 )
 
 
@@ -74,7 +75,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def train(gpu: NullGpu, lab: Lab) -> Any:
-    """Train the tiny recipe for five steps, with changes."""
+    """A function that trains the tiny recipe for five steps with changed settings and returns stderr."""
 
     def run(*changes: str, code: int = 0, **variables: object) -> str:
         quick = ["training.precision=auto", "training.steps=5", "training.validate_every=5", *changes]
@@ -109,7 +110,7 @@ def test_bf16_is_refused_on_cards_without_it(train: Any) -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_step_copies_once_per_pass_and_never_waits(gpu: NullGpu, precision: str) -> None:
-    """Repeated sizes allocate nothing, and several passes compute as many products as one."""
+    """Several passes need less memory than one, and in bf16 as many operations."""
     small = [f"training.precision={precision}", "training.tokens_per_step=3000", "corpus.tokenizer.vocabulary_size=500"]
     words = ["base", "--steps", 5, "--pairs", 2000]
     for change in [*small, "model.num_layers=2", "training.cuda_graphs=false"]:  # without graphs, nothing is padded
@@ -123,12 +124,12 @@ def test_a_step_copies_once_per_pass_and_never_waits(gpu: NullGpu, precision: st
             assert step["to_host"] == 1
     assert several["peak_mb"] < one["peak_mb"]
     work = [found["steps"][-1]["flops"] for found in (one, several)]
-    if precision == "bf16":  # fp32 pads sentences, and less so in shorter passes
+    if precision == "bf16":  # fp32 pads sentences, and shorter passes need less padding
         assert work[0] == pytest.approx(work[1], rel=1e-6)
 
 
 def test_steps_of_known_sizes_are_replayed(gpu: NullGpu) -> None:
-    """A replay takes one copy each way, one launch and no wait. No capture uses an operation that captures forbid."""
+    """A replay copies once each way and never waits. No capture uses an operation that captures forbid."""
     changes = ["training.tokens_per_step=3000", "corpus.tokenizer.vocabulary_size=500", "model.num_layers=2"]
     sets = [word for change in changes for word in ("--set", change)]
     (found,) = gpu.steps("base", "--steps", 40, "--pairs", 2000, *sets)
@@ -214,7 +215,7 @@ def test_translation_continues_with_fewer_rows_when_memory_runs_out(gpu: NullGpu
 
 @pytest.mark.parametrize("card", [75, 90])
 def test_every_row_of_table_3_fits_the_memory(gpu: NullGpu, card: int) -> None:
-    """At the paper's batch size. The T4 computes in float32, in several passes."""
+    """The batch size is that of "Attention Is All You Need". The T4 computes in float32, in several passes."""
     rows = sorted((HERE.parents[2] / "recipes" / "table3").glob("*.yaml"))
     names = [f"table3/{path.stem}" for path in rows]
     for found in gpu.steps(*names, "--steps", 2, "--pairs", 4000, NULL_GPU=card):

@@ -16,15 +16,15 @@ def float_item(array: Any) -> Item:
 
 
 def int8_item(array: Any, *, transposed: bool, kind: int = FIREFOX_INT8) -> Item:
-    """Quantize a matrix with one multiplier, which follows its bytes; pad both to a multiple of 256 bytes."""
+    """Quantize a matrix with one multiplier, append the multiplier, and pad to a multiple of 256 bytes."""
     multiplier = np.float32(127 / max(1e-9, float(np.abs(array).max())))
     rounded = np.rint((array.T if transposed else array) * multiplier).clip(-127, 127).astype(np.int8)
     data = rounded.tobytes() + multiplier.tobytes()
-    return kind, array.shape, data + b"\xa5" * (-len(data) % 256)  # Marian pads with whatever the memory held
+    return kind, array.shape, data + b"\xa5" * (-len(data) % 256)  # Marian pads with uninitialized memory
 
 
 def items_of(arrays: Mapping[str, Any], *, int8: bool = False, alphas: Mapping[str, float] | None = None) -> Any:
-    """Return the items of a model.npz. With `int8`, matrices have 8 bits, and `alphas` scale their inputs."""
+    """Return the arrays of a model.npz as items. With `int8`, matrices have 8 bits. `alphas` scale their inputs."""
     items = dict[str, Item]()
     for name, array in arrays.items():
         if name.startswith("special:"):

@@ -1,9 +1,9 @@
-"""Search random sentences with random models: `python tests/helpers/engine_fuzz.py LIBRARY SENTENCES SEED`.
+"""Translate random sentences with random models: `python tests/helpers/engine_fuzz.py LIBRARY SENTENCES SEED`.
 
 LIBRARY should be compiled with -fsanitize=undefined -fsanitize-trap=undefined -DGUARD_PAGES -DSHARED=1, as
 test_engine_build.py does: undefined behavior and invalid accesses then end the program. Otherwise most faults go
-unnoticed, because the script checks only that results are possible. It prints their hash, which depends on the source,
-the level and the seed but not on the flags or on helper threads.
+unnoticed, because this program checks only that the results are valid. It prints a hash of the results, which depends
+on the engine's source, the level and the seed, but not on the compiler's flags or the helper threads.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ from nmt_cli.translation.engine_backend import EngineSearch
 from nmt_cli.translation.options import Sampling, SearchOptions
 from nmt_cli.translation.segments import Segment
 
-PERIOD = 997  # of repeated weights, because drawing all of them would take most of the time
+PERIOD = 997  # weights repeat with this period, because drawing all of them would take most of the time
 
 
 class Fuzz:
@@ -142,7 +142,7 @@ class Fuzz:
         )
 
     def listed(self, target: int, segment: Segment) -> list[int]:
-        """Return the tokens of a random shortlist, with those that the segment cannot do without."""
+        """Return a random shortlist's tokens, including EOS and the tokens of the segment's prefix and terms."""
         some = self.draw.sample(range(1, target), self.draw.randint(0, target - 1))
         terms = segment.constraints.tokens if segment.constraints else []
         return sorted({2, *some, *segment.prefix, *terms} - {0})
@@ -159,7 +159,7 @@ class Fuzz:
         return Constraints([[form() for _ in range(draw.randint(1, 3))] for _ in range(count)], begins)
 
     def search_one_model(self) -> int:
-        """Search some sentences with one or two random models; return the number of sentences."""
+        """Translate some sentences with one or two models of the same random weights; return the number of sentences."""
         draw, settings = self.draw, self.settings()
         vocabulary = draw.choice([4, 5, 63, 64, 65, draw.randint(4, 1000)])
         tensors, kept, source = self.tensors(settings, vocabulary)

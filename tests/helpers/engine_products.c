@@ -1,5 +1,5 @@
 // Compare the products of one level with plain C that does the same arithmetic: `engine_products SHAPES SEED`. Prints the
-// levels that this CPU can run, and the number of products with the same bits; exits with 1 at the first difference.
+// levels that this CPU can run and, if all bits are equal, the number of products; exits with 1 at the first difference.
 #include "engine.c"
 
 #include <stdio.h>
@@ -46,7 +46,7 @@ static float plain(const float *x, const float *w, int64_t size, float bias) {
     return sum;
 }
 
-// The same of quantized numbers.
+// The same sum for quantized numbers.
 static float plain_of_bytes(const int32_t *x, const int32_t *w, int64_t size, float scale, float bias) {
     int32_t products = 0;
     for (int64_t i = 0; i < size; i++) products += x[i] * w[i];

@@ -39,7 +39,7 @@ def silent(_text: str) -> Aligned:
 
 
 def linked(pairs: dict[str, str]) -> Model:
-    """Return a model that translates anything as the keys of `pairs`. Each is linked to its value in the source."""
+    """Return a model whose translation is always the keys of `pairs`, each linked to its value in the source."""
 
     def model(text: str) -> Aligned:
         links, end = list[tuple[int, int]](), -1
@@ -58,7 +58,7 @@ def translated(parts: Parts, model: Model = same) -> str:
 
 
 def texts_of(parts: Parts) -> list[str]:
-    """Return the texts that a model sees."""
+    """Return the segments' texts as a model gets them."""
     return [segment.text for segment in segments_of(parts)]
 
 
@@ -70,12 +70,12 @@ def translated_file(kind: str, data: bytes, model: Model = same, options: ReadOp
 
 
 def texts_of_file(kind: str, data: bytes) -> list[str]:
-    """Return the texts that a model sees."""
+    """Return the texts of a file's segments as a model gets them."""
     return [segment.text for segment in FORMATS[kind].read(data, ReadOptions()).segments]
 
 
 def filled(document: Document, model: Model = same) -> str:
-    """Return the file of a document, translated by a model."""
+    """Translate a document with a model; return the text of its file."""
     for segment in document.segments:
         segment.result = place_marks(segment, model(segment.text))
     return document.write()

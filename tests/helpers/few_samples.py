@@ -1,4 +1,4 @@
-"""Fewer samples for intervals and tests of significance, where nobody looks at their figures."""
+"""Fewer samples for confidence intervals and significance tests, for tests that ignore their figures."""
 
 import contextlib
 import functools

@@ -11,7 +11,7 @@ from nmt_cli.translation.segments import Segment
 
 
 class Gate:
-    """The engine's search, which waits after each step until `opened` is set, or fails with `error`."""
+    """Makes the engine's search wait after each call of `run` until `opened` is set, and then raise `error`, if any."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.opened, self.entered, self.error = threading.Event(), list[Segment](), None

@@ -9,7 +9,7 @@ from nmt_cli.system.errors import DataError
 
 
 def seconds(run: Callable[[str], Any], text: str, times: int = 1) -> float:
-    """Return the shortest CPU time of several runs. A text may be refused."""
+    """Return the shortest CPU time of several runs. A run may raise DataError."""
     shortest = float("inf")
     for _ in range(times):
         start = time.process_time()
@@ -20,7 +20,7 @@ def seconds(run: Callable[[str], Any], text: str, times: int = 1) -> float:
 
 
 def is_linear(run: Callable[[str], Any], unit: str, begin: str = "", end: str = "") -> bool:
-    """Return whether four times the length takes less than six times as long. Measure again in case of doubt."""
+    """Return whether a text of four times the length takes less than six times as long. If not, measure once more."""
     count = 3_000 // len(unit)
     texts = [begin + unit * size + end for size in (count, 4 * count)]
     for times in (1, 3):

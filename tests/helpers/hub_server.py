@@ -1,4 +1,4 @@
-"""A small stand-in for the hub of data sets on 127.0.0.1, which fails as a test tells it to."""
+"""A small stand-in on 127.0.0.1 for the Hugging Face Hub that fails as a test tells it to."""
 
 import contextlib
 import hashlib

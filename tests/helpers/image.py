@@ -1,7 +1,7 @@
-"""Builds the images of a Dockerfile in directories, as a container builder would, and runs commands in them by chroot.
+"""Builds a Dockerfile's images in directories, as a container builder would, and runs commands in them with chroot.
 
-It needs root, debootstrap and Linux namespaces. It knows only the instructions that our Dockerfile uses, and fails at
-any other.
+This needs root, debootstrap and Linux namespaces. The builder knows only the instructions that our Dockerfile uses and
+fails at any other instruction.
 """
 
 import json
@@ -24,7 +24,7 @@ exec chroot --userspec="$RUN_AS" "$ROOT" /usr/bin/env -i -C "$RUN_IN" "$@"
 
 
 class Image:
-    """A root directory with the settings that a Dockerfile made."""
+    """A root directory and the settings that a Dockerfile gives its image."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -36,7 +36,7 @@ class Image:
         self.check: list[str] = []  # of HEALTHCHECK
 
     def run(self, words: list[str], *, network: bool = False, **variables: str) -> "subprocess.CompletedProcess[str]":
-        """Run a command to its end. Without `network`, it has a loopback interface of its own."""
+        """Run a command to its end. Without `network`, the command has only a loopback interface of its own."""
         settings = {"ROOT": self.root, "RUN_AS": f"{self.user}:{self.user}", "RUN_IN": self.directory}
         binds = _pip_directories() if network else []
         host = {**os.environ, "BINDS": " ".join(binds), **{name: str(value) for name, value in settings.items()}}
@@ -126,7 +126,7 @@ def _pip_settings() -> dict[str, str]:
 
 
 def _pip_directories() -> list[str]:
-    """Return the host's directories that a build reads: packages on its disk, and the certificates of registries."""
+    """Return the host's directories that a build reads: its local packages and the certificates of registries."""
     named = {path for value in _pip_settings().values() for path in re.findall(r"(?:file://[^/\s]*)?(/[^\s']+)", value)}
     directories = {path if Path(path).is_dir() else str(Path(path).parent) for path in named if Path(path).exists()}
     # Two levels suffice: an index names its files by relative links.
@@ -135,7 +135,7 @@ def _pip_directories() -> list[str]:
 
 
 def debian(directory: Path) -> Path:
-    """Make a root directory with Debian and Python, as the image python:slim has: python and pip in /usr/local."""
+    """Make a root directory with Debian and, as in the image python:slim, Python and pip in /usr/local."""
     include = "python3,python3-venv,ca-certificates"
     command = ["debootstrap", "--variant=minbase", f"--include={include}", "bookworm", str(directory)]
     subprocess.run(command, check=True, capture_output=True)

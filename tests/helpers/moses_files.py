@@ -1,4 +1,4 @@
-"""Codes of subword-nmt and tokenizer files for Moses tokens, with a small vocabulary."""
+"""Merges in subword-nmt's format, and tokenizer files for Moses tokens with a small vocabulary."""
 
 from pathlib import Path
 

@@ -7,7 +7,7 @@ import psutil
 
 
 def ended(pid: int) -> bool:
-    """Wait until a process that is not a child has ended; zombies have ended."""
+    """Wait up to 10 seconds for a process that is not a child; return whether it ended. Zombies count as ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         process, deadline = psutil.Process(pid), time.monotonic() + 10
         while process.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:

@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-PLACES = "/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"  # of Debian and Red Hat
+PLACES = "/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin"  # where Debian and Red Hat install it
 PASSWORD = "p@ss/word%"  # needs escapes in a URL
 ESCAPED = "p%40ss%2Fword%25"
 
 
 def programs() -> Path | None:
-    """Return the directory of initdb and postgres; None if they, or openssl for TLS, are not installed."""
+    """Return the directory of initdb and postgres, or None if they or openssl, which TLS needs, are not installed."""
     if not shutil.which("openssl"):
         return None
     found = shutil.which("initdb")
@@ -26,7 +26,7 @@ def programs() -> Path | None:
 
 
 class PostgresServer:
-    """A server on a free port of 127.0.0.1, which asks for a password. Its data are not flushed to the disk."""
+    """A server on a free port of 127.0.0.1 that requires a password. It does not flush its data to the disk."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -1,4 +1,4 @@
-"""Random Marian models in the files of transformers."""
+"""Random Marian models in the file format of transformers."""
 
 import io
 import itertools

@@ -1,4 +1,4 @@
-"""A plain float64 Transformer, written only from the paper's equations, without any optimization.
+"""A plain float64 Transformer, written only from the equations of "Attention Is All You Need", without optimizations.
 
 It uses the package's weights by name.
 """
@@ -21,7 +21,7 @@ EPSILON = 1e-5
 def batch_of(
     pairs: Sequence[Pair], device: torch.device | str = "cpu", key: Sequence[int] = (), numbers: Any = None
 ) -> Batch:
-    """Pack pairs of source and target ids, which should end with EOS. With `numbers` of sentences, there is dropout."""
+    """Pack pairs of source and target ids, which should end with EOS. Dropout needs `numbers`, the sentences' numbers."""
     flat = [np.concatenate([np.asarray(pair[side], np.int64) for pair in pairs]) for side in (0, 1)]
     lengths = [np.array([len(pair[side]) for pair in pairs]) for side in (0, 1)]
     seeds = [token_seeds((*key, side), numbers, lengths[side]) for side in (0, 1) if numbers is not None]
@@ -57,9 +57,9 @@ def random_model(settings: schema.Model, vocabulary: int, seed: int = 0) -> Tran
 
 
 class Reference:
-    """The model of section 3 with copies of the weights of `model` that require gradients.
+    """The model of the paper's section 3 with copies of the weights of `model` that require gradients.
 
-    `masks` are zeros and ones: for each dropout, in the order of the paper, one N_i x D mask per sentence.
+    `masks` are zeros and ones: for each dropout, in the order of the computation, one N_i x D mask per sentence.
     """
 
     def __init__(self, model: Transformer, masks: Iterator[list[Tensor]] | None = None) -> None:
@@ -92,14 +92,14 @@ class Reference:
         return [out[i, : len(pair[1])] for i, pair in enumerate(pairs)]
 
     def rectangle(self, sentences: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        """Return B x T ids and a mask of the real ones, B x 1 x T."""
+        """Return the padded ids, B x T, and a mask of the real ids, B x 1 x T."""
         # Padding has the id of a real token, so that a missing mask changes results.
         width = max(map(len, sentences)) + 2
         real = torch.tensor([[[i < len(s) for i in range(width)]] for s in sentences])
         return torch.tensor([[*s, *[5] * (width - len(s))] for s in sentences]), real
 
     def embed(self, ids: Tensor, side: str) -> Tensor:
-        # PAD before the target has a vector of zeros, which is never trained.
+        # PAD, with which the decoder's input begins, has a vector of zeros, which is never trained.
         vectors = self.embedding(side)[ids] * math.sqrt(self.settings.d_model) * (ids != 0)[:, :, None]
         return self.dropout(vectors + torch.stack([self.position(i, side) for i in range(ids.shape[1])]))
 

@@ -1,4 +1,4 @@
-"""Searches of random models by torch and by the engine, for tests of both."""
+"""Searches with random models through torch and through the engine, for tests of both."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -38,7 +38,7 @@ SHAPES: list[dict[str, Any]] = [
 
 
 def options(beam: int = 4, alpha: float = 0.6, extra_length: int = 50, **more: Any) -> SearchOptions:
-    """Return resolved options of segments."""
+    """Return options for segments, with explicit values in place of a model's defaults."""
     return SearchOptions(beam, alpha, extra_length, True, **{"copy_wordless": True, "penalty_offset": 5, **more})
 
 
@@ -50,7 +50,7 @@ def model_of(
     device: str = "cpu",
     **changes: object,
 ) -> Transformer:
-    """Return a random model; with a larger `eos` many translations end by themselves."""
+    """Return a random model. With a larger `eos`, more translations end before the length limit."""
     model = random_model(tiny(**changes), vocabulary, seed)
     with torch.no_grad():
         model.embedding.weight *= 2  # sharper choices
@@ -84,7 +84,7 @@ def by_engine(models: Sequence[Model], rows: int = 384) -> Search:
 
 
 def search_all(search: Search, segments: Iterable[Segment]) -> list[Segment]:
-    """Search segments in a thread; return them in the order in which they were done, or raise one's error."""
+    """Translate segments in a thread; return them in the order in which they were done, or raise a segment's error."""
     waiting = list(segments)
     done = list[Segment]()
     queue = SegmentQueue([search], done.append)
@@ -117,7 +117,7 @@ def searched(
 
 
 def assert_same(ours: Sequence[list[Hypothesis]], theirs: Sequence[list[Hypothesis]], tolerance: float = 2e-4) -> None:
-    """Compare hypotheses in their order; where they differ, their scores are equal within rounding."""
+    """Compare hypotheses in order. Two hypotheses may differ only if their scores are equal within the tolerance."""
     for mine, other in zip(ours, theirs, strict=True):
         assert [h.score for h in mine] == pytest.approx([h.score for h in other], abs=tolerance)
         by_ids = {tuple(h.ids): h for h in other}

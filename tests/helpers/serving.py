@@ -24,7 +24,7 @@ from nmt_cli.serving.service import Limits, Service
 TEXTS = ["der Hund geht.", "rot und", "die Katze ist nicht rot, das Haus"]
 LONG = "der Hund geht. " * 300
 PAIR = {"source": "en", "target": "de"}
-DAY = 20_000 * 24 * 3600.0  # when a day begins
+DAY = 20_000 * 24 * 3600.0  # Unix time at the beginning of a day
 
 
 @contextlib.contextmanager
@@ -34,7 +34,7 @@ def service_of(
     loaded = [one for model in models for one in load(model, "fp32", 2)]
     with ModelPool(loaded, Metrics(), queue=queue, pivot=pivot) as pool:
         yield Service(pool, pool.metrics, limits or Limits(5000, 50), **options)
-        assert pool.texts == 0, "requests that ended are counted still"
+        assert pool.texts == 0, "requests that ended are still counted"
 
 
 @contextlib.contextmanager
@@ -45,7 +45,7 @@ def client_of(*models: Path, access: Access = ANY_HOST, **options: Any) -> Itera
 
 
 def hypotheses(translator: Translator, *lines: str, **options: Any) -> list[list[str]]:
-    """Return the texts of each line's hypotheses, best first, as `nmt translate` gives them."""
+    """Return the texts of each line's hypotheses, best first."""
     return [[each.text for each in line.hypotheses] for line in translator.translate(lines, **options)]
 
 
@@ -62,7 +62,7 @@ def start(*words: str) -> "subprocess.Popen[str]":
 
 @contextlib.contextmanager
 def server(*words: str) -> "Iterator[tuple[subprocess.Popen[str], str]]":
-    """Yield a process that listens, and its address."""
+    """Start a server; yield its process, which already listens, and its address."""
     process = start("--port", "0", *words)
     try:
         assert process.stderr
@@ -83,7 +83,7 @@ def ask(address: str, text: str) -> str:
 
 
 def failed(*words: object) -> tuple[int, str]:
-    """Start a server that must fail, and return the exit code and the error line."""
+    """Run `nmt serve` with arguments that must fail; return the exit code and the error line."""
     code, stdout, stderr = run_nmt("serve", *words)
     [line] = [line for line in stderr.strip().split("\n") if "error:" in line]
     assert not stdout

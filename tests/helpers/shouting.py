@@ -1,4 +1,4 @@
-"""A job that "translates" each line to its number and the line in capitals, and a program that runs one worker."""
+"""Jobs whose "translation" of a line is its number and the line in capitals, and a program that runs one worker."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ POISON = b"poison"
 
 
 def shout(source: int, target: int, first: int, _: object = None, *, pause: float = 0.0) -> None:
-    """Translate lines from one file descriptor to another. Fail at a POISON line, once those before it are written."""
+    """Translate lines from one file descriptor to another. Fail at a POISON line after writing the lines before it."""
     with os.fdopen(os.dup(source), "rb") as lines:
         for number, line in enumerate(lines, first):
             if line.strip() == POISON:

@@ -26,7 +26,7 @@ SAMPLES = ["<b onmouseover=alert(1)>eins</b>", "zwei \u202e drei"]
 
 
 def records(steps: int, every: int = 10) -> list[dict]:
-    """Return records like those of training: metrics every `every` steps, a validation after every ten records."""
+    """Return records like those of training: metrics every `every` steps, and a validation after ten such records."""
     lines = []
     for step in range(every, steps + 1, every):
         nll = 1.5 + 3.5 / (1 + step / 20) ** 2

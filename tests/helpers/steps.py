@@ -1,4 +1,4 @@
-"""Intervenes before each step of a training run, and reads its losses."""
+"""Hooks before the steps of a training run, plans of its batches, and its losses."""
 
 import contextlib
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def before_each_call(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act
 def plan_of(
     corpus: Corpus, tokens: int, micro_batches: int, seed: int = 1, source_eos: bool = True, **settings: object
 ) -> BatchPlan:
-    """Return the plan of a training with steps of `tokens` tokens, and with these settings of the section training."""
+    """Return a batch plan with steps of `tokens` tokens and with these settings of the recipe's training section."""
     values = {"tokens_per_step": tokens, "seed": seed, **settings}
     training = loading.from_plain({"training": values}, "test").training
     return BatchPlan(corpus, training, micro_batches, source_eos)
@@ -53,7 +53,7 @@ def losses(run: Path) -> list[float]:
 
 
 def fake_accelerator(world: int, rank: int) -> Any:
-    """Return a stand-in for the Accelerator of process `rank` of `world`, enough for steps without other processes."""
+    """Return a stand-in for the Accelerator of process `rank` of `world` that suffices for steps in one process."""
     return SimpleNamespace(
         num_processes=world,
         process_index=rank,

@@ -80,12 +80,12 @@ def corpus(plain: dict[str, Any]) -> schema.Corpus:
 
 
 def run(section: schema.Corpus, out: Path, **options: Any) -> Path:
-    """Prepare in this process."""
+    """Prepare a corpus in this process; return its directory."""
     return prepare(section, out, PrepareOptions(**{"workers": 1, **options}))
 
 
 def python(*words: object, timeout: float = 100, **env: str) -> "subprocess.CompletedProcess[str]":
-    """Run another Python that imports from here and from the package."""
+    """Run another Python process, which can import the test helpers and the package."""
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'helpers'}", **env}
     return subprocess.run([sys.executable, *map(str, words)], env=env, capture_output=True, text=True, timeout=timeout)
 
@@ -104,14 +104,14 @@ print(codes)
 
 
 def commands(*lines: list[Any], **env: str) -> tuple[list[int], str]:
-    """Run commands in one other process, which imports libraries once. Return the exit codes, and the messages."""
+    """Run nmt commands in one other process, which imports libraries only once; return the exit codes and stderr."""
     done = python("-c", COMMANDS, json.dumps([[*map(str, words)] for words in lines]), timeout=280, **env)
     assert "Traceback" not in done.stderr, done.stderr
     return json.loads(done.stdout.split("\n")[-2]), done.stderr
 
 
 def bitext_section(*entries: dict[str, Any], **more: Any) -> schema.Corpus:
-    """Return the corpus section, English to German, of these entries of corpus.sources."""
+    """Return a corpus section from English to German with these entries of corpus.sources."""
     return corpus({"name": "own", "src": "en", "tgt": "de", "sources": list(entries), **more})
 
 

@@ -1,4 +1,4 @@
-"""Translators with made-up searches, and the translate command within a test."""
+"""Translators with fake searches, and the translate command run within a test."""
 
 import json
 import os
@@ -20,14 +20,14 @@ from nmt_cli.translation.translate import TranslateOptions, translate_lines
 
 
 def translator_by(model: Path, search: Search) -> Translator:
-    """Return a Translator with another search."""
+    """Return a Translator that searches with `search`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backends, "choose", lambda *_: Backend([search], "a test's"))
         return Translator(model)
 
 
 def one_by_one(find: Callable[[Segment], list[Hypothesis]]) -> Search:
-    """Return a search that finds these hypotheses for each segment."""
+    """Return a search that gives each segment the hypotheses `find(segment)`."""
 
     def search(queue: WorkerQueue) -> None:
         while taken := queue.take(0, 0, 1):
@@ -38,7 +38,7 @@ def one_by_one(find: Callable[[Segment], list[Hypothesis]]) -> Search:
 
 
 def one_at_a_time(found: Callable[[Segment], list[int]]) -> Search:
-    """Return a search that finds these ids for each segment, at a log-probability of -1 for each token."""
+    """Return a search that gives each segment one hypothesis with the ids `found(segment)`, at -1 for each token."""
 
     def find(segment: Segment) -> list[Hypothesis]:
         steps = [-1.0] * (len(ids := found(segment)) + 1)
@@ -48,7 +48,7 @@ def one_at_a_time(found: Callable[[Segment], list[int]]) -> Search:
 
 
 def parts_of(translation: Any) -> list[tuple[list[int], list[int]]]:
-    """Return source and target of a translation's segments, both closed by EOS."""
+    """Return the source and target ids of each segment of a translation. Both end with EOS."""
     return [(segment.ids, [*segment.hypotheses[0].ids, EOS]) for segment in translation.segments]
 
 

@@ -36,7 +36,7 @@ def varlen_backward(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -
 
 
 def plain_varlen_attn(q: Tensor, k: Tensor, v: Tensor, *rest: Any, window_size: tuple[int, int]) -> Tensor:
-    """Compute `varlen_attn` as documented: a query sees all keys of its sentence or, causal, those up to its place."""
+    """Compute `varlen_attn` as documented: a query sees its sentence's keys or, if causal, those up to its position."""
     cumulative, longest = rest[:2], rest[2:]
     assert all(x.dtype == torch.int32 and x.is_contiguous() for x in cumulative)
     assert all(size >= x.diff().max() for size, x in zip(longest, cumulative, strict=True))

@@ -1,4 +1,4 @@
-"""Imports of named models within the process of a test."""
+"""A fixture that imports named models within the test's process."""
 
 import subprocess
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from nmt_cli.interop import named_models
 
 @pytest.fixture
 def imports_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import the models that a command names in this process, which has loaded torch and transformers already."""
+    """Run imports in this process, which has already loaded torch and transformers, instead of a new process."""
 
     def run(command: list[str], **_: Any) -> Any:
         code, _, stderr = run_nmt(*command[command.index("import") :])

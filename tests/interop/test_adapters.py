@@ -28,7 +28,7 @@ NAMES = [["<pad>", "<unk>", "</s>", "a", "b"], ["<pad>", "<unk>", "</s>", "x", "
 
 
 class Toolkit:
-    """Stands for transformers. Its model has the vocabulary </s>, <unk>, 2, 3, <pad> on both sides."""
+    """A stand-in for transformers. Its model has the vocabulary </s>, <unk>, 2, 3, <pad> on both sides."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, generation: Any = 4, config: Any = 4) -> None:
         self.calls = list[Any]()
@@ -43,7 +43,7 @@ class Toolkit:
         )
 
     def generate(self, src: Any, attention_mask: Any, **options: Any) -> Any:
-        """Answer as many tokens as the source has: each row is the start, then 3, </s> and more."""
+        """Return one row for each source: the start token, 3, </s> and two times <pad>."""
         self.calls.append((src.tolist(), attention_mask.tolist(), options))
         return torch.tensor([[4, 3, 0, 4, 4]] * len(src))
 
@@ -52,7 +52,7 @@ class Toolkit:
         return SimpleNamespace(logits=torch.arange(5.0).expand(*decoder_input_ids.shape, 5))
 
 
-def test_transformers_is_loaded_in_float32_without_code_and_network(
+def test_transformers_is_loaded_in_float32_without_remote_code_or_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toolkit = Toolkit(monkeypatch)
@@ -68,7 +68,7 @@ def test_transformers_is_loaded_in_float32_without_code_and_network(
 
 
 @pytest.mark.parametrize(("generation", "config", "start"), [(2, 4, 2), (None, 3, 3), (0, 4, 0)])
-def test_transformers_starts_where_its_generation_does(
+def test_transformers_scores_begin_with_the_start_token_of_generation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, generation: int | None, config: int, start: int
 ) -> None:
     toolkit = Toolkit(monkeypatch, generation=generation, config=config)
@@ -98,7 +98,7 @@ def test_transformers_gets_padded_batches(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Pieces:
-    """Stands for a tokenizer of transformers: one token per letter, then </s>."""
+    """A stand-in for a tokenizer of transformers: one token per letter, then </s>."""
 
     def __call__(self, text: Any = None, text_target: str | None = None) -> Any:
         if text_target is not None:
@@ -107,7 +107,7 @@ class Pieces:
 
 
 def own_tokenizer() -> Any:
-    """Return a tokenizer that splits lines with a ? differently from theirs, and has another one for targets."""
+    """Return a tokenizer for sources, with one for targets. Both split lines with a ? differently from the toolkits."""
 
     def encode(lines: list[str]) -> list[list[int]]:
         return [[{"a": 3, "b": 4, "?": 4}[letter] for letter in line] for line in lines]
@@ -135,7 +135,7 @@ def test_lines_that_are_split_differently_are_counted_on_both_sides(
 
 @pytest.fixture
 def toolkit(monkeypatch: pytest.MonkeyPatch) -> Mock:
-    """The class Translator of CTranslate2."""
+    """A stand-in for CTranslate2's class Translator."""
     made = Mock()
     monkeypatch.setattr(adapters, "import_package", lambda _: SimpleNamespace(Translator=made))
     return made
@@ -171,7 +171,7 @@ def test_errors_of_ctranslate2_are_one_line(toolkit: Mock, error: Exception) -> 
             run()
 
 
-def test_sentencepiece_models_are_compared_but_for_language_tokens(
+def test_sentencepiece_models_are_compared_except_for_language_tokens(
     toolkit: Mock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both sides are compared, each with its own names of pieces. Pieces without a name are unknown."""
@@ -194,8 +194,8 @@ def test_sentencepiece_models_are_compared_but_for_language_tokens(
     adapter.check_tokenizer(tokenizer, ["?"], [])
 
 
-def test_marian_reads_other_weights_than_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as 8-bit weights converted to float32. Text is UTF-8, and errors on stdout are reported, too."""
+def test_marian_can_read_weights_other_than_those_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example, it reads 8-bit weights converted to float32. Text is UTF-8. Errors on stdout are reported, too."""
     seen, failed = list[Any](), SimpleNamespace(returncode=3, stdout="x" * 400 + "no memory\n", stderr="")
 
     def run(words: list[str], **_: Any) -> Any:
@@ -220,7 +220,7 @@ def test_marian_reads_other_weights_than_those_of_the_file(tmp_path: Path, monke
 
 
 def test_missing_packages_are_named_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also packages that another one needs."""
+    """This includes packages that another package needs."""
     (tmp_path / "half_a_package.py").write_text("import nowhere_at_all\n")
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("half_a_package", "nowhere_at_all"):
@@ -245,7 +245,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
 
 
 class Same(Adapter):
-    """Our own results, from a search without any of our additions."""
+    """An adapter whose translations are empty and whose scores are our own."""
 
     def __init__(self, translator: Translator, beam: int | None = None, difference: str = "") -> None:
         self.translator, self.beam, self.difference, self.asked = translator, beam, difference, list[Any]()
@@ -261,7 +261,7 @@ class Same(Adapter):
 def test_models_are_compared_by_a_plain_search(
     translator: Translator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without length penalty, splitting, copying or case, in the adapter's beam, up to the longest source's limit."""
+    """It uses the adapter's beam and the longest source's limit, but no length penalty, splitting, copying or case."""
     searched, translate = list[Any](), translator.translate
     monkeypatch.setattr(translator, "translate", lambda lines, **how: searched.append(how) or translate(lines, **how))
     lines = {0: "der Hund", 3: "12 / 7", 4: "DER HUND und die Katze"}
@@ -297,7 +297,7 @@ def test_lines_that_differ_show_ours_then_theirs(translator: Translator, capsys:
 def test_log_probabilities_that_are_not_finite_are_refused_in_one_line(
     translator: Translator, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The lines, which differ too, are not listed. An import does not list its random lines at all."""
+    """Lines that differ are not listed then. An import never lists its random lines."""
     segment = SimpleNamespace(ids=[5, EOS], hypotheses=[SimpleNamespace(ids=[302])])
     ours = Mock(config=translator.config, tokenizer=translator.tokenizer)
     ours.translate.return_value = [SimpleNamespace(segments=[segment])]
@@ -314,7 +314,7 @@ def test_log_probabilities_that_are_not_finite_are_refused_in_one_line(
 
 
 def test_translations_are_compared_only_where_both_end(translator: Translator) -> None:
-    """All of theirs end within the limit, six tokens more than the source; lines where ours reach it are left out."""
+    """Theirs all end within the limit, six tokens more than the source. Lines where ours reach it are left out."""
     lines = dict(enumerate(["der Hund", "die Katze geht", "rot", "ein Baum und ein Haus"]))
     report, ours, _ = verification.compare(translator, Same(translator), lines, exact=False)
     sources = translator.tokenizer.encode([*lines.values()])
@@ -324,7 +324,7 @@ def test_translations_are_compared_only_where_both_end(translator: Translator) -
 
 
 def test_imports_are_compared_with_every_language_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is compared alone, and before a random line, which has none itself."""
+    """Each token is checked alone. The first 12 tokens are also checked before random lines, which contain none."""
     tags = [f">>l{i:02}<<" for i in range(20)]
     (tmp_path / "tokenizer.model").write_bytes(subwords.train(["ein Hund und eine Katze", "rot"] * 20, 300, tags=tags))
     tokenizer, adapter = Tokenizer(tmp_path / "tokenizer.model"), Mock()

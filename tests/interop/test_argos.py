@@ -55,8 +55,8 @@ def test_commands_read_packages_and_import_each_once(tmp_path, folder, monkeypat
     assert model_directories([changed]) != (directory,)
 
 
-def test_a_target_prefix_begins_every_translation_unseen(tmp_path, folder):
-    """Also where a line is cut into sentences or halves, and in scored references. CTranslate2 gets it, too."""
+def test_a_target_prefix_begins_every_translation_but_is_not_shown(tmp_path, folder):
+    """This also holds for the sentences and halves of a line, and for scored references. CTranslate2 gets it, too."""
     file = folder / "metadata.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"target_prefix": "<s>"}))
     imported = import_model(folder, tmp_path / "ours")
@@ -81,7 +81,7 @@ def test_a_target_prefix_begins_every_translation_unseen(tmp_path, folder):
         ({"to_code": None}, "to_code must be text"),
     ],
 )
-def test_wrong_metadata(tmp_path, folder, metadata, reason):
+def test_wrong_metadata_is_refused(tmp_path, folder, metadata, reason):
     file = folder / "metadata.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | metadata))
     with pytest.raises(DataError, match=reason):
@@ -91,7 +91,7 @@ def test_wrong_metadata(tmp_path, folder, metadata, reason):
 @pytest.mark.parametrize(
     ("of_argos", "ours"), [("pb", "pt-BR"), ("zt", "zh-Hant"), ("zh", "zh-Hans"), ("pt", "pt"), ("sr", "sr")]
 )
-def test_codes_of_argos_become_those_that_libretranslate_lists(of_argos, ours, tmp_path, folder):
+def test_argos_codes_become_the_codes_that_libretranslate_lists(of_argos, ours, tmp_path, folder):
     file = folder / "metadata.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"to_code": of_argos}))
     [found] = find_models(tmp_path)
@@ -107,7 +107,7 @@ def test_exported_packages_have_the_codes_that_argos_knows(code, of_argos):
     assert argos_code(code) == of_argos
 
 
-def test_archives_that_expand_are_refused(tmp_path, folder):
+def test_archives_that_expand_too_much_or_are_damaged_are_refused(tmp_path, folder):
     (folder / "model" / "model.bin").write_bytes(bytes(50_000_000))
     file = argos_file(folder, tmp_path / "x.argosmodel")
     with pytest.raises(DataError, match=r"model/model\.bin would have 50,000,000 bytes"):
@@ -117,7 +117,7 @@ def test_archives_that_expand_are_refused(tmp_path, folder):
         import_model(tmp_path / "y.argosmodel", tmp_path / "ours")
 
 
-def test_a_model_with_several_target_languages_is_no_package(tmp_path):
+def test_a_model_with_several_target_languages_cannot_become_a_package(tmp_path):
     """A package cannot add the token of a target language. The card of other exports names all pairs and a token."""
     model = make_pairs_model(tmp_path, "en-de", "de-en", "fr-en")
     (tmp_path / "lines").write_text(">>de<< der Hund geht\n")
@@ -130,7 +130,7 @@ def test_a_model_with_several_target_languages_is_no_package(tmp_path):
     assert "- Each source must begin with the token of its target language, such as `>>de<<`.\n" in card
 
 
-def test_an_exported_package_returns_the_same_model(tmp_path):
+def test_an_exported_package_is_imported_as_the_same_model(tmp_path):
     model = make_model(tmp_path / "tiny")
     (tmp_path / "lines").write_text("der Hund schläft\nder Hund sieht das Haus\n")
     out = tmp_path / "de_en.argosmodel"

@@ -23,14 +23,14 @@ pytest.importorskip("transformers")
 
 from opennmt_models import argos_file, argos_folder, opennmt_model
 
-OPENNMT = ["<unk>", "<blank>", "<s>", "</s>"]  # its first tokens
+OPENNMT = ["<unk>", "<blank>", "<s>", "</s>"]  # the first tokens of OpenNMT's vocabularies
 TOKENS = [*OPENNMT, *NAMES]
 LINE = "the old cat's dog, at the dog."
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """An installed package. Its vocabulary has the tokens of the codes."""
+    """An installed package with bpe.model. Its vocabulary has all tokens that the codes produce."""
     package = argos_folder(opennmt_model(tmp_path / "model", tokens=TOKENS), tmp_path / "translate-en_de-1_0")
     (package / "sentencepiece.model").unlink()
     (package / "bpe.model").write_text(CODES)
@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A model directory with such a tokenizer."""
+    """A model directory whose tokenizer splits Moses tokens by subword-nmt's codes."""
     pytest.importorskip("sacremoses")
     like = load_model(make_model(tmp_path / "like"))
     size = len(like.model.embedding.weight)
@@ -61,7 +61,7 @@ def test_a_package_and_its_installed_directory_give_the_same_model(tmp_path: Pat
     assert {*folder.iterdir()} == {folder / name for name in ("bpe.model", "metadata.json", "model")}
 
 
-def test_both_sides_are_tokenized_by_the_rules_of_argos_own_codes(tmp_path: Path, folder: Path) -> None:
+def test_both_sides_are_tokenized_by_the_rules_of_their_argos_language_codes(tmp_path: Path, folder: Path) -> None:
     pytest.importorskip("sacremoses")
     file = folder / "metadata.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"to_code": "zt"}))
@@ -93,7 +93,7 @@ def test_commands_translate_with_terms_alignments_and_tokens(
         assert scored.ids == translator.tokenizer.target.encode([LINE])[0]
 
 
-def test_a_target_prefix_is_unseen(tmp_path: Path, folder: Path) -> None:
+def test_a_target_prefix_is_not_shown(tmp_path: Path, folder: Path) -> None:
     pytest.importorskip("sacremoses")
     file = folder / "metadata.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"target_prefix": "<blank>"}))
@@ -114,7 +114,7 @@ def test_a_target_prefix_is_unseen(tmp_path: Path, folder: Path) -> None:
         (b"a" * 9_000_000, r"bpe\.model is too large: 8,388,608 bytes at most"),
     ],
 )
-def test_damaged_codes(tmp_path: Path, folder: Path, codes: bytes, reason: str) -> None:
+def test_damaged_codes_are_refused(tmp_path: Path, folder: Path, codes: bytes, reason: str) -> None:
     (folder / "bpe.model").write_bytes(codes)
     with pytest.raises(DataError, match=reason):
         import_model(folder, tmp_path / "ours")
@@ -151,7 +151,7 @@ def test_the_error_without_sacremoses_names_the_extra(
 
 
 @pytest.mark.parametrize(("target", "name"), [("argos", "out.argosmodel"), ("ctranslate2", "out")])
-def test_an_export_returns_the_same_model(tmp_path: Path, own: Path, target: str, name: str) -> None:
+def test_an_export_is_imported_as_the_same_model(tmp_path: Path, own: Path, target: str, name: str) -> None:
     assert export(own, target, tmp_path / name, "float32", tmp_path / "lines") == 0
     ours, back = load_model(own), load_model(import_model(tmp_path / name, tmp_path / "back"))
     for file in ("tokenizer.model", "tokenizer.target.model"):
@@ -161,7 +161,7 @@ def test_an_export_returns_the_same_model(tmp_path: Path, own: Path, target: str
     assert {*NAMES} < {*load_model(back.directory).tokenizer.vocabulary}
 
 
-def test_transformers_has_no_such_tokenizer(tmp_path: Path, own: Path) -> None:
+def test_an_export_to_transformers_is_refused(tmp_path: Path, own: Path) -> None:
     with pytest.raises(DataError, match=r"transformers has no tokenizer for bpe\.model"):
         export(own, "hf", tmp_path / "hf", None, tmp_path / "lines")
     assert not (tmp_path / "hf").exists()

@@ -1,4 +1,4 @@
-"""Argos packages: every member, its limits, and the files of an exported package."""
+"""Argos packages: their members and limits, and the files of an exported package."""
 
 import errno
 import json
@@ -26,7 +26,7 @@ def package(path: Path, *names: str, kind: int = zipfile.ZIP_DEFLATED) -> Path:
 
 
 def test_every_file_of_a_package_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error of a full disk does not call the package damaged."""
+    """If the disk is full, the error does not call the package damaged."""
     vocabularies = [f"model/{side}_vocabulary" for side in ("shared", "source", "target")]
     names = ["sentencepiece.model", "bpe.model", "model/model.bin", "model/config.json"]
     names += [f"{name}.{end}" for name in vocabularies for end in ("json", "txt")]
@@ -43,12 +43,12 @@ def test_every_file_of_a_package_is_unpacked(tmp_path: Path, monkeypatch: pytest
     assert caught.value is full
 
 
-def test_numbers_and_kinds_of_members_of_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packages_with_too_many_or_wrong_members_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.argosmodel"
     monkeypatch.setattr(argos_package, "MAX_MEMBERS", 3)
     assert metadata_of(package(path, "p/a", "p/b"))["to_code"] == "de"
     for names in (("p/a", "p/b", "p/c"), ("p/a", "p/a")):
-        with pytest.raises(DataError, match="it has too many files, or two of the same name"):
+        with pytest.raises(DataError, match="it has too many files, or two with the same name"):
             metadata_of(package(path, *names))
     data = bytearray(package(path).read_bytes())
     data[data.index(b"PK\1\2") + 8] |= 1
@@ -60,8 +60,8 @@ def test_numbers_and_kinds_of_members_of_a_package(tmp_path: Path, monkeypatch: 
         read_argos(path)
 
 
-def test_a_package_has_codes_names_and_the_prefix(tmp_path: Path) -> None:
-    """argostranslate does not end sources with EOS, so the configuration has to."""
+def test_an_exported_package_has_language_codes_names_and_the_prefix(tmp_path: Path) -> None:
+    """argostranslate does not end sources with EOS, so config.json must tell CTranslate2 to do it."""
     for number, (src, tgt, prefix, codes, names) in enumerate(
         (
             ("pt-BR", "zh-TW", "", ("pb", "zt"), ("Portuguese (Brazil)", "Chinese (Taiwan)")),
@@ -89,7 +89,7 @@ def test_a_package_has_codes_names_and_the_prefix(tmp_path: Path) -> None:
         assert not (folder / "model" / "tokenizer.model").exists()
 
 
-def test_an_archive_appears_once_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_appears_only_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, out = tmp_path / "translate", tmp_path / "a.argosmodel"
     (folder / "model").mkdir(parents=True)
     for name in ("b", "model/a"):

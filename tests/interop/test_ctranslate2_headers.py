@@ -1,4 +1,4 @@
-"""CTranslate2's model.bin in each version, the attributes of older ones, and config.json."""
+"""CTranslate2's model.bin in each version, the attributes of older versions, and config.json."""
 
 import json
 import struct
@@ -23,7 +23,7 @@ SHORTS = np.array([[1000, -500], [0, 3000]], np.int16)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
-def test_every_version_of_the_format(tmp_path: Path, version: int) -> None:
+def test_every_version_of_the_format_is_read(tmp_path: Path, version: int) -> None:
     variables = {
         "f": FLOATS,
         "b": BYTES,
@@ -43,7 +43,7 @@ def test_every_version_of_the_format(tmp_path: Path, version: int) -> None:
     assert binary.weights("f").tolist() == FLOATS.tolist()
 
 
-def test_scales_and_types_of_numbers(tmp_path: Path) -> None:
+def test_numbers_of_all_types_are_read_and_integers_need_scales(tmp_path: Path) -> None:
     half = FLOATS.astype(np.float16)
     brain = (FLOATS.view(np.uint32) >> 16).astype(np.uint16)
     variables: dict[str, Any] = {
@@ -89,7 +89,7 @@ def test_a_wrong_header_is_an_error_with_its_reason(tmp_path: Path, data: bytes,
         read_binary(tmp_path / "model.bin")
 
 
-def test_names_of_older_revisions(tmp_path: Path) -> None:
+def test_names_of_older_revisions_become_current_names(tmp_path: Path) -> None:
     """Attributes of the whole model become those of both sides, unless a side has its own."""
     number = np.array(1, np.int8)
     old = {
@@ -113,7 +113,7 @@ LAYERS = {f"decoder/layer_{i}/ffn/linear_0/weight": FLOATS for i in range(3)}
 
 
 @pytest.mark.parametrize("part", [*FEATURES])
-def test_each_feature_that_is_lacking_is_named(tmp_path: Path, part: str) -> None:
+def test_each_unsupported_feature_is_named(tmp_path: Path, part: str) -> None:
     binary = written(tmp_path / "model.bin", {f"encoder/x_{part}": np.array(3, np.int16)})
     with pytest.raises(DataError, match="does not support ") as caught:
         check_features(binary)
@@ -147,7 +147,7 @@ def test_attributes_without_effect_or_in_their_range_are_accepted(tmp_path: Path
 
 
 def config_of(tmp_path: Path, version: int = 5, **attributes: Any) -> dict[str, Any]:
-    """Return the configuration that a model without config.json has."""
+    """Return the configuration of a model whose model.bin has these attributes."""
     values = {name: value if isinstance(value, str) else np.array(value, np.int8) for name, value in attributes.items()}
     return read_config(tmp_path, written(tmp_path / "model.bin", values, version=version))
 
@@ -221,7 +221,7 @@ def vocabularies(
 def test_a_pad_is_added_unless_the_decoder_starts_from_one_that_it_never_writes(tmp_path: Path) -> None:
     """Our order is <pad>, <unk>, </s>, then the others by their numbers."""
     (tmp_path / "shared_vocabulary.json").write_text(json.dumps(TOKENS))
-    never, ever, rounded = [0, 0, 0, -1e9, 0], [0, 0, 0, -5, 0], [0, 0, 0, -0.99e9, 0]  # as bfloat16 rounds
+    never, ever, rounded = [0, 0, 0, -1e9, 0], [0, 0, 0, -5, 0], [0, 0, 0, -0.99e9, 0]  # bfloat16 rounds
     for start, bias, ids in (
         ("<pad>", never, [3, 0, 2, 1, 4]),
         ("<pad>", rounded, [3, 0, 2, 1, 4]),
@@ -241,10 +241,10 @@ def test_a_pad_is_added_unless_the_decoder_starts_from_one_that_it_never_writes(
     ]
     (tmp_path / "source_vocabulary.json").rename(tmp_path / "shared_vocabulary.json")
     ids = vocabularies(tmp_path, {"decoder_start_token": "<s>", "unk_token": "a", "eos_token": "<s>"})
-    assert ids == [[5, 4, 1, 0, 2, 3]] * 2, "the names of the file"
+    assert ids == [[5, 4, 1, 0, 2, 3]] * 2, "the configuration names the special tokens"
 
 
-def test_vocabularies_in_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vocabularies_in_text_files_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = {"decoder_start_token": "<s>"}
     with pytest.raises(MissingError, match=r"needs shared_vocabulary\.json, or both source_vocabulary\.json and"):
         vocabularies(tmp_path, config)
@@ -272,8 +272,8 @@ def test_vocabularies_in_text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             vocabularies(tmp_path, config)
 
 
-def test_rows_that_the_engine_rounds_again_are_counted_once(tmp_path: Path) -> None:
-    """Of all 8-bit matrices; rows of zeros stay, and aliases are the same rows."""
+def test_rows_that_the_engine_requantizes_are_counted_once(tmp_path: Path) -> None:
+    """The rows of all 8-bit matrices are counted. Rows of zeros stay unchanged, and aliases add no rows."""
     whole = np.array([[127, 1], [-127, 0], [0, 0]], np.int8)
     other = np.array([[126, 1], [-128, 0], [127, 127]], np.int8)
     vector = np.array([5, 6], np.int8)

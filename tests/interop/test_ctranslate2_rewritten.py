@@ -1,4 +1,4 @@
-"""One model of CTranslate2 in many forms: other versions and names, other attributes, and damage."""
+"""One CTranslate2 model rewritten in many forms: other versions, other names and attributes, and damage."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def rewritten(theirs: Path, tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that writes the model with changed variables: None removes one."""
+    """A function that writes the model with changed variables and returns its directory; None removes a variable."""
     binary = read_binary(theirs / "model.bin")
 
     def rewrite(changes: Variables | None = None, **header: Any) -> Path:
@@ -66,10 +66,10 @@ def number(value: float, kind: Any = np.int8) -> Any:
 
 
 @pytest.mark.parametrize(("version", "revision"), [(2, 2), (3, 3), (4, 6), (5, 2), (6, 7)])
-def test_models_of_old_revisions_are_read_as_the_new_one(
+def test_models_of_old_revisions_are_read_like_the_new_one(
     theirs: Path, rewritten: Any, version: int, revision: int
 ) -> None:
-    """They have one number of heads, one norm and one activation, and no attributes that came later."""
+    """Old models have one number of heads, one norm and one activation for both sides, and lack newer attributes."""
     expected, binary = read_ctranslate2(theirs), read_binary(theirs / "model.bin")
     changes: Variables = {name: None for name in binary.variables if not binary.variables[name].shape}
     changes |= {"num_heads": number(4), "pre_norm": number(1), "activation": number(0)}
@@ -82,8 +82,8 @@ def test_models_of_old_revisions_are_read_as_the_new_one(
     assert found.recipe.model == expected.recipe.model
 
 
-def test_a_file_of_few_weights_has_no_hundred_layers(theirs: Path, rewritten: Any) -> None:
-    """Aliases give each of them the same weights."""
+def test_layers_that_share_weights_are_refused(theirs: Path, rewritten: Any) -> None:
+    """Otherwise, a small file with aliases could have a hundred layers."""
     wide, binary = 2048, read_binary(theirs / "model.bin")
     sizes = {"linear_0/weight": (wide, D), "linear_0/bias": (wide,), "linear_1/weight": (D, wide)}
     layers = [f"{side}/layer_{i}/ffn/{name}" for side in SIDES for i in range(2) for name in sizes]
@@ -96,7 +96,7 @@ def test_a_file_of_few_weights_has_no_hundred_layers(theirs: Path, rewritten: An
 
 
 def test_revisions_and_architectures_that_are_read(rewritten: Any) -> None:
-    """The attributes of a side that are not there have the defaults of its architecture."""
+    """A side's missing attributes have the defaults of the architecture."""
     for revision, fits in ((1, False), (2, True), (7, True), (8, False)):
         directory = rewritten(revision=revision)
         if fits:
@@ -160,7 +160,7 @@ def test_a_side_without_layers_is_refused(theirs: Path, rewritten: Any, side: st
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a\nb"), IndexError("a\nb"), ValueError("a\nb")])
-def test_errors_of_tensors_are_one_line(theirs: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_an_error_during_the_conversion_is_one_line(theirs: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     def fail(*_: Any) -> None:
         raise error
 
@@ -170,7 +170,7 @@ def test_errors_of_tensors_are_one_line(theirs: Path, monkeypatch: pytest.Monkey
 
 
 def test_embeddings_are_scaled_by_any_number(theirs: Path, rewritten: Any) -> None:
-    """Ours are multiplied by sqrt(d_model) = 4. An attribute is a switch if it is an integer, else a factor."""
+    """Ours are multiplied by sqrt(d_model) = 4. scale_embeddings is a switch if it is an integer, else the factor."""
     plain = read_ctranslate2(theirs).tensors
     for values, source, target in (
         ((number(1), number(0)), 1, 0.25),
@@ -189,7 +189,7 @@ def test_embeddings_are_scaled_by_any_number(theirs: Path, rewritten: Any) -> No
 
 
 def test_biases_of_zeros_are_left_out(theirs: Path, rewritten: Any) -> None:
-    """One that is not zero keeps all; that of our PAD alone does not count."""
+    """One bias that is not zero keeps all of them. The bias of our PAD does not count."""
     binary = read_binary(theirs / "model.bin")
     zeros: Variables = {
         name: np.zeros_like(binary.values(name))
@@ -210,7 +210,7 @@ def test_biases_of_zeros_are_left_out(theirs: Path, rewritten: Any) -> None:
 
 
 def test_positional_encodings_have_the_name_of_their_formula(rewritten: Any) -> None:
-    """Both sides must have them. The shorter side counts, and at most 1,024 positions."""
+    """Both sides must have the same formula. The length is that of the shorter side, and at most 1,024 positions."""
     order = torch.cat([torch.arange(0, D, 2), torch.arange(1, D, 2)])
     names = [f"{side}/position_encodings/encodings" for side in SIDES]
 
@@ -226,7 +226,7 @@ def test_positional_encodings_have_the_name_of_their_formula(rewritten: Any) -> 
     for each, kind in ((ours, "sinusoidal"), (marian, "marian")):
         assert positions(each[:9, order], each[:9, order]) == (kind, 9)
     assert positions(ours[:9], ours[:9, order]) == positions(ours[:9], marian[:9]) == ("learned", 9)
-    assert positions(ours[:9] + 9e-5, ours[:9] - 9e-5) == ("sinusoidal", 9), "as rounding may change them"
+    assert positions(ours[:9] + 9e-5, ours[:9] - 9e-5) == ("sinusoidal", 9), "rounding may change them by this much"
     assert positions(ours[:9] + 2e-4, ours[:9]) == ("learned", 9)
     assert positions(None, None) == ("learned", 1024)
     directory = rewritten(dict(zip(names, (ours[:9], marian[:12]), strict=True)))
@@ -236,7 +236,7 @@ def test_positional_encodings_have_the_name_of_their_formula(rewritten: Any) -> 
 
 
 def test_each_side_has_its_own_tokenizer_and_names(theirs: Path, tmp_path: Path) -> None:
-    """Found by three pairs of names, in this order. Equal matrices of two vocabularies are two."""
+    """The files have different pairs of names. Two vocabularies keep two matrices, even if these are equal."""
     spm = [SOURCE, train_unigram([text[::2] for text in TEXT], 40)]
     tokens = json.loads((theirs / "shared_vocabulary.json").read_text())
     directory = Path(shutil.copytree(theirs, tmp_path / "two"))
@@ -264,7 +264,7 @@ def test_each_side_has_its_own_tokenizer_and_names(theirs: Path, tmp_path: Path)
 
 
 def test_the_decoder_starts_from_a_token_of_the_target_vocabulary(theirs: Path, tmp_path: Path) -> None:
-    """Which may have another number there than in the source vocabulary."""
+    """The token may have another id there than in the source vocabulary."""
     directory = Path(shutil.copytree(theirs, tmp_path / "two"))
     tokens = json.loads((directory / "shared_vocabulary.json").read_text())
     (directory / "shared_vocabulary.json").unlink()
@@ -305,7 +305,7 @@ def test_a_target_prefix_is_hidden_on_the_target_side(theirs: Path, tmp_path: Pa
         (1, "<pad>", True, False),
     ],
 )
-def test_sources_of_models_of_transformers_end_with_eos(
+def test_sources_of_transformers_models_end_with_eos(
     tmp_path: Path, starts_from_zero: int | None, start: str, adds: bool, explicit: bool
 ) -> None:
     variables = {} if starts_from_zero is None else {"decoder/start_from_zero_embedding": number(starts_from_zero)}
@@ -313,7 +313,7 @@ def test_sources_of_models_of_transformers_end_with_eos(
     assert has_explicit_eos(binary, {"decoder_start_token": start, "add_source_eos": adds}) == explicit
 
 
-def test_attributes_without_effect(tmp_path: Path) -> None:
+def test_attributes_without_effect_are_accepted(tmp_path: Path) -> None:
     for name in (
         *("alibi_use_positive_positions", "scale_alibi", "unk_token", "bos_token", "eos_token"),
         *("with_source_bos", "with_source_eos", "with_target_bos", "user_decoder_start_tokens"),

@@ -1,4 +1,4 @@
-"""Limits of foreign files at their exact values, every kind of error, and files beside others of their kind."""
+"""Limits of foreign files at their exact values, every kind of error, and choices between files of one kind."""
 
 import contextlib
 import shutil
@@ -35,7 +35,7 @@ ONE = np.ones(1, np.float32)
 
 
 def reason(act: Any, *arguments: Any) -> str:
-    """Return why something is refused, "" if it is not."""
+    """Return why `act` raises DataError, or "" if it does not."""
     with contextlib.suppress(DataError):
         act(*arguments)
         return ""
@@ -43,10 +43,10 @@ def reason(act: Any, *arguments: Any) -> str:
         act(*arguments)
     except DataError as error:
         return str(error).partition(": ")[2]
-    raise AssertionError("refused once only")
+    raise AssertionError("refused only the first time")
 
 
-def test_bounds_of_items_of_marian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bounds_of_marian_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read(items: Any) -> str:
         return reason(marian_binary.read_items, write_items(tmp_path / "m.bin", items))
 
@@ -77,10 +77,10 @@ def test_embeddings_of_each_side_and_cubes_are_not_transposed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("int8", "suffix", "exact"), [(False, "", False), (True, "", True), (False, ".gz", True)])
-def test_marian_itself_gets_the_numbers_that_a_file_stands_for(
+def test_marian_gets_the_converted_weights_of_files_that_it_cannot_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, int8: bool, suffix: str, exact: bool
 ) -> None:
-    """Unless it can read the file itself. Of several shortlists, the first is used."""
+    """Of several shortlists, the first is used."""
     directory = firefox_directory(tmp_path / "firefox", int8=int8)
     for name, entries in (("lex.50.50.ende.s2t.bin", [7]), ("lex.90.90.ende.s2t.bin", [9])):
         (directory / name).write_bytes(lexicon([0, 0, 0, 1], entries))
@@ -135,7 +135,7 @@ def test_yaml_may_fill_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 OPTIONS = {"enc-depth": "0", "dec-depth": "0", "transformer-heads": "4", "transformer-dim-ffn": "64"}
 
 
-def test_numbers_of_options_have_nine_digits(tmp_path: Path) -> None:
+def test_numbers_in_options_have_at_most_nine_digits(tmp_path: Path) -> None:
     check_options(OPTIONS | {"enc-depth": "9" * 9, "transformer-postprocess-emb": ""}, tmp_path)
     for number in ("9" * 10, "9" * 90):
         with pytest.raises(DataError, match=f"is damaged: its option enc-depth is {number[:40]}$"):
@@ -144,7 +144,7 @@ def test_numbers_of_options_have_nine_digits(tmp_path: Path) -> None:
     check_options(OPTIONS | {"transformer-decoder-ffn-depth": "0", "transformer-postprocess-emb": "d"}, tmp_path)
 
 
-def test_tensors_of_marian_that_do_not_fit_are_named() -> None:
+def test_marian_tensors_that_do_not_fit_are_named() -> None:
     tied = OPTIONS | {"tied-embeddings-all": "true"}
     right = {"Wemb": torch.ones(3, 2), "decoder_ff_logit_out_b": torch.ones(1, 3)}
     assert rename_tensors(right, tied, Path("m"))
@@ -172,7 +172,7 @@ def test_tensors_of_marian_that_do_not_fit_are_named() -> None:
         (lexicon([0], [5]), ""),
     ],
 )
-def test_bounds_of_a_shortlist_of_marian(tmp_path: Path, data: bytes, words: str) -> None:
+def test_bounds_of_a_marian_shortlist(tmp_path: Path, data: bytes, words: str) -> None:
     (tmp_path / "lex.bin").write_bytes(data)
     ids = [250, 1, 0, *range(2, 250)]
     if words:
@@ -186,7 +186,7 @@ def test_bounds_of_a_shortlist_of_marian(tmp_path: Path, data: bytes, words: str
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError(), TokenError("x")])
-def test_errors_of_python_in_a_header_of_an_array(
+def test_python_errors_in_the_header_of_an_array_are_reported_as_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     np.savez(tmp_path / "model.npz", a=ONE)
@@ -196,8 +196,8 @@ def test_errors_of_python_in_a_header_of_an_array(
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_unusual_members_of_archives_of_arrays(tmp_path: Path, kind: int) -> None:
-    """Other compression methods, encryption, and data that cannot be unpacked."""
+def test_unusual_members_of_npz_files_are_converted_or_refused(tmp_path: Path, kind: int) -> None:
+    """Other number types are converted. Other compression methods, encryption and damaged data are refused."""
     np.savez_compressed(tmp_path / "model.npz", a=np.arange(500, dtype=np.float32))
     good = (tmp_path / "model.npz").read_bytes()
     assert read_arrays(tmp_path / "model.npz")["a"].tolist() == [*range(500)]
@@ -261,7 +261,7 @@ def tokenizer(target: list[str] | None = None) -> Any:
     ],
 )
 def test_lines_of_a_vocabulary_map(tmp_path: Path, text: str, frequent: list[int], lists: list[list[int]]) -> None:
-    """Lines with the same first token are joined, as are those of the empty n-gram. They cannot name PAD."""
+    """Lines with the same first token are joined, and so are the lines of the empty n-gram. No list contains PAD."""
     (tmp_path / "vmap.txt").write_text(text)
     found = vocabulary_map.read_vocabulary_map(tmp_path / "vmap.txt", tokenizer())
     assert found.frequent.tolist() == frequent
@@ -269,7 +269,7 @@ def test_lines_of_a_vocabulary_map(tmp_path: Path, text: str, frequent: list[int
     assert (found.targets.tolist(), found.ends.tolist()) == (flat, [0, 0, 0, *[len(flat)] * 3])
 
 
-def test_a_vocabulary_map_of_two_vocabularies_and_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vocabulary_map_may_have_two_vocabularies_and_fill_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "vmap.txt"
     file.write_text("a\tx b\n")
     found = vocabulary_map.read_vocabulary_map(file, tokenizer(["<pad>", "<unk>", "</s>", "y", "x"]))
@@ -288,7 +288,7 @@ def test_a_vocabulary_map_of_two_vocabularies_and_its_limit(tmp_path: Path, monk
 def test_a_vocabulary_map_beside_a_model_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Unless the model has a shortlist in its own format. Advice is given only if both languages are unknown."""
+    """It is ignored if the model has a shortlist in its own format. Advice appears only if both languages are unknown."""
     directory = firefox_directory(tmp_path / "firefox", int8=False)
     if own:
         (directory / "lex.50.50.ende.s2t.bin").write_bytes(lexicon([0, 0, 0, 1], [7]))
@@ -315,8 +315,8 @@ def test_a_damaged_index_of_parts_is_named(tmp_path: Path, index: str) -> None:
         transformers_files.weight_files(tmp_path)
 
 
-def test_errors_of_tensors_of_transformers_are_one_line(tmp_path: Path) -> None:
-    """A missing tensor, one of another shape, and an id beyond the vocabulary."""
+def test_errors_in_tensors_of_transformers_are_one_line(tmp_path: Path) -> None:
+    """The errors are missing tensors, tensors of another shape, and an id beyond the vocabulary."""
     settings = loading.from_plain({"model": {"num_layers": 1, "d_model": 4, "num_heads": 1, "d_k": 4, "d_v": 4}}, "t")
     right = dict.fromkeys(EMBEDDINGS.values(), torch.ones(3, 4))
     for tensors, ids in (
@@ -329,8 +329,8 @@ def test_errors_of_tensors_of_transformers_are_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_one_bpe_model_of_two_is_refused(tmp_path: Path) -> None:
-    """If both sides share a vocabulary. With two vocabularies, each side keeps its own model."""
+def test_a_bpe_model_is_refused_if_sides_with_one_vocabulary_have_two_models(tmp_path: Path) -> None:
+    """With two vocabularies, each side keeps its own model."""
     from random_marian import SOURCE, TEXT, vocabulary
 
     from nmt_cli.corpus import tokenizer as subwords

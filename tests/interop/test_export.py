@@ -1,4 +1,4 @@
-"""Exports run in the toolkits for which they are written, and wrong ones are refused."""
+"""Exports run in the toolkits for which they are written, and exports with wrong results are discarded."""
 
 import contextlib
 import functools
@@ -51,7 +51,7 @@ def lines(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """Return a function that trains small models, once each, to reverse their source."""
+    """A function that trains small models to reverse their source. It trains each model only once."""
     directory = tmp_path_factory.mktemp("models")
     file = directory / "tokenizer.model"
     file.write_bytes(subwords.train([f"{line} {i}" for i in range(30) for line in LINES[:2]], 320))
@@ -84,7 +84,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(models, lines, tmp_path_factory):
-    """Return a function that exports small models, once each."""
+    """A function that exports small models. It exports each model only once."""
 
     @functools.cache
     def small_export(target, **changes):
@@ -97,7 +97,7 @@ def exported(models, lines, tmp_path_factory):
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
 @pytest.mark.parametrize("changes", [{}, PRE, BIASES])
-def test_both_toolkits_compute_the_same(exported, target, changes):
+def test_both_toolkits_give_the_same_results(exported, target, changes):
     proof = artefact.verify(exported(target, **changes), "export")["proof"]
     ((same, ended),) = re.findall(r"On 6 sentences .* (\d+) of (\d+) translations that end within the limit are", proof)
     assert int(same) == int(ended) >= 3
@@ -167,7 +167,7 @@ def test_an_export_with_different_results_is_not_kept(models, lines, tmp_path, t
 
 @pytest.mark.parametrize("target", ["hf", "ctranslate2"])
 def test_a_full_disk_leaves_nothing(models, lines, tmp_path, target):
-    """The limits hit the weights that safetensors writes, and the files beside them."""
+    """One limit on file sizes stops the weights that safetensors writes, the other one stops other files."""
     model, limits, ignored = models(), resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
@@ -269,7 +269,7 @@ def test_unsupported_models_are_refused(models, lines, tmp_path, changes, reason
     assert not (tmp_path / "out").exists()
 
 
-def test_wrong_options(models, lines, tmp_path, monkeypatch):
+def test_wrong_options_are_refused(models, lines, tmp_path, monkeypatch):
     model, out = models(0), tmp_path / "out"
     (tmp_path / "empty.txt").write_text("\n \n" + "a " * 54 + "\n")
     monkeypatch.chdir(tmp_path)
@@ -289,7 +289,7 @@ def test_wrong_options(models, lines, tmp_path, monkeypatch):
 
 
 def test_the_languages_of_an_export(models, lines, tmp_path, monkeypatch):
-    """transformers gets both. BLEU tokenizes for the target language."""
+    """transformers gets both languages. BLEU tokenizes for the target language."""
     loaded, directory, scored = load_model(models(0)), tmp_path / "model", []
     corpus = loaded.recipe.corpus.model_copy(update={"src": "fi", "tgt": "zh"})
     recipe = loaded.recipe.model_copy(update={"corpus": corpus})
@@ -320,7 +320,7 @@ def test_exports_are_compared_on_the_dev_text_by_default(reference_run, numbers_
 
 
 def test_lines_for_the_comparison(tmp_path, monkeypatch):
-    """A file, normalized and without references; else a hundred lines of the dev set."""
+    """They are a file's lines, normalized and without references, or else a hundred lines of the dev set."""
     settings = loading.from_plain({"name": "mine", "corpus": {"name": "own"}}, "test")
     (tmp_path / "lines").write_text("a\u00a0u\u0308\nb\n")
     assert comparison_lines(settings, tmp_path / "lines", tmp_path) == (["a ü", "b"], [])
@@ -341,7 +341,7 @@ def test_lines_for_the_comparison(tmp_path, monkeypatch):
 
 
 def test_one_line_within_the_limit_is_enough(models, tmp_path, monkeypatch):
-    """The model has 64 positions, and outputs may be ten tokens longer than sources of at most 53 tokens."""
+    """The model has 64 positions, and outputs may be ten tokens longer than sources, which have at most 53 tokens."""
     model = models(0)
     tokenizer = Tokenizer(model / "tokenizer.model")
     lines = ["a " * count for count in range(1, 60)]

@@ -39,7 +39,7 @@ from nmt_cli.translation.shortlist import Shortlist
 
 @pytest.fixture
 def toolkits(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Stands for the other toolkits, their comparison and the scoring; remembers their calls."""
+    """A stand-in for the other toolkits, the comparison with them and the scoring. It records their calls."""
     found = Mock()
 
     def convert(out: str, quantization: str, force: bool) -> None:
@@ -61,8 +61,8 @@ def toolkits(monkeypatch: pytest.MonkeyPatch) -> Any:
     return found
 
 
-def test_a_package_has_eight_bits_its_codes_and_its_prefix(tmp_path: Path, toolkits: Any) -> None:
-    """Its directory is made. The card shows the first line that was compared, without quotes inside quotes."""
+def test_a_package_has_int8_weights_language_codes_and_the_prefix(tmp_path: Path, toolkits: Any) -> None:
+    """Its parent directories are created. The card shows the first compared line, with single for double quotes."""
     changes = "corpus.src=pt-BR", "corpus.tgt=zh-TW", "corpus.moses=yes", "decoding.target_prefix=▁Haus"
     model, out = make_model(tmp_path / "m", *changes), tmp_path / "new" / "deep" / "x.argosmodel"
     (tmp_path / "lines").write_text('\nsay "der Hund"\nrot\n')
@@ -90,10 +90,10 @@ def test_a_package_has_eight_bits_its_codes_and_its_prefix(tmp_path: Path, toolk
     assert sorted(path.name for path in out.parent.iterdir()) == ["x.argosmodel"]
 
 
-def test_references_of_compared_lines_are_scored_and_split(
+def test_references_are_tokenized_and_scored(
     tmp_path: Path, toolkits: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MarianTokenizer is checked on both sides, on normalized targets. BLEU gets references of compared lines only."""
+    """MarianTokenizer is checked on sources and on normalized targets. BLEU gets the references of compared lines."""
     model = make_model(tmp_path / "m")
     texts = ["", "der Hund", "rot"], ["no", "a\u00a0b", "c"]
     monkeypatch.setattr(export_module, "comparison_lines", lambda *_: texts)
@@ -110,11 +110,11 @@ def test_references_of_compared_lines_are_scored_and_split(
     assert manifest["proof"] == "proof BLEU changes from 90.00 to 80.00 (-10.00)."
     assert (tmp_path / "ct2" / "tokenizer.model").read_bytes() == (model / "tokenizer.model").read_bytes()
     monkeypatch.setattr(export_module, "comparison_lines", lambda *_: ([""], []))
-    with pytest.raises(DataError, match=r"^the dev text has no line of 1 to 121 tokens to verify with$"):
+    with pytest.raises(DataError, match=r"^the dev text has no line of 1 to 121 tokens to verify the export with$"):
         export(model, "hf", tmp_path / "new", None, None)
 
 
-def test_the_length_penalty_is_that_of_the_middle_length(
+def test_the_length_penalty_fits_the_median_length(
     tmp_path: Path, toolkits: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, texts = make_model(tmp_path / "m"), ["rot", "der Hund", "die Katze und der Hund " * 5]
@@ -129,7 +129,7 @@ def test_the_length_penalty_is_that_of_the_middle_length(
 
 
 def test_the_dev_text_lies_beside_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is found from any directory, and through a link to the model. An imported model has none."""
+    """It is found from any working directory, and through a link to the model. An imported model has no dev text."""
     (tmp_path / "work" / "data" / "own").mkdir(parents=True)
     (tmp_path / "work" / "data" / "own" / "manifest.json").touch()
     model = tmp_path / "work" / "runs" / "mine" / "model"
@@ -187,7 +187,7 @@ def test_the_configuration_that_transformers_reads(tmp_path: Path, norm: str, ki
 
 
 def test_a_pre_norm_model_with_biases_survives_ctranslate2(tmp_path: Path) -> None:
-    """The import recognizes our PAD, which the decoder starts from and whose bias excludes it there but is 0 here."""
+    """The import recognizes our PAD: the decoder starts from it, and the exported bias excludes it. Our bias is 0."""
     changes = "model.norm=pre", "model.output_bias=yes", "model.attention_bias=yes"
     loaded = load_model(make_model(tmp_path / "m", *changes))
     state = loaded.model.state_dict()
@@ -210,8 +210,8 @@ def test_a_pre_norm_model_with_biases_survives_ctranslate2(tmp_path: Path) -> No
     assert not read_ctranslate2(tmp_path / "ct2").recipe.model.output_bias
 
 
-def test_positions_of_marian_are_in_the_file(tmp_path: Path) -> None:
-    """transformers would compute other ones. Its versions before 5 need the metadata "format"."""
+def test_marian_positions_are_in_the_file(tmp_path: Path) -> None:
+    """transformers would compute other positions. Its versions before 5 need the metadata "format"."""
     loaded = load_model(make_model(tmp_path / "m", "model.positions=marian"))
     write_transformers(loaded, 0.3, tmp_path)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
@@ -236,7 +236,7 @@ def changed(saved: Path, to: Path, **config: Any) -> Path:
     return to
 
 
-def test_languages_and_special_tokens_of_models_of_transformers(saved: Path, tmp_path: Path) -> None:
+def test_languages_and_special_tokens_of_transformers_models(saved: Path, tmp_path: Path) -> None:
     """A model that names no languages is imported as src and tgt. Our PAD has no bias and starts translations."""
     directory = changed(saved, tmp_path / "hf")
     for text, languages in (
@@ -251,7 +251,7 @@ def test_languages_and_special_tokens_of_models_of_transformers(saved: Path, tmp
         found = read_transformers(directory)
         assert (found.recipe.corpus.src, found.recipe.corpus.tgt, found.recipe.name) == (*languages, "hf")
         assert float(found.tensors["output_bias"][PAD]) == 0
-        assert found.adapter.model.final_logits_bias[0, -1] == NO_LOGIT, "nor does theirs produce it"
+        assert found.adapter.model.final_logits_bias[0, -1] == NO_LOGIT, "their model does not produce PAD either"
         assert not found.tensors["embedding.weight"][PAD].any()
 
 
@@ -285,7 +285,7 @@ def test_all_missing_files_are_named(saved: Path, tmp_path: Path) -> None:
         import_model(directory, tmp_path / "out")
 
 
-def test_a_vocabulary_map_is_counted(
+def test_the_tokens_of_an_imported_vocabulary_map_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = make_model(tmp_path)

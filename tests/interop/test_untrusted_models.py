@@ -279,6 +279,6 @@ def test_the_sizes_of_a_model_together_have_one_check(model: Path, tmp_path: Pat
             read(tmp_path / name)
     (tmp_path / "five.yaml").write_text((model / "recipe.yaml").read_text().replace("  src: en\n", "  src: 5\n"))
     assert loading.load_stored(tmp_path / "five.yaml").corpus.src == "5"
-    with pytest.raises(UsageError, match="nested more than 50 deep"):
+    with pytest.raises(UsageError, match="nested 50 or more levels deep"):
         yaml_file.parse_mapping(b"a: " + b"[" * 60, "a test")
     assert yaml_file.parse_mapping(b"a: " + b"[" * 40 + b"]" * 40, "a test")

@@ -99,7 +99,7 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
     ("hypotheses", "gold", "message"),
     [
         (["S NN /S"] * 2, ["(S", "(NN a))"], "line counts differ"),
-        (["(S", "  (NN a))", "", "(S (NN b))"], ["(S", "  (NN a))", "(S (NN b))"], "hyp holds trees in brackets"),
+        (["(S", "  (NN a))", "", "(S (NN b))"], ["(S", "  (NN a))", "(S (NN b))"], "hyp contains bracketed trees"),
         (["S NN /S"], ["S NN /NP"], "line 1 of the gold trees"),
         (["S NN /S"] * 3, ["S NN /S", "S NN /NP", "S NN /S"], "line 2 of the gold trees is not a linearized tree: /NP"),
         (["a cat"], ["a cat"], "the gold trees have no brackets"),

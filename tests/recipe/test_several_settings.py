@@ -173,7 +173,7 @@ def test_bounds_of_a_yaml_text_are_exact(monkeypatch: pytest.MonkeyPatch, tmp_pa
     """The number of values, the depth, and the bytes of a file."""
     nested = "{a: " * (yaml_file.MAX_DEPTH - 1) + "x" + "}" * (yaml_file.MAX_DEPTH - 1)
     assert yaml_file.parse_mapping(nested.encode(), "here")
-    with pytest.raises(UsageError, match="nested more than 50 deep"):
+    with pytest.raises(UsageError, match="nested 50 or more levels deep"):
         yaml_file.parse_mapping(f"{{a: {nested}}}".encode(), "here")
     assert yaml_file.parse_mapping(b"{a: [b, c]}", "here", 5) == {"a": ["b", "c"]}
     with pytest.raises(UsageError, match="has more than 4 values"):
@@ -224,10 +224,10 @@ def test_settings_without_effect_are_named(tmp_path: Path, capsys: pytest.Captur
         return [line.partition("a.yaml: ")[2] for line in capsys.readouterr().err.splitlines()]
 
     assert warnings() == warnings("training.stages=[{from_step: 8, weights: [1, 0]}]") == []
-    unused = "training.temperature has no effect beside weights. Remove one of them"
+    unused = "training.temperature has no effect if weights are set. Remove one of the two settings"
     assert warnings("training.temperature=2") == [unused]
     assert warnings("training.temperature=2", "training.stages=[{from_step: 3}]") == []
-    late = "training.stages[0] begins after step 9, but the training has 9 steps"
+    late = "training.stages[0] begins after step 9, but training ends after 9 steps"
     assert warnings("training.stages=[{from_step: 9, weights: [1, 0]}]") == [late]
 
 

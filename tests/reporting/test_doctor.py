@@ -150,10 +150,10 @@ def test_a_step_in_a_thousand_may_be_skipped(record, skipped, step, says):
         ([2, 1, None], "", {"skipped": 4}, "costly: 4 steps were skipped: values were not finite"),
         ([2, 1], "", {"tgt_tokens_per_step": 17_500}, None),
         ([2], "", {"tgt_tokens_per_step": 17_499},
-         "costly: a step has 17,499 target tokens; training.tokens_per_step is 25,000"),
+         "costly: a step has 17,499 target tokens on average; training.tokens_per_step is 25,000"),
         ([2, 1], "training.tokens_per_step=1200", {"tgt_tokens_per_step": 1000}, None),
         ([2], "training.tokens_per_step=20", {"tgt_tokens_per_step": 20},
-         "costly: a step has 20 target tokens; training.tokens_per_step is 20"),
+         "costly: a step has 20 target tokens on average; training.tokens_per_step is 20"),
     ],
 )  # fmt: skip
 def test_bad_training_curves(record, losses, settings, logged, says):
@@ -208,7 +208,7 @@ def test_a_corpus_with_another_tokenizer(healthy, tmp_path):
     _, other = make_run(tmp_path, "corpus.tokenizer.vocabulary_size=335")
     (corpus,) = examine(gather(healthy[0], other, None, None))
     assert (corpus.severity, corpus.where) == ("wrong", other)
-    assert "the run was trained on another corpus, so its token ids" in corpus.what
+    assert "the run was trained on another corpus, in which token ids" in corpus.what
 
 
 def test_the_evidence_of_a_run(copy, tmp_path):
@@ -296,7 +296,7 @@ def test_less_bleu_than_expected(record):
     assert listed(9.99, 44.0, references=[*record.references[:-1], "x"]) == []  # another test set has no expected score
     strange = "wrong: 10.00 BLEU on test but 45.10 on dev: these may be translations of another test set"
     assert listed(10.0, 45.1) == [strange]
-    assert listed(None, hypotheses=record.hypotheses[1:]) == ["wrong: 6 translations and 7 references"]
+    assert listed(None, hypotheses=record.hypotheses[1:]) == ["wrong: there are 6 translations, but 7 references"]
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def test_without_the_corpus_the_rest_is_shown(small, tmp_path, monkeypatch, caps
 )
 def test_published_scores_are_shown_beside_the_comparable_metric(tmp_path, language, figure, metrics):
     run, data = make_run(tmp_path, f"corpus.tgt={language}", f"expect.paper_bleu={figure}")
-    scores = report(run, data=[data]).read_text().partition("the paper</th>")[2].partition("</table>")[0]
+    scores = report(run, data=[data]).read_text().partition("Vaswani et al. 2017</th>")[2].partition("</table>")[0]
     cells = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in scores.split("</tr>")]
     assert {row[0]: row[3] for row in cells if row} == metrics
 
@@ -364,7 +364,8 @@ def test_commands_to_reproduce_a_run_with_its_corpus_at_the_default_path(tmp_pat
     assert f"nmt reproduce {run}/recipe.yaml --run runs/again --data DATA" in lines
     assert "1,234 steps were skipped because their gradient was not finite." in lines
     assert (
-        "Number of parameters unknown without the corpus. Closest model of the paper: base; 9 settings differ." in lines
+        "The number of parameters is unknown without the corpus. "
+        "Closest model in the paper of Vaswani et al. (2017): base; 9 settings differ." in lines
     )
 
 

@@ -29,7 +29,7 @@ def found(evidence: Evidence, **run: Any) -> list[str]:
     ("counts", "says"),
     [
         ([10_000, 24_000, 18_500], None),  # 17,500 on average
-        ([25_000, 10_000, 17_000], "a step has 17,333 target tokens; training.tokens_per_step is 25,000"),
+        ([25_000, 10_000, 17_000], "a step has 17,333 target tokens on average; training.tokens_per_step is 25,000"),
         ([17_000, None, 18_000], None),
     ],
 )

@@ -69,7 +69,7 @@ def test_a_dry_run_estimates_before_anything_is_prepared(
     assert Paths(tmp_path / "d", tmp_path / "r").reproduce(loading.load(tiny_recipe_file), dry_run=True) == 0
     output = capsys.readouterr()
     assert output.out == ""
-    assert all(fact in output.err for fact in ("download", "disk", "8 x P100", "3.5 d", "time to the end"))
+    assert all(fact in output.err for fact in ("download", "disk", "8 x P100", "3.5 d", "training time"))
     assert list(tmp_path.iterdir()) == []
 
 

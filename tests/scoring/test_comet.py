@@ -99,9 +99,9 @@ def test_a_python_runs_unbabel_comets_module(files: dict[str, Path], tmp_path: P
         ("data[options.translations[0]].pop()", {}, DataError, "did not score all 60 lines"),
         ("data[options.translations[0]][0]['COMET'] = float('nan')", {}, DataError, "did not score all"),
         ("data[options.translations[0]][0]['COMET'] = float('inf')", {}, DataError, "did not score all"),
-        ("raise SystemExit('no model of that name')", {}, DataError, "code 1: no model of that name. Run it by hand"),
+        ("raise SystemExit('no model of that name')", {}, DataError, "1: no model of that name. Run COMET by hand"),
         ("raise SystemExit('said before\\nlast ' + 300 * 'x')", {}, DataError, f"code 1: last {195 * 'x'}\\. Run it"),
-        ("raise SystemExit", {}, DataError, r"failed with code 0: \. Run it by hand"),  # without an output file
+        ("raise SystemExit", {}, DataError, r"failed with code 0: \. Run COMET by hand"),  # without an output file
         ("del data[options.translations[0]]", {}, DataError, "wrote unreadable scores .*system0"),
         ("data[options.translations[0]][0]['COMET'] = None", {}, DataError, "wrote unreadable scores"),
         ("", {"references": (Path("ref"), Path("ref"))}, UsageError, "needs the sources .* and one reference"),

@@ -119,7 +119,10 @@ def test_limits_of_a_key(place: str) -> None:
     assert (exceeded.text, exceeded.seconds) == ("The key's limit of 2 requests per minute is reached", 15)
     exceeded = keys.charge(found, 21, DAY + 60)
     assert exceeded
-    assert (exceeded.text, exceeded.seconds) == ("The key's limit of 100 characters per day is reached", 86340)
+    assert (exceeded.text, exceeded.seconds) == (
+        "The request would exceed the key's limit of 100 characters per day",
+        86340,
+    )
     assert keys.charge(found, 20, DAY + 60) is None
     assert keys.charge(found, 100, DAY + 86400) is None
     other = keys.find(keys.add("b"))
@@ -145,7 +148,7 @@ def test_limits_are_answered_in_each_dialect(model: Path, place: str) -> None:
         ):
             answer = client.post(route, json=fields, headers=headers)
             assert (answer.status_code, answer.json()) == (
-                status, {name: "The key's limit of 10 characters per day is reached"},
+                status, {name: "The request would exceed the key's limit of 10 characters per day"},
             )  # fmt: skip
             assert 0 < int(answer.headers["Retry-After"]) <= 86400
         usage = client.get("/v2/usage", headers=headers).json()

@@ -118,7 +118,7 @@ def test_a_document_is_counted_for_its_key(model: Path, tmp_path: Path) -> None:
                 answer = client.post(where, json={"document_key": each["document_key"]}, headers=headers).json()
             answers.append(answer)
         assert [answer["status"] for answer in answers] == ["done", "error"]
-        assert answers[1]["error_message"] == "The key's limit of 30 characters per day is reached"
+        assert answers[1]["error_message"] == "The request would exceed the key's limit of 30 characters per day"
         assert keys.usage()[0][1:] == ("a", 1, len(HTML))
     database.close()
 
@@ -152,7 +152,7 @@ def test_suggestions_are_appended_until_the_file_is_full(
         for text in ("rot", "und"):
             assert client.post("/suggest", json={**fields, "q": text}).status_code == 200
         answer = client.post("/suggest", json=fields)
-        assert (answer.status_code, answer.json()) == (503, {"error": "The server takes no more suggestions"})
+        assert (answer.status_code, answer.json()) == (503, {"error": "The server accepts no more suggestions"})
         assert [json.loads(each)["q"] for each in path.read_text().splitlines()] == ["rot", "und"]
         assert service.characters == 3 * 7
         answer = client.post("/suggest", json={**fields, "q": "x" * 3000, "s": "y" * 2001})

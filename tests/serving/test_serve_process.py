@@ -201,13 +201,13 @@ def test_the_port_is_bound_before_it_listens() -> None:
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(port.getsockname())
         port.listen()
-        with pytest.raises(BusyError, match="Stop its process, or choose another --port"):
+        with pytest.raises(BusyError, match="Stop the process that uses it, or choose another --port"):
             server_module.bind(*port.getsockname())
-    with pytest.raises(UsageError, match=r"cannot serve at port 0 of 192\.0\.2\.1: Cannot assign requested address"):
+    with pytest.raises(UsageError, match=r"cannot listen on port 0 of 192\.0\.2\.1: Cannot assign requested address"):
         server_module.bind("192.0.2.1", 0)  # an address reserved for documentation
     message = server_module.bind_error("h", 80, PermissionError(errno.EACCES, "Permission denied"))
     assert isinstance(message, UsageError)
-    assert str(message) == "cannot serve at port 80 of h: Permission denied. Choose another --port or --host"
+    assert str(message) == "cannot listen on port 80 of h: Permission denied. Choose another --port or --host"
 
 
 def test_the_server_handles_signals_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def test_names_of_keys() -> None:
         with pytest.raises(UsageError, match="must have 1 to 100 printable characters"):
             keys.add(name)
     keys.revoke("a b")
-    with pytest.raises(OutputError, match="a key named a b exists already"):
+    with pytest.raises(OutputError, match="a key named a b already exists"):
         keys.add("a b")
 
 

@@ -155,13 +155,14 @@ def test_bounds_of_a_step_follow_from_measured_rates(monkeypatch: pytest.MonkeyP
     assert max(shares, key=shares.__getitem__) == "products of weights"
     assert 0.1 < sum(shares.values()) < 0.9
     rest = 1 - sum(shares.values())
-    bound = max({**shares, "the rest: calls, waiting": rest}.items(), key=lambda item: item[1])[0]
+    bound = max({**shares, "launches, waits, slow kernels": rest}.items(), key=lambda item: item[1])[0]
     mfu = sum(work for work, _ in parts.values()) / rate / 0.05
     assert rows == {
         "bound by": f"{bound}; MFU {mfu:.0%}",
-        "at least": f"{sum(shares.values()):.0%}, at {rate / 1e9:,.0f} GFLOP/s and {bandwidth / 1e9:,.0f} GB/s",
+        "explained by roofline": f"{sum(shares.values()):.0%}, at {rate / 1e9:,.0f} GFLOP/s "
+        f"and {bandwidth / 1e9:,.0f} GB/s",
         **{name: f"{share:.0%}" for name, share in shares.items()},
-        "the rest: calls, waiting": f"{rest:.0%}",
+        "launches, waits, slow kernels": f"{rest:.0%}",
     }
 
 
@@ -208,7 +209,7 @@ def test_without_a_corpus_a_dry_run_measures_random_sentences(
     out, err = capsys.readouterr()
     assert out == ""
     assert "numbers is not prepared" in err
-    assert re.search(r"not included +validation, checkpoints, corpus\.augment  ", err)
+    assert re.search(r"time excludes +validation, checkpoints, corpus\.augment  ", err)
     assert shown(err, "parameters") == parameter_count(settings.model, 320)
     assert shown(err, "target tokens/s") > 0
     assert all(figure in err for figure in ("8 x P100", "3.3e18", "2.3e19", "3.5 d"))
@@ -246,20 +247,20 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     tokens = shown(err, "target tokens per step")
     sides = [len(side.ids) for side in (open_corpus(numbers_corpus).src, open_corpus(numbers_corpus).tgt)]
     assert tokens == round(1600 * 2 * sides[1] / sum(sides)) != round(1600 * 2 * sides[0] / sum(sides))
-    assert re.search(f"time to the end +{end} ", err)
+    assert re.search(f"training time +{end} ", err)
     corpus, model = open_corpus(numbers_corpus), tiny_recipe().model
     operations = flops(model, 320, corpus.src.lengths(), corpus.tgt.lengths()) / sides[1]
     assert shown(err, "steps") == 1e8
-    assert shown(err, "FLOPs in all") == pytest.approx(operations * tokens * 1e8, rel=0.05)
+    assert shown(err, "total FLOPs") == pytest.approx(operations * tokens * 1e8, rel=0.05)
     assert re.search("peak memory per process +1,234 MB", err)
-    assert re.search("not included +validation, checkpoints  ", err)
+    assert re.search("time excludes +validation, checkpoints  ", err)
     assert done == ["memory", "bounds"], "the memory of the steps, without that of the measurements"
     parameters = shown(err, "parameters")
     assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)
     assert shown(err, "seconds per step") == pytest.approx(tokens / shown(err, "target tokens/s"), rel=0.02)
     for name, base, big in (
-        ("parameters", "65 M", "213 M"), ("steps", "100,000", "300,000"), ("FLOPs in all", "3.3e18", "2.3e19"),
+        ("parameters", "65 M", "213 M"), ("steps", "100,000", "300,000"), ("total FLOPs", "3.3e18", "2.3e19"),
         ("seconds per step", "0.4", "1.0"), ("target tokens/s", "62,500", "25,000"),
-        ("time to the end", "12 h", "3.5 d"),
+        ("training time", "12 h", "3.5 d"),
     ):  # fmt: skip
         assert re.search(rf"^{name} .* {re.escape(base)} +{re.escape(big)} *$", err, re.MULTILINE), name

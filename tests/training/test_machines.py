@@ -88,9 +88,9 @@ def test_another_corpus_or_recipe_on_one_machine_ends_all(lab: Lab, other: Path)
     errors = [line for line in results[0]["stderr"].splitlines() if ": error: " in line]
     assert len(errors) == 3
     assert "less on " in errors[0]
-    assert "differs from the first machine's corpus" in errors[0]
+    assert "differs from that on the first machine" in errors[0]
     assert "train.src.ids is damaged" in errors[1]
-    assert "differs from the first machine's: training.steps: 30 -> 9; training.seed: 1 -> 2. Use" in errors[2]
+    assert "differs from that on the first machine: training.steps: 30 -> 9; training.seed: 1 -> 2. Use" in errors[2]
     assert checkpoints.steps_in(lab.run) == []
 
 

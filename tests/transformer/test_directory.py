@@ -305,7 +305,7 @@ def test_at_most_eight_models_are_named(tmp_path: Path, monkeypatch: pytest.Monk
         shown = [each.removesuffix("/model") for each in names[: min(number, 8)]]
         more = f", and {number - 8} more" if number > 8 else ""
         assert models_here() == f"Models here: {', '.join(shown)}{more}. "
-    assert other_models() == models_here() + "Use a model of the hub, such as Helsinki-NLP/opus-mt-en-de"
+    assert other_models() == models_here() + "Use a model from the hub, such as Helsinki-NLP/opus-mt-en-de"
 
 
 def test_a_saved_model_has_its_seen_tokens_and_a_loaded_one_its_dropout(tmp_path: Path) -> None:

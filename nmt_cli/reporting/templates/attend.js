@@ -1,6 +1,6 @@
 "use strict";
 const D = JSON.parse(document.getElementById("data").textContent), $ = id => document.getElementById(id);
-const MEAN = 0, now = { sentence: 0, role: D.role, layer: D.layer, head: D.head, from: 0 };  // layers and heads from 1
+const MEAN = 0, now = { sentence: 0, role: D.role, layer: D.layer, head: D.head, from: 0 };  // layers and heads count from 1
 const PRONOUNS = " it its they them their he him she her er ihn ihm sie es ihnen il elle ils elles ";
 
 function make(parent, name, attributes, text) {
@@ -13,7 +13,7 @@ function make(parent, name, attributes, text) {
 
 const sum = row => row.reduce((a, b) => a + b, 0);
 const mean = maps => maps[0].map((row, i) => row.map((_, j) => sum(maps.map(map => map[i][j])) / maps.length));
-const names = (role = now.role) => D.sentences[now.sentence].names[role];  // of rows and columns
+const names = (role = now.role) => D.sentences[now.sentence].names[role];  // [labels of rows, labels of columns]
 
 function sharper(row) {  // the softmax without the division by √d_k
   const powers = row.map(w => w ** Math.sqrt(D.d_k)), total = sum(powers);
@@ -30,14 +30,14 @@ function draw(svg, map, { cell, left = 1, top = 1, causal = false }) {
   svg.replaceChildren();
   svg.setAttribute("viewBox", `0 0 ${left + width + 2 + top / 2} ${top + height + 2}`);
   map.forEach((row, i) => row.forEach((w, j) => {
-    const never = causal && j > i;  // the causal triangle
+    const never = causal && j > i;  // masked, because a token does not attend to later ones
     if (never || w > 0.004) make(svg, "svg:rect", { class: never ? "never" : "heat", "fill-opacity": never ? 0.5 : w.toFixed(3),
       x: left + j * cell, y: top + i * cell, width: cell, height: cell });
   }));
   make(svg, "svg:rect", { class: "frame", x: left, y: top, width, height });
 }
 
-function drawNamed(svg, rows, columns, map, cell, causal) {  // returns the left, top and width of the map
+function drawNamed(svg, rows, columns, map, cell, causal) {  // returns the left edge, the top edge and the width of the map
   const left = 12 + 7 * Math.max(...rows.map(r => r.length)), top = 14 + 6 * Math.max(...columns.map(c => c.length));
   draw(svg, map, { cell, left, top, causal });
   rows.forEach((label, i) => make(svg, "svg:text", { class: "strong", x: left - 6, y: top + (i + 0.7) * cell, "text-anchor": "end" }, label));
@@ -48,7 +48,7 @@ function drawNamed(svg, rows, columns, map, cell, causal) {  // returns the left
 
 function redraw() {
   const s = D.sentences[now.sentence], [rows, columns] = names(), layers = D.layers[now.role];
-  now.layer = Math.min(now.layer, layers);  // the encoder may have more
+  now.layer = Math.min(now.layer, layers);  // the role chosen before may have more layers
   $("layer").replaceChildren();
   for (let n = 1; n <= layers; n++) make($("layer"), "option", { value: n }, `${n} of ${layers}`);
   $("layer").value = now.layer;
@@ -113,7 +113,7 @@ function look(from) {  // show the weights of row `from` in the line, the map, e
   rollout(from);
 }
 
-function rollout(from) {  // from an encoder output, or the mix of the last cross-attention layer, down to the embeddings
+function rollout(from) {  // from one encoder output, or those that the last cross-attention layer mixes, down to the embeddings
   $("rollout").parentElement.hidden = now.role === "decoder";
   if (now.role === "decoder") return;
   const source = names("encoder")[0];
@@ -137,7 +137,7 @@ function scale() {
   }
 }
 
-function positions({ title, largest, values }) {  // red is positive, blue negative
+function positions({ title, largest, values }) {  // red is positive, blue is negative
   const rows = values.length, columns = values[0].length;
   const figure = make($("positions"), "figure", {}), range = `red +${largest.toPrecision(2)}, blue −${largest.toPrecision(2)}`;
   make(figure, "figcaption", {}, `${title}; down: positions 0 to ${rows - 1}; across: dimensions 0 to ${columns - 1}; ${range}`);

@@ -1,4 +1,4 @@
-// The page of `nmt serve`. It sends typed text to POST /sentences after each pause, and a long text part by part.
+// The page of `nmt serve`. After each pause in typing, it sends the text to POST /sentences, a long text part by part.
 
 import { acceptFiles } from "./files.js";
 import { partsOf } from "./parts.js";
@@ -7,9 +7,9 @@ import { Failure, ask } from "./server.js";
 
 const DELAY = 250; // milliseconds from the last change to the request
 const RETRY = 2000; // milliseconds between attempts to reach the server
-const ALTERNATIVES = 3; // with the best translation, the default beam
+const ALTERNATIVES = 3; // with the best translation, as many as the default beam
 const NOTHING = { sentences: [], after: "" };
-const BYTES = 4; // at most, per character
+const BYTES = 4; // maximum of a character in UTF-8
 const TEXTS = /\.(txt|html?|md|markdown|pot?)$/i;
 
 const element = (id) => document.getElementById(id);
@@ -21,14 +21,14 @@ const [key, keyForm, choose, chooser] = ["key", "key-form", "choose", "chooser"]
 let languages = []; // from GET /languages: [{code, name, targets}, ...]
 let settings = {}; // from GET /frontend/settings
 let detected = null; // the language that the server detected
-let request = new AbortController(); // for the text in translation
+let request = new AbortController(); // for the text being translated
 let timer = 0; // of the next delayed action
 let parts = []; // of the text
-let answers = new Map(); // by part, for the chosen languages
+let answers = new Map(); // the server's answers for the chosen languages, by part
 
 // ---- The server
 
-// Load the server's languages and settings; repeat while it cannot be reached.
+// Load the server's languages and settings. Retry while the server cannot be reached.
 async function connect() {
   stop();
   try {
@@ -39,7 +39,7 @@ async function connect() {
   }
   choose.disabled = false;
   chooser.accept = settings.supportedFilesFormat.join();
-  text.placeholder = "Type or paste text, or drop a file: a document, a book, subtitles, a page";
+  text.placeholder = "Type or paste text, or drop a file: a document, a book, subtitles, a web page";
   keyForm.hidden = !settings.keyRequired;
   key.value ||= sessionStorage.getItem("key") ?? "";
   offer(from.value || settings.language.source.code, to.value || settings.language.target.code);
@@ -58,14 +58,14 @@ async function translate() {
     await translateParts(q, signal);
     showMessage("");
   } catch (failure) {
-    if (signal.aborted) return; // the text has changed
+    if (signal.aborted) return; // `stop` has ended this translation
     fail(failure);
   }
   if (document.activeElement === cancel) copy.focus(); // `cancel` is about to be hidden
-  rest();
+  becomeIdle();
 }
 
-// Show the translation of a text, and request the missing parts one after the other.
+// Show the translation of a text. Request the parts without an answer one after the other.
 async function translateParts(q, signal) {
   parts = q.trim() ? partsOf(q, parts) : [];
   const shown = { ...NOTHING, sentences: [], rest: q };
@@ -92,7 +92,7 @@ function askFor(content, signal) {
 
 const fields = () => ({ source: from.value, target: to.value, ...(!keyForm.hidden && { api_key: key.value }) });
 
-// Use the language detected in the first part; return the source language to send with the other parts.
+// Use the language detected in the first part. Return the source language to send with the other parts.
 function useDetected(answer) {
   const code = answer.detectedLanguage?.language ?? null;
   if (code !== detected) {
@@ -126,10 +126,10 @@ function pause() {
 function stop() {
   clearTimeout(timer);
   request.abort();
-  rest();
+  becomeIdle();
 }
 
-function rest() {
+function becomeIdle() {
   translation.ariaBusy = "false";
   work.hidden = true;
 }
@@ -145,7 +145,8 @@ function schedule(action, milliseconds) {
 function check(q, length = lengthOf(q)) {
   const limit = settings.charLimit;
   if (length > limit) {
-    throw new Failure(400, `This text has ${number(length)} characters; the server takes ${number(limit)} at once.`);
+    const sentence = `This text has ${number(length)} characters. The server accepts at most ${number(limit)} at once.`;
+    throw new Failure(400, sentence);
   }
   if (!keyForm.hidden && !key.value) throw new Failure(401);
 }
@@ -154,7 +155,7 @@ async function prepare(file) {
   const kinds = settings.supportedFilesFormat;
   if (!kinds) throw new Failure(0);
   if (!kinds.some((kind) => file.name.toLowerCase().endsWith(kind))) {
-    throw new Failure(400, `The server takes files of these kinds: ${kinds.join(" ")}.`);
+    throw new Failure(400, `The server accepts files of these kinds: ${kinds.join(" ")}.`);
   }
   const isText = TEXTS.test(file.name); // the server counts the characters of other files
   if (isText && file.size > BYTES * settings.charLimit) check("", Math.ceil(file.size / BYTES));
@@ -167,7 +168,7 @@ function fail(failure) {
   showMessage(failure.sentence);
   if (failure.status === 0) schedule(connect, RETRY);
   else if (failure.status === 429) schedule(translate, 1000 * failure.seconds);
-  else if (!known) askForKey(failure); // otherwise the user keeps typing without a key
+  else if (!known) askForKey(failure); // if the message is already shown, let the user keep typing
 }
 
 function askForKey(failure) {

@@ -5,12 +5,12 @@ import { ask } from "./server.js";
 const element = (id) => document.getElementById(id);
 const [files, file, choose, chooser, status] = ["files", "file", "choose", "chooser", "status"].map(element);
 
-// Translate dropped and chosen files. `prepare(file)` returns the fields to send with a file or throws a Failure;
-// `onFailure` is called with every Failure.
+// Translate the files that the user drops or chooses. `prepare(file)` resolves to the fields to send with a file, or
+// throws a Failure. `onFailure` is called with every Failure.
 export function acceptFiles(prepare, onFailure) {
   const add = (added) => [...added].forEach((each) => addRow(each, prepare, onFailure));
   const drag = (event, inside) => {
-    if (!event.dataTransfer.types.includes("Files")) return; // text can be dropped into the text field
+    if (!event.dataTransfer.types.includes("Files")) return; // the text field itself accepts dropped text
     event.preventDefault();
     document.body.classList.toggle("dropping", inside);
   };
@@ -85,7 +85,7 @@ async function translate(sent, fields, signal, show) {
   return ask(`download_file/${translatedFileUrl.split("/").at(-1)}`, { signal }, "blob"); // a proxy may change the rest of the URL
 }
 
-// Send a request until the server is reachable and not busy.
+// Send a request, and repeat it while the server is unreachable or busy.
 async function withRetries(send, signal, show) {
   for (;;) {
     try {
@@ -101,5 +101,5 @@ async function withRetries(send, signal, show) {
   }
 }
 
-// Return page.de.html for page.html in German.
+// Return the name of a translated file, such as page.de.html for page.html in German.
 const nameOf = (name, code) => name.replace(/(\.[^.]*)?$/, (suffix) => `.${code}${suffix}`);

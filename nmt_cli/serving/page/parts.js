@@ -1,10 +1,10 @@
-// Divides a long text into parts. Each is one request, so the translation appears part by part.
+// Divides a long text into parts. Each part is sent in its own request, so the translation appears part by part.
 
-const SIZE = 2000; // UTF-16 units at least, except for the last part
-// The server ends a sentence at each match, so parts give the same translation as the whole text.
+const SIZE = 2000; // minimum length of a part in UTF-16 code units; the last new part may be shorter
+// The server also ends a sentence at the end of each match, so parts give the same translation as the whole text.
 const SENTENCE = /[^]*?(?:\n|[\p{L}\p{N}]{2}[.!?…] |[。！？](?=[\p{L}\p{N}])|$)/gu;
 
-// Return the parts of a text. `before` are its parts before the last edit; those behind the edit stay.
+// Return the parts of a text. `before` lists its parts before the last edit. Parts after the edit stay the same.
 export function partsOf(text, before) {
   const kept = [];
   let end = text.length;
@@ -13,7 +13,7 @@ export function partsOf(text, before) {
     kept.unshift(part);
     end -= part.length;
   }
-  end += kept.shift()?.length ?? 0; // it may touch the edit
+  end += kept.shift()?.length ?? 0; // the edit may touch the first kept part
   const parts = [""];
   for (const [sentence] of text.slice(0, end).matchAll(SENTENCE)) {
     if (parts.at(-1).length >= SIZE) parts.push("");

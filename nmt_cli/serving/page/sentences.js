@@ -1,4 +1,4 @@
-// The translation sentence by sentence, with aligned words and other translations.
+// Shows the translation sentence by sentence, with aligned words and other translations.
 
 const WORD = /\S+/g;
 const UNSPACED = /\p{sc=Han}|\p{sc=Hiragana}|\p{sc=Katakana}|\p{sc=Thai}|\p{sc=Lao}|\p{sc=Khmer}|\p{sc=Myanmar}/u;
@@ -12,12 +12,12 @@ const element = (id) => document.getElementById(id);
 const [text, mirror, translation, menu, status] = ["text", "mirror", "translation", "menu", "status"].map(element);
 
 let sentences = []; // of the response, each with {id, choice, node, target, origin, words: [source, target]}
-let after = ""; // white space behind them
+let after = ""; // the text after them
 let rest = ""; // the text that has no translation yet
 let opened = null; // the sentence with an open menu
 let current = null; // the word at the keyboard cursor
 let lit = []; // the highlighted words
-const tail = document.createTextNode(END); // the mirror's text without a translation
+const tail = document.createTextNode(END); // the end of the mirror, with the text that has no translation yet
 const positions = new WeakMap(); // word -> {sentence, side, start, end}, in characters of the sentence
 
 const textOf = (sentence) => sentence.hypotheses[sentence.choice].text;
@@ -26,8 +26,8 @@ export function translated() {
   return sentences.map((sentence) => sentence.before + textOf(sentence)).join("") + after;
 }
 
-// Show a response. Unchanged sentences keep their elements, so a screen reader reads only the changed ones. A choice
-// stays with its sentence.
+// Show a response. Unchanged sentences keep their elements, so a screen reader reads only the changed ones. A
+// sentence keeps the translation that the user chose for it.
 export function show(answer) {
   const choices = new Map(sentences.map((sentence) => [sentence.source, textOf(sentence)]));
   const fresh = answer.sentences.map((sentence) => ({ ...sentence, id: JSON.stringify(sentence) }));
@@ -80,7 +80,7 @@ function write(sentence) {
   sentence.target.ariaLabel = textOf(sentence).trim() || EMPTY;
 }
 
-// Yield each word and its index: between white space, or as the browser segments scripts without spaces.
+// Yield each word and its index. White space separates words. In scripts without spaces, the browser's segmenter does.
 function* wordsOf(string) {
   for (const { 0: run, index } of string.matchAll(WORD)) {
     if (!UNSPACED.test(run)) yield [run, index];
@@ -110,7 +110,7 @@ function withWords(string, sentence, side) {
   return nodes;
 }
 
-// Forget the alignment after a change of the text.
+// Forget the alignment, because the text has changed.
 export function forget() {
   light(null);
   mirror.replaceChildren(tail);
@@ -164,15 +164,15 @@ function walk(event) {
 }
 
 function go(key, focused) {
-  const spoken = sentences.filter((sentence) => sentence.words[TARGET].length);
-  const words = spoken.flatMap((sentence) => sentence.words[TARGET]);
-  const [word, sentence] = [words.indexOf(current), spoken.indexOf(focused)];
+  const nonempty = sentences.filter((sentence) => sentence.words[TARGET].length);
+  const words = nonempty.flatMap((sentence) => sentence.words[TARGET]);
+  const [word, sentence] = [words.indexOf(current), nonempty.indexOf(focused)];
   const forward = getComputedStyle(translation).direction === "rtl" ? -1 : 1;
   const steps = {
     ArrowRight: words[word + forward],
     ArrowLeft: words[word - forward],
-    ArrowDown: spoken[sentence + 1]?.words[TARGET][0],
-    ArrowUp: spoken[sentence - 1]?.words[TARGET][0],
+    ArrowDown: nonempty[sentence + 1]?.words[TARGET][0],
+    ArrowUp: nonempty[sentence - 1]?.words[TARGET][0],
     Home: words[0],
     End: words.at(-1),
   };
@@ -254,7 +254,7 @@ translation.addEventListener("focusin", (event) => {
 });
 translation.addEventListener("click", (event) => {
   const word = positions.get(event.target);
-  if (word && getSelection().isCollapsed) open(word.sentence); // otherwise text is selected
+  if (word && getSelection().isCollapsed) open(word.sentence); // ignore the click that ends a selection of text
 });
 menu.addEventListener("keydown", browse);
 menu.addEventListener("click", (event) => choose(event.target.closest("li")));

@@ -8,7 +8,7 @@ export class Failure extends Error {
     super(text);
     this.status = status;
     this.seconds = seconds;
-    this.key = [401, 403].includes(status) || text.startsWith(MISSING_KEY); // whether the server asks for a key
+    this.key = [401, 403].includes(status) || text.startsWith(MISSING_KEY); // whether the server needs a key, or another key
   }
 
   get sentence() {

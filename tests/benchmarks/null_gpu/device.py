@@ -1,8 +1,8 @@
-"""Build the null GPU for a Python with the CUDA build of torch, and print the environment variables for using it.
+"""Build the null GPU (see null_gpu.c) for a Python with the CUDA build of torch, and print the variables that use it.
 
     eval "$(python tests/benchmarks/null_gpu/device.py PYTHON)"      # in a shell
 
-In a process that runs on the null GPU, `Counters` reads the counts.
+In a process that runs on the null GPU, `Counters` reads the counts of its calls.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ HEADERS = (  # finds the headers of the CUDA runtime among torch's dependencies
     "import site; from pathlib import Path; "
     "print(next(p.parent for d in site.getsitepackages() for p in Path(d).glob('nvidia/**/driver_types.h')))"
 )
-# NVIDIA's packages lack crt/host_defines.h, which its headers include for these keywords of its compiler.
+# NVIDIA's packages lack crt/host_defines.h, which their headers include to define these keywords of nvcc.
 WORDS = "device_builtin device_builtin_texture_type device_builtin_surface_type cudart_builtin host device"
 HOST_DEFINES = (
     "".join(f"#define __{word}__\n" for word in WORDS.split())
@@ -54,7 +54,7 @@ def build(python: str, directory: Path) -> Path:
 
 
 def environment(python: str, directory: Path | None = None) -> dict[str, str]:
-    """Build the library, and return the environment variables that show the null GPU to this Python."""
+    """Build the library, and return the environment variables that make this Python use it."""
     library = build(python, directory or Path(python).absolute().parent.parent / "null_gpu")
     cc = {"CC": compiler()[0]} if len(compiler()) == 1 else {}
     return {"LD_PRELOAD": str(library), "TRITON_LIBCUDA_PATH": str(library.parent), **cc}
@@ -81,7 +81,7 @@ class Counters:
 
     @contextmanager
     def during(self) -> Iterator[dict[str, float]]:
-        """Yield a dict that has the counts of the block after its end."""
+        """Yield a dict that receives the counts of the block when the block ends."""
         before: dict[str, float] = self.now()
         counted: dict[str, float] = {}
         yield counted

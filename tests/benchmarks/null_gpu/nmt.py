@@ -35,7 +35,7 @@ def device_array(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
 
 
 def let_searches_end() -> None:
-    """Make each search step return falling scores, parents in order, and random ids, with one EOS in LENGTH."""
+    """Make each search step return falling scores, back-pointers in order, and random ids; the best is EOS once in LENGTH."""
     replay: Callable[..., torch.Tensor] = hardware.Replayed.__call__
     rng = np.random.default_rng(1)
 
@@ -84,7 +84,7 @@ def write_counts() -> None:
 
 
 if __name__ == "__main__":
-    backends.GPU_FILES = ("/dev/null",)  # there are no driver files
+    backends.GPU_FILES = ("/dev/null",)  # a file that exists, because the driver's files do not
     let_searches_end()
     choose_compiler()
     if "NULL_GPU_KILL_AT" in os.environ:

@@ -5,7 +5,7 @@
 The bytes of a generated kernel are those of its tensor arguments; in-place arguments count twice. The bytes of torch's
 own operations are those of their arguments and results, and the bytes of matrix products those of cuBLAS's arguments.
 The operations of attention are those of whole tiles of 128 x 128, because flash attention computes whole tiles. The
-last line has the operations of the tokens alone.
+last line has attention's operations on the tokens alone.
 """
 
 import argparse
@@ -173,7 +173,7 @@ def attention_work(settings: schema.Model, batch: Batch) -> dict[str, float]:
 
 
 def registers(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """Return each generated kernel's registers, spilled bytes and shared memory; the maximum of several versions."""
+    """Return each generated kernel's registers, spilled bytes and shared memory (maxima over its versions)."""
     tool, found = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump", {}
     for cubin in directory.glob("*.cubin"):
         done = subprocess.run([tool, "--dump-resource-usage", cubin], capture_output=True, text=True, check=True)

@@ -44,7 +44,7 @@ def install(directory: Path, version: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path, help="environment; it is made if it does not exist")
+    parser.add_argument("directory", type=Path, help="environment, created if it does not exist")
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="default: all")
     parser.add_argument("--torch", default=TORCH, help="torch version to install")
     options = parser.parse_args()

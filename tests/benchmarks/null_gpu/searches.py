@@ -1,4 +1,4 @@
-"""Count the GPU calls of a search on the null GPU. Prints JSON with counts of the search and of its kinds of steps.
+"""Count the GPU calls of a search on the null GPU. Prints JSON with counts of the search and of each kind of step.
 
 eval "$(PYTHON device.py PYTHON)"; PYTHONPATH=. PYTHON tests/benchmarks/null_gpu/searches.py base --sentences 2000
 """

@@ -1,4 +1,4 @@
-"""Check the values that generated kernels compute, with the loss and gradients of a small model on the null GPU.
+"""Check the values that generated kernels compute: the loss and gradients of a small model on the null GPU.
 
 Triton's interpreter runs Triton's kernels, and torch runs all other operations on the CPU, in the same memory.
 
@@ -88,7 +88,7 @@ class OnHost(TorchDispatchMode):
 
 
 def allow_new_numpy() -> None:
-    """Let Triton's interpreter use arrays of one element as integers, which NumPy no longer allows since 2.4."""
+    """Let Triton's interpreter use arrays of one element as integers, which NumPy 2.4 no longer allows."""
     patch = interpreter._patch_lang_tensor
 
     def patched(tensor: Any, scope: Any) -> None:

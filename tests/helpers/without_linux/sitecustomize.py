@@ -1,7 +1,7 @@
 """Remove the functions that macOS lacks from this process and its children, and start processes by spawn.
 
-Put this directory and the source tree on PYTHONPATH: Python imports this module at every start. psutil may still read
-/proc: on macOS it would use other code.
+Put this directory and the source tree on PYTHONPATH, and Python imports this module at every start. /proc is hidden from
+all code but psutil, which would use other code on macOS.
 """
 
 import ctypes
