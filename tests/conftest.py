@@ -20,13 +20,13 @@ from nmt_cli.system import console
 # One thread: computations in tests are too small for more, and waiting threads slow down a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Temporary directories in memory, if there is enough: real fsyncs are slow and show tests nothing, because what a
-# process has written survives its SIGKILL without them. Some tests run programs there, which noexec would forbid.
+# Temporary directories in memory, if there is enough: on a disk, fsync is slow and tests gain nothing from it, because
+# what a process has written survives its SIGKILL anyway. Some tests run programs there, which noexec would forbid.
 SHM = Path("/dev/shm")
 if os.access(SHM, os.W_OK) and shutil.disk_usage(SHM).free > 4 << 30 and not os.statvfs(SHM).f_flag & os.ST_NOEXEC:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(SHM))
 
-# A shell starts background jobs with SIGINT ignored; the programs that tests start would inherit that.
+# A shell starts background jobs with SIGINT ignored, and the programs that tests start would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -63,7 +63,7 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(autouse=True)
 def own_settings() -> Iterator[None]:
-    """Reset what commands set for their process: signal handlers, --quiet, and the threads of torch (for rounding)."""
+    """Reset the process settings of commands: signal handlers, --quiet, and torch's threads, which affect rounding."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     yield
     for number, handler in handlers.items():
@@ -75,7 +75,7 @@ def own_settings() -> Iterator[None]:
 
 @pytest.fixture
 def few_samples() -> Iterator[None]:
-    """Make intervals and tests of significance quick and rough, where a test does not look at their figures."""
+    """Make confidence intervals and significance tests quick and rough, for tests that do not check their figures."""
     from few_samples import few_samples
 
     with few_samples():
@@ -92,7 +92,7 @@ def corpora() -> Path:
 
 @pytest.fixture(scope="session")
 def numbers_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with train, dev and test text: different numbers, spelled digit by digit in English and German."""
+    """A directory with train, dev and test text: distinct numbers, spelled digit by digit in English and German."""
     directory, draw, pairs = tmp_path_factory.mktemp("text"), random.Random(7), {}
     while len(pairs) < 540:
         digits = [draw.randrange(10) for _ in range(draw.randint(2, 8))]
@@ -113,7 +113,7 @@ def tiny_recipe_file(numbers_text: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_recipe(tiny_recipe_file: Path) -> Callable[..., Recipe]:
-    """Return the tiny recipe with changes: tiny_recipe("training.steps=5", "model.dropout=0")."""
+    """A function that returns the tiny recipe with changes: tiny_recipe("training.steps=5", "model.dropout=0")."""
     return lambda *changes: loading.load(tiny_recipe_file, changes)
 
 

@@ -1,4 +1,4 @@
-"""The README and the guides: their commands exist, their links lead somewhere, and the session prints its output."""
+"""The README and the guides: commands exist, links have targets, and the README's session prints its output."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ SESSION = re.compile(r"```console\n(.*?)```", re.S)
 
 
 def commands_of(page: Path) -> list[list[str]]:
-    """Return the words of every `nmt` command in a page's blocks of bash, continuation lines joined."""
+    """Return the words of every `nmt` command in a page's code blocks, with continuation lines joined."""
     blocks = re.findall(r"```(?:bash|console|yaml)\n(.*?)```", page.read_text("utf-8"), re.S)
     lines = "\n".join(blocks).replace("\\\n", " ").split("\n")
     words = [shlex.split(line.removeprefix("$ ").removeprefix("- run: "), comments=True) for line in lines]
@@ -37,7 +37,7 @@ def commands_of(page: Path) -> list[list[str]]:
 
 
 def unknown_options(words: list[str]) -> list[str]:
-    """Return the words of a command that name no command or option, or a command's missing arguments."""
+    """Return the first unknown command among the words, or else the unknown options."""
     group: Any = typer.main.get_command(app)
     command, rest = group, list(words)
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
@@ -57,7 +57,7 @@ def test_the_commands_of_the_guides_have_known_names_and_options() -> None:
     assert unknown_options(["translat"]) == ["translat"]
 
 
-def test_links_of_the_guides_lead_somewhere() -> None:
+def test_links_of_the_guides_have_targets() -> None:
     for page in GUIDES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
@@ -66,7 +66,7 @@ def test_links_of_the_guides_lead_somewhere() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_session_of_the_readme_prints_its_output(tmp_path: Path) -> None:
-    """After the first two commands, each command of the session prints the lines below it."""
+    """Once the toy recipe is reproduced, each command of the session prints the lines below it."""
     bin_directory = tmp_path / ".venv" / "bin"
     bin_directory.mkdir(parents=True)
     (bin_directory / "nmt").write_text(f'#!/bin/sh\nexec {sys.executable} -m nmt_cli "$@"\n')

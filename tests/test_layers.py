@@ -1,4 +1,4 @@
-"""Who may import what. Reads the source with `ast`: nothing here runs the code it judges, but for `nmt --help`."""
+"""Which module may import which. The tests read the source with `ast`, and run only `nmt --help`."""
 
 import ast
 import functools
@@ -12,7 +12,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "nmt_cli"
 
-# Every room, lowest first, with the rooms that it may import.
+# Every room (a folder of the package, or `__main__`), lowest first, with the rooms that it may import.
 ROOMS: dict[str, set[str]] = {
     "system": set(),
     "recipe": {"system"},
@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "__main__": {"commands", "system"},
 }
-# Any room may ask for the version. The package itself imports Translator and Terms when they are first used.
+# Any room may import the package itself for its version. The package imports Translator and Terms on their first use.
 PACKAGE_ITSELF, PUBLIC = "__init__", {"corpus", "translation"}
 
 NETWORK = {
@@ -55,7 +55,7 @@ NETWORK = {
 }
 SEARCH_BY_TORCH = {f"translation.{name}" for name in ["candidates", "search", "torch_backend", "workers"]}
 SEGMENTS, TRANSLATOR = "translation.segments", "translation.translator"
-# By library, who may import it, also inside functions: a module, or a room with all its modules.
+# For each library, the modules that may import it, even inside functions. A room stands for all its modules.
 OWNERS = {
     "yaml": {"recipe.yaml_file", "documents.yaml_messages"},
     "pydantic": {"recipe"},
@@ -86,7 +86,7 @@ OWNERS = {
     "py3langid": {"serving.detect"},
     "pg8000": {"serving.postgres_connection"},
     "eldc": {"corpus.language_id"},
-    # Translation on a CPU needs neither, but samples are drawn by NumPy. Imports under TYPE_CHECKING count, too.
+    # Translation on a CPU needs NumPy only for sampling, and never torch. Imports under TYPE_CHECKING count, too.
     "numpy": {
         "corpus",
         "scoring",
@@ -103,8 +103,8 @@ OWNERS = {
 }
 HEAVY = set(OWNERS) - {"yaml", "pydantic", "rich", "markdown_it", "typer"}  # rich imports markdown_it
 
-# What no file may import, call or pass, as dotted names and keyword=value. splitlines ends a line at U+2028, U+0085 and
-# more: sides of a corpus would no longer match. Bytes split on \n only.
+# Names that no file may import, call or pass: dotted names and keyword=value. `splitlines` also ends a line at U+2028,
+# U+0085 and others, so the sides of a corpus would no longer match. Split bytes on \n instead.
 FORBIDDEN = re.compile(
     r"(_?pickle|dill|cloudpickle|shelve|marshal|joblib|tarfile)\b.*|eval|exec|compile|__import__|torch\.(load|save)"
     r"|yaml\.(unsafe_|full_)?load|os\.(system|popen)|tempfile\.mktemp|subprocess\.get(status)?output"
@@ -144,7 +144,7 @@ def imports_in(name: str, tree: ast.AST) -> Iterator[Import]:
             targets = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name}:{node.lineno} imports relatively; this test reads absolute imports"
-            # `from nmt_cli import recipe` names a module, `from nmt_cli.system.errors import DataError` a thing.
+            # `from nmt_cli import recipe` imports a module, `from nmt_cli.system.errors import DataError` a class.
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             targets = {i if i.removeprefix("nmt_cli.") in FILES else str(node.module) for i in inside}
         else:
@@ -156,7 +156,7 @@ def imports_in(name: str, tree: ast.AST) -> Iterator[Import]:
 
 @functools.cache
 def imports() -> list[Import]:
-    """Return all imports of the package, which is not parsed before a test needs it."""
+    """Return all imports of the package. It is parsed only once a test needs them."""
     return [item for name in FILES for item in imports_in(name, parsed(name))]
 
 
@@ -172,17 +172,17 @@ def test_rooms_import_only_lower_rooms_that_the_table_names() -> None:
     assert not [(name, other) for name, lower in ROOMS.items() for other in lower if (name, other) not in used]
 
 
-def test_each_dependency_has_its_owner() -> None:
+def test_each_dependency_is_imported_only_by_its_owners() -> None:
     assert set().union(*OWNERS.values()) <= FILES.keys() | ROOMS.keys()
     libraries = [i for i in imports() if i.library not in sys.stdlib_module_names | {"nmt_cli"}]
     assert not [i for i in libraries if not {i.module, room(i.module)} & OWNERS.get(i.library, set())]
 
 
-def test_what_is_without_torch_imports_nothing_with_it() -> None:
-    """At the top of its file, where the engine would have to wait for torch. Inside functions it may."""
+def test_modules_on_the_path_of_the_engine_import_no_torch() -> None:
+    """This holds at the top of a file, where the engine would have to wait for torch. Functions may import it."""
     for name in {"engine.model", "translation.engine_backend", "transformer.directory", SEGMENTS, TRANSLATOR}:
         reached = [name]
-        for module in reached:  # which grows meanwhile
+        for module in reached:  # the loop extends the list
             top = ast.Module([node for node in parsed(module).body if is_import(node)], [])
             targets = {(i.library, i.ours) for i in imports_in(module, top)}
             assert not {library for library, _ in targets} & {"torch", "numpy", "safetensors"}, (name, module)

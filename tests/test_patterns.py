@@ -1,8 +1,9 @@
 """Check that every pattern of the package takes time linear in its text.
 
 The test collects patterns from modules, their classes and tables of placeholder forms, and from calls of `re` and
-`regex` in the source. Each is tried on repeated texts: the parts of the pattern, pairs of them, and a part that follows
-the parts before it and precedes a character that prevents a match. The functions that read documents are tried, too.
+`regex` in the source. Each pattern is tried on repetitions of its parts and of pairs of them, and on repetitions of a
+part between a sample of the parts before it and a character that prevents a match. The functions that read documents
+are tried, too.
 """
 
 import ast
@@ -41,7 +42,7 @@ ROOT = Path(nmt_cli.__file__).parent
 SPOILERS = ("", "\n", "\0", "!")
 LONGEST = 48_000
 FLOOR = 0.02  # seconds of noise
-GROWTH = 4 * 2.2  # of the time for four times the text; a quadratic time grows 16-fold
+GROWTH = 4 * 2.2  # allowed growth of the time for four times the text; a quadratic time grows 16-fold
 
 
 class Found(NamedTuple):
@@ -74,7 +75,7 @@ def compiled(value: Any, depth: int = 0) -> Iterator[Any]:
 
 
 class Names(dict[str, Any]):
-    """A module's names. Any other name is a letter, for patterns that are built when a function runs."""
+    """A module's names. Any other name stands for a letter, for patterns that are built inside functions."""
 
     def __missing__(self, name: str) -> Any:
         return "a"
@@ -154,7 +155,7 @@ class Samples(NamedTuple):
 
 
 def samples(node: Any, groups: dict[int, str], parts: Samples, before: str) -> list[str]:
-    """Return samples of a sequence of a parsed pattern, the simplest first, and record its parts."""
+    """Return sample texts for a sequence in a parsed pattern, the simplest first, and record its parts."""
     whole = [""]
     for kind, value in node:
         start = before + whole[0]
@@ -213,14 +214,14 @@ class Pump(NamedTuple):
         return self.before + self.unit * (length // len(self.unit)) + self.after
 
 
-def pumps_of(pattern: Any, most: int = 400) -> list[Pump]:
+def pumps_of(pattern: Any, max_pumps: int = 400) -> list[Pump]:
     parts = parts_of(pattern)
     starts = dict.fromkeys(start for start, _ in parts.begun if start)
     units = [*parts.pumps, *map("".join, itertools.pairwise(parts.pumps)), *starts]
     alone = [Pump("", unit, "") for unit in units]
     begun = [Pump(start, unit, spoiler) for start, unit in parts.begun for spoiler in SPOILERS]
     pumps = list(dict.fromkeys(itertools.chain(*itertools.zip_longest(alone, begun, fillvalue=alone[0]))))
-    step = -(-len(pumps) // most)
+    step = -(-len(pumps) // max_pumps)
     return pumps[::step]
 
 
@@ -228,7 +229,7 @@ def pumps_of(pattern: Any, most: int = 400) -> list[Pump]:
 
 
 def grown(run: Callable[[str], Any], pump: Pump, first: int, longest: int = LONGEST) -> str:
-    """Return a description of a time that grows too fast, or ""."""
+    """Describe the first time that grows too fast, or return ""."""
     length, before = first, seconds(run, pump.text(first), 2)
     while 4 * length <= longest:
         length *= 4
@@ -242,7 +243,7 @@ def grown(run: Callable[[str], Any], pump: Pump, first: int, longest: int = LONG
 
 
 def worst(run: Callable[[str], Any], pumps: list[Pump], length: int, count: int) -> list[Pump]:
-    """Return the pumps that take longest for a short text."""
+    """Return the `count` pumps whose texts of this length take longest."""
     return sorted(pumps, key=lambda pump: seconds(run, pump.text(length)))[-count:]
 
 
@@ -298,7 +299,7 @@ def message(text: str) -> Parts:
 
 
 def file_of(kind: str, before: str, after: str) -> Callable[[str], Any]:
-    """Return a function that reads a file with a text between two others, as one message or as anything else."""
+    """Return a function that puts a text between `before` and `after` and reads the result as a file."""
     form = FORMATS[kind]
 
     def run(text: str) -> Any:
@@ -309,7 +310,7 @@ def file_of(kind: str, before: str, after: str) -> Callable[[str], Any]:
 
 
 def office(kind: str, build: Callable[[str], bytes]) -> Callable[[str], Any]:
-    """Return a function that reads and writes a file with a text in it, and with the text as markup."""
+    """Return a function that translates two office files, one with a text and one with the text as markup."""
 
     def read(text: str) -> None:
         text = INVALID.sub("", text)
@@ -321,7 +322,7 @@ def office(kind: str, build: Callable[[str], bytes]) -> Callable[[str], Any]:
 
 
 def subtitles(kind: str, head: str) -> Callable[[str], Any]:
-    """Return a function that reads and writes subtitles that begin with a head and a text."""
+    """Return a function that translates subtitles made of a head and a text."""
     return lambda text: translated_file(kind, f"{head}{text}".encode("utf-8", "replace"), capitals)
 
 
@@ -339,7 +340,7 @@ FUNCTIONS: dict[str, Callable[[str], Any]] = {
     "Laravel": file_of("laravel", "<?php return ['a' => '", "'];"),
     "ICU": file_of("arb", '{"a": "{n, plural, other {', '}}"}'),
     "html": lambda text: html.parse(text, Protection()),
-    "Markdown": lambda text: markdown.parse(text, Protection()),  # or refused
+    "Markdown": lambda text: markdown.parse(text, Protection()),
     "gettext": message,
     "line": lambda text: plain_parts(text, Protection()),
     "strings": lambda text: plain_parts(text, Protection(strict=True)),
@@ -358,7 +359,7 @@ SLOW = {"Markdown", "placement", "SubRip", "WebVTT", "SubStation Alpha", "Word",
 
 @functools.cache
 def document_pumps() -> list[Pump]:
-    """Return pumps of the patterns that read documents: the short ones, and some of the others."""
+    """Return some of the pumps of the patterns that read documents: short ones, and others of any length."""
     patterns = [each.pattern for each in found() if "documents" in each.name or "segments" in each.name]
     pumps = list(dict.fromkeys(itertools.chain.from_iterable(map(pumps_of, patterns))))
     short = [pump for pump in pumps if not pump.before and len(pump.unit) <= 2]
@@ -370,7 +371,7 @@ def test_functions_that_read_texts_are_linear(name: str) -> None:
     run = FUNCTIONS[name]
 
     def beyond(pump: Pump) -> float:
-        """Return how much longer a text takes than four times a quarter of it."""
+        """Return by how many seconds a text takes longer than four times its first quarter does."""
         return seconds(run, pump.text(1600)) - 4 * seconds(run, pump.text(400))
 
     pumps = document_pumps()[:: 4 if name in SLOW else 1]

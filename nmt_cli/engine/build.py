@@ -169,7 +169,7 @@ def get_build_hook() -> type[Any]:
                 if wanted:
                     raise CannotBuildError(f"{TARGET}={wanted}: {obstacle}")
                 LIBRARY.unlink(missing_ok=True)
-                self.app.display_warning(f"nmt is built without its engine, so CPUs translate more slowly: {obstacle}")
+                self.app.display_warning(f"nmt is built without its engine, so CPU translation is slower: {obstacle}")
             elif version != "editable":
                 build_data["force_include"][str(library)] = "nmt_cli/engine/libengine.so"
                 build_data["tag"] = wheel_tag(target)

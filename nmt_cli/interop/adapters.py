@@ -28,7 +28,7 @@ MARIAN = "import sys, _pymarian; sys.exit(_pymarian.main(sys.argv[1:]))"  # for 
 MARIAN_OPTIONS = ("--cpu-threads", "1", "--quiet")
 PRE_NORM = (
     "translations were not compared: with pre-norm, Marian normalizes keys and values in training and in scoring, but "
-    "not in decoding."
+    "Marian's decoder does not."
 )
 TokenIds = list[int]
 

@@ -41,7 +41,7 @@ ERRORS = (  # raised by zipfile for damaged archives
 
 
 def unpack(package: Path, out: Path, wanted: Sequence[str] = MEMBERS) -> None:
-    """Extract those of the wanted files that a package has to `out`. Raise DataError if it is damaged or no package."""
+    """Extract the wanted files, as far as they exist, to `out`. Raise DataError if the package is not valid."""
     try:
         with zipfile.ZipFile(package) as archive:
             members = _members(archive, package.stat().st_size)

@@ -204,7 +204,7 @@ def _positions(binary: Binary, d_model: int) -> tuple[str, int, str]:
 
 
 def _encodings(binary: Binary, side: str, length: int, d_model: int) -> Tensor:
-    """Return the stored positional encodings. If there are none, CTranslate2 uses sinusoids from position 1."""
+    """Return the stored positional encodings or, if there are none, CTranslate2's sinusoids from position 1."""
     name = f"{side}/position_encodings/encodings"
     if name in binary.variables:
         return torch.from_numpy(binary.weights(name)[:length])

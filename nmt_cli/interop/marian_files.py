@@ -186,7 +186,9 @@ def check_options(options: Options, source: Path) -> None:
     supported |= {key: ["false"] for key in UNSUPPORTED}
     wrong = [f"{key} {options[key]}" for key, values in supported.items() if options.get(key, values[0]) not in values]
     if _norms(options) not in NORMS:
-        wrong.append(f"the operations {' / '.join(_norms(options))} before, after sublayers, after the last layer")
+        wrong.append(
+            f"the operations {' / '.join(_norms(options))} (before sublayers / after sublayers / after the last layer)"
+        )
     if wrong:
         raise DataError(f"{source} cannot be imported: nmt does not support {', '.join(wrong)}")
 

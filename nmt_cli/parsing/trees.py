@@ -47,7 +47,7 @@ def _trees(text: str) -> Iterator[Sentence]:
         elif label is not None and not word and (label or root):
             unclosed.append(("" if root else _label(label), len(labels)))
         elif not label or not word or root:
-            raise ValueError(f"{part[0]!r}: each word needs a bracket with its part of speech, and each bracket a word")
+            raise ValueError(f"{part[0]!r}: every word needs a bracket with its part of speech, every bracket a word")
         elif label != "-NONE-":
             words.append(word)
             labels.append(_label(label))

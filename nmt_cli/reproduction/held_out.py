@@ -1,4 +1,4 @@
-"""Translations of the held-out text of a run, stored in its directory."""
+"""Translations of the held-out text of a run, stored in the run's directory."""
 
 from pathlib import Path
 
@@ -10,9 +10,10 @@ from nmt_cli.translation.translator import Translator
 
 
 def translate_held_out(run: RunFiles, model: Path) -> dict[str, list[str]]:
-    """Translate each held-out split with `model`, and return the translations.
+    """Return the translations of each held-out split by `model`.
 
-    Store them in the run's directory. Read them from there if the same model made them with the same settings.
+    They are stored in the run's directory, and read from there if they are by the same model with the same settings.
+    Raise MissingError if the run has no model.
     """
     if run.model is None or run.corpus is None:
         raise MissingError(f"{run.directory} has no model yet: it has no checkpoints to average. Train longer")

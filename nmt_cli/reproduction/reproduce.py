@@ -19,16 +19,16 @@ from nmt_cli.training.estimate import dry_run
 from nmt_cli.training.run import read_run
 from nmt_cli.training.train import train
 
-BASELINE_SUFFIX = "-without"  # names the run and the corpus without synthetic text
+BASELINE_SUFFIX = "-without"  # ends the names of the run and the corpus without synthetic text
 
 
 def reproduce(
     settings: schema.Recipe, text: schema.Corpus, data: Path, run: Path, options: PrepareOptions, score: Scorer
 ) -> int:
-    """Run a recipe from the raw `text` to its scores and return the exit code.
+    """Run a recipe from the raw `text` to its scores, and return the exit code.
 
-    Under `accelerate launch` every process trains and the first one runs the other stages. If a recipe has synthetic
-    text, run it again without this text, and print a table that compares the models.
+    Under `accelerate launch`, every process trains, and the first process runs the other stages. If the recipe has
+    synthetic text, run it again without this text, and print a table that compares the models.
     """
     start = time.monotonic()
     first_process = os.environ.get("RANK", "0") == "0"
@@ -51,7 +51,7 @@ def run_stages(
 ) -> int:
     first_process = os.environ.get("RANK", "0") == "0"
     exists = artefact.present(data)
-    if first_process and (text.has_text or not exists):  # `prepare` compares an existing corpus with the settings
+    if first_process and (text.has_text or not exists):  # `prepare` checks an existing corpus against the settings
         say(f"1/5 prepare {data}")
         prepare(text, data, replace(options, dry_run=options.dry_run and not exists))
     if options.dry_run:

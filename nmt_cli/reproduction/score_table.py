@@ -1,4 +1,4 @@
-"""The table at the end of `nmt reproduce`: obtained scores beside expected ones."""
+"""The table at the end of `nmt reproduce`: obtained scores beside expected scores."""
 
 import math
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ SAMPLES = 5
 
 
 def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) -> None:
-    """Print the scores of the translations beside the expected ones, then a few samples.
+    """Print the scores of the translations beside the expected scores, and then a few samples.
 
-    After fine-tuning, a column shows the scores of the model that training started from.
+    After fine-tuning, another column shows the scores of the model that training started from.
     """
     assert run.corpus
     systems = {"obtained": hypotheses}
@@ -41,7 +41,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
             name = by_system[0].name
             expected = _expected(run, split, by_system[0].metric)
             rows.append([f"{split} {name}", expected, *(each.shown() for each in by_system)])
-            if split != "general":  # the test set comes last, so its counts are shown
+            if split != "general":  # test follows dev, so the counts of test replace those of dev
                 signatures[name] = f"{by_system[-1].signature} {by_system[-1].verbose}"
         for by_pair in zip(*(report.pairs for report in reports), strict=True):
             for scores_of_pair in zip(*(each.scores for each in by_pair), strict=True):
@@ -54,7 +54,7 @@ def show_scores(run: RunFiles, hypotheses: dict[str, list[str]], score: Scorer) 
         rows.append(["correct pronouns (pairs of nouns unseen in training)", "", f"{right} of {total}"])
     say("5/5 score", *(f"{name}: {text}" for name, text in signatures.items()))
     if not sources:
-        say("There is no test set, so no test score. Set corpus.test_src and corpus.test_tgt, or corpus.hold_out")
+        say("There is no test set to score. Set corpus.test_src and corpus.test_tgt, or corpus.hold_out")
     note = " (generated text, not comparable with other corpora)" if generated else ""
     table(f"{run.settings.name}: {run.corpus.manifest['name']}{note}", ["", "expected", *systems], rows)
     samples = list(zip(sources, references, translations, strict=True))
@@ -91,7 +91,7 @@ def _warn_of_low_scores(run: RunFiles, split: str, scores: Sequence[Sequence[Sco
 
 
 def _expected(run: RunFiles, split: str, metric: str) -> str:
-    """Return the score that the recipe expects for a metric, or else the paper's score, or "" without either."""
+    """Return the paper's score or the expected range for a metric, or "" if the recipe has neither."""
     expect = run.settings.expect
     assert run.corpus
     closest_to_paper = "paper-bleu-quotes" if run.corpus.manifest["tgt"] == "de" else "paper-bleu"

@@ -18,7 +18,7 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A column of the table. `run` contains the directory and the decoding settings of its translations."""
+    """A column of the table. `run` has the directory and the decoding settings of the model's translations."""
 
     name: str
     run: RunFiles
@@ -32,7 +32,7 @@ def compare_models(run: RunFiles, baseline: RunFiles, score: Scorer) -> None:
     candidates.append(_Candidate("without", baseline, baseline.directory / "model"))
     synthetic = run.settings.corpus.synthetic[0]
     one_pair = not run.corpus.lines_by_pair("test")
-    if synthetic.side == "src" and one_pair:  # the model that made the text translates in the same direction
+    if synthetic.side == "src" and one_pair:  # the model that made the text is a teacher
         candidates.insert(0, _teacher(run, Path(str(synthetic.model))))
     sources = run.corpus.lines("test")[0]
     beam = run.settings.decoding.beam
@@ -64,9 +64,9 @@ def _teacher(run: RunFiles, model: Path) -> _Candidate:
 
 
 def measure_speed(model: Path, lines: list[str], decoding: schema.Decoding) -> tuple[float, float]:
-    """Return the words per second over all lines, and the mean milliseconds for a single line. Use one process.
+    """Return the source words per second over all lines, and the mean milliseconds for a single line, with one worker.
 
-    Each time is the shortest of several runs, because other work on the machine only makes runs longer.
+    Each time is the shortest of several runs, because other work on the machine can only make a run longer.
     """
     options = decoding.model_dump(exclude={"target_prefix"})
     single_lines = lines[:20]

@@ -12,7 +12,7 @@ SAMPLES = 1000
 
 
 def interval(scorer: Any, stats: list[Any]) -> tuple[float, float]:
-    """Return the mean score of bootstrap samples and half the width of their 95% interval, as `sacrebleu --confidence`.
+    """Return the mean of bootstrap scores and half the width of their 95% interval, like `sacrebleu --confidence`.
 
     `stats` holds the counts of each line. `scorer`, a sacreBLEU metric, turns their sums into a score. After the call,
     the signature of `scorer` includes the number of samples and the seed.

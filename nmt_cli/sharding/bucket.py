@@ -51,7 +51,7 @@ class Bucket:
         return self.create(name, data)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Write a small file unless it exists. Two workers may both succeed if the store has no exclusive creation."""
+        """Write a small file unless it exists. If the store cannot create exclusively, two workers may both succeed."""
         if self.exists(name):
             return False
         with remote(self.place):
@@ -93,7 +93,10 @@ def is_url(text: str) -> bool:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """Return fsspec's file system for a URL, and the path in it. Raise UsageError if its library is not installed."""
+    """Return fsspec's file system for a URL, and the path in it.
+
+    Raise UsageError if the library for this protocol is not installed, and MissingError if fsspec rejects the URL.
+    """
     import fsspec
 
     with remote(url):
@@ -108,7 +111,7 @@ def file_system(url: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def remote(place: str) -> Iterator[None]:
-    """Convert the errors of a store's own library to StorageErrors, and add the place to OSErrors."""
+    """Convert errors of a store's library to StorageError. OSErrors with an errno stay, and name `place` or a file."""
     try:
         yield
     except (NmtError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""The input files of a job: plain or compressed files, directories and patterns, local or behind a URL."""
+"""Find and open the input files of a job, plain or compressed, local or remote."""
 
 import contextlib
 import glob
@@ -25,23 +25,23 @@ class Input:
 
     name: str
     place: str  # path or URL
-    bytes: int  # on disk
+    bytes: int  # size as stored, compressed or not
 
     @property
     def compressed(self) -> bool:
         return Path(self.name).suffix in COMPRESSIONS
 
 
-def find(words: Sequence[str]) -> list[Input]:
-    """Return the files that match the given paths, directories, patterns and URLs, sorted by name.
+def find(arguments: Sequence[str]) -> list[Input]:
+    """Return the files that match the arguments (files, directories, patterns or URLs of these), sorted by name.
 
-    A directory matches all files below it, except hidden ones. Raise MissingError if a word matches no file, and
-    UsageError if two files would have outputs of the same name.
+    A directory matches all files below it, except hidden ones. Raise MissingError if an argument matches no file, and
+    UsageError if two files would have outputs of the same name or if a name is not UTF-8.
     """
-    found = [each for word in words for each in (_found_remotely(word) if is_url(word) else _local(word))]
+    found = [each for word in arguments for each in (_found_remotely(word) if is_url(word) else _local(word))]
     found = sorted(dict.fromkeys(found), key=lambda each: each.name)
     for each in found:
-        if any("\ud800" <= character <= "\udfff" for character in each.name):  # Python's form of undecodable bytes
+        if any("\ud800" <= character <= "\udfff" for character in each.name):  # Python represents undecodable bytes so
             raise UsageError(f"the file name {printable(each.name)} is not UTF-8. Rename the file")
     for one, other in pairwise(found):
         if one.name == other.name:
@@ -58,7 +58,7 @@ def _local(word: str) -> Iterator[Input]:
     if path.is_dir():
         files, root = [str(each) for each in path.rglob("*")], path
     else:
-        files = glob.glob(word, recursive=True) if WILDCARD.search(word) else []  # noqa: PTH207  # may be absolute
+        files = glob.glob(word, recursive=True) if WILDCARD.search(word) else []  # noqa: PTH207  # word may be absolute
         root = Path(_fixed(word))
     kept = [each for file in files if (each := Path(file)).is_file() and not _hidden(each.relative_to(root))]
     if not kept:
@@ -92,7 +92,7 @@ def _remote(word: str) -> Iterator[Input]:
 
 
 def _fixed(pattern: str) -> str:
-    """Return the directories of a pattern before its first wildcard."""
+    """Return the directory in which all files of a pattern are: its part before the first wildcard."""
     before = pattern[: found.start()] if (found := WILDCARD.search(pattern)) else pattern
     return before.rpartition("/")[0] or ("/" if before.startswith("/") else ".")
 
@@ -103,7 +103,7 @@ def _hidden(path: Path) -> bool:
 
 @contextlib.contextmanager
 def opened(file: Input) -> Iterator[IO[bytes]]:
-    """Open an input, decompressed according to its suffix. Raise DataError if it is damaged or has another format."""
+    """Open an input, and decompress it according to its suffix. Raise DataError if it is damaged or not plain text."""
     with remote(file.place), _raw(file.place) as raw, decompressing(raw, file.place) as stream:
         check_plain(stream.peek(4)[:4], file.place)
         yield stream

@@ -1,15 +1,15 @@
-"""Translation jobs that several workers share. A job is stored as files, and is divided into units of lines.
+"""Translation jobs that several workers share. A job is divided into units of lines, and stored in these files:
 
     units/job.json              the input files, the model and the options, which determine the output
     units/counts/00003.json     the numbers of lines and bytes in each unit of one file
     units/plan.json             the same numbers for all files, written when all files are counted
     units/012/0012345.json      the sidecar of a unit, which marks the unit as finished
-    units/012/0012345-HASH      the translated lines of a unit; HASH is their hash; the sidecar names this file
-    units/012/0012345.claim     a worker has begun the unit, but may have been killed since
+    units/012/0012345-HASH      the translated lines of a unit; HASH begins their SHA-256; the sidecar names this file
+    units/012/0012345.claim     marks a unit that a worker has begun; this worker may have been killed since
     units/012/0012345.failed    the reason why the translation of a unit failed
     units/parts/                temporary files
 
-If several workers translate the same unit, the last sidecar replaces the others. Each sidecar names a complete file.
+If several workers translate the same unit, the last sidecar replaces the others. Every sidecar names a complete file.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ FOLDER, JOB, PLAN, PARTS = "units", "units/job.json", "units/plan.json", "units/
 PER_FOLDER = 1000  # units in one directory
 MAX_UNITS = 1_000_000
 MAX_JSON_BYTES = 1 << 26
-SHOWN = 60  # characters of a value in a message
+SHOWN = 60  # maximum characters of a value in a message
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Description:
-    """Everything that determines the output of a job. `identity` is the model, the options and the version of nmt."""
+    """Everything that determines the output of a job. `identity` has the model, the options and the version of nmt."""
 
     format: int
     identity: dict[str, Any]
@@ -60,7 +60,7 @@ class Description:
 
 @dataclass(frozen=True)
 class Plan:
-    counts: list[list[list[Annotated[int, Range(1)]]]]  # for each file and unit, the numbers of lines and bytes
+    counts: list[list[list[Annotated[int, Range(1)]]]]  # for each file, for each of its units: [lines, bytes]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Failure:
 
 
 class States(NamedTuple):
-    """The sets of units that are finished, have failed or are claimed by a worker. Units are given by number."""
+    """The numbers of the units that are finished, that have failed, and that workers have claimed."""
 
     done: set[int]
     failed: set[int]
@@ -94,7 +94,7 @@ class States(NamedTuple):
 
 
 class Job:
-    """The units of some files, with their results in a store."""
+    """The units of the input files, and a store with their results."""
 
     def __init__(self, store: Store, files: Sequence[Input], description: Description) -> None:
         self.store = store
@@ -111,7 +111,7 @@ class Job:
         return self._units or []
 
     def plan(self, start: int = 0) -> None:
-        """Read or make the plan of the units. Count the lines of uncounted files, beginning with file `start`."""
+        """Read the plan of the units, or make it: count the lines of uncounted files, beginning with file `start`."""
         if stored := self._read(PLAN, Plan):
             counts = stored.counts
         else:
@@ -151,7 +151,7 @@ class Job:
         return records.from_json(kind, value, Path(place))
 
     def states(self) -> States:
-        """Return the states of all units, according to the names of the files in the store."""
+        """Return the states of all units, which follow from the names of the files in the store."""
         states = States(set(), set(), set())
         kinds = {"json": states.done, "failed": states.failed, "claim": states.claimed}
         for folder in range(0, len(self.units), PER_FOLDER):
@@ -194,7 +194,7 @@ class Job:
         self.store.remove(_name(unit, ".claim"))
 
     def finish(self, unit: Unit, part: Path, input_sha256: str) -> None:
-        """Store the translated lines of a unit, which are in the local file `part`, and write the sidecar."""
+        """Move the translated lines of a unit from the local file `part` into the store, then write the sidecar."""
         sha256, size, lines = summary(part)
         output = f"{unit.number:07}-{sha256[:16]}"
         self.store.keep(part, f"{_folder(unit.number)}/{output}")
@@ -207,7 +207,7 @@ class Job:
         self.release(unit)
 
     def fail(self, unit: Unit, failure: Failure) -> None:
-        """Record why a unit has no result."""
+        """Record why the translation of a unit failed, and release the unit."""
         self.store.replace(_name(unit, ".failed"), artefact.json_bytes(dataclasses.asdict(failure)))
         self.release(unit)
 
@@ -220,9 +220,10 @@ class Job:
 
 
 def begin(output: str, files: Sequence[Input], identity: Mapping[str, Any], unit_lines: int | None) -> Job:
-    """Return the job in the store `output`, or create it. Raise OutputError if the store has a different job.
+    """Return the job in the store `output`, or create it.
 
-    If `unit_lines` is None, an existing job keeps its number of lines per unit.
+    If `unit_lines` is None, an existing job keeps its number of lines per unit. Raise OutputError if the store has a
+    different job or contains an input file, and UsageError if an input is in a directory called "units".
     """
     store = store_of(output, PARTS)
     if reserved := next((file.name for file in files if file.name.split("/")[0] == FOLDER), None):
@@ -256,7 +257,9 @@ def resume(output: str, files: Sequence[Input]) -> Job:
         raise MissingError(f"{output} has no units. Create them with nmt translate ... --shard I/N --output {output}")
     own = dataclasses.replace(stored, format=FORMAT, files=_stored(files))
     if differences := [*_differences(dataclasses.asdict(stored), dataclasses.asdict(own))]:
-        raise DataError(f"{output} has units of other input files ({printable('; '.join(differences), 400)})")
+        raise DataError(
+            f"{output} has units of other input files ({printable('; '.join(differences), 400)}). Pass the job's files"
+        )
     return Job(job.store, files, stored)
 
 
@@ -276,7 +279,7 @@ def _stored(files: Sequence[Input]) -> list[StoredFile]:
 
 
 def _check_apart(output: Path, files: Sequence[Input]) -> None:
-    """Raise OutputError if input files are in the output directory, because the joined output would replace them."""
+    """Raise OutputError if the output is a file, or contains an input file, which the joined output would replace."""
     if output.exists() and not output.is_dir():
         raise OutputError(f"{output} is a file, but units need a directory. Choose another --output")
     inside = os.path.realpath(output) + os.sep
@@ -286,7 +289,7 @@ def _check_apart(output: Path, files: Sequence[Input]) -> None:
 
 
 def _differences(stored: Mapping[str, Any], own: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Yield a description of each value that differs."""
+    """Yield a description of each difference between two descriptions of jobs."""
     for key in dict.fromkeys([*stored, *own]):
         old, new = stored.get(key), own.get(key)
         if isinstance(old, dict) and isinstance(new, dict):

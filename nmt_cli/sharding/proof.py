@@ -17,7 +17,7 @@ MISSING = "not translated"
 
 
 def problems(job: Job) -> Iterator[tuple[Unit, str]]:
-    """Yield each unit without a valid result, and the reason. Read input and output once, and compare all hashes."""
+    """Yield each unit without a valid result, and the reason. Reads input and output once, and compares all hashes."""
     with Reader(job.files) as reader:
         for unit in job.units:
             if reason := _problem(job, unit, reader)[1]:
@@ -25,10 +25,10 @@ def problems(job: Job) -> Iterator[tuple[Unit, str]]:
 
 
 def join(job: Job, output: str | None) -> list[str]:
-    """Write the outputs of all files and return their places. Write none and raise DataError if a line is missing.
+    """Write the outputs of all files, and return their paths or URLs.
 
     `output` is a directory, or a file if there is only one input. None means the job's own directory. An output is
-    compressed according to the suffix of its name.
+    compressed according to the suffix of its name. If a unit has no valid result, write nothing and raise DataError.
     """
     store, names = _outputs(job, output)
     for name in names:
@@ -53,7 +53,7 @@ def join(job: Job, output: str | None) -> list[str]:
 
 
 def _check_replaceable(store: Store, name: str, job: Job) -> None:
-    """Raise OutputError if an output would replace an input, or something that is not a file."""
+    """Raise OutputError if an output would replace an input or a special file. `Directory.keep` refuses directories."""
     if not isinstance(store, Directory) or not (target := store.path / name).exists():
         return
     if artefact.is_one_of(target, (Path(file.place) for file in job.files if not is_url(file.place))):
@@ -90,7 +90,7 @@ def _copy(job: Job, unit: Unit, reader: Reader, target: IO[bytes]) -> None:
 
 
 def _problem(job: Job, unit: Unit, reader: Reader) -> tuple[Sidecar | None, str]:
-    """Read a unit's input. Return the unit's sidecar, and the reason why its result is not valid, or ""."""
+    """Read a unit's input and output. Return its sidecar, if any, and the reason why its result is not valid, or ""."""
     content = reader.read(unit)
     try:
         sidecar = job.sidecar(unit)

@@ -22,15 +22,15 @@ class Store(Protocol):
     place: str  # for messages
 
     def names(self, folder: str) -> set[str]:
-        """Return the names of the files in a folder. A missing folder has none."""
+        """Return the names of the files in a folder, or an empty set if the folder does not exist."""
 
     def exists(self, name: str) -> bool: ...
 
     def open(self, name: str) -> IO[bytes]:
-        """Open a file for reading. Raise FileNotFoundError if there is none."""
+        """Open a file for reading. Raise FileNotFoundError if it does not exist."""
 
     def claim(self, name: str, data: bytes) -> bool:
-        """Write a small file unless it exists, and return whether it was written. Readers may see only part of it."""
+        """Write a small file unless it exists, and return whether it was written. Readers may see a part of it."""
 
     def create(self, name: str, data: bytes) -> bool:
         """Write a small file in one step unless it exists, and return whether it was written."""
@@ -114,7 +114,7 @@ class Directory:
         target = self.path / name
         if target.is_dir():
             raise OutputError(f"{target} is a directory. Choose another output")
-        target = Path(os.path.realpath(target))  # a link stays: its target is replaced
+        target = Path(os.path.realpath(target))  # keep a symbolic link, and replace its target
         artefact.make_directory(target.parent)
         artefact.sync(part)
         part.replace(target)
@@ -124,7 +124,7 @@ class Directory:
         (self.path / name).unlink(missing_ok=True)
 
     def remove_leftovers(self) -> None:
-        """Remove temporary files that processes of this machine left behind when they ended."""
+        """Remove temporary files whose process on this machine no longer runs."""
         if self._parts.is_dir():
             artefact.remove_leftovers(self._parts)
 

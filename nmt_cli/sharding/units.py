@@ -29,21 +29,21 @@ class Unit(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The lines of a unit, and the hash of all its bytes. Overlong lines may be cut."""
+    """The lines of a unit, and the hash of all its bytes. Lines longer than MAX_LINE_BYTES may be cut in `data`."""
 
     data: bytes
     sha256: str
 
 
 def measure(file: IO[bytes], most_lines: int) -> Iterator[tuple[int, int]]:
-    """Yield the numbers of lines and bytes in each unit of an open file."""
-    import numpy as np  # most workers read the plan instead
+    """Yield the numbers of lines and bytes in each unit of an open file, at most `most_lines` lines."""
+    import numpy as np  # here, because most workers read the plan and do not count
 
     lines = size = 0
     last = b""
     while block := file.read(BLOCK):
         ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + 1
-        start = first = 0  # the first byte and the first line end of the rest of the block
+        start = first = 0  # offset of the rest of the block, and index of its first line end
         last = block[-1:]
         while start < len(block):
             by_lines = first + most_lines - lines - 1
@@ -67,7 +67,7 @@ class Reader(contextlib.AbstractContextManager["Reader"]):
 
     def __init__(self, files: list[Input]) -> None:
         self._files = files
-        self._file_index = -1  # of the open file
+        self._file_index = -1  # the open file; -1: none
         self._offset = 0
         self._stream: IO[bytes]
         self._opened = contextlib.ExitStack()

@@ -18,10 +18,10 @@ from nmt_cli.system.console import Progress, warn
 from nmt_cli.system.errors import DataError, NmtError
 from nmt_cli.system.shard import Shard
 
-# Translates lines. The arguments are two file descriptors, source and target, the number of the first line, and a
-# function to call when all lines are read.
+# Translates lines. Arguments: the file descriptors of the source and the target, the number of the first line, and a
+# function that it calls when it has read all lines.
 Translate = Callable[[int, int, int, Callable[[], None]], None]
-LANES = 2  # maximum units translated at the same time: while one unit ends, another keeps the search threads busy
+LANES = 2  # units translated at the same time: while one is finishing, another keeps the search threads busy
 STOP_SECONDS = 10  # how long an interrupted unit may take to stop
 
 
@@ -29,7 +29,7 @@ class Worker:
     """Translates the units of a job that have no result yet. `stop` interrupts running translations."""
 
     def __init__(self, job: Job, shard: Shard, translate: Translate, *, one_line: bool, stop: Callable[[], object]):
-        """If `one_line` is true, each input line must give one output line."""
+        """If `one_line` is true, each input line must have exactly one output line."""
         self._job = job
         self._shard = shard
         self._translate = translate
@@ -40,13 +40,13 @@ class Worker:
         self._own = set[int]()  # units that this worker has translated or is translating
         self._reader = Reader(job.files)
         self._order = self._in_order()
-        self._turn = threading.Lock()  # held by a lane while it takes a unit and until all lines of the unit are read
+        self._turn = threading.Lock()  # a lane holds it while it takes a unit and reads the unit's lines
         self._events = queue.SimpleQueue[tuple[Unit, Failure | None] | BaseException | None]()
         self.failures = list[tuple[Unit, Failure]]()
         self.lines = 0
 
     def run(self, progress: Progress) -> None:
-        """Translate units until each unit has a result or a failure. Raise any error of the disk or the store."""
+        """Translate units until each has a result or is in `failures`. Raise errors of the disk and of the store."""
         lanes = [threading.Thread(target=self._lane, daemon=True, name=f"unit {lane}") for lane in range(LANES)]
         try:
             for lane in lanes:
@@ -88,11 +88,11 @@ class Worker:
             while self._do_next():
                 pass
             self._events.put(None)
-        except BaseException as error:  # the main thread raises it
+        except BaseException as error:  # `run` raises it
             self._events.put(error)
 
     def _do_next(self) -> bool:
-        """Translate the next unit. Return False if there is none. Another lane begins when all lines are read."""
+        """Translate the next unit. Return False if there is none. Let another lane begin when all lines are read."""
         once = threading.Lock()
 
         def end_turn() -> None:
@@ -147,7 +147,7 @@ class Worker:
         return True
 
     def _is_intact(self, unit: Unit) -> bool:
-        """Return whether a finished unit has valid lines. If not, remove its sidecar."""
+        """Return whether a finished unit has a valid result. If not, print a warning and remove its sidecar."""
         try:
             sidecar = self._job.sidecar(unit)
             damage = damage_of(self._job, unit, sidecar) if sidecar else "its sidecar is missing"
@@ -182,7 +182,7 @@ class Worker:
         return None
 
     def _write(self, data: bytes, part: Path, unit: Unit, all_read: Callable[[], None]) -> None:
-        """Translate lines to a local file. Raise DataError if a line is missing."""
+        """Translate lines to a local file. Raise DataError if the number of translations is wrong."""
         target = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             with os.fdopen(os.memfd_create("unit"), "wb", buffering=0) as source:

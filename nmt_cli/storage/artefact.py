@@ -88,7 +88,7 @@ def free_megabytes(path: Path) -> int:
 
 
 def make_directory(path: Path) -> None:
-    """Create a directory and its parents, and sync them to disk. Raise OutputError if that is impossible."""
+    """Create a directory and its parents, and sync them to disk. Raise OutputError if the path is not possible."""
     try:
         for directory in [each for each in (path, *path.parents) if not each.is_dir()][::-1]:
             directory.mkdir(exist_ok=True)
@@ -100,14 +100,14 @@ def make_directory(path: Path) -> None:
 def open_no_symlink(path: str, flags: int) -> int:
     """Open a file, but raise OSError if it is a symbolic link. For use as the `opener` of `open`.
 
-    Use this function where an attacker may guess the name of the file and create a link.
+    Use this function where an attacker could guess the name of the file and put a link there.
     """
     return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 @contextlib.contextmanager
 def os_errors(path: Path) -> Iterator[None]:
-    """Convert OSErrors to NmtErrors. Errors that name no file get this path."""
+    """Convert OSErrors to NmtErrors. If an error names no file, add this path."""
     try:
         yield
     except OSError as error:
@@ -133,7 +133,7 @@ def temporary(path: Path) -> Path:
 
 
 def is_one_of(file: Path, others: Iterable[Path | None]) -> bool:
-    """Return whether a file exists and is the same file as one of the others, also by a link."""
+    """Return whether a file exists and is the same file as one of the others, even under another name."""
     return file.exists() and any(each and each.exists() and each.samefile(file) for each in others)
 
 
@@ -166,7 +166,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Remove temporary files and directories whose process no longer runs. Keep those of other hosts."""
+    """Remove temporary files and directories of this host's processes that no longer run."""
     for entry in directory.iterdir():
         if not (ours := TEMPORARY.fullmatch(entry.name)):
             continue
@@ -219,10 +219,10 @@ def _commit(stage: Path, target: Path, overwrite: bool) -> None:
     aside = beside(target, ".old-")
     while stage.exists():
         if target.exists() and not overwrite:
-            raise OutputError(f"another process has created {target}")
+            raise OutputError(f"another process has created {target}. Choose another --out or pass --overwrite")
         _check_aside(target)
         try:
-            if target.exists():  # move the old artefact aside until the new one is in its place
+            if target.exists():  # move the old artefact aside until the new one has taken its place
                 remove_tree(aside)
                 target.rename(aside)
             stage.rename(target)
@@ -243,8 +243,8 @@ def staged(
     """Yield a temporary directory for the caller to fill. At the end of the block, it becomes the artefact `target`.
 
     The manifest contains `entries`, which the caller may change during the block. Raise OutputError if the target
-    exists, unless `overwrite` is true and the target has a manifest. If `own_name` is true, only nmt uses the name of
-    the target, so the target needs no manifest to be replaced.
+    exists, unless `overwrite` is true and the target has a manifest. If `own_name` is true, only nmt uses this name, so
+    `overwrite` also replaces a target without a manifest.
     """
     target = _resolved(target)
     restore(target)
@@ -279,7 +279,10 @@ def present(directory: Path) -> bool:
 
 
 def verify(directory: Path, kind: str, *, content: bool = True) -> dict[str, Any]:
-    """Check the manifest, the size of each file and, with `content`, the hash of each file. Return the manifest."""
+    """Check the manifest, the size of each file and, with `content`, the hash of each file. Return the manifest.
+
+    Raise MissingError if there is no manifest, and DataError if a check fails.
+    """
     restore(directory)
     manifest = read_json(directory / MANIFEST)
     stored = f"{manifest.get('kind')} of format {manifest.get('format')}"

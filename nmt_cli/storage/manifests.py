@@ -1,4 +1,4 @@
-"""The required entries of each kind of manifest. A hash proves that a file is unchanged, not that it is valid."""
+"""The entries of each kind of manifest. Hashes prove only that files are unchanged, so `check` checks the entries."""
 
 import re
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ class Corpus(Manifest):
 
 
 KINDS: dict[str, type[Manifest]] = {"model": Model, "checkpoint": Checkpoint, "corpus": Corpus}
-NEEDED = {  # files that readers of each kind need
+NEEDED = {  # files that an artefact of each kind must have
     "model": {"model.safetensors", "recipe.yaml", "tokenizer.model"},
     "checkpoint": {"model.safetensors", "optimizer.safetensors", "state.json"},
     "corpus": {"train.src.ids", "train.src.offsets", "train.tgt.ids", "train.tgt.offsets", "tokenizer.model"},
@@ -77,7 +77,7 @@ NEEDED = {  # files that readers of each kind need
 
 
 def check(manifest: dict[str, Any], kind: str, path: Path) -> None:
-    """Raise DataError if an entry is missing or wrong, or if a needed file is not listed."""
+    """Raise DataError if an entry is missing or wrong, or if the manifest does not list a file that readers need."""
     records.from_json(KINDS.get(kind, Manifest), manifest, path)
     if missing := sorted(NEEDED.get(kind, set()) - manifest["files"].keys()):
         raise DataError(f"{path} is damaged: it does not list {missing[0]}")

@@ -1,7 +1,7 @@
 """Build dataclasses from untrusted JSON. Every value is checked against its field's annotation.
 
 Annotations may combine bool, int, float, str, Any, Literal, `| None`, list, dict, other dataclasses, and Annotated with
-rules such as Range. No pydantic here: importing it takes longer than a translation.
+rules such as Range. Pydantic is not used, because importing it takes longer than a translation.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ _NAMES = {bool: "a boolean", int: "an integer", float: "a finite number", str: "
 
 
 class Rule(Protocol):
-    """A condition on a value beyond its type; `rule` completes the sentence "it must be …"."""
+    """A condition on a value, in addition to its type. `rule` completes the sentence "it must be …"."""
 
     @property
     def rule(self) -> str: ...
@@ -30,7 +30,7 @@ class Rule(Protocol):
 def from_json(kind: type[T], values: dict[str, Any], path: Path) -> T:
     """Return a dataclass built from the JSON object in the file `path`. Keys without a field are ignored.
 
-    Raise DataError, which names the first wrong value, if the object does not fit.
+    Raise DataError, which names the first wrong or missing value, if the object does not fit.
     """
     try:
         return build(kind, values)
@@ -57,7 +57,7 @@ def _dataclass(kind: Any, values: Any, key: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
-    """Return the value in the type of its annotation. Raise ValueError, which names `key`, if it does not fit."""
+    """Convert a value to the type of its annotation. Raise ValueError, which names `key`, if it does not fit."""
     origin, arguments = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint, value, key)

@@ -23,9 +23,9 @@ def signals_blocked(numbers: Collection[int]) -> Iterator[None]:
 
 
 def end_with_parent(parent: int, *, thread_lasts: bool = True) -> None:
-    """Kill this process when process `parent`, which started it, ends in any way, SIGKILL included.
+    """Kill this process when process `parent`, which started it, ends, even by SIGKILL.
 
-    Linux kills this process at once when the thread that started it ends. If this thread may end before the parent does
+    Linux kills this process as soon as the thread that started it ends. If that thread may end before the parent does
     (`thread_lasts=False`), or on macOS, a thread of this process watches the parent instead.
     """
     if not (thread_lasts and kill_with_parent_thread()):

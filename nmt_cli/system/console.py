@@ -1,4 +1,4 @@
-"""Progress, tables and log lines. All but results go to stderr."""
+"""Progress, tables and log lines. Everything but results goes to stderr."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from typing import Any
 
 from nmt_cli.system.errors import printable
 
-MAX_CHARACTERS = 4000  # maximum characters of a line
+MAX_CHARACTERS = 4000  # maximum characters of a log line
 _quiet = False
 
 
@@ -39,7 +39,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], *, is_result: bool = False) -> None:
-    """Print a table, unless quiet: the first column aligned left, the others right. Print a result to stdout always."""
+    """Print a table to stderr, unless quiet. If it is a result, print it to stdout, even if quiet."""
     stream = sys.stdout if is_result else sys.stderr
     if (_quiet and not is_result) or stream is None:
         return
@@ -74,7 +74,7 @@ def is_live() -> bool:
 
 
 class Progress:
-    """A progress bar on a terminal; elsewhere a plain line every `every` seconds."""
+    """A progress bar on a terminal, or elsewhere a log line at most every `every` seconds. Nothing if quiet."""
 
     def __init__(self, title: str, total: int | None, unit: str, *, every: float = 10, done: int = 0) -> None:
         self.title, self.total, self.unit, self.every = title, total, unit, every

@@ -1,4 +1,4 @@
-"""Errors for users, with the exit codes of sysexits.h. Codes 69, 74, 75 and 143 are worth an automatic retry."""
+"""Errors for users, with exit codes in the style of sysexits.h. A retry may succeed after 69, 74, 75 and 143."""
 
 import errno
 
@@ -51,13 +51,13 @@ class DivergedError(NmtError):
 
 
 class OutputError(NmtError):
-    """An output that cannot be created: it exists, or its directory is read-only."""
+    """An output that cannot be created, for example because it exists or its directory is read-only."""
 
     exit_code = 73
 
 
 class StorageError(NmtError):
-    """A failure of resources: a full disk, too little memory, a broken device, a lost process."""
+    """A lack or failure of resources: a full disk, too little memory, a broken device, a lost process."""
 
     exit_code = 74
 
@@ -69,7 +69,7 @@ class BusyError(NmtError):
 
 
 def printable(text: object, limit: int = 300) -> str:
-    """Return `text` on one line, control characters escaped, cut to `limit` characters."""
+    """Return `text` as one line of at most `limit` characters, with control characters escaped."""
     line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
@@ -106,5 +106,5 @@ def from_os_error(error: OSError) -> NmtError:
 def is_out_of_memory(error: Exception) -> bool:
     """Return whether an error of Python or torch means that memory ran out."""
     texts = "allocate memory", "out of memory", "ALLOC_FAILED"
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch's
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # of torch
     return named or any(text in str(error) for text in texts)

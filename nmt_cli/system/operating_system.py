@@ -13,7 +13,7 @@ from typing import Literal
 
 MACOS = sys.platform == "darwin"
 START_METHOD: Literal["spawn", "fork"] = "spawn" if MACOS else "fork"  # macOS libraries may crash after a fork
-LOOPBACK = "lo0" if MACOS else "lo"  # name of the network interface
+LOOPBACK = "lo0" if MACOS else "lo"  # name of the loopback network interface
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -59,7 +59,7 @@ def _brand() -> str:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process."""
+    """Return the resident memory of this process in bytes."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
     except OSError:
@@ -69,12 +69,12 @@ def resident_bytes() -> int:
 
 
 def peak_bytes() -> int:
-    """Return the peak resident memory of this process so far."""
+    """Return the peak resident memory of this process so far, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if MACOS else 1024)
 
 
 def limit_memory(limit: int) -> None:
-    """Make allocations fail once this process takes `limit` bytes of address space. Do nothing on macOS."""
+    """Make allocations fail once this process uses `limit` bytes of address space. Do nothing on macOS."""
     if MACOS:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -99,7 +99,7 @@ def trim_malloc() -> None:
 def shared_file() -> Iterator[Path]:
     """Yield the path of a file that this process and its child processes can write and read during the block.
 
-    On Linux, the file exists only in memory, so even SIGKILL leaves nothing behind.
+    On Linux, the file exists only in memory, so nothing remains even after SIGKILL.
     """
     if START_METHOD == "spawn":
         import tempfile  # here, because the import is slow and most commands do not need it

@@ -25,7 +25,7 @@ def usable_cores() -> int:
 
 
 def usable_memory() -> int:
-    """Return the bytes of memory that all processes of this container, or of this machine, may use together."""
+    """Return the memory in bytes that the processes of this container, or of this machine, may use together."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     files = (group / name for group in _groups("memory") for name in ("memory.max", "memory.limit_in_bytes"))
     return min([memory, *(limit for file in files for limit in _numbers(file) if limit > 0)])
@@ -47,7 +47,7 @@ def _groups(controller: str) -> Iterator[Path]:
 
 
 def _numbers(file: Path) -> list[int]:
-    """Return the numbers in a small file; [] if it cannot be read."""
+    """Return the numbers in a small file, or [] if it cannot be read."""
     try:
         words = file.read_text().split()
     except (OSError, UnicodeDecodeError):

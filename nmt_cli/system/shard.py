@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from nmt_cli.system.errors import UsageError
 
-# Variables of array jobs: a task's number, the first number, the number of tasks. "": the scheduler sets no variable.
+# Variables of array jobs: a task's number, the first number, and the number of tasks or the last number. "": the
+# scheduler sets no such variable.
 ARRAYS = (
     ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_COUNT"),
     ("JOB_COMPLETION_INDEX", "", ""),  # Kubernetes
@@ -30,7 +31,7 @@ ADVICE = "Pass the worker's number and the number of workers, such as --shard 1/
 
 
 class Shard(NamedTuple):
-    """Worker `number` of `workers`, counted from 1. The number decides only where the worker begins."""
+    """Worker `number` of `workers`, from 1. In `nmt translate`, the number decides only where the worker begins."""
 
     number: int
     workers: int
@@ -49,9 +50,9 @@ class Shard(NamedTuple):
 def parse(text: str, environment: Mapping[str, str] = os.environ) -> Shard:
     """Return the shard that an option names: "3/8", "auto", or "auto/8" if the scheduler sets no number of tasks.
 
-    With "auto", the scheduler's variables number the tasks of an array job from 1, and the processes of a task from 0.
-    If both are set, process P of Q in task I of N is worker (I - 1) * Q + P + 1 of N * Q. Raise UsageError if neither
-    is set.
+    "auto" reads the scheduler's variables for the tasks of an array job and for the processes of a task. If both are
+    set, process P (from 0) of Q in task I (from 1) of N is worker (I - 1) * Q + P + 1 of N * Q. Raise UsageError if
+    neither is set.
     """
     if found := re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text):
         shard = Shard(int(found[1]), int(found[2]))
@@ -72,7 +73,7 @@ def _from_scheduler(environment: Mapping[str, str], count: int) -> Shard:
         tasks = count or numbers.get(array[2], 0)
         if not tasks:
             raise UsageError(f"{array[0]} is set, but the number of tasks N is not. Pass --shard auto/N")
-        # N consecutive task numbers have different remainders, also if the first number is not 0 or 1.
+        # N consecutive task numbers have different remainders, even if the first number is neither 0 nor 1.
         task = (numbers[array[0]] - numbers.get(array[1], 0)) % tasks
     elif ranks > 1 or count:
         ranks = count or ranks

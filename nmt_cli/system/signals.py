@@ -14,8 +14,8 @@ from types import FrameType
 from nmt_cli.system.errors import INTERRUPTED, TERMINATED
 
 CODES: dict[int, int] = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
-ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers forward signals that processes already got
-RETRY_SECONDS = 0.02
+ECHO_SECONDS = 1.0  # a second signal this soon is an echo: launchers forward signals that processes have received
+RETRY_SECONDS = 0.02  # how often to look whether an import has ended
 STARTING = "nmt_cli.commands.", "nmt_cli.__main__", __name__  # modules that run before a command's own work
 _received, _since = 0, 0.0  # the first signal and its time
 
@@ -50,7 +50,7 @@ def leave(code: int) -> None:
 
 
 def _handle(number: int, frame: FrameType | None) -> None:
-    """End the command with an exception, so that it removes temporary files. A second signal ends it at once."""
+    """End the command with an exception, so that it removes temporary files. End it at once on a second signal."""
     global _received, _since
     if not _received:
         _received, _since = number, time.monotonic()
@@ -62,7 +62,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt or SystemExit, but not during an import.
 
-    An import may swallow the exception and leave a half-initialized module. During an import before the command's own
+    An import could swallow the exception and leave a half-initialized module. During an import before the command's own
     work, end the process at once. During a later import, raise the exception when the import has ended.
     """
     importing, working = _state(frame)

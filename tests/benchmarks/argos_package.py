@@ -88,7 +88,10 @@ def main() -> None:
     equal = sum(one == other for one, other in zip(ours_plain, plain, strict=True))
     higher = sum(mine > theirs for mine, theirs in zip(*scores, strict=True))
     print(f"without a length penalty: {equal} of {len(lines)} translations equal those of CTranslate2")
-    print(f"with it: {len(lines) - len(differ)} equal argostranslate's; nmt's score is higher in {higher} of {len(differ)} others")
+    print(
+        f"with it: {len(lines) - len(differ)} equal argostranslate's; "
+        f"nmt's score is higher for {higher} of {len(differ)} others"
+    )
     for name, texts in (
         ("nmt", defaults),
         ("nmt, one search per line, case unchanged", ours),

@@ -142,7 +142,7 @@ def faults(path: Path, confirmed: Confirmed) -> list[str]:
         for name, key in confirmed.keys.items():
             if name not in stored or (not stored[name].revoked and keys.find(key) is None):
                 found.append(f"key {name} is missing")
-        found += [f"limit of {name} is wrong" for name, limit in confirmed.limits.items() if stored[name].per_day != limit]
+        found += [f"lost limit of {name}" for name, limit in confirmed.limits.items() if stored[name].per_day != limit]
         found += [f"{name} is not revoked" for name in confirmed.revoked if not stored[name].revoked]
         glossaries = dict(database.read("SELECT glossary, terms FROM dictionaries"))
         for glossary, count in confirmed.glossaries.items():

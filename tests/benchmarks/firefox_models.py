@@ -170,7 +170,7 @@ def main() -> None:
 
             score = f", BLEU {sacrebleu.corpus_bleu(answers, [references]).score:.2f}"
         print(
-            f"{name}: {words / least['together']:,.0f} source words/s, {produced / least['together']:,.0f} target words/s; "
+            f"{name}: {words / least['together']:,.0f} source words/s, {produced / least['together']:,.0f} target; "
             f"one line alone {1000 * least['alone']:.1f} ms; start {least['start']:.2f} s; {least['memory']:.0f} MB; "
             f"equal to nmt fp32 {same}, or one is a prefix of the other {begins}, of {len(lines)} lines{score}"
         )

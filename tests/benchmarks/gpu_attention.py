@@ -1,4 +1,4 @@
-"""Compare attention kernels for packed sentences of NMT length on a GPU: flash attention, as in training, and FlexAttention.
+"""Compare attention kernels for packed sentences on a GPU: flash attention, as in training, and FlexAttention.
 
 Prints the milliseconds of one forward and backward pass, replayed as a CUDA graph. A training step has 18 such passes.
 FlexAttention is compiled for the batch's sizes. Run from the repository root:

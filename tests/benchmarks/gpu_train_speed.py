@@ -1,10 +1,10 @@
 """Measure `nmt train` on a CUDA GPU at the paper's batch size: 25,000 source and target tokens per step.
 
 For the sizes base and big in bf16, compares it with torch.nn.Transformer and transformers' Marian (if installed), both
-eager and compiled. cuDNN's attention is off for all systems. The corpus consists of random tokens with the sentence lengths of WMT14. Run from the
-repository root:
+eager and compiled. cuDNN's attention is off for all systems. The corpus consists of random tokens with the sentence
+lengths of WMT14. Run from the repository root:
 
-    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --profile    # also prints the slowest kernels
+    PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --profile    # also prints slow kernels and host waits
     PYTHONPATH=. python tests/benchmarks/gpu_train_speed.py --trial      # a minute on a CPU, to try the script
 """
 

@@ -72,7 +72,10 @@ def main() -> None:
         began = time.perf_counter()
         for step in range(1, 101):
             plan.micro_batches_of(step * plan.steps_per_epoch // 101)
-        print(f"another step: {(time.perf_counter() - began) * 10:.1f} ms; 99.9 % of sentences have up to {corpus.seen_tokens} tokens")
+        print(
+            f"another step: {(time.perf_counter() - began) * 10:.1f} ms; "
+            f"99.9 % of the source sentences have at most {corpus.seen_tokens} tokens"
+        )
         print(f"memory without pages of files: {own_megabytes():,} MiB held, peak {peak[0]:,} MiB")
 
 

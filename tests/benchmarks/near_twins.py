@@ -46,7 +46,7 @@ def ours(train: Sides, held_out: Sides) -> list[int]:
 
 
 def tame(train: Sides, held_out: Sides) -> list[int]:
-    """Return TAME-MT's counts of held-out lines whose source, target or pair is in training; then of near-duplicates."""
+    """Return TAME-MT's counts of held-out lines whose source, target or pair is in training, then near-duplicates."""
     import tame_mt
     from tame_mt.exposure import compute_exposure
 

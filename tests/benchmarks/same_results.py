@@ -2,9 +2,9 @@
 
     python tests/benchmarks/same_results.py OLD_TREE NEW_TREE [--only NAME,...] [--corpora DIR] [--work DIR]
 
-Both trees need a compiled engine. The old tree first makes a model that both use. Then every check measures both trees
-at the same time and prints one line: equal, differs or skipped. Messages may change their words: a change is printed
-as “words” and does not count as a difference. The exit code is 1 if a check differs.
+Both trees need a compiled engine. The old tree first makes the models that both trees use. Then every check measures
+both trees at the same time and prints one line: equal, differs or skipped. Messages may change their words: a change is
+printed as “words” and does not count as a difference. The exit code is 1 if a check differs.
 """
 
 import argparse
@@ -34,7 +34,7 @@ GROUPS: dict[str, dict[str, Callable[[Tree], object]]] = {
 
 
 def measure(check: Callable[[Tree], object], tree: Tree) -> object:
-    """Return the measurement of a check, or the error of a check that breaks."""
+    """Return the measurement of a check, or the exception that it raised. Let Skipped pass."""
     try:
         return check(tree)
     except Skipped:
@@ -62,19 +62,19 @@ def compare(name: str, check: Callable[[Tree], object], trees: list[Tree], pool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("old", type=Path, help="source tree of before")
-    parser.add_argument("new", type=Path, help="source tree of after")
-    parser.add_argument("--only", help=f"groups to run, with commas between: {', '.join(GROUPS)}")
+    parser.add_argument("old", type=Path, help="old source tree")
+    parser.add_argument("new", type=Path, help="new source tree")
+    parser.add_argument("--only", help=f"groups to run, separated by commas: {', '.join(GROUPS)}")
     parser.add_argument("--match", default="", help="run only the checks whose names contain this text")
     default = os.environ.get("NMT_CORPORA")
     parser.add_argument(
         "--corpora", type=Path, default=default, help="directory with real text [default: $NMT_CORPORA]"
     )
-    parser.add_argument("--work", type=Path, help="new folder that is kept [default: a temporary one]")
+    parser.add_argument("--work", type=Path, help="folder to keep; inputs in it are reused [default: temporary]")
     given = parser.parse_args()
     chosen = given.only.split(",") if given.only else list(GROUPS)
     if unknown := set(chosen) - set(GROUPS):
-        parser.error(f"no group {', '.join(sorted(unknown))}; there are {', '.join(GROUPS)}")
+        parser.error(f"no group {', '.join(sorted(unknown))}; the groups are {', '.join(GROUPS)}")
     work = given.work or Path(tempfile.mkdtemp(prefix="same-results-"))
     try:
         outcomes = run_all(given, chosen, work.resolve())
@@ -103,7 +103,7 @@ def run_all(given: argparse.Namespace, chosen: list[str], work: Path) -> list[st
             for name, check in GROUPS[group].items():
                 if given.match in name:
                     outcomes.append(compare(f"{group}: {name}", check, trees, pool))
-    print(f"{time.monotonic() - begun:.0f} s in all")
+    print(f"{time.monotonic() - begun:.0f} s in total")
     return outcomes
 
 

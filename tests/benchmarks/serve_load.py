@@ -5,8 +5,8 @@
 Make CT2_DIRECTORY with `nmt export MODEL --to ctranslate2 --quantization int8 --out DIR`. PYTHON belongs to an
 environment with `pip install libretranslate`; it uses the same model, as a package for argostranslate. LibreTranslate's
 sentence splitter is off because it needs a download, so LINES_FILE should have one sentence per line. Unless
-`--load-only` is given, the script also measures short texts while a text of 50,000 characters is being translated (`nmt
-serve` and CTranslate2), and `Translator` in this process. Needs the extras `serve` and `export`.
+`--load-only` is given, the script also measures the latency of short texts while a text of 50,000 characters is being
+translated (`nmt serve` and CTranslate2), and of `Translator` in this process. Needs the extras `serve` and `export`.
 """
 
 import argparse
@@ -80,7 +80,7 @@ class Client:
 
 @contextlib.contextmanager
 def running(command: list[str], port: int, home: Path | None = None) -> Iterator[float]:
-    """Start a server and yield the seconds until its first answer. With `home`, it has its own home and no output."""
+    """Start a server and yield the seconds until its first answer. With `home`, it has that home and no output."""
     begun = time.perf_counter()
     if home:
         names = "HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"
@@ -105,7 +105,7 @@ def running(command: list[str], port: int, home: Path | None = None) -> Iterator
 
 
 def load(port: int, lines: list[str], clients: int, stop: threading.Event) -> list[float]:
-    """Return the latency of each answer in milliseconds while `clients` send line after line until `stop` is set."""
+    """Return the latency of each answer in milliseconds while `clients` threads send lines until `stop` is set."""
     took = list[float]()
 
     def work(number: int) -> None:

@@ -3,13 +3,13 @@
     PYTHONPATH=. python tests/benchmarks/serve_packages.py PACKAGE --texts captions FILE --texts news FILE \
         --libretranslate PYTHON [--seconds 20] [--clients 1 8 32] [--models 2 20]
 
-PACKAGE is a file `.argosmodel`; `nmt export --to argos` writes one. Its model is installed under several pairs of
-languages, of which two make a route. As both steps use the same model, only the speed of a route means anything.
+PACKAGE is an `.argosmodel` file, as `nmt export --to argos` writes. Its model is installed for several language pairs,
+two of which form a route. Both steps of the route use the same model, so only the speed of the route is meaningful.
 PYTHON belongs to an environment with `pip install libretranslate`. LibreTranslate's sentence splitter is off because it
-needs a download, which favors LibreTranslate; so files of texts should have one sentence per line.
+needs a download. This favors LibreTranslate, and the files of texts should have one sentence per line.
 
 The script prints texts/s, the median and the 99th percentile of the latency for each number of clients, directly and
-through the second language; then the memory with each number of models, at the start and after each was used once.
+by the route; then the memory with each number of models, at the start and after each model was used once.
 """
 
 import argparse
@@ -159,7 +159,7 @@ def speeds(options: argparse.Namespace, commands: dict[str, list[str]], home: Pa
 
 
 def memories(options: argparse.Namespace, commands: dict[str, list[str]], home: Path, count: int) -> None:
-    """Print the memory of each server with a number of models, at the start and after each was used once."""
+    """Print the memory of each server with a number of models, at the start and after each model was used once."""
     source, target = languages_of(options.package)
     pairs = [(source, code) for code in dict.fromkeys([target, *CODES]) if code != source][:count]
     install(options.package, home / "packages", pairs)
@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--libretranslate", metavar="PYTHON")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--clients", type=int, nargs="*", default=[1, 8, 32])
-    parser.add_argument("--models", type=int, nargs="*", default=[2, 20], help="numbers of models to measure memory of")
+    parser.add_argument("--models", type=int, nargs="*", default=[2, 20], help="numbers of models for measuring memory")
     parser.add_argument("--port", type=int, default=5078)
     options = parser.parse_args()
     port = str(options.port)

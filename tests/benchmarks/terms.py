@@ -3,8 +3,8 @@
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/terms.py MODEL
 
 Each line has one or two terms. They are word pairs from an IBM Model 1 lexicon, trained here, that occur in the source
-and in the reference. About half of them are missing from the translation without terms, if there are enough. Then each
-line gets one wrong term: a word of its source with a random word of the references.
+and in the reference. About half of the terms are missing from the translation without terms, if there are enough. Then
+each line gets one wrong term: a word of its source with a random word of the references.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def choose(
 
 
 def translated(translator: Translator, lines: list[str], terms: list[list[Term]]) -> tuple[list[str], float]:
-    """Return translations and their CPU time in seconds."""
+    """Return the translations and their CPU time in seconds."""
     made = {id(each): Terms(each) if each else None for each in terms}
     lists, start = [made[id(each)] for each in terms], time.process_time()
     pending = [translator.submit(line, SearchOptions(terms=each)) for line, each in zip(lines, lists, strict=True)]
@@ -108,7 +108,7 @@ def bleu(texts: list[str], references: list[str]) -> str:
 
 
 def ratio(translator: Translator, lines: list[str], terms: list[list[Term]]) -> str:
-    """Return the ratio of the times with and without terms, over alternating runs."""
+    """Return the ratio of CPU times with and without terms: the median and the range over alternating runs."""
     ratios = []
     for _ in range(ROUNDS):
         plain = translated(translator, lines, [[] for _ in lines])[1]

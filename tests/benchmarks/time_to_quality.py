@@ -1,4 +1,4 @@
-"""Compare the training time until a dev BLEU of `nmt train`, a textbook loop and Marian, alternating in one run.
+"""Compare how long `nmt train`, a textbook loop and Marian train, taking turns, until they reach a dev BLEU.
 
 All systems train the recipe's model on its corpus with its vocabulary, learning rates, dropout, label smoothing and
 tokens per step. `nmt train` (here in one process) and the textbook loop start from the same weights and use bf16. The
@@ -9,7 +9,7 @@ cooldown.
 
 After each turn of `--every` steps, the system's weights translate the dev set with the recipe's decoding settings. Our
 model does this for the textbook loop too; Marian uses its own decoder, which divides scores by length ** alpha.
-Validation and loading do not count. The time of a BLEU is interpolated.
+Validation and loading do not count. The time at which a BLEU is reached is interpolated.
 
     pip install pymarian
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/time_to_quality.py --bleu 30 35
@@ -43,7 +43,7 @@ from nmt_cli.training.optim import adam, noam_rate
 from nmt_cli.training.validation import DevSet, validate
 from nmt_cli.transformer.model import Transformer
 
-System = tuple[Callable[[], object], Callable[[], float]]  # takes a turn, and returns the dev BLEU after it
+System = tuple[Callable[[], object], Callable[[], float]]  # train for a turn; return the dev BLEU
 TORCH_NAMES = {
     **{f"{stack}.": f"transformer.{stack}.layers." for stack in ("encoder", "decoder")},
     **{"self_attention.query_key_value.": "self_attn.in_proj_", "self_attention.output": "self_attn.out_proj"},
@@ -65,7 +65,10 @@ def same_weights(model: Transformer, other: Textbook) -> Iterator[tuple[Tensor, 
 
 
 def textbook(settings: schema.Recipe, corpus: Corpus) -> tuple[Step, Callable[[], Transformer]]:
-    """Return steps of torch's model with our equations and initial weights, and a function that copies them to ours."""
+    """Return steps of torch's model with our equations and initial weights, and a function for validation.
+
+    The function copies the current weights to our model, and returns our model.
+    """
     training = settings.training
     shape = settings.model.model_copy(update={"attention_bias": True})
     torch.manual_seed(training.seed)
@@ -165,7 +168,7 @@ def systems_of(settings: schema.Recipe, data: Path, directory: Path, every: int)
 
 
 def crossing(points: list[tuple[int, float, float]], bleu: float) -> tuple[float, float] | None:
-    """Return the step and minute of reaching a BLEU, or None. `points` are (step, seconds, BLEU or NaN)."""
+    """Return the step and minute at which a BLEU is reached, or None. `points` are (step, seconds, BLEU or NaN)."""
     for (u, s, b), (v, t, c) in pairwise(points):
         if not b >= bleu and c >= bleu:
             share = (bleu - b) / (c - b) if b == b else 1.0

@@ -2,8 +2,8 @@
 
 Systems alternate in timed windows, each in a new process; the script reports medians. "ours" is `nmt train` with its
 defaults, which use several processes on a CPU. "products" runs only the model's matrix products with weights, in as
-many processes. "+threads" uses one process with all threads, and "+compile" uses torch.compile. Marian is included if
-transformers is installed. Run from the repository root:
+many processes as "ours". "+threads" uses one process with all threads, and "+compile" uses torch.compile. Marian is
+included if transformers is installed. Run from the repository root:
 
     NMT_CORPORA=... PYTHONPATH=. python tests/benchmarks/train_speed.py --cases small:bf16 base:bf16
 """
@@ -125,7 +125,7 @@ def compare(options: argparse.Namespace, data: Path) -> None:
             memory = max(w["memory"] for w in windows[system])
             step = 1000 * statistics.median(w["step"] for w in windows[system])
             print(
-                f"{system:18} {rate:9,.0f} tokens/s ({min(rates):,.0f} to {max(rates):,.0f})  {step:,.1f} ms a step  "
+                f"{system:18} {rate:9,.0f} tokens/s ({min(rates):,.0f} to {max(rates):,.0f})  {step:,.1f} ms per step  "
                 f"MFU {rate * per_token / peak:.0%}  peak {memory:,.0f} MB{ratio}"
             )
         for system, own in windows.items():

@@ -5,12 +5,12 @@
     python tests/benchmarks/translate_speed.py --model MODEL --exports EXPORTS --source test.en --reference test.de
 
 Each system runs in its own process, loads its model, warms up, and translates all lines from text to text. The systems
-take turns. All use beam 4 and no length penalty, because their formulas differ. The table has medians with their range,
+take turns. All use beam 4 and no length penalty, because their penalties differ. The table has medians with ranges,
 tokens counted by the model's tokenizer, and the number of lines that equal those of the first system. For our systems
 it also has the latency of one line through a running `nmt translate`. The last line of output compares Marian's first
-translations with ours when our positions use Marian's wavelengths, which differ from the paper's.
+translations with ours if our positions use Marian's wavelengths, which differ from those of the Transformer paper.
 
-With `--device cuda` the other systems use the GPU; ours always uses one if there is one. `--source-tokens N` selects
+With `--device cuda` the other systems use the GPU; nmt always uses a GPU if it finds one. `--source-tokens N` selects
 the lines of N tokens, so that all systems stop after the same number of tokens if the model never outputs EOS, for
 example because its weights are random.
 
@@ -65,7 +65,7 @@ def our_process(arguments: argparse.Namespace, precision: str, shortlist: bool) 
 
 
 def ctranslate2(arguments: argparse.Namespace, kind: str, shortlist: bool) -> Run:
-    """Return translation by CTranslate2. On a CPU, one single-threaded worker per core is its fastest setting."""
+    """Return a function that translates with CTranslate2. On a CPU, one single-threaded worker per core is fastest."""
     import ctranslate2
     import sentencepiece
 
@@ -109,7 +109,7 @@ def write_vmap(model: Path, export: Path) -> None:
 
 
 def pymarian(arguments: argparse.Namespace, kind: str, _: bool) -> Run:
-    """Return translation by the Marian C++ toolkit with one thread per core and GEMM type `kind`."""
+    """Return a function that translates with the Marian C++ toolkit, one thread per core and GEMM type `kind`."""
     import _pymarian
 
     model, vocabulary = (arguments.exports / "marian" / name for name in (f"{kind}.bin", "vocab.spm"))

@@ -1,4 +1,4 @@
-"""Drive Chromium through the DevTools protocol. Tests that use it are skipped if it is not installed."""
+"""Drive Chromium through the DevTools protocol. Tests with a browser are skipped if Chromium is not installed."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ KEYS = {
 
 
 class Tab:
-    """One page. `events` has all events that the browser sent."""
+    """One page. `events` has the events that the browser sent since the last `open`."""
 
     def __init__(self, commands, answers):
         self.commands, self.answers, self.buffer = commands, answers, b""

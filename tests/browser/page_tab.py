@@ -28,7 +28,7 @@ def type_text(tab, text):
 
 
 def translate(tab, server, text=TEXT):
-    """Type a text, wait for its translation, and return it."""
+    """Type text, wait for its translation, and return the translation."""
     best = " ".join(server.best(text))
     type_text(tab, text)
     tab.until(f"{SHOWN} === {json.dumps(best)}")

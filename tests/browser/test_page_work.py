@@ -36,7 +36,7 @@ pytest_plugins = "page_fixtures"
 
 
 def long_text(sentences=120):
-    """Return a text of several parts, with distinct sentences."""
+    """Return text for several parts, with distinct sentences."""
     return "".join(
         f"der Hund geht {number} mal. das Haus ist rot!{chr(10) * (number % 3)} " for number in range(sentences)
     )
@@ -74,7 +74,7 @@ def test_an_edit_that_joins_two_parts_leaves_no_sentence_in_two_parts(tab):
     parts = tab.see(f"{module}.then(each => each.partsOf({json.dumps(edited)}, {json.dumps(before)}))")
     assert "".join(parts) == edited
     assert all(re.search(r"[.!\n] ?$", part) for part in parts), parts
-    assert parts[-1] == others[-1], "the parts behind the next one stay"
+    assert parts[-1] == others[-1], "the parts after the next one stay"
 
 
 def test_a_long_text_shows_its_progress_and_can_be_canceled_and_continued(tab, server):
@@ -198,7 +198,11 @@ def test_files_are_chosen_by_keyboard(tab, server, tmp_path):
     [
         ("a.pdf", b"x", f"The server accepts files of these kinds: {' '.join(sorted(KINDS))}."),
         ("a.txt", b"x" * (LIMIT + 1), "This text has 30,001 characters. The server accepts at most 30,000 at once."),
-        ("a.txt", b"x" * (4 * LIMIT + 1), "This text has 30,001 characters. The server accepts at most 30,000 at once."),
+        (
+            "a.txt",
+            b"x" * (4 * LIMIT + 1),
+            "This text has 30,001 characters. The server accepts at most 30,000 at once.",
+        ),
         ("a.txt", b"\xff\xfe", "Invalid request: file is not text in UTF-8."),
     ],
 )
@@ -258,7 +262,7 @@ def test_the_page_asks_for_an_api_key_if_the_server_needs_one(browsed, pool):
 
 
 def test_the_key_field_gets_the_focus_when_a_key_is_needed(browsed, pool, tmp_path):
-    """It gets the focus on opening, after a refusal and for a file, but not while the user types on without a key."""
+    """It gets the focus on opening, after a refusal and for a file, but not while the user types without a key."""
     with serving(Service(pool, pool.metrics, Limits(LIMIT), keys=[b"secret"])) as server:
         browsed.open(server.url)
         browsed.see("sessionStorage.clear()")

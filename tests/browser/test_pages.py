@@ -1,4 +1,4 @@
-"""Test the attention page and the report in a real browser: no requests, no errors; hovering changes the heads."""
+"""Test the attention page and the report in a real browser: no requests, no errors, and hovering shows other heads."""
 
 import pytest
 from chromium import browser, pytestmark  # noqa: F401
@@ -9,7 +9,7 @@ from nmt_cli.reporting.report import report
 
 
 def check_quiet(tab, page):
-    """Check that the page made no request, logged nothing, ran no text, and fits a desktop and a phone screen."""
+    """Check that the page made no request, logged nothing, ran no injected script, and fits a desktop and a phone."""
     urls = [request["request"]["url"] for request in tab.sent("Network.requestWillBeSent")]
     assert [url for url in urls if not url.startswith("data:")] == [page.resolve().as_uri()]
     assert tab.sent("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded") == []
@@ -21,7 +21,7 @@ def check_quiet(tab, page):
 
 
 def cut_off(tab, section):
-    """Return the first words of the tables in a section that are cut off on a phone."""
+    """Return the beginnings of those tables in a section that are cut off on a phone."""
     tab.resize(390, 844)
     wide = f"[...document.querySelectorAll('{section} .wide')].filter(e => e.scrollWidth > e.clientWidth)"
     found = tab.see(f"{wide}.map(e => e.innerText.slice(0, 20))")
@@ -48,8 +48,8 @@ def test_attention(tab, run):
     figures = tab.see(rows)
     assert len(figures) == 6  # three roles, with and without the division by sqrt(d_k)
     for divided, plain in zip(figures[::2], figures[1::2], strict=True):
-        assert divided[0] < plain[0]  # without it the largest weight is larger,
-        assert divided[1] > plain[1]  # the entropy smaller
+        assert divided[0] < plain[0]  # without the division, the largest weight is larger,
+        assert divided[1] > plain[1]  # the entropy is smaller,
         assert divided[2] > plain[2]  # and less gradient passes through
     shares = "[...document.querySelectorAll('#rollout .heat')].map(e => +e.getAttribute('fill-opacity'))"
     assert sum(tab.see(shares)) == pytest.approx(3, abs=0.1)  # two layers and embeddings, each summing to 1

@@ -1,4 +1,4 @@
-"""The engines of recipes/cluster translate files as one process does: datatrove, Ray and Slurm, each if installed."""
+"""Under datatrove, Ray and Slurm (each if installed), recipes/cluster translates files as one process does."""
 
 import os
 import shutil
@@ -65,7 +65,7 @@ def test_datatrove_on_two_machines(text: Path, tmp_path: Path, model: Path) -> N
 
     options = TranslateOptions(models=(model,), search=SearchOptions(beam=1), workers=1)
     out = tmp_path / "out"
-    for offset in (2, 0):  # the second machine is ready first, and does all units
+    for offset in (2, 0):  # the second machine starts first, and translates all units
         LocalPipelineExecutor(
             pipeline=[TranslateFiles([str(text)], str(out), options, unit_lines=10)],
             tasks=4,
@@ -78,12 +78,12 @@ def test_datatrove_on_two_machines(text: Path, tmp_path: Path, model: Path) -> N
     assert_complete(text, out, model)
 
 
-def test_a_poisoned_unit_fails_its_task_of_datatrove(text: Path, tmp_path: Path, model: Path) -> None:
+def test_a_poisoned_unit_fails_its_datatrove_task(text: Path, tmp_path: Path, model: Path) -> None:
     pytest.importorskip("datatrove")
     from nmt_cli.system.errors import NmtError
     from nmt_cli.translation.datatrove_step import TranslateFiles
 
-    (text / "b.de").write_bytes(b"der Hund\n\xff\n")  # no UTF-8
+    (text / "b.de").write_bytes(b"der Hund\n\xff\n")  # not UTF-8
     options = TranslateOptions(models=(model,), search=SearchOptions(beam=1), workers=1, strict=True)
     step = TranslateFiles([str(text)], str(tmp_path / "out"), options, unit_lines=10)
     with pytest.raises(NmtError, match=r"a unit failed with code 65.*\*\.failed"):
@@ -142,7 +142,7 @@ def slurm() -> Iterator[Slurm]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_slurm_array_with_kills_a_lost_node_and_another_number_of_tasks(
+def test_a_slurm_array_survives_a_kill_a_lost_node_and_another_number_of_tasks(
     slurm: Slurm, text: Path, tmp_path: Path, model: Path
 ) -> None:
     (text / "a.de").write_text("".join(f"{line} {number}\n" for number in range(80) for line in LINES))
@@ -187,7 +187,7 @@ def test_datatrove_under_slurm(slurm: Slurm, text: Path, tmp_path: Path, model: 
         '"logs/translate"': f'"{tmp_path / "logs"}"',
     }
     recipe = script("datatrove_translate.py", changes, tmp_path)
-    path = f"{Path(sys.executable).parent}:{slurm.environment['PATH']}"  # has datatrove's program
+    path = f"{Path(sys.executable).parent}:{slurm.environment['PATH']}"  # to find datatrove's program
     environment = {**slurm.environment, "PYTHONPATH": str(ROOT), "PATH": path}
     subprocess.run([sys.executable, recipe], env=environment, cwd=tmp_path, check=True, capture_output=True)
     slurm.wait(lambda: not slurm.run("squeue", "-h"))
@@ -197,9 +197,9 @@ def test_datatrove_under_slurm(slurm: Slurm, text: Path, tmp_path: Path, model: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_poisoned_unit_fails_its_task_of_slurm_once(slurm: Slurm, text: Path, tmp_path: Path, model: Path) -> None:
-    """The task does all other units, fails, and is not queued again."""
-    (text / "b.de").write_bytes(b"der Hund\n\xff\n")  # no UTF-8
+def test_a_poisoned_unit_fails_its_slurm_task_once(slurm: Slurm, text: Path, tmp_path: Path, model: Path) -> None:
+    """The task translates all other units, fails, and is not queued again."""
+    (text / "b.de").write_bytes(b"der Hund\n\xff\n")  # not UTF-8
     words = [str(text), "-o", str(tmp_path / "out"), "--model", str(model), "--unit-lines", "10", "--strict"]
     options = ["--parsable", "--array=1-2", f"--output={tmp_path}/log.%a"]
     slurm.run("sbatch", *options, RECIPES / "translate.sh", *words, "--workers", "1")

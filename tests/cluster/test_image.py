@@ -47,9 +47,9 @@ def test_hadolint_finds_nothing_wrong() -> None:
 def image() -> Iterator[Image]:
     if os.getuid() or not shutil.which("debootstrap"):
         pytest.skip("this needs root and debootstrap")
-    with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as directory:  # some 3 GB
+    with tempfile.TemporaryDirectory(dir="/var/tmp", ignore_cleanup_errors=True) as directory:  # about 3 GB
         base = Path(os.environ.get("NMT_DEBIAN") or debian(Path(directory) / "base"))
-        # The index for CPUs may be out of reach. Any other has the same torch, perhaps with CUDA.
+        # PyTorch's index for CPUs may be out of reach. PyPI has the same torch, perhaps with CUDA.
         yield build(DOCKERFILE, ROOT, base, Path(directory), {"TORCH_INDEX": "https://pypi.org/simple"})
 
 

@@ -1,4 +1,4 @@
-"""The files of recipes/cluster agree with the program: options, routes, metrics, variables and times."""
+"""The files of recipes/cluster agree with the program: options, routes, metrics, variables and timeouts."""
 
 import contextlib
 import json
@@ -52,7 +52,7 @@ def instructions() -> dict[str, str]:
 def test_manifests_match_the_schemas_of_kubernetes(name: str) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     for document in documents(name):
-        if document["apiVersion"].split("/")[0] != "monitoring.coreos.com":  # of the Prometheus operator
+        if document["apiVersion"].split("/")[0] != "monitoring.coreos.com":  # a resource of the Prometheus operator
             validate.validate(document, "1.33", strict=True)
 
 
@@ -118,7 +118,7 @@ def test_the_image_and_the_compose_file_start_a_server() -> None:
 
 
 def test_caddy_serves_https_in_front_of_nmt(tmp_path: Path) -> None:
-    """For a localhost, Caddy signs its certificate itself. The URLs of translated files begin with https://."""
+    """For localhost, Caddy signs its certificate itself. The URLs of translated files begin with https://."""
     if not shutil.which("caddy"):
         pytest.skip("caddy is not installed")
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:

@@ -90,7 +90,7 @@ def test_quiet_hides_messages(nmt: Nmt) -> None:
         ("train mine\x1b[2J.yaml", 66, "no recipe mine\\x1b[2J.yaml"),
         ("train recipes/mutli30k.yaml", 66, "Did you mean multi30k?"),
         ("score - --corpus .", 66, ". is not a prepared corpus. Pass a directory that nmt prepare wrote"),
-        ("train recipes/base.yaml", 66, "nmt prepare recipes/base.yaml --out data/wmt14-en-de"),  # the package's
+        ("train recipes/base.yaml", 66, "nmt prepare recipes/base.yaml --out data/wmt14-en-de"),  # the package's recipe
         ("train r.yaml", 2, "unknown key 'model.num_layer'; did you mean 'model.num_layers'?; unknown"),
         ("prepare wmt15-en-de", 2, "wmt14-en-de"),
         ("prepare --src a.en", 2, "--tgt"),
@@ -101,7 +101,7 @@ def test_quiet_hides_messages(nmt: Nmt) -> None:
         ("average-checkpoints runs/base", 66, "no run in runs/base"),
     ],
 )
-def test_a_mistake_is_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, code: int, message: str) -> None:
+def test_a_mistake_gives_one_line_and_a_code(nmt: Nmt, tmp_path: Path, words: str, code: int, message: str) -> None:
     (tmp_path / "r.yaml").write_text("training: {warmup: 3}\nmodel: {num_layer: 2}\n")
     (tmp_path / "a.en").write_text("one\ntwo\nthree\n")
     (tmp_path / "a.de").write_text("eins\nzwei\n")
@@ -150,17 +150,17 @@ def test_a_message_of_600_characters_is_not_cut(
     assert nmt("score") == (65, "", f"nmt score: error: {shown}\n")
 
 
-@pytest.mark.parametrize(("rank", "said"), [(None, 1), ("0", 1), ("1", 0)])
+@pytest.mark.parametrize(("rank", "times"), [(None, 1), ("0", 1), ("1", 0)])
 def test_the_first_of_several_processes_reports_the_signal(
-    nmt: Nmt, monkeypatch: pytest.MonkeyPatch, rank: str | None, said: int
+    nmt: Nmt, monkeypatch: pytest.MonkeyPatch, rank: str | None, times: int
 ) -> None:
     monkeypatch.setattr(__main__, "_command", Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setenv("RANK", rank) if rank else monkeypatch.delenv("RANK", raising=False)
-    assert nmt("--quiet", "train") == (130, "", "nmt train: stopped by SIGINT\n" * said)
+    assert nmt("--quiet", "train") == (130, "", "nmt train: stopped by SIGINT\n" * times)
 
 
 def test_the_first_process_reports_a_reproduced_run(nmt: Nmt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not after a dry run or a failure. Trees are first written as text, beside the corpus."""
+    """It reports nothing after a dry run or a failure. Parse trees are first written as text, next to the corpus."""
     reproduced, reported = Mock(return_value=0), Mock(return_value="page")
     monkeypatch.setattr("nmt_cli.reproduction.reproduce.reproduce", reproduced)
     monkeypatch.setattr("nmt_cli.reporting.report.report", reported)
@@ -210,7 +210,7 @@ def test_a_hub_model_is_imported_unless_its_owner_is_a_directory(
 def test_commands_with_a_model_accept_a_hub_model(
     nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
 ) -> None:
-    """By --model or by $NMT_MODEL, which is reported. --model wins."""
+    """The model is named by --model or by $NMT_MODEL, which is reported. --model wins."""
     imported = tmp_path / "imported"
     asked = {"translate": Mock(return_value=0), "attend": Mock(return_value=0)}
     monkeypatch.setattr("nmt_cli.interop.importing.import_cached", Mock(side_effect={"owner/name": imported}.get))

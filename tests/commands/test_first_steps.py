@@ -93,7 +93,7 @@ def test_the_nearest_known_name_is_suggested() -> None:
         assert meant(typed, known) == ""
 
 
-def test_a_missing_model_is_answered_with_the_models_here(nmt: Nmt, here: Path, model: Path) -> None:
+def test_the_error_about_a_missing_model_lists_the_models_here(nmt: Nmt, here: Path, model: Path) -> None:
     none = "Use a model from the hub, such as Helsinki-NLP/opus-mt-en-de, or train one: nmt reproduce"
     for name in ("runs/nope", "models/nope"):  # neither is a name on the hub
         assert none in error_of(nmt, "translate", "--model", name)[1]

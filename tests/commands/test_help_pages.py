@@ -1,4 +1,4 @@
-"""The lines of options in help pages, and the list of recipes on a narrow terminal."""
+"""The option lines of help pages, and the list of recipes on a narrow terminal."""
 
 import sys
 

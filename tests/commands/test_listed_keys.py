@@ -1,4 +1,4 @@
-"""Commands that list: keys with their limits, models with their sizes; and the source that `--robust` scores."""
+"""Lists of keys and of models; the arguments of `score --robust`, `shortlist` and `serve`."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ from nmt_cli.translation.stored_models import Direction, StoredModel
 
 
 def test_keys_are_listed_with_their_own_limits(nmt: Nmt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A limit of 0 counts as one. Changing a limit keeps the other. Without any limit, both are removed."""
+    """0 is a limit, too. Changing one limit keeps the other. `keys limit` without an option removes both."""
     monkeypatch.setattr("nmt_cli.serving.key_store._now", lambda: "now")
     options = ["--database", "a.db"]
     for name, *limits in (("b",), ("a", "--per-minute", "0"), ("c", "--per-day", "1000000", "--per-minute", "1500")):
@@ -43,13 +43,13 @@ def test_keys_are_listed_with_their_own_limits(nmt: Nmt, tmp_path: Path, monkeyp
     ]
 
 
-def test_only_adding_a_key_makes_a_data_base(nmt: Nmt, tmp_path: Path) -> None:
+def test_only_adding_a_key_creates_a_database(nmt: Nmt, tmp_path: Path) -> None:
     for words in (["list"], ["revoke", "a"], ["limit", "a"], ["usage"]):
         code, out, err = nmt("keys", *words, "--database", "a.db")
         assert (code, out) == (66, "")
         assert "no database a.db. To make one: nmt keys add NAME --database a.db" in err
     assert not (tmp_path / "a.db").exists()
-    for limit, code in (("9223372036854775808", 2), ("-1", 2), ("9223372036854775807", 0)):  # the most that SQL stores
+    for limit, code in (("9223372036854775808", 2), ("-1", 2), ("9223372036854775807", 0)):  # SQL's largest integer
         assert nmt("keys", "add", "a", "--database", "a.db", "--per-day", limit, "--per-minute", limit)[0] == code
     assert nmt("keys", "limit", "a", "--database", "a.db", "--per-day", "9223372036854775807")[0] == 0
     for words, code in ((["revoke", "x"], 66), (["limit", "x"], 66), (["add", "a"], 73)):
@@ -91,7 +91,7 @@ def test_models_are_listed_in_columns(nmt: Nmt, monkeypatch: pytest.MonkeyPatch)
         ("--robust --source s", "s", None),
     ],
 )
-def test_the_argument_is_the_source_if_that_is_damaged(
+def test_with_robust_the_argument_is_the_source_unless_source_is_given(
     nmt: Nmt, monkeypatch: pytest.MonkeyPatch, words: str, source: str | None, hypothesis: str | None
 ) -> None:
     def evaluate(options: ScoreOptions, translate: Any) -> None:

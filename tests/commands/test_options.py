@@ -165,7 +165,7 @@ def test_every_option_arrives(monkeypatch: pytest.MonkeyPatch, words: str, funct
         ("serve m", "serving.server.serve"),
     ],
 )
-def test_the_exit_code_is_that_of_the_work(monkeypatch: pytest.MonkeyPatch, words: str, function: str) -> None:
+def test_the_exit_code_is_that_of_the_function(monkeypatch: pytest.MonkeyPatch, words: str, function: str) -> None:
     monkeypatch.setattr(app.artefact, "present", lambda data: data == d)
     monkeypatch.setattr("nmt_cli.scoring.score.evaluate", lambda *_: None)
     monkeypatch.setattr(sys, "argv", ["nmt", *words.split()])

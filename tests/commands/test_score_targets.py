@@ -1,4 +1,4 @@
-"""`nmt score --model` with a model of several target languages."""
+"""`nmt score --model` with a model that has several target languages."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_a_language_that_the_model_lacks_is_refused(nmt: Nmt, several: Path) -> 
 
 
 def test_the_lines_of_a_corpus_are_in_its_language(nmt: Nmt, several: Path, tmp_path: Path) -> None:
-    """Lines with tokens of their own keep these."""
+    """Lines that begin with a language token keep it."""
     some = texts.pairs(60)
     for name, pairs in (("train", some[6:]), ("test", some[:6])):
         (tmp_path / f"{name}.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in pairs))

@@ -28,7 +28,7 @@ ROWS = ("test BLEU", "test chrF", "megabytes, float32", "megabytes, 8 bits", "so
 pytestmark = pytest.mark.usefixtures("few_samples")
 
 
-def played(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -> dict[str, list[float]]:
+def reproduced(values: dict, tmp_path: Path, captured: pytest.CaptureFixture[str]) -> dict[str, list[float]]:
     """Reproduce a recipe, and return the rows of its last table."""
     settings = loading.from_plain(values, "test")
     data, run = tmp_path / "data" / "numbers", tmp_path / "runs" / "student"
@@ -66,7 +66,7 @@ def test_a_student_is_compared_with_its_teacher_and_with_training_on_real_pairs(
     values = tiny_recipe(*small).model_dump()
     values["corpus"]["synthetic"] = [{"side": "src", "beam": 2}]
     values["training"]["teacher"] = str(reference_run)
-    rows = played(values, tmp_path, capsys)
+    rows = reproduced(values, tmp_path, capsys)
     corpora = [open_corpus(tmp_path / "data" / name) for name in ("numbers", "numbers-without")]
     assert len(corpora[1].src) == 500
     assert len(corpora[0].src) > 500
@@ -91,12 +91,12 @@ def test_a_student_is_compared_with_its_teacher_and_with_training_on_real_pairs(
     assert made_by == translations_id(manifest, tiny_recipe().decoding)
     watched = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.hyp")}
     timed.clear()
-    assert played(values, tmp_path, capsys) == rows
+    assert reproduced(values, tmp_path, capsys) == rows
     assert {path: path.stat().st_mtime_ns for path in watched} == watched, "nothing is done twice"
 
 
 def test_speed_covers_all_words_and_single_lines(tiny_recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a fake clock: 0.1 s for each of the first 20 lines, 0.2 s for others, 5 s more for any new list of lines."""
+    """A fake clock: 0.1 s for each of the first 20 lines, 0.2 s for others, and 5 s more for a new list of lines."""
     clock, seen = [0.0], set[str]()
 
     class Slow(contextlib.nullcontext[Any]):
@@ -123,7 +123,7 @@ def test_speed_covers_all_words_and_single_lines(tiny_recipe, monkeypatch: pytes
 def test_a_recipe_with_synthetic_text_runs_again_without_it(
     tiny_recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one or several processes, but not in a dry run or after an interrupted first part."""
+    """It does so with one or several processes, but not in a dry run or after an interrupted first part."""
     values = tiny_recipe("expect.bleu=[1,2]", "expect.parameters=5").model_dump()
     values["corpus"] |= {"synthetic": [{"side": "src"}], "real_pairs": False}
     values["training"]["teacher"] = "t"
@@ -216,7 +216,7 @@ def test_back_translation_is_compared_with_training_without_it(
         values["corpus"] |= {src: values["corpus"][tgt], tgt: values["corpus"][src]}
     mono = [str(numbers_text / "train.en")]
     values["corpus"]["synthetic"] = [{"side": "tgt", "files": mono, "tag": "bt", "model": str(reference_run)}]
-    rows = played(values, tmp_path, capsys)
+    rows = reproduced(values, tmp_path, capsys)
     assert all(len(figures) == 2 for figures in rows.values())
     assert artefact.present(tmp_path / "runs" / "student-without" / "model")
     corpora = [open_corpus(tmp_path / "data" / name) for name in ("numbers", "numbers-without")]

@@ -44,7 +44,7 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize(
     ("size", "lines"), [(100, 100), (100 * 101 - 1, 100), (100 * 101, 101), (100 * 9999, 9999), (100 * 10_002, 10_000)]
 )
-def test_units_of_a_text_have_100_to_10000_lines(
+def test_units_of_text_have_100_to_10000_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: list[Any], size: int, lines: int
 ) -> None:
     monkeypatch.setattr(teacher, "TARGET_UNITS", 1)
@@ -52,7 +52,7 @@ def test_units_of_a_text_have_100_to_10000_lines(
     for sampling in (None, Sampling()):
         teacher.translate_units(Path("m"), tmp_path, 7, sampling is not None, Shard(2, 3))
         assert done[0] == ((Path("m"),), SearchOptions(beam=7, sampling=sampling), lines)
-        assert done[1:] == [Shard(2, 3), "closed"], "others may still translate: nothing is joined"
+        assert done[1:] == [Shard(2, 3), "closed"], "others may still translate, so nothing is joined"
         done.clear()
     assert (tmp_path / TEXT).exists()
 
@@ -65,7 +65,7 @@ def test_the_last_worker_joins_the_units_and_removes_them(tmp_path: Path, done: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_unit_keeps_all_and_finished_text_is_not_translated_again(
+def test_a_failed_unit_removes_nothing_and_finished_text_is_not_translated_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: list[Any]
 ) -> None:
     (tmp_path / TEXT).write_text("a\n")
@@ -79,4 +79,4 @@ def test_a_failed_unit_keeps_all_and_finished_text_is_not_translated_again(
     (tmp_path / TRANSLATIONS).write_text("b\n")
     teacher.translate_units(Path("m"), tmp_path, 4, False, None)
     assert done == []
-    assert not (tmp_path / TEXT).exists(), "left behind by a kill just after joining"
+    assert not (tmp_path / TEXT).exists(), "a kill just after joining had left this file"

@@ -46,8 +46,8 @@ def test_two_workers_translate_a_directory(nmt: Nmt, model: str, monkeypatch: py
     assert gzip.decompress(Path("out/more/b.de.gz").read_bytes()).decode() == plain
 
 
-def test_workers_with_other_options_of_markup_are_refused(nmt: Nmt, model: str) -> None:
-    """Each of them changes the translation of a line."""
+def test_workers_with_other_markup_options_are_refused(nmt: Nmt, model: str) -> None:
+    """Each of these options changes the translation of a line."""
     Path("a").write_text("der Hund\n")
     Path("kept").write_text("Hund\n")
     worker = ["translate", "a", "-o", "out", "--model", model, "--shard", "1/1"]
@@ -81,7 +81,7 @@ def test_workers_with_other_options_of_markup_are_refused(nmt: Nmt, model: str) 
         (["a", "b"], 2, "echo TEXT | nmt translate"),
     ],
 )
-def test_contradictions_are_one_line(nmt: Nmt, model: str, words: list[str], code: int, message: str) -> None:
+def test_contradictions_give_a_one_line_error(nmt: Nmt, model: str, words: list[str], code: int, message: str) -> None:
     for name in ("a", "page.html", "a.xyz"):
         Path(name).write_text("der Hund\n")
     found, _, errors = nmt("translate", *words, "--model", model)

@@ -45,7 +45,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def draw(data: Path) -> Callable[..., Text]:
-    """Return the text of an epoch, with "" twice for a pair that was joined to another line."""
+    """A function that returns the text of an epoch. A pair that was joined to another line has two empty sides."""
 
     def text(epoch: int = 0, seed: int = 1, **shares: float) -> Text:
         corpus, model = open_corpus(data), Tokenizer(data / "tokenizer.model")

@@ -1,4 +1,4 @@
-"""Parallel text in files of other formats: every format gives the same pairs, and damaged files a clear error."""
+"""Parallel text in various formats: each format gives the same pairs, and damaged files give clear errors."""
 
 import bz2
 import csv
@@ -130,7 +130,7 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name", [name for name in FORMATS if not name.endswith(("csv", "text.tsv", "bom.tsv", "numbers"))]
 )
-def test_a_truncated_file_is_an_error_that_names_it(tmp_path: Path, name: str) -> None:
+def test_a_truncated_file_gives_an_error_that_names_it(tmp_path: Path, name: str) -> None:
     make, entry = FORMATS[name]
     data = make()
     with pytest.raises(DataError, match=rf"{name}"):
@@ -138,7 +138,7 @@ def test_a_truncated_file_is_an_error_that_names_it(tmp_path: Path, name: str) -
 
 
 def damaged(data: bytes, draw: random.Random) -> bytes:
-    """Return a file with a part cut, moved, repeated, replaced by random bytes or by zeros, or in another encoding."""
+    """Return a file with a part deleted, moved, repeated, replaced by random bytes or zeros, or encoded differently."""
     low, high = sorted(draw.sample(range(len(data)), 2))
     middle = (low + high) // 2
     part = data[low:high]
@@ -157,7 +157,7 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_damaged_file_of_any_format_is_an_error_in_one_line_or_other_pairs(tmp_path: Path, name: str) -> None:
+def test_a_damaged_file_of_any_format_gives_a_one_line_error_or_other_pairs(tmp_path: Path, name: str) -> None:
     make, entry = FORMATS[name]
     data, draw, errors = make(), random.Random(name), list[str]()
     for _ in range(60):
@@ -181,7 +181,7 @@ def test_inline_codes_of_tmx_are_dropped_and_other_languages_ignored(tmp_path: P
     assert read(tmp_path / "a.tmx", data, src="fr", tgt="de-AT") == [(b"Non", b"Ein Hund")]
 
 
-def test_only_finished_segments_of_xliff_on_request(tmp_path: Path) -> None:
+def test_only_finished_segments_of_xliff_are_read_on_request(tmp_path: Path) -> None:
     units = """<trans-unit approved="yes"><source>a</source><target>A</target></trans-unit>
       <trans-unit><source>b <g id="1">c</g><x id="2"/><ph>code</ph></source><seg-source>no</seg-source>
         <target state="new">B</target><alt-trans><source>no</source><target>no</target></alt-trans></trans-unit>
@@ -211,7 +211,7 @@ def test_only_finished_segments_of_xliff_on_request(tmp_path: Path) -> None:
         ("a.zip", b"PK\3\4", r"is truncated or corrupt"),
     ],
 )
-def test_a_damaged_file_is_an_error_with_its_line(tmp_path: Path, name: str, data: bytes, message: str) -> None:
+def test_a_damaged_file_gives_an_error_with_its_line(tmp_path: Path, name: str, data: bytes, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(tmp_path / name, data)
 
@@ -304,7 +304,7 @@ def test_a_huge_unit_takes_bounded_memory(tmp_path: Path) -> None:
 
 
 def test_many_long_rows_in_few_bytes_take_bounded_memory(tmp_path: Path) -> None:
-    """A dictionary of parquet, or compression, holds thousands of long lines in a few bytes."""
+    """With a Parquet dictionary or with compression, a few bytes hold many long lines."""
     import pyarrow
     from pyarrow import parquet as files
 
@@ -373,7 +373,7 @@ def test_pairs_are_held_out_of_sources(tmp_path: Path) -> None:
     assert sorted(held + decoded(out)) == sorted(some)
 
 
-def test_pairs_of_low_score_are_not_held_out_nor_in_dev(tmp_path: Path) -> None:
+def test_pairs_with_a_low_score_are_neither_held_out_nor_in_dev(tmp_path: Path) -> None:
     some = texts.pairs(300)
     for name, lines in (("a", some[:200]), ("b", some[200:])):
         rows = "".join(f"{src}\t{tgt}\t{i % 2}\n" for i, (src, tgt) in enumerate(lines))

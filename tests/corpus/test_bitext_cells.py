@@ -35,7 +35,7 @@ def test_tables_may_have_windows_line_ends(tmp_path: Path) -> None:
         assert rows[0] == (b"en", b"de", None), "numbered columns have no header"
 
 
-def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_table(tmp_path: Path) -> None:
     row = b'{"en": "\xef\xbb\xbfa", "de": "A"}\n'
     for name, data in (
         ("a.tsv", b"en\tde\n\xef\xbb\xbfa\tA\n"),
@@ -71,7 +71,7 @@ def test_scores_are_read_from_every_format(tmp_path: Path) -> None:
         ("a.jsonl", b'{"1": "a", "2": "A", "3": 1%s}' % (b"0" * 400), 1, f"'1{'0' * 39}'"),
     ],
 )
-def test_a_wrong_score_is_an_error_with_its_line(tmp_path: Path, name: str, data: bytes, line: int, shown: str) -> None:
+def test_the_line_of_a_wrong_score_is_named(tmp_path: Path, name: str, data: bytes, line: int, shown: str) -> None:
     with pytest.raises(DataError, match=rf"{name}, line {line}: the score is {shown}, not a number"):
         bitext_rows(tmp_path / name, data, **SCORED)
 
@@ -152,7 +152,7 @@ def test_an_archive_is_read_from_the_first_members_of_both_languages(tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.zip", "a.tsv"])
-def test_files_that_are_missing_or_packed_twice(tmp_path: Path, name: str) -> None:
+def test_missing_files_and_files_compressed_twice_are_refused(tmp_path: Path, name: str) -> None:
     def read(path: Path) -> None:
         list(bitext.read_source(bitext_section({"files": [str(path)]}), 0, {}))
 
@@ -168,7 +168,7 @@ def test_files_that_are_missing_or_packed_twice(tmp_path: Path, name: str) -> No
                 read(tmp_path / f"{name}{suffix}")
 
 
-def test_an_error_of_csv_names_the_line_with_the_quotation_mark(tmp_path: Path) -> None:
+def test_a_csv_error_names_the_line_with_the_quotation_mark(tmp_path: Path) -> None:
     for data, line in (
         (b'a,A\n"b\nb",B\n"c\nc', "lines 4 to 5"),
         (b'a,A\n"b\nb",B\n"c', "line 4"),
@@ -179,7 +179,7 @@ def test_an_error_of_csv_names_the_line_with_the_quotation_mark(tmp_path: Path) 
 
 
 def test_few_long_rows_of_parquet_are_read_at_once(tmp_path: Path) -> None:
-    """A dictionary holds a cell of 10 MB once, which takes 10 MB for each row that is read."""
+    """A dictionary stores a cell of 10 MB once, but each row that is read takes 10 MB of memory."""
     import pyarrow
     from pyarrow import parquet
 
@@ -200,7 +200,7 @@ def test_few_long_rows_of_parquet_are_read_at_once(tmp_path: Path) -> None:
     assert found == [(None, b"", None)] * 20 + [(short.encode(), None, None), (b"a", b"b", None)]
 
 
-def test_too_little_memory_is_not_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_not_reported_as_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow
 
     fail = Mock(side_effect=pyarrow.ArrowMemoryError("malloc of size 99 failed"))
@@ -223,7 +223,9 @@ def test_a_table_in_utf16_is_named_as_such(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.zip"])
-def test_a_disk_that_fails_is_not_a_damaged_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_disk_error_is_not_reported_as_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     def fail(*_: object, **__: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
@@ -234,7 +236,7 @@ def test_a_disk_that_fails_is_not_a_damaged_file(tmp_path: Path, monkeypatch: py
 
 
 def test_an_archive_with_a_wrong_offset_is_corrupt(tmp_path: Path) -> None:
-    """The offset of the directory of its members, in the last 22 bytes; zipfile then seeks before the file."""
+    """The last 22 bytes hold the offset of the central directory. A wrong one makes zipfile seek before the file."""
     data = bytearray(archive(x_en="a\n", x_de="A\n"))
     offset = int.from_bytes(data[-6:-2], "little")
     data[-6:-2] = (offset + 1000).to_bytes(4, "little")
@@ -266,7 +268,7 @@ def test_a_header_with_both_language_codes_names_the_columns(
     assert decoded == pairs
 
 
-def test_chosen_columns_are_not_those_of_the_header(tmp_path: Path) -> None:
+def test_with_chosen_columns_the_first_line_is_not_a_header(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("de,en\nein Hund,a dog\n")
     entry = {"files": [str(tmp_path / "a.csv")], "columns": ["1", "2"]}
     corpus = loading.from_plain({"corpus": {"name": "o", "src": "en", "tgt": "de", "sources": [entry]}}, "test").corpus

@@ -46,7 +46,7 @@ def test_a_segment_over_the_limit_in_bytes_is_none(tmp_path: Path, monkeypatch: 
     ]
 
 
-def test_files_are_read_in_pieces_whatever_their_boundaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_boundaries_of_the_pieces_read_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     units = [(f"ä {i}", f"ö {i}") for i in range(30)]
     for piece in (1, 50, 1000):
         monkeypatch.setattr(bitext_xml, "PIECE", piece)
@@ -63,7 +63,7 @@ def test_a_tag_or_comment_over_the_limit_is_refused(tmp_path: Path, name: str, m
         bitext_rows(tmp_path / name, text.format("x" * (limit + bitext_xml.PIECE)).encode())
 
 
-def test_garbage_in_place_of_xml_ends_at_the_limit(tmp_path: Path) -> None:
+def test_garbage_in_place_of_xml_is_read_no_further_than_the_limit(tmp_path: Path) -> None:
     data = gzip.compress(b"x" * 100_000_000, 1)
     started = time.perf_counter()
     with pytest.raises(DataError, match=r"a.tmx.gz, line 1: a tag or comment has more than 4,194,304 bytes\. "):
@@ -79,7 +79,7 @@ def test_a_unit_has_a_bounded_number_of_segments(tmp_path: Path, monkeypatch: py
     assert bitext_rows(tmp_path / "a.tmx", data.encode()) == [(b"b", b"B", None)]
 
 
-def test_elements_may_be_nested_a_hundred_deep_and_have_prefixes(tmp_path: Path) -> None:
+def test_elements_may_be_nested_a_hundred_levels_deep_and_have_prefixes(tmp_path: Path) -> None:
     segment = "<hi>" * 95 + "a" + "</hi>" * 95  # in tmx, body, tu, tuv and seg
     assert tmx(tmp_path, (segment, "A")) == [(b"a", b"A")]
     data = f"<tmx><body>{TMX_UNIT.format('a <ph>no</ph>b', 'A')}</body></tmx>".replace("</", "</t:")
@@ -116,7 +116,7 @@ def test_units_of_version_2_have_segments_with_states(tmp_path: Path) -> None:
 
 
 def test_the_first_variant_of_a_language_counts(tmp_path: Path) -> None:
-    """Also if a later one, or a code with a region, is closer."""
+    """The first variant counts even if it has a region and a later one has exactly the language code."""
     unit = '<tu><tuv xml:lang="en"><seg>a</seg></tuv>{}</tu>'
     variant = '<tuv xml:lang="{}"><seg>{}</seg></tuv>'
     for variants in ((("de", "first"), ("de", "second")), (("de-AT", "first"), ("de", "second"))):
@@ -132,7 +132,9 @@ def test_control_characters_are_spaces(tmp_path: Path, monkeypatch: pytest.Monke
     assert tmx(tmp_path, ("a&#10;b&#9;c", "A")) == [(b"a b c", b"A")]
 
 
-def test_a_file_of_other_languages_names_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_warning_names_the_languages_of_a_file_without_the_wanted_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = TMX_UNIT.format("a", "A").replace('"en"', '"en_US"')
     assert tmx(tmp_path, ("a", "A")) == [(b"a", b"A")]
     assert capsys.readouterr().err == ""

@@ -222,7 +222,7 @@ def test_the_first_three_examples_are_kept_and_cut() -> None:
     ("swapped", "straight", "share"),
     [(4, 0, None), (5, 0, "100%"), (5, 94, "5%"), (5, 95, None), (6, 113, "5%"), (6, 114, None), (0, 0, None)],
 )
-def test_more_than_a_twentieth_and_five_swapped_pairs_give_a_warning(
+def test_five_swapped_pairs_that_are_over_a_twentieth_give_a_warning(
     swapped: int, straight: int, share: str | None
 ) -> None:
     stats = CleaningStats(sides=Counter({(0, False): 500, (0, True): 3, (1, True): swapped, (1, False): straight}))
@@ -255,7 +255,7 @@ def test_all_warnings_are_printed_and_the_first_is_an_error_if_strict(capsys: py
     [(0, [True, False, False, True, False, False]), (0.5, [True, True, True, True, True, False]), (None, [False] * 6)],
 )
 def test_a_score_below_the_minimum_is_low(least: float | None, low: list[bool]) -> None:
-    """Also a negative one, and one that is no number. A line without a score, as an overlong one, has 0."""
+    """So is a negative score, and NaN. A line without a score, such as an overlong line, counts as 0."""
     scores = [-0.1, 0.0, None, float("nan"), 0.499, 0.5]
     entry = {"files": ["a.tsv"], **({} if least is None else {"score": "3", "min_score": least})}
     chunk = Chunk([b"a"] * 6, [b"b"] * 6, source=0, scores=scores)
@@ -271,8 +271,8 @@ def test_synthetic_text_is_checked_for_the_scripts_of_its_own_languages() -> Non
         assert (stats.kept[0], stats.dropped[cleaning.SCRIPT]) == (kept, 1 - kept)
 
 
-def test_counts_of_a_part_survive_a_file() -> None:
-    """Every field has a value of its own."""
+def test_counts_of_a_part_survive_json() -> None:
+    """Every field has a distinct value."""
     stats = CleaningStats(
         9,
         Counter({cleaning.EMPTY: 2, cleaning.COPY: 1}),

@@ -1,4 +1,4 @@
-"""Damaged text: stops, typos within words, the same noise on both sides."""
+"""Damaged text: dropped final stops, typos within words, the same noise on both sides."""
 
 import random
 import re
@@ -26,7 +26,7 @@ def test_damage_depends_on_its_generator_alone_and_never_empties_text(text: str,
     assert bool(text) == bool(damage.with_typos(text, random.Random(seed)))
 
 
-def test_one_word_of_ten_has_a_typo_of_one_letter() -> None:
+def test_one_word_in_ten_has_a_typo_of_one_letter() -> None:
     words, typos, lengths = ["hundred"] * 40 + ["at"] * 10, 0, set()
     for seed in range(50):
         damaged = damage.with_typos(" ".join(words), random.Random(seed)).split()

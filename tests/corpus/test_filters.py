@@ -1,4 +1,4 @@
-"""Filters of corpus.filters: what each drops and leaves, its counts, and the statistics before anything is written."""
+"""Filters of corpus.filters: what each drops and keeps, its counts, and the statistics of --stats."""
 
 import itertools
 import sys
@@ -105,7 +105,7 @@ def test_close_languages_are_not_another_language() -> None:
 
 
 def own(folder: Path, **more: Any) -> Corpus:
-    """Return a corpus of made-up pairs, then English and German ones of which half are swapped."""
+    """Write mixed.tsv with English and German pairs, half of them swapped; return a corpus of other, made-up pairs."""
     mixed = [(tgt, src) if i % 2 else (src, tgt) for i, (src, tgt) in enumerate(STRAIGHT)]
     (folder / "mixed.tsv").write_text("".join(f"{src}\t{tgt}\n" for src, tgt in mixed))
     return texts.own(folder / "own", texts.pairs(300), src="en", tgt="de", **more)
@@ -173,9 +173,7 @@ def test_statistics_try_every_filter_and_write_nothing(tmp_path: Path, capsys: p
     assert int(names[1]["filters.language"][3]) > 50
 
 
-def test_pairs_that_are_turned_count_for_no_filter_of_languages(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_turned_pairs_do_not_count_for_the_language_filter(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = own(tmp_path, sources=[entry(tmp_path, filters={"swapped": "turn", "language": True})])
     filter_stats.show(corpus, tmp_path / "data" / "own", PrepareOptions(workers=1))
     table = capsys.readouterr().out.split("mixed.tsv: 120 pairs read")[1]
@@ -235,9 +233,7 @@ def test_without_eldc_only_two_filters_are_refused(tmp_path: Path, capsys: pytes
         ("ABCDEF ghij 日本", 0.55, True),  # letters without case do not count
     ],
 )
-def test_more_capitals_than_the_share_of_ten_or_more_cased_letters_are_many(
-    line: str, share: float, many: bool
-) -> None:
+def test_a_line_of_ten_cased_letters_or_more_may_have_too_many_capitals(line: str, share: float, many: bool) -> None:
     assert filters.has_many_capitals(line, share) is many
 
 
@@ -251,7 +247,7 @@ def test_more_capitals_than_the_share_of_ten_or_more_cased_letters_are_many(
         ("12", 0.1, True),
     ],
 )
-def test_letters_and_marks_below_the_share_are_few(line: str, least: float, few: bool) -> None:
+def test_letters_and_marks_below_the_share_are_too_few(line: str, least: float, few: bool) -> None:
     assert filters.has_few_letters(line, least) is few
 
 
@@ -282,7 +278,7 @@ def test_about_a_hundred_pairs_of_a_chunk_are_sampled_without_their_tokens(
     assert list(filters.sample_of_sides(src, tgt, Corpus(src="nb", tgt="nn"))) == []
 
 
-def test_statistics_are_those_of_the_pairs_up_to_the_limit(
+def test_statistics_cover_the_pairs_up_to_the_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are printed even with --quiet."""

@@ -42,14 +42,14 @@ def test_groups_equal_those_of_merging_pairs_one_by_one(sides: int, count: int) 
 
 
 def test_a_long_chain_in_any_order_is_one_group() -> None:
-    """Each pair shares its target with the next pair, and that pair its source with the one after."""
+    """Each pair shares its target with one neighbor and its source with the other."""
     chain = [(i // 2, (i + 1) // 2) for i in range(3000)]
     random.Random(1).shuffle(chain)
     assert set(hold_out.groups(*np.array(chain, np.uint64).T)) == {0}
 
 
 def with_duplicates() -> list[tuple[str, str]]:
-    """Return text where each pair has two more that share a side with it, but for case or punctuation."""
+    """Return text with two more pairs for each pair, which share a side with it except for case or punctuation."""
     draw, made = random.Random(2), list[tuple[str, str]]()
     for i, (src, tgt) in enumerate(PAIRS):
         word = "".join(chr(ord("k") + int(digit)) for digit in str(i))
@@ -159,7 +159,7 @@ def test_held_out_lines_are_not_cleaned_and_do_not_depend_on_workers(
     assert {split: len(pairs) for split, pairs in with_one.items()} == {"dev": 100, "test": 100}
 
 
-def test_pairs_without_words_are_not_joined() -> None:
+def test_sides_without_words_join_pairs_only_if_they_are_equal() -> None:
     chunk = readers.Chunk([b"?!", b"...", b"..."], [b"a", b"b", b"c"])
     section = texts.corpus({"name": "own", "train_src": ["a"], "train_tgt": ["b"]})
     first = hold_out.groups(*hold_out.hash_chunk(section, chunk)[:, :2].T)
@@ -231,7 +231,7 @@ def test_no_file_is_read_if_nothing_is_to_be_held_out() -> None:
 
 
 def test_the_same_pairs_are_held_out_in_every_version(tmp_path: Path) -> None:
-    """Of 80 pairs, the sets have four each, and begin at a quarter, three quarters and half of an interval."""
+    """Each set takes 4 of 80 pairs. The sets begin at a quarter, three quarters and half of an interval."""
     own = [(f"x {'y' * i}", f"z {'y' * i}") for i in range(1, 81)]
     general = [(f"v {'y' * i}", f"w {'y' * i}") for i in range(1, 81)]
     files = {
@@ -244,7 +244,7 @@ def test_the_same_pairs_are_held_out_in_every_version(tmp_path: Path) -> None:
 
 
 def test_held_out_pairs_share_no_side_with_sets_among_the_sources(tmp_path: Path) -> None:
-    """A set of the sources has tokens before its lines, and pairs with a low score, which do not count."""
+    """Held-out sources begin with a tag. Pairs of the test set with a low score do not count."""
     shared = [(f"other {i}", tgt) for i, (_, tgt) in enumerate(PAIRS[:190])] + [(src, "x") for src, _ in PAIRS[190:]]
     rows = [f"{src}\t{tgt}\t{int(i < 380)}" for i, (src, tgt) in enumerate(shared)]
     entries: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub: from a mirror, and from a small hub through the real client."""
+"""Data sets of the Hugging Face hub: from a mirror, and from a small local hub through the real client."""
 
 import errno
 import json
@@ -295,7 +295,7 @@ def test_a_limited_data_set_with_columns_is_streamed(tmp_path: Path) -> None:
 
 
 def test_a_mirror_may_be_an_excerpt(tmp_path: Path) -> None:
-    """Another number of pairs than expected gives only a warning, because the text has no advice."""
+    """An unexpected number of pairs gives only a warning if `advice` is None."""
     mirror = data_set(tmp_path / "mirror")
     text = HubSource(texts.corpus({**SECTION, "rows": 7}), mirror).open(tmp_path, tmp_path)
     assert (text.advice, text.origin, text.splits["train"].rows) == (None, str(mirror), 7)

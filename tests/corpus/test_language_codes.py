@@ -1,4 +1,4 @@
-"""Codes of languages: which ones are the same, easily mistaken, or in the traditional script."""
+"""Language codes: which mean the same language, are easily mistaken for each other, or have the traditional script."""
 
 import pytest
 
@@ -61,6 +61,6 @@ def test_a_code_matches_itself_or_the_first_of_its_language(code: str, known: li
     assert languages.match(code, known) == found
 
 
-def test_codes_of_languages() -> None:
+def test_language_codes_are_recognized() -> None:
     assert all(map(languages.is_language, ("de", "zh-CN", "yue", "pt_br", "zho_Hant", "zh-Hant-TW", "es-419", "no")))
     assert not any(map(languages.is_language, ("xx", "e", "engl", "de-D", "de-Lat", "de-12", "a.en", "d/e", "")))

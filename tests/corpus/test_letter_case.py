@@ -16,12 +16,12 @@ from nmt_cli.corpus import letter_case
         ("zh", "三 nato", "三 NATO"),
     ],
 )
-def test_both_ways(language: str, small: str, large: str) -> None:
+def test_upper_and_lower_invert_each_other(language: str, small: str, large: str) -> None:
     assert letter_case.upper(small, language) == large
     assert letter_case.lower(large, language) == small
 
 
-def test_capitals_that_lose_a_difference() -> None:
+def test_capitals_that_lose_a_distinction() -> None:
     for language, text, large in (
         ("de", "große Straße", "GROSSE STRASSE"),
         ("el", "Μάιος, άνθρωπος ή ΐ", "ΜΑΪΟΣ, ΑΝΘΡΩΠΟΣ Ή Ϊ"),

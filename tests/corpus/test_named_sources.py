@@ -28,7 +28,7 @@ def own_file(tmp_path: Path) -> dict[str, Any]:
 
 
 def same_text(one: Path, two: Path) -> bool:
-    """Return whether two corpora are the same but for the names of their sources."""
+    """Return whether two corpora are the same except for the names of their sources."""
     parts = [[part["pairs"] for part in artefact.read_json(each / "manifest.json")["parts"]] for each in (one, two)]
     return parts[0] == parts[1] and all((one / name).read_bytes() == (two / name).read_bytes() for name in FILES)
 
@@ -54,7 +54,7 @@ def test_a_named_corpus_equals_the_same_text_in_files(
     assert manifest["origin"] == "local files; generated"
     assert [part["name"] for part in manifest["parts"]][int(own_first)] == "toy-en-de"
     assert not manifest["generated"]
-    texts.run(section, out[1])  # is finished
+    texts.run(section, out[1])  # already prepared
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def test_multi30k_comes_from_the_mirror_with_its_hashes(
+def test_multi30k_is_read_from_the_mirror_and_its_hashes_are_stored(
     tmp_path: Path, mirror: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     named = {"corpus": "multi30k-en-fr"}
@@ -92,7 +92,7 @@ def test_multi30k_comes_from_the_mirror_with_its_hashes(
 
 
 def test_a_named_corpus_has_its_own_languages(tmp_path: Path, mirror: Path) -> None:
-    """So that one recipe of two pairs gives one model of both."""
+    """One recipe with two language pairs can then train one model for both."""
     section = bitext_section(own_file(tmp_path), {"corpus": "multi30k-en-fr"}, {"corpus": "toy-de-en"})
     assert (section.targets, section.languages) == (["de", "fr", "en"], ["en", "de", "fr"])
     section = bitext_section({"corpus": "multi30k-en-fr"}, {"corpus": "hub:a/b"}, src="de", tgt="cs")
@@ -115,8 +115,8 @@ def test_a_mirror_may_have_a_directory_for_each_corpus(tmp_path: Path, mirror: P
     assert names == ["hub:some/texts/de-en", "hub:more/texts@v1/de-en"]
 
 
-def test_pairs_of_a_corpus_named_twice_are_no_duplicates(tmp_path: Path) -> None:
-    """As those of a file that is listed twice. Its dev set does not count."""
+def test_pairs_of_a_corpus_named_twice_are_not_duplicates(tmp_path: Path) -> None:
+    """The same holds for a file that is listed twice. An entry for the dev set does not count as a repetition."""
     hub = {"corpus": "hub:some/texts", "config": "de-en"}
     mirror = data_set(tmp_path / "mirror")
     entries: list[dict[str, Any]] = [{**hub, "split": "dev"}, own_file(tmp_path), hub, hub]
@@ -135,7 +135,7 @@ def recipe_file(path: Path, *entries: dict[str, Any]) -> None:
 
 
 def prepare(tmp_path: Path, *names: tuple[str, str], **env: str) -> tuple[list[int], str]:
-    """Prepare the recipe of each first name as the corpus of the second. Return the exit codes and the messages."""
+    """Prepare recipes, each given with the name of its corpus; return the exit codes and the messages."""
     words = (["prepare", tmp_path / f"{recipe}.yaml", "--out", tmp_path / out, "--workers", 1] for recipe, out in names)
     return texts.commands(*words, **env)
 
@@ -163,7 +163,7 @@ def test_a_hub_data_set_beside_files(tmp_path: Path) -> None:
 
 
 def test_pairs_of_a_hub_data_set_are_held_out(tmp_path: Path) -> None:
-    """Most have no dev and test set. With a limit, no later rows are read."""
+    """Most data sets on the hub have no dev or test set. With a limit, pairs beyond it are not held out."""
     hub = {"corpus": "hub:some/texts", "config": "de-en"}
     mirror = data_set(tmp_path / "mirror", shards=1)
     for split in ("validation", "test"):
@@ -180,7 +180,7 @@ def test_pairs_of_a_hub_data_set_are_held_out(tmp_path: Path) -> None:
         assert held_out[limit] <= set(everything)
         if not limit:
             assert sum(corpus.parts) == 1000 - 40
-    assert held_out[None] - set(texts.pairs(100)), "some are of the data set"
+    assert held_out[None] - set(texts.pairs(100)), "some are from the data set"
 
 
 def test_statistics_show_each_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def test_folding_keeps_words_without_case_digits_and_punctuation(line: str, fold
 
 
 def test_exactly_the_lines_within_the_limit_are_found() -> None:
-    """Against the exact Jaccard index of all pairs of lines, many of them right at the limit."""
+    """Compare with the exact Jaccard index of all pairs of lines, many of which are right at the limit."""
     rng = random.Random(9)
     words = [f"w{'x' * i}" for i in range(14)]
     lines = [" ".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(400)]
@@ -103,7 +103,7 @@ def test_near_duplicates_are_counted_shown_and_dropped_on_request(tmp_path: Path
     assert [lines for lines, _ in parts.values()] == [1, 1]
     assert parts["with"][1].score == pytest.approx(100)
     assert parts["without"][1].score < 20
-    assert "BLEU of the 1 line with near-duplicates: 100.00\n" in report.markdown()  # a line has no interval
+    assert "BLEU of the 1 line with near-duplicates: 100.00\n" in report.markdown()  # one line has no interval
     section = texts.own(tmp_path / "in", [*PAIRS, *near], **sides, cleaning={"drop_near_twins": True})
     dropped = artefact.read_json(texts.run(section, tmp_path / "dropped") / "cleaning.json")
     assert dropped["dropped"][cleaning.NEAR_DUPLICATE]["pairs"] == 2

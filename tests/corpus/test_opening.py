@@ -1,4 +1,4 @@
-"""Compressed files: hashes, errors of the disk, and the same bytes for the same data."""
+"""Compressed files: hashes, disk errors, and the same bytes for the same data."""
 
 import bz2
 import errno
@@ -20,7 +20,7 @@ from nmt_cli.system.errors import DataError
     ("suffix", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
 )
 @pytest.mark.parametrize("size", [0, 5, 200_001])
-def test_the_hash_of_a_file_that_is_read_to_its_end_is_that_of_its_bytes(
+def test_reading_a_file_to_its_end_stores_the_hash_of_its_bytes(
     tmp_path: Path, suffix: str, pack: Callable[[bytes], bytes], size: int
 ) -> None:
     content = random.Random(1).randbytes(size)
@@ -53,7 +53,7 @@ def test_the_same_data_are_compressed_to_the_same_bytes(
 
 
 @pytest.mark.parametrize("suffix", ["", *COMPRESSIONS])
-def test_an_error_of_the_disk_is_not_a_corrupt_file(tmp_path: Path, suffix: str) -> None:
+def test_a_disk_error_is_not_reported_as_a_corrupt_file(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"text{suffix}").write_bytes(b"")
     with pytest.raises(OSError, match="Input/output error"), opened(tmp_path / f"text{suffix}", {}):
         raise OSError(errno.EIO, "Input/output error")
@@ -62,7 +62,7 @@ def test_an_error_of_the_disk_is_not_a_corrupt_file(tmp_path: Path, suffix: str)
 @pytest.mark.parametrize(
     ("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
 )
-def test_garbage_behind_a_stream_is_refused(
+def test_garbage_after_a_stream_is_refused(
     tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = random.Random(1).randbytes(200_000)
@@ -77,6 +77,6 @@ def test_garbage_behind_a_stream_is_refused(
         monkeypatch.setattr(opening, "BLOCK_BYTES", block)
         assert content(compress(data) + compress(b"") + compress(b"more") + b"\0" * 1000) == data + b"more"
         for wrong in (compress(data) + b"garbage" * 8, compress(data)[:-9], b"", b"garbage" * 8):
-            if wrong or suffix != ".gz":  # GzipFile takes an empty file for empty text
+            if wrong or suffix != ".gz":  # GzipFile accepts an empty file as empty text
                 with pytest.raises(DataError, match=rf"a\{suffix} is truncated or corrupt: "):
                     content(wrong)

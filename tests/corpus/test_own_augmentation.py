@@ -13,7 +13,7 @@ from nmt_cli.corpus.augmentation import Augmentation, augment_block
 from nmt_cli.corpus.store import Corpus, open_corpus
 from nmt_cli.recipe.text_source import Augment
 
-ENDS = (30, 30, 70, 90, 100)  # of parts: an empty one, one that begins in a block and ends in the next, one in a block
+ENDS = (30, 30, 70, 90, 100)  # of parts: the second is empty, the third and fourth span two blocks
 BLOCK = 40
 ALL = dict.fromkeys(Augment.model_fields, 0.3)
 Lines = list[tuple[list[int], list[int]]]
@@ -81,10 +81,10 @@ def test_lines_of_two_parts_are_never_joined(corpus: Corpus) -> None:
         assert not all(src for src, _ in lines)
 
 
-def test_blocks_within_a_part_are_those_of_a_corpus_of_this_part(corpus: Corpus) -> None:
-    """The text of a pair depends on the seed, the epoch and the place of the pair alone."""
+def test_blocks_within_a_part_are_augmented_as_if_the_corpus_had_only_this_part(corpus: Corpus) -> None:
+    """The text of a pair depends only on the seed, the epoch and the position of the pair."""
     whole = augmented(corpus, whole=ALL)
-    assert augmented(corpus, *[ALL] * 5)[:30] != whole[:30], "in a block, the first lines end with their part"
+    assert augmented(corpus, *[ALL] * 5)[:30] != whole[:30], "a part that ends within a block is augmented differently"
     parts: Any = ((40, Augment(typos=1)), (100, Augment(**ALL)))
     how = Augmentation(corpus.directory, corpus.identity, Augment(), ("en", "de"), 1, (), parts)
     expected = Augmentation(corpus.directory, corpus.identity, Augment(**ALL), ("en", "de"), 1)

@@ -1,4 +1,4 @@
-"""The `cleaning` of an entry of corpus.sources applies to its text and to no other."""
+"""The `cleaning` settings of an entry of corpus.sources apply to the text of that entry only."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,7 +20,8 @@ GOOD = texts.pairs(60)
 DEV = [("the small green house sleeps near the old tree", "das kleine grüne haus schläft bei dem baum")]
 PLAIN = {"max_tokens": 40, "max_ratio": 4, "drop_near_twins": False}
 LONG = " ".join(f"{word} 7" for word in texts.EN)
-# Each setting with another value than PLAIN and the default, pairs of a text, and how many of them each value leaves.
+# For each setting: a value that PLAIN and the defaults do not have, pairs to clean, and how many of these remain with
+# the usual value and with this one.
 CASES: dict[str, tuple[Any, Pairs, int, int]] = {
     "drop_copies": (False, [("same {}", "same {}")], 0, 1),
     "check_script": (False, [("пример текста {}", "beispiel text {}")], 0, 1),
@@ -41,7 +42,7 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prepared(
     tmp_path: Path, tokenizer_file: Path, several: list[Pairs], settings: list[Any], held_out: Pairs = DEV
 ) -> list[Pairs]:
-    """Prepare texts with the `cleaning` of each, and a dev set. Return the pairs that are left of each text."""
+    """Prepare each text with its own `cleaning` settings, and a dev set. Return the remaining pairs of each text."""
     entries: list[dict[str, Any]] = []
     for number, (text, own) in enumerate(zip(several, settings, strict=True)):
         file = texts.write(tmp_path / f"{number}.tsv", (f"{src}\t{tgt}" for src, tgt in text))
@@ -100,7 +101,7 @@ def test_held_out_pairs_are_dropped_however_a_source_is_repaired(tmp_path: Path,
 def test_a_pair_is_a_duplicate_of_pairs_in_any_source(
     tmp_path: Path, tokenizer_file: Path, settings: list[Any], kept: list[int]
 ) -> None:
-    """The setting decides for the pairs of its own source, even if an earlier source keeps the pair."""
+    """The `drop_duplicates` of a source decides on its own pairs, even if an earlier source keeps the same pair."""
     pair = ("twice here", "zweimal hier")
     left = prepared(tmp_path, tokenizer_file, [[*GOOD[:30], pair, pair], [*GOOD[30:], pair, pair]], settings)
     assert [text.count(pair) for text in left] == kept
@@ -118,7 +119,7 @@ def test_lines_to_translate_are_repaired_like_their_source(tmp_path: Path) -> No
     assert stats.dropped == {cleaning.HELD_OUT: 2}
 
 
-def test_the_longest_lines_of_any_text_limit_those_of_translation() -> None:
+def test_the_largest_max_tokens_of_all_sources_limits_lines_to_translate() -> None:
     """Longer lines are split before translation."""
 
     def limit(*own: int | None, corpus: int | None = 100) -> int | None:

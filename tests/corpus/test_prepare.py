@@ -45,7 +45,7 @@ def stored(out: Path) -> list[tuple[str, str]]:
     return list(zip(*sides, strict=True))
 
 
-def test_pairs_survive_unchanged_without_those_of_dev_and_test(tmp_path: Path) -> None:
+def test_pairs_survive_unchanged_except_those_of_dev_and_test(tmp_path: Path) -> None:
     dev, test = [list(zip(*pairs, strict=True)) for pairs in (PAIRS[10:20], PAIRS[30:33])]
     sides = {
         "dev_src": ["\ufeff" + dev[0][0] + "\r", *dev[0][1:], "A B"],
@@ -92,7 +92,7 @@ def test_workers_locale_and_hash_seed_change_no_byte(tmp_path: Path) -> None:
     done = texts.python("-m", "nmt_cli", "prepare", *words, "--workers", 2, "--out", tmp_path / "other", **env)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     out = texts.run(section, tmp_path / "out")
-    files = [store.open_corpus(place, content=True).manifest["files"] for place in (tmp_path / "other", out)]
+    files = [store.open_corpus(directory, content=True).manifest["files"] for directory in (tmp_path / "other", out)]
     assert files[0] == files[1]
     assert report(out)["dropped"][cleaning.DUPLICATE]["pairs"] == 9
 
@@ -115,7 +115,8 @@ def test_a_finished_corpus_is_verified_and_kept(tmp_path: Path, capsys: pytest.C
 def test_other_inputs_need_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "CHUNK", 400)  # one limit is within a chunk, another at its end
     out = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "out")
-    limited = texts.own(tmp_path / "in", PAIRS, limit=700, rows=1201)  # a limit skips the count
+    # `rows` is not checked if the limit ends the text first.
+    limited = texts.own(tmp_path / "in", PAIRS, limit=700, rows=1201)
     with pytest.raises(OutputError, match=r"other inputs \(rows: None -> 1201; limit: None -> 700\)"):
         texts.run(limited, out)
     assert stored(texts.run(limited, out, overwrite=True)) == PAIRS[:700]
@@ -127,7 +128,7 @@ def test_other_inputs_need_overwrite(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_exchanged_files_are_other_inputs(tmp_path: Path) -> None:
-    """As after a warning that the sides are swapped."""
+    """A user may exchange the files after a warning that the sides are swapped."""
     section = texts.own(tmp_path / "in", PAIRS[:200])
     out = texts.run(section, tmp_path / "out")
     texts.own(tmp_path / "in", [pair[::-1] for pair in PAIRS[:200]])
@@ -136,7 +137,9 @@ def test_exchanged_files_are_other_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_another_directory_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+def test_a_directory_that_is_not_a_corpus_is_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years of work")
     monkeypatch.chdir(tmp_path / "precious")
@@ -161,7 +164,7 @@ def test_a_dry_run_writes_nothing_and_needs_no_network(
 
 @pytest.fixture
 def tables(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The tables printed: title, columns and rows. The disk has 12,345 MB free."""
+    """Record each printed table as its title, columns and rows. The disk seems to have 12,345 MB free."""
     shown = list[Any]()
     monkeypatch.setattr("nmt_cli.system.console.table", lambda *table: shown.append(table))
     monkeypatch.setattr("nmt_cli.storage.artefact.free_megabytes", lambda _: 12_345)
@@ -290,8 +293,8 @@ def test_dropped_pairs_are_shown_and_stored_with_the_sources(
     }
 
 
-def test_a_named_set_is_not_cleaned() -> None:
-    """Only a leading BOM and CRs at line ends are removed. A line feed within a text of a data set becomes a space."""
+def test_a_held_out_set_is_not_cleaned() -> None:
+    """Only a leading BOM and one CR at each line end are removed. A line feed inside a line becomes a space."""
     raw = [["\ufeff a\r", "\ufeffb", "c\nd", "", " e  \r\r"], ["\ufeffA", "B\u2028", "C\r", "", "E&amp;"]]
     src, tgt = ([line.encode() for line in side] for side in raw)
     chunks = [readers.Chunk([*src[:2]], [*tgt[:2]]), readers.Chunk([*src[2:]], [*tgt[2:]])]
@@ -354,7 +357,7 @@ def test_settings_unknown_to_an_older_version_change_nothing(
 
 
 def test_a_finished_corpus_survives_a_kill(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The kill comes before the removal of the work directory, or before the rename of a replacement."""
+    """nmt is killed before it removes the work directory, or before it renames the replacement into place."""
     section = texts.own(tmp_path / "in", PAIRS[:200])
     out = texts.run(section, tmp_path / "out")
     inode = out.stat().st_ino
@@ -384,7 +387,7 @@ def test_an_operating_system_error_names_its_file_or_the_corpus(
 
 
 def test_progress_counts_all_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stage announces the number of pairs, if it is known, and reaches it."""
+    """Each stage announces the total number of pairs, if known, and counts up to it."""
     shown = dict[str, list[Any]]()
 
     class Progress(contextlib.nullcontext[Any]):
@@ -454,7 +457,7 @@ def test_lengths_and_ratios_up_to_the_limit_are_kept(tmp_path: Path) -> None:
         texts.run(section, out)
 
 
-def test_a_reused_tokenizer_with_a_new_or_missing_target_model_is_another(tmp_path: Path) -> None:
+def test_a_reused_tokenizer_that_gains_or_loses_a_target_model_counts_as_another(tmp_path: Path) -> None:
     """Even if the two models have the same bytes."""
     one = texts.run(texts.own(tmp_path / "in", PAIRS), tmp_path / "one") / "tokenizer.model"
     files = [Path(shutil.copy(one, tmp_path / name)) for name in ("reused.model", "reused.target.model")]
@@ -485,7 +488,7 @@ def test_sides_that_are_not_parallel_are_counted(
 
 
 @pytest.mark.parametrize(("name", "src"), [("toy-en-de", 0), ("toy-de-en", 1)])
-def test_the_toy_corpus_goes_both_ways_and_is_marked_as_generated(
+def test_the_toy_corpus_exists_in_both_directions_and_is_marked_as_generated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, src: int
 ) -> None:
     sides = [[line.encode() for line in lines] for lines in zip(*PAIRS, strict=True)]
@@ -550,11 +553,11 @@ def test_duplicates_are_found_exactly_in_several_passes(tmp_path: Path, monkeypa
     kept = texts.run(texts.own(tmp_path / "in", text, cleaning={"drop_duplicates": False}), tmp_path / "kept")
     assert len(stored(kept)) == len(text)
     clean = texts.run(texts.own(tmp_path / "in", stored(out)), tmp_path / "clean")
-    hashes = [artefact.sha256(place / "tokenizer.model") for place in (clean, out, kept)]
+    hashes = [artefact.sha256(directory / "tokenizer.model") for directory in (clean, out, kept)]
     assert hashes[0] == hashes[1] != hashes[2]  # the sample has no duplicates
 
 
-def test_the_seed_selects_the_sample_of_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_selects_the_sample_for_the_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "SAMPLE_PAIRS", 300)
     section = texts.own(tmp_path / "in", PAIRS, tokenizer={"vocabulary_size": 350})
     made = [texts.run(section.model_copy(update={"seed": n}), tmp_path / str(i)) for i, n in enumerate((1, 1, 2))]
@@ -677,7 +680,7 @@ def test_parts_are_named_by_their_files(settings: dict[str, Any], names: list[st
 def test_a_tokenizer_that_cannot_be_used_is_noticed_before_any_text_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readers, "read_pairs", lambda *_: pytest.fail("it reads"))
+    monkeypatch.setattr(readers, "read_pairs", lambda *_: pytest.fail("text is read"))
     (tmp_path / "mine.model").write_bytes(b"no model")
     section = texts.own(tmp_path / "in", PAIRS[:9], tokenizer={"file": str(tmp_path / "mine.model")}, hold_out=1)
     with pytest.raises(DataError, match=r"mine\.model is not a SentencePiece model"):
@@ -685,7 +688,7 @@ def test_a_tokenizer_that_cannot_be_used_is_noticed_before_any_text_is_read(
 
 
 @pytest.mark.parametrize("settings", [{"limit": 199}, {"rows": 200}])
-def test_progress_has_no_end_if_the_number_of_synthetic_pairs_is_unknown(
+def test_progress_has_no_total_if_the_number_of_synthetic_pairs_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int]
 ) -> None:
     totals = list[Any]()

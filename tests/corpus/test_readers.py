@@ -54,7 +54,9 @@ def test_the_error_names_the_line_that_is_not_utf8(data: bytes, line: str) -> No
         (b"\x00\x00\xfe\xff\x00\x00\x00\xfc", "UTF-32"),
     ],
 )
-def test_other_files_are_recognized_by_their_first_bytes(tmp_path: Path, data: bytes, kind: str) -> None:
+def test_files_that_are_not_plain_text_are_recognized_by_their_first_bytes(
+    tmp_path: Path, data: bytes, kind: str
+) -> None:
     message = rf"is not plain text, it looks like {kind}\. Unpack it or convert it to UTF-8$"
     for check in (readers.check_plain, readers.split_lines):
         with pytest.raises(DataError, match=rf"^text {message}"):
@@ -69,7 +71,7 @@ def test_other_files_are_recognized_by_their_first_bytes(tmp_path: Path, data: b
 @pytest.mark.parametrize(
     "name", ["a.tsv", "a.csv", "a.tmx", "a.xlf", "a.xliff", "a.jsonl", "a.parquet", "a.mrg", "a.xliff.gz", "a.mrg.xz"]
 )
-def test_other_files_are_recognized_by_their_names(tmp_path: Path, name: str) -> None:
+def test_files_that_are_not_plain_text_are_recognized_by_their_names(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"text\n")
     with pytest.raises(DataError, match=rf"{name} is not plain text in one language\. List it under corpus\.sources"):
         next(readers.raw_lines(tmp_path / name, {}))

@@ -1,4 +1,4 @@
-"""Augmented text of several blocks and of several languages, and the changes of one pair."""
+"""Augmentation of several blocks and several languages, and of a single pair."""
 
 import random
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_each_change_is_drawn_anew_in_each_block_epoch_and_run(
 ) -> None:
     monkeypatch.setattr(augmentation, "BLOCK", LINES)
     if kind == "no_stop":
-        monkeypatch.setattr(damage, "STOPS", "0123456789")  # the lines end with numbers
+        monkeypatch.setattr(damage, "STOPS", "0123456789")  # the lines end with digits instead of full stops
     found = [lines_of(twice, *key, **{kind: 0.5}) for key in ((0, 0, 1), (1, 0, 1), (0, 1, 1), (0, 0, 2))]
     assert all(one not in found[:i] for i, one in enumerate(found))
     plain = lines_of(twice)
@@ -84,7 +84,7 @@ def test_subwords_split_down_to_their_last_parts(twice: Corpus) -> None:
 
 
 def test_a_subword_splits_into_the_parts_that_were_merged_first() -> None:
-    """Of each way to split, the part that was merged later counts. Special tokens and unmerged ones never split."""
+    """The split whose later-merged part was merged first wins. Special tokens and unmerged tokens are never split."""
     scores = {"<pad>": 0.0, "</s>": 0.0, "a": -1.0, "c": -2.0, "ab": -20.0, "bc": -10.0, "abc": -30.0, "cab": -40.0}
     tokens = [*scores]
 
@@ -104,7 +104,7 @@ def test_a_subword_splits_into_the_parts_that_were_merged_first() -> None:
 
 
 def test_pairs_of_different_languages_are_never_joined(tmp_path: Path) -> None:
-    """Letter case follows the rules of the target language; without targets, tokens at the beginning are tags."""
+    """Letter case follows the rules of the target language. Without `targets`, a token at the beginning is a tag."""
     entries: list[dict[str, Any]] = []
     for i in range(16):
         name = ("de", "tr")[i % 2]
@@ -129,7 +129,7 @@ def test_pairs_of_different_languages_are_never_joined(tmp_path: Path) -> None:
 
 
 def test_a_line_with_an_unknown_token_stays_as_it_is(tmp_path: Path) -> None:
-    """On either side. Such tokens occur with tokenizers that cannot spell by bytes."""
+    """The unknown token may be on either side. It occurs only with tokenizers that have no byte tokens."""
     import sentencepiece
 
     src, tgt = ([f"{word} {i} runs." for i in range(40)] for word in ("dog", "Hund"))
@@ -161,7 +161,7 @@ def test_changes_of_one_pair() -> None:
     assert change("It runs.", "iyi dir.") == ("It runs.", "iyi dir.")
     assert change("It runs. ", "iyi dir.", "no_stop") == ("It runs", "iyi dir")
     for pair in (("It runs.", "iyi dir"), ("It runs", "iyi dir."), ("It runs.", "iyi mi?")):
-        assert change(*pair, "no_stop") == pair, "a stop on one side only stays"
+        assert change(*pair, "no_stop") == pair, "a full stop that only one side has stays"
     assert change("it runs", "iyi dir", "title") == ("It Runs", "İyi Dir")
     assert change("it runs", "iyi dir", "title", "upper") == ("IT RUNS", "İYİ DİR")
     src, tgt = change("runs.", "dir.", "typos", "upper", "no_stop")
@@ -173,17 +173,17 @@ def test_typos_in_short_words_capitals_and_numbers() -> None:
     found = {damage.with_typos("5 of cat", draw, least=1) for _ in range(200)}
     assert all(text.startswith("5 of ") for text in found)
     assert {"5 of cat"} != found != {"5 of ca"}
-    assert damage.with_typos("it is a1b2c3", draw, least=1) == "it is a1b2c3", "no two letters stand together"
+    assert damage.with_typos("it is a1b2c3", draw, least=1) == "it is a1b2c3", "no two letters are adjacent"
     both = damage.with_typos("cat dog", draw, least=2).split(" ")
     assert both[0] != "cat"
     assert both[1] != "dog"
     forms = {damage.typo("AS", draw) for _ in range(300)}
-    assert forms == {"SA", "AAS", "SS", "S"}, "the neighbor of a capital is one"
+    assert forms == {"SA", "AAS", "SS", "S"}, "the neighboring key of a capital gives a capital"
     assert {damage.typo("aa", draw) for _ in range(300)} == {"a", "aaa", "sa"}
     assert {damage.typo("öö", draw) for _ in range(300)} == {"ö", "ööö"}
 
 
-def test_noise_stands_before_or_after_both_sides() -> None:
+def test_noise_is_added_at_the_same_end_of_both_sides() -> None:
     draw = random.Random(3)
     found = [damage.with_noise("Hello.", "Hallo.", draw) for _ in range(300)]
     before = sum(src.endswith(" Hello.") for src, _ in found)
@@ -202,7 +202,7 @@ def test_languages_with_a_dotless_i(language: str) -> None:
     )
 
 
-def test_a_capital_at_the_beginning() -> None:
+def test_words_are_capitalized_by_the_rules_of_their_language() -> None:
     for language, word, large in (
         *(("en", "izmir", "Izmir"), ("nl", "ijs", "IJs"), ("de", "ijs", "Ijs"), ("nl", "iz", "Iz")),
         *(("en", "", ""), ("en", "iPhone", "IPhone"), ("hr", "ǆep", "ǅep")),

@@ -18,7 +18,7 @@ from nmt_cli.system.errors import MissingError, UsageError
 
 
 def files_of(tmp_path: Path) -> dict[str, str]:
-    """Write the files of these names, each with a pair of its own, and return their paths."""
+    """Write files of one line each. Return their paths by name."""
     lines = {"a.tsv": "a\tA\n", "b.tsv": "b\tB\n", "c.en": "c\n", "c.de": "C\n", "d.tsv.en": "d\n", "d.tsv.de": "D\n"}
     return {name: str(texts.write(tmp_path / name, [line[:-1]])) for name, line in lines.items()}
 
@@ -40,7 +40,7 @@ def test_all_files_of_an_entry_are_read(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_is_listed_again_is_repeated(tmp_path: Path) -> None:
-    """Its pairs do not count as duplicates; those of other files do."""
+    """Pairs of a repeated entry do not count as duplicates. Equal pairs of other files do."""
     files = files_of(tmp_path)
     one, two = [files["a.tsv"]], [files["c.en"], files["c.de"]]
     corpus = bitext_section(*({"files": each} for each in (one, two, one, two, one, [files["b.tsv"]])))
@@ -48,7 +48,7 @@ def test_an_entry_that_is_listed_again_is_repeated(tmp_path: Path) -> None:
     assert found == [(0, 0), (0, 1), (1, 2), (1, 3), (2, 4), (0, 5)]
 
 
-def test_a_format_is_that_of_the_entry_or_of_the_suffix(tmp_path: Path) -> None:
+def test_the_format_is_set_by_the_entry_or_else_by_the_suffix(tmp_path: Path) -> None:
     files = files_of(tmp_path)
     plain = bitext_section(
         {"files": [files["d.tsv.en"], files["d.tsv.de"]]}, {"files": [files["a.tsv"]] * 2, "format": "text"}
@@ -66,7 +66,7 @@ def split(corpus: Any, name: str) -> list[tuple[bytes | None, bytes | None]]:
     return [pair for chunk in chunks for pair in zip(chunk.src, chunk.tgt, strict=True)]
 
 
-def test_each_set_has_the_entries_of_its_own_after_its_files(tmp_path: Path) -> None:
+def test_each_split_has_its_files_and_then_its_entries(tmp_path: Path) -> None:
     files = files_of(tmp_path)
     entries = [{"files": [files["a.tsv"]], "split": "test", "tag": "x"}, {"files": [files["b.tsv"]], "split": "dev"}]
     entries += [{"files": [files["c.en"], files["c.de"]], "tag": "y"}]
@@ -105,8 +105,8 @@ def test_a_limit_is_shared_among_the_sources_by_size(tmp_path: Path) -> None:
     assert taken(99_999, b, c) == taken(None, b, c) == {"b": 3000, "c": 3}
 
 
-def test_lines_of_held_out_files_begin_with_the_language(tmp_path: Path) -> None:
-    """Also where the file begins with a byte order mark, which is removed."""
+def test_lines_of_held_out_files_begin_with_the_language_token(tmp_path: Path) -> None:
+    """A byte order mark at the beginning of the file is removed."""
     files = files_of(tmp_path)
     Path(files["d.tsv.en"]).write_bytes(b"\xef\xbb\xbfd\n")
     entries = [{"files": [files["a.tsv"]]}, {"files": [files["b.tsv"]], "tgt": "fr"}]
@@ -129,7 +129,7 @@ def test_a_plain_text_entry_has_its_language_and_its_tag(tmp_path: Path) -> None
     assert [token == "\u2581>>tm<<" for token in second] == [True] * 130 + [False] * 130
 
 
-def test_one_file_of_both_languages_is_prepared() -> None:
+def test_a_file_with_both_languages_may_be_named_as_the_corpus() -> None:
     typed = {"src": ["en"], "tgt": ["cs"], "limit": 9}
     for name, stem in (("in/news.v1.tsv.gz", "news"), ("a.TMX", "a")):
         section = choose(name, typed, None, ["corpus.seed=4"])

@@ -1,4 +1,4 @@
-"""`nmt prepare --shard`: several shards prepare the corpus of one process, byte for byte."""
+"""`nmt prepare --shard`: shards prepare the same corpus as one process, byte for byte."""
 
 import contextlib
 import errno
@@ -27,7 +27,7 @@ PAIRS += [("word " * 400, "wort " * 400), NEXT[0], ("one two three", "x " * 90),
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of two chunks of 40 pairs, and buckets of about 300 hashes."""
+    """Make parts of two chunks of 40 pairs each, and buckets of about 300 hashes."""
     for module in (readers, stages, bitext):
         monkeypatch.setattr(module, "CHUNK", 40)
     monkeypatch.setattr(parts, "PART_PAIRS", 80)
@@ -52,7 +52,10 @@ def run(corpus: schema.Corpus, out: Path, index: int, count: int, **more: Any) -
 
 
 def rounds(corpus: schema.Corpus, out: Path, counts: Iterator[int], **more: Any) -> int:
-    """Run all shards, again and again, until the corpus is there. Return the number of rounds."""
+    """Run all shards repeatedly until the corpus is complete. `counts` gives each round's number of shards.
+
+    Return the number of rounds.
+    """
     for number, count in enumerate(counts, 1):
         for index in range(1, count + 1):
             with contextlib.suppress(BusyError):
@@ -120,7 +123,7 @@ def test_text_without_usable_pairs_is_refused_by_shards_as_by_one_process(tmp_pa
     assert str(found.value) == str(expected.value)
 
 
-def test_a_foreign_directory_with_the_name_of_the_parts_is_kept(tmp_path: Path) -> None:
+def test_a_foreign_directory_in_the_place_of_the_parts_is_kept(tmp_path: Path) -> None:
     corpus, theirs = section(tmp_path), tmp_path / "out.parts"
     theirs.mkdir()
     (theirs / "thesis.txt").write_text("two years of work")
@@ -321,7 +324,7 @@ def test_too_little_space_is_reported_by_the_first_shard(tmp_path: Path, monkeyp
         run(section(tmp_path), tmp_path / "out", 1, 2)
 
 
-def test_a_waiting_shard_tells_each_reason_once_and_ends_when_the_corpus_is_there(
+def test_a_waiting_shard_reports_each_reason_once_and_ends_when_the_corpus_is_complete(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus, out = section(tmp_path), tmp_path / "out"
@@ -347,7 +350,7 @@ def test_only_numbered_directories_are_parts(tmp_path: Path) -> None:
     assert parts.numbers_in(tmp_path / "none") == set()
 
 
-def test_a_foreign_directory_is_not_taken_for_the_commit_of_another_shard(tmp_path: Path) -> None:
+def test_a_foreign_directory_is_not_mistaken_for_the_result_of_another_shard(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "thesis.txt").touch()
     with pytest.raises(OutputError):

@@ -116,7 +116,7 @@ def test_each_corpus_has_its_source_and_origin(tmp_path: Path, monkeypatch: pyte
     assert source_of(schema.Corpus(name="hub:a/b")).origin == "http://near/datasets/a/b"
 
 
-def test_sizes_are_those_of_local_files_or_published_ones(tmp_path: Path) -> None:
+def test_sizes_are_measured_for_local_files_and_looked_up_for_known_corpora(tmp_path: Path) -> None:
     packed = ["b.gz", "b.bz2", "b.xz", "b.zst"]
     for name, size in (("a", 100), *((name, 10) for name in packed), ("c", 7), ("d", 5)):
         (tmp_path / name).write_bytes(bytes(size))
@@ -156,7 +156,7 @@ def test_pairs_are_counted_only_if_that_is_quick(tmp_path: Path, monkeypatch: py
     assert [source_of(each).count_pairs() for each in (trees, *named)] == [None] * 3
 
 
-def test_advice_for_text_is_given_only_for_files_that_are_no_recipe(tmp_path: Path) -> None:
+def test_advice_on_preparing_text_is_given_only_for_files_not_named_like_recipes(tmp_path: Path) -> None:
     for name, advised in (("mine.yaml", False), ("mine.yml", False), ("news.en", True)):
         (tmp_path / name).write_text("corpus: {limit: 0}")
         with pytest.raises(UsageError, match=r"corpus\.limit must be") as caught:

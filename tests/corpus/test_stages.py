@@ -154,7 +154,7 @@ def test_a_new_corpus_in_the_same_directory_uses_its_own_tokenizer_and_held_out_
 
 
 def test_few_jobs_or_one_worker_need_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From eight jobs on, processes are started. Answers keep the order of the jobs."""
+    """Processes start only if there are at least eight jobs. Answers keep the order of the jobs."""
 
     def calls(self: stages.Pool, function: Callable[[Any], Any], jobs: Any) -> list[Any]:
         return ["by processes", *map(function, jobs)]
@@ -167,7 +167,7 @@ def test_few_jobs_or_one_worker_need_no_process(monkeypatch: pytest.MonkeyPatch)
 
 
 class Link:
-    """The parent's end of a pipe to an immediate worker. It holds one job at a time."""
+    """The parent's end of a pipe to a worker that answers at once. It holds one job at a time."""
 
     def __init__(self) -> None:
         self.waiting, self.jobs, self.closed = list[Any](), list[Any](), False
@@ -208,7 +208,7 @@ def test_workers_take_turns_and_answers_keep_the_order(monkeypatch: pytest.Monke
     assert all(link.closed for link in links)
 
 
-def test_an_error_of_reading_is_raised_after_the_answers_and_errors_of_earlier_jobs(
+def test_a_read_error_is_raised_after_the_answers_and_errors_of_earlier_jobs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def jobs(*before: Any) -> Iterator[Any]:

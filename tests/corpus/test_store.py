@@ -57,8 +57,8 @@ def test_seen_tokens_cover_all_sources_but_one_in_a_thousand() -> None:
 @pytest.mark.parametrize(
     ("counts", "parts"), [([2, 2], [2, 2]), ([4], [4]), ([0, 4], [0, 4]), ([2, 1], [4]), ([3, 2], [4]), ([], [4])]
 )
-def test_parts_that_do_not_add_up_are_one_part(counts: list[int], parts: list[int]) -> None:
-    """As in corpora of older versions, which have none."""
+def test_parts_that_do_not_add_up_count_as_one_part(counts: list[int], parts: list[int]) -> None:
+    """The manifests of older versions have no parts."""
     manifest = {"parts": [{"name": "x", "pairs": count} for count in counts]}
     assert Corpus(Path(), manifest, side(1, 2, 3, 4), side(1, 1, 1, 1)).parts == parts
     assert Corpus(Path(), {}, side(1, 2, 3, 4), side(1, 1, 1, 1)).parts == [4]

@@ -134,7 +134,7 @@ def test_back_translations_are_tagged_and_added(corpus_of: Any, tmp_path: Path, 
 
 
 def test_each_entry_has_its_languages_if_the_corpus_has_several_targets(tmp_path: Path) -> None:
-    """A model with several targets gets its target token; pairs begin with that of the corpus, then with the tag."""
+    """Lines for a model with several targets begin with its token, pairs with the corpus's token and the tag."""
     words = {code: [f"{code}{word}" for word in ENGLISH] for code in ("de", "fr")}
     text = [" ".join(ENGLISH[i // k % 10] for k in (1, 10, 3, 7)) for i in range(60)]
 
@@ -237,7 +237,7 @@ def test_translations_are_cached_and_resumed(corpus_of: Any, tmp_path: Path, mon
     kept = part.read_bytes().count(b"\n")
     assert kept == 137
     with part.open("ab") as file:
-        file.write(b"half a li")  # a kill cut the last line
+        file.write(b"half a li")  # nmt was killed while it wrote the last line
     Words.calls, Words.fails_after = [], None
     whole = pairs_of(prepare(settings, tmp_path / "data", OPTIONS))
     assert len(Words.calls) == 1 + 500 - kept
@@ -347,7 +347,7 @@ def test_a_loop_is_up_to_six_words_four_times_unless_the_source_loops(tmp_path: 
 
 @pytest.mark.parametrize("side", ["src", "tgt"])
 def test_translations_of_outlying_length_are_dropped(tmp_path: Path, side: str) -> None:
-    """If most are as long as their text, ratios from e^-0.5 to e^0.5 are kept, with ten added to both lengths first."""
+    """If most are as long as their source, ratios from e^-0.5 to e^0.5 are kept. Ten is added to both lengths first."""
     text, lengths = "t" * 90, [90] * 8 + [155, 154, 51, 50, 0]
     pairs = [(f"{text[:-2]}{i:02}", "m" * length) for i, length in enumerate(lengths)]
     kept, stats = written(tmp_path, pairs, side=side, tag="bt")
@@ -362,7 +362,7 @@ def test_translations_of_outlying_length_are_dropped(tmp_path: Path, side: str) 
             synthetic.EMPTY: [pairs[12][turned]],
         },
     )
-    # The median deviation of the logarithm is 0.19967, so the limit is 5 x 1.4826 x 0.19967: a factor of 4.39.
+    # The median absolute deviation of the log ratio is 0.19967, so the limit is 5 x 1.4826 x 0.19967: a factor of 4.39.
     for length, stays in ((4383, True), (4384, False)):
         lengths = [990] * 3 + [1211] * 2 + [809] * 2 + [length]
         kept, _ = written(tmp_path, [("t" * 990, "m" * each) for each in lengths])
@@ -467,9 +467,9 @@ def test_progress_resumes_after_an_interrupt(corpus_of: Any, tmp_path: Path, mon
 
 
 def test_many_machines_translate_for_one_corpus(corpus_of: Any, tmp_path: Path, models: dict[str, Path]) -> None:
-    """Workers translate units with the model; `prepare` takes the results, does the rest, and makes the same corpus.
+    """Workers translate units. `prepare` takes their results, translates the rest, and makes the same corpus.
 
-    Samples do not depend on the units either.
+    Sampled translations do not depend on the units, either.
     """
     lines = [" ".join(ENGLISH[int(digit)] for digit in f"{i:03}{i * 7:04}") for i in range(260)]
     (tmp_path / "mono.en").write_text("".join(f"{line}\n" for line in lines))
@@ -537,7 +537,7 @@ def test_a_model_with_several_targets_gets_the_token_of_the_language_it_translat
     ]  # fmt: skip
 
 
-def test_empty_translations_do_not_count_for_the_usual_length(tmp_path: Path) -> None:
+def test_empty_translations_do_not_affect_the_usual_length(tmp_path: Path) -> None:
     pairs = [("t" * 90 + str(i), "m" * 90 if i < 4 else "") for i in range(10)]
     kept, stats = written(tmp_path, pairs)
     assert kept == pairs[:4]
@@ -572,7 +572,7 @@ def test_a_share_that_is_already_translated_is_left_out(
 
 
 def test_synthetic_text_without_usable_pairs_is_refused_with_the_reasons(corpus_of: Any, tmp_path: Path) -> None:
-    """By shards, too."""
+    """Shards refuse it, too."""
     texts.write(tmp_path / "mono", ["one two", "three", "", "three"])
     Words.changes = {"one two": "", "three": ""}
     settings = corpus_of(real_pairs=False, files=[str(tmp_path / "mono")])

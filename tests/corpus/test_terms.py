@@ -93,7 +93,7 @@ def test_matches_have_their_offsets_in_the_text() -> None:
         ("日本", "日本"),
     ]
     assert [term.source for term in terms.find(text)] == ["a b c", "a bbbbbbbbbb", "Straße", "b c", "日本"]
-    spaced = Terms.parse(["C + + is\tx", "C++is.\ty"])  # five words in fewer characters than four
+    spaced = Terms.parse(["C + + is\tx", "C++is.\ty"])  # five words, but fewer characters than the four of the other
     assert [term.source for term in spaced.find("C++is.")] == ["C++is."]
     assert [(term.forms, term.any_case, term.line) for term in terms.terms[2:4]] == [
         (("Street", "Road"), True, 3),
@@ -172,7 +172,7 @@ def test_forms_with_unknown_tokens_are_no_constraints(model: Path, monkeypatch: 
     monkeypatch.setattr(constraints, "MAX_TOKENS", sum(found.sizes) - 1)
     fewer = constraints_of(terms, tokenizer)
     assert fewer is not None
-    assert fewer.sizes == found.sizes[:1], "the bound is on all of them together"
+    assert fewer.sizes == found.sizes[:1], "the limit applies to all constraints together"
     monkeypatch.setattr(constraints, "MAX_TOKENS", 1)
     assert constraints_of([terms[2]], tokenizer) is None
 
@@ -205,7 +205,7 @@ def test_a_form_in_chinese_or_kana_has_no_leading_space() -> None:
     [([1], 8), ([3, 4], 8), ([8], 12), ([11], 12), ([12], 16), ([60], 64), ([5, 70], 64), ([1] * 9, 12)],
 )
 def test_the_beam_has_room_for_each_token_of_the_terms(sizes: list[int], width: int) -> None:
-    """One hypothesis per token of the longest forms, and one without any, rounded up to a multiple of four."""
+    """One hypothesis per token of the longest forms, plus one without any: a multiple of 4, from 8 to 64."""
     terms = [[[*range(10 * i, 10 * i + size)], [5]] for i, size in enumerate(sizes)]
     assert Constraints(terms, b"").width == width
     assert Constraints([forms[::-1] for forms in terms], b"").width == width
@@ -259,7 +259,7 @@ def test_texts_in_one_batch_keep_their_own_glossaries(translator: Translator) ->
 
 
 def test_segments_have_the_terms_of_their_own_text(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long line that is cut at sentence ends, and of halves of a segment that failed."""
+    """This holds for parts of a long line that is cut at sentence ends, and for halves of a segment that failed."""
     monkeypatch.setattr(translator.segmenter, "seen_tokens", 12)
     monkeypatch.setattr(assembler, "MAX_HALVINGS", 0)
     line = "der Hund und das Haus . ist rot und geht nicht . die Katze mit dem Baum ."

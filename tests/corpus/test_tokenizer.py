@@ -27,7 +27,7 @@ def test_text_never_encodes_to_special_tokens(file: Path) -> None:
     assert min(tokenizer.encode(["</s> <unk> <pad> <s>"])[0]) > EOS
 
 
-def test_a_model_with_a_token_for_the_beginning_is_refused(tmp_path: Path) -> None:
+def test_a_model_with_a_token_for_the_beginning_of_sentences_is_refused(tmp_path: Path) -> None:
     ids = {"pad_id": PAD, "unk_id": UNK, "eos_id": EOS, "bos_id": 3}
     prefix = tmp_path / "m"
     sentencepiece.SentencePieceTrainer.train(
@@ -90,7 +90,10 @@ def test_damaged_and_foreign_models_are_refused(file: Path, tmp_path: Path) -> N
 
 
 def test_rare_characters_and_long_lines(tmp_path: Path) -> None:
-    """One character in a thousand becomes a token, one in ten thousand does not. A line of 60,000 bytes is read."""
+    """In Chinese, Japanese or Korean, a character with a share of 1/1,000 becomes a token, with 1/10,000 it does not.
+
+    Lines of 60,000 bytes are read.
+    """
     size = sum(map(len, LINES))
     lines = [*LINES, "東" * (size // 1000), "京" * (size // 10_000)]
     for languages, rare in ((("en", "zh"), 1), (("JA", "en"), 1), (("ko-KR",), 1), (("en", "de"), 0), ((), 0)):
@@ -111,7 +114,7 @@ def test_tags_become_tokens_in_order(tmp_path: Path) -> None:
     assert tokenizer.encode([">>bt<< the"])[0][0] == 4
 
 
-def test_a_target_model_is_copied_and_used_with_the_other(file: Path, tmp_path: Path) -> None:
+def test_a_target_model_is_copied_and_used_with_the_source_model(file: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "a.model", tmp_path / "b.model"
     copy(file, first)
     assert (files_of(first), first.read_bytes()) == ([first], file.read_bytes())
@@ -140,7 +143,7 @@ def test_the_prefix_of_translations_is_a_token_of_the_vocabulary(file: Path) -> 
         tokenizer.prefix(">>deu<<")
 
 
-def test_a_text_of_long_lines_alone_trains_no_tokenizer() -> None:
+def test_text_with_only_overlong_lines_trains_no_tokenizer() -> None:
     message = r"^cannot train a tokenizer of 400 tokens: the text has no line of at most 65,536 bytes$"
     with pytest.raises(DataError, match=message):
         train(["x" * 70_000], 400)

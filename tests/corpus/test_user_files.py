@@ -40,7 +40,7 @@ def test_files_are_read_in_order_with_their_hashes(tmp_path: Path) -> None:
 
 
 def test_held_out_lines_begin_with_the_tokens_that_the_model_needs(tmp_path: Path) -> None:
-    """Training lines get theirs from cleaning. Empty lines stay empty."""
+    """Cleaning adds the tokens of training lines. Empty lines stay empty."""
     pair = tmp_path / "a.en", tmp_path / "a.fr"
     for file, lines in zip(pair, (["\ufeffone", "", "two"], ["un", "vide", "deux"]), strict=True):
         file.write_text("".join(f"{line}\n" for line in lines))
@@ -53,7 +53,7 @@ def test_held_out_lines_begin_with_the_tokens_that_the_model_needs(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("split", "rows"), [("train", 4), ("dev", 6)])
-def test_a_limit_ends_the_download_of_training_text_alone(split: str, rows: int) -> None:
+def test_a_limit_ends_the_download_of_training_text_only(split: str, rows: int) -> None:
     section = texts.bitext_section({"corpus": "hub:some/texts"}, {"corpus": "hub:some/texts", "split": "dev"}, limit=3)
     text = RawText("here", {split: Split(split, [Chunk([b"a", b"b"], [b"c", b"d"])] * 3)})
     index = ["train", "dev"].index(split)

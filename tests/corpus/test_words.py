@@ -91,7 +91,7 @@ def test_shards_count_the_same_words(tmp_path: Path) -> None:
         assert (out / "tokenizer.words").read_bytes() == (one / "tokenizer.words").read_bytes()
 
 
-def test_changed_words_of_a_reused_tokenizer_are_other_inputs(tmp_path: Path) -> None:
+def test_changed_words_of_a_reused_tokenizer_count_as_other_inputs(tmp_path: Path) -> None:
     first = prepared(tmp_path, "first", tokenizer={"vocabulary_size": 400, "words": True})
     reused = {"file": str(first / "tokenizer.model"), "words": True}
     prepared(tmp_path, "second", tokenizer=reused)
@@ -105,7 +105,7 @@ def test_changed_words_of_a_reused_tokenizer_are_other_inputs(tmp_path: Path) ->
 
 
 def test_words_change_neither_the_identity_of_a_corpus_nor_a_run(tmp_path: Path) -> None:
-    """A run that was started without words resumes on the corpus with words, and gets them."""
+    """A run started without a word list resumes on the corpus with one, and gets the list."""
     size = {"vocabulary_size": 400}
     plain = prepared(tmp_path, "a", tokenizer=size)
     counted = prepared(tmp_path, "b", tokenizer=size | {"words": True})

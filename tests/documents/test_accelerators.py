@@ -1,4 +1,4 @@
-"""Accelerator marks: off before the translation, on after it."""
+"""Accelerator marks are removed before the translation and put back after it."""
 
 from collections import Counter
 
@@ -16,7 +16,7 @@ from nmt_cli.documents.po_syntax import read_messages
     [("_Open", "Open"), ("Save _As...", "Save As..."), ("E_xit", "Exit"), ("&Save", "Save"), ("&amp;Save", "Save"),
      ("Pre&ferences", "Preferences"), ("Find %s &again", "Find %s again"), ("_Add %(a_b)s", "Add %(a_b)s")],
 )  # fmt: skip
-def test_labels(text: str, plain: str) -> None:
+def test_marks_of_labels_are_found_and_removed(text: str, plain: str) -> None:
     found = accelerators.find(text)
     assert found
     assert found.plain == plain
@@ -29,17 +29,17 @@ def test_labels(text: str, plain: str) -> None:
      "No {verbose_name} found", "See <a href='a_b'>it</a>", "R&amp;D",
      "The option max_length must be a number that is not too big"],
 )  # fmt: skip
-def test_no_labels(text: str) -> None:
+def test_other_texts_have_no_accelerator(text: str) -> None:
     assert accelerators.find(text) is None
 
 
 @pytest.mark.parametrize(
     ("label", "text", "expected"),
     [
-        ("_Open", "Öffnen", "_Öffnen"),  # no o
+        ("_Open", "Öffnen", "_Öffnen"),  # no letter o
         ("_Quit", "Beenden", "_Beenden"),
         ("E_xit", "Exit", "E_xit"),
-        ("_Save", "Alles sichern", "Alles _sichern"),  # a word's beginning first
+        ("_Save", "Alles sichern", "Alles _sichern"),  # the first letter of a word is preferred
         ("&File", "%f Datei", "%f &Datei"),
         ("_Open", "Файл", "_Файл"),
         ("_Open...", "開く...", "開く(_O)..."),

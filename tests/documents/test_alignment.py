@@ -20,7 +20,7 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_links_end_in_the_translation_and_begin_at_words_of_the_source(translator: Translator) -> None:
-    """Also for text that the model sees in another spelling, or cut in two."""
+    """This holds even for text that the model sees in another spelling, or cut in two."""
     texts = ["der Hund", "die  Katze \u00a0 ist e\u0301in", "das Haus . " * 30, "", "\u2581 rot 日本"]
     results = list(translate_aligned(translator, [texts], SearchOptions()))
     assert [aligned.text for aligned in results] == [each.text for each in translator.translate(texts)]
@@ -55,8 +55,8 @@ def test_links_with_two_vocabularies_and_several_parts() -> None:
     assert aligned == Aligned("dog the red", [(3, 4), (7, 0), (11, 9)])
 
 
-def test_bytes_of_a_character_begin_where_it_begins() -> None:
-    """Some of its bytes decode to several replacement characters, all of them to one character."""
+def test_each_byte_of_a_character_begins_where_the_character_begins() -> None:
+    """Its bytes decode to one character together, but a part of them to several replacement characters."""
 
     def decode(lists: list[list[int]]) -> list[str]:
         return ["a" * ids.count(0) + ("😀" if len(ids) >= 5 else "\ufffd" * ids.count(1)) for ids in lists]
@@ -91,7 +91,7 @@ def test_long_spellings_are_compared_by_words() -> None:
 
 @pytest.mark.parametrize("text", ["a" * 20_000 + "\u2603", "\u2603 " + "a b " * 5000, "\u2603 " + "der Hund " * 2000])
 def test_the_comparison_of_long_spellings_takes_bounded_time(text: str) -> None:
-    """By characters, the time would grow at least with the square of the length."""
+    """A comparison by characters would take time that grows at least with the square of the length."""
     decoded = f"{text.replace(chr(0x2603), ' ? ')} "
     offsets = offsets_in(decoded, text)
     assert len(offsets) == len(decoded) + 1

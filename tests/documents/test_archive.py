@@ -31,7 +31,7 @@ class Pipe(io.BytesIO):
 
 
 def streamed() -> bytes:
-    """Return a zip file written to a pipe: its sizes follow the data of a member."""
+    """Return a zip file written to a pipe. The sizes of each member follow its data."""
     out = Pipe()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.comment = b"a comment"
@@ -80,7 +80,7 @@ def patched(data: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def overlapping() -> bytes:
-    """Return a file of 26 members with the same bytes."""
+    """Return a file whose 26 members share the same bytes."""
     one = zipped({"a": b"\0" * 100_000}, stored=("a",))
     begin = one.index(b"PK\1\2")
     entry = one[begin : one.index(b"PK\5\6")]
@@ -115,7 +115,7 @@ def test_hostile_files_are_refused(data: bytes, words: str) -> None:
 
 
 def flags(data: bytes, value: int) -> bytes:
-    """Return a file with one member that has these flags."""
+    """Return a zip file of one member, with the flags of the member set to `value`."""
     for mark, offset in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         begin = data.index(mark) + offset
         data = data[:begin] + struct.pack("<H", value) + data[begin + 2 :]
@@ -146,7 +146,7 @@ def test_damaged_members_are_refused(data: bytes, words: str) -> None:
         Archive(data, LIMIT).read("a.xml")
 
 
-def test_a_bomb_takes_neither_memory_nor_time() -> None:
+def test_a_zip_bomb_takes_little_memory_and_time() -> None:
     data = zipped({"a.xml": b"\0" * (60 << 20)})
     tracemalloc.start()
     started = time.process_time()
@@ -157,7 +157,7 @@ def test_a_bomb_takes_neither_memory_nor_time() -> None:
     tracemalloc.stop()
 
 
-def test_all_members_together_have_the_limit() -> None:
+def test_the_limit_applies_to_all_members_together() -> None:
     archive = Archive(zipped({str(number): bytes(LIMIT // 2) for number in range(3)}), LIMIT)
     assert len(archive.read("0")) + len(archive.read("1")) == LIMIT
     with pytest.raises(DataError, match="unpacks to more than"):

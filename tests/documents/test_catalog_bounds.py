@@ -1,4 +1,4 @@
-"""Catalogs, labels and choices in unusual orders: further forms, line ends, escapes, and where grammar ends."""
+"""Catalogs, labels and choices in unusual shapes: more plural forms, line ends, escapes and misplaced fields."""
 
 import re
 from collections import Counter
@@ -16,8 +16,8 @@ from nmt_cli.system.errors import DataError
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_a_plural_with_all_its_forms_is_done(count: int) -> None:
-    """Also one with more forms than the language has."""
+def test_a_plural_with_all_its_forms_counts_as_translated(count: int) -> None:
+    """So does one with more forms than the language has."""
     forms = "".join(f'msgstr[{number}] "x{number}"\n' for number in range(count))
     text = f'{GERMAN}msgid "a"\nmsgid_plural "b"\n{forms}'
     assert filled(text) == text
@@ -49,20 +49,20 @@ def test_fields_out_of_place_are_refused(text: str, line: int, what: str) -> Non
         read_messages(text)
 
 
-def test_escapes_have_one_byte_or_stay() -> None:
-    """As in msgfmt: the last eight bits count, and an unknown escape keeps its backslash."""
+def test_an_escape_is_one_byte_or_stays() -> None:
+    """As in msgfmt, only the last eight bits of a number count, and an unknown escape keeps its backslash."""
     text = r'msgid "\501\x0041\x141\q\?\%\e\7\a"' + '\nmsgstr ""\n'
     assert read_messages(text)[0].id.text == "AAA\\q\\?\\%\\e\7\7"
 
 
-def test_the_first_word_of_a_label_is_an_initial() -> None:
+def test_the_first_letter_of_a_label_is_an_initial() -> None:
     label = accelerators.find("_Ab")
     assert label
     assert accelerators.marked("Alles Ada", label, Counter()) == "_Alles Ada"
     assert accelerators.marked("Ende aa", label, Counter()) == "Ende _aa"
 
 
-def test_new_branches_stand_as_the_last_one() -> None:
+def test_new_branches_have_the_layout_of_the_last_one() -> None:
     assert icu_written("{n, plural,\n  one {# dog}\n  other {# dogs}\n}", "ru") == (
         "{n, plural,\n  one {# DOG}\n  few {# DOGS}\n  many {# DOGS}\n  other {# DOGS}\n}"
     )
@@ -79,13 +79,13 @@ def test_the_number_sign_of_a_plural_moves_into_a_select() -> None:
     assert icu_written(text, "ja") == "{g, select, other {{h, select, other {# A B}}}}"
 
 
-def test_comments_of_a_header_that_name_the_flag_stay() -> None:
+def test_comments_of_a_header_that_mention_fuzzy_stay() -> None:
     header = FIELDS.replace("Language: xx", "Language: ")
     out = filled(f'# fuzzy, is it\n#. fuzzy\n#, fuzzy\n{header}\nmsgid "a"\nmsgstr ""\n', "de")
     assert out.startswith('# fuzzy, is it\n#. fuzzy\nmsgid ""\nmsgstr ""\n')
 
 
-def test_the_quantity_of_an_item_may_be_any_of_its_attributes() -> None:
+def test_the_quantity_of_an_item_may_follow_other_attributes() -> None:
     item = '<item tools:x="{}" quantity="{}">%d dog</item>'
     text = f'<resources><plurals name="a">{item.format("one", "one")}{item.format("y", "other")}</plurals></resources>'
     document = FORMATS["android"].read(text, ReadOptions(language="ru"))

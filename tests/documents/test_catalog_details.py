@@ -17,7 +17,7 @@ def target(text: str, model: Model = same) -> str:
     return filled(f'msgid "{text}"\nmsgstr ""\n', model=model).partition("msgstr ")[2]
 
 
-def test_lines_have_79_columns() -> None:
+def test_lines_have_at_most_79_columns() -> None:
     begin = len('msgstr ""')
     fits, longer = "a " * 34 + "b" * (79 - begin - 68), "a " * 34 + "b" * (80 - begin - 68)
     assert target(fits) == f'"{fits}"\n'
@@ -28,7 +28,7 @@ def test_lines_have_79_columns() -> None:
         lines = target(text).split("\n")[1:-1]
         assert len(lines) == rows
         assert lines[0].endswith('y "' if size == 11 else 'x "')
-        assert max(map(len, lines)) <= 80, "spaces may stand behind the last column"
+        assert max(map(len, lines)) <= 80, "a space may follow the last column"
     assert target("a\\n") == '"A\\n"\n'.replace("A", "a")
     assert target("a\\nb") == '""\n"a\\n"\n"b"\n'
 
@@ -51,7 +51,7 @@ def test_control_characters_are_escaped() -> None:
     ],
 )
 @pytest.mark.parametrize("context", ["", 'msgctxt "c"\n'])
-def test_where_the_fuzzy_flag_stands(comments: str, expected: str, context: str) -> None:
+def test_the_fuzzy_flag_is_added_in_its_usual_position(comments: str, expected: str, context: str) -> None:
     text = f'{context}msgid "a"\nmsgstr ""\n'
     before = f'{GERMAN}\nmsgid "x"\nmsgstr "y"\n\n'
     assert filled(before + comments + text) == before + expected + text.replace('r ""', 'r "A"')
@@ -74,7 +74,7 @@ def test_a_complete_header_is_not_fuzzy(comments: str, expected: str) -> None:
     left = filled(f'{comments}{header.replace("a 1", "PACKAGE VERSION")}\nmsgid "a"\nmsgstr ""\n', "de")
     assert left.startswith(f'{comments}msgid ""')
     unchanged = filled(f'{comments}{FIELDS}\nmsgid "a"\nmsgstr ""\n', "de")
-    assert unchanged.startswith(comments), "nothing of the header was filled"
+    assert unchanged.startswith(comments), "no header field was filled"
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_fields_that_a_template_leaves_open(field: str, expected: str) -> None:
     assert "Plural-Forms" not in filled(text.format("X: y", ""), "de"), "no message has plurals"
 
 
-def test_values_that_no_language_fills_keep_the_header_fuzzy() -> None:
+def test_values_that_stay_open_keep_the_header_fuzzy() -> None:
     out = filled(TEMPLATE, "tlh")
     assert '\n#, fuzzy\nmsgid ""\n' in out
     assert '"Plural-Forms: nplurals=INTEGER; plural=EXPRESSION;\\n"' in out
@@ -127,7 +127,9 @@ def test_numbers_of_plural_forms() -> None:
     assert plurals.parse("nplurals = 2 ; plural = n != 1 ;") == plurals.PluralForms(2, 0, True)
     assert plurals.parse("nplurals=2; plural=n > 1;") == plurals.PluralForms(2, 0, False)
     assert plurals.parse("nplurals=3; plural=n==1 ? 2 : 0;") == plurals.PluralForms(3, 2, True)
-    assert plurals.parse("nplurals=2; plural=n==1000 ? 2 : 0;") == plurals.PluralForms(2, 0, False), "too many"
+    assert plurals.parse("nplurals=2; plural=n==1000 ? 2 : 0;") == plurals.PluralForms(2, 0, False), (
+        "there is no form 2"
+    )
     assert plurals.parse("nplurals=2; plural=n==1001 ? 2 : n!=1;") == plurals.PluralForms(2, 0, True)
     assert plurals.parse("plural=n != 1;") is None
     assert plurals.field_of("pt_BR") == "nplurals=2; plural=(n > 1);"
@@ -136,13 +138,13 @@ def test_numbers_of_plural_forms() -> None:
     assert plurals.field_of("tlh") == ""
 
 
-def test_the_singular_form_may_be_any() -> None:
+def test_any_form_may_be_the_singular() -> None:
     head = 'msgid ""\nmsgstr "Plural-Forms: nplurals=3; plural=n==1 ? 2 : n==2 ? 1 : 0;\\n"\n\n'
     out = filled(head + 'msgid "a"\nmsgid_plural "b"\nmsgstr[0] ""\n', "xx")
     assert out.endswith('msgstr[0] "B"\nmsgstr[1] "B"\nmsgstr[2] "A"\n')
 
 
-def test_lines_of_subtitles_have_42_characters_unless_told_otherwise() -> None:
+def test_lines_of_subtitles_have_at_most_42_characters_by_default() -> None:
     for length, lines in ((42, 1), (43, 2)):
         document = FORMATS["srt"].read(cue(9, "a " * 10 + "b" * (length - 20)), ReadOptions())
         for segment in document.segments:

@@ -34,7 +34,7 @@ def test_marks_of_a_cue_keep_their_order_and_do_not_divide_words() -> None:
 
 
 def test_the_duration_of_each_cue_is_its_own() -> None:
-    """The second of three cues is too short for a word of twenty letters, which goes to the third."""
+    """The second of three cues is too short for a word of 60 letters, so the word moves to the third."""
     times = "00:00:01,000 --> 00:00:09,000", "00:00:09,000 --> 00:00:09,100", "00:00:09,100 --> 00:00:19,000"
     data = "".join(f"{n}\n{time}\n{text}\n\n" for n, (time, text) in enumerate(zip(times, "abc", strict=True), 1))
     long = "x" * 60
@@ -56,12 +56,12 @@ def test_a_cue_may_have_many_words(count: int) -> None:
     assert pieces(target, [*range(count + 1)], texts, [9999, 9], 9999) == ["x " * (count - 1) + "x", "y"]
 
 
-def test_text_behind_the_last_link_stays_in_the_last_cue() -> None:
+def test_text_after_the_last_link_stays_in_the_last_cue() -> None:
     target = Aligned("eins zwei !? ", [(4, 0), (9, 2)])
     assert [each.text for each in divided(target, ["a", "b"], [9, 9], 42)] == ["eins", "zwei !?"]
 
 
-def test_links_of_a_cue_are_its_own_without_spaces_between() -> None:
+def test_links_are_relative_to_their_cue_even_without_spaces() -> None:
     one, two = divided(Aligned("\u6211\u4eec", [(1, 0), (2, 2)]), ["a", "b"], [9, 9], 42)
     assert (one, two) == (Aligned("\u6211", [(1, 0)]), Aligned("\u4eec", [(1, 0)]))
 
@@ -78,7 +78,7 @@ def test_a_drawing_may_follow_other_marks() -> None:
         assert translated_file("ass", data, capitals) == data
 
 
-def test_half_of_the_bytes_make_no_utf16() -> None:
+def test_half_of_the_characters_are_not_enough_for_utf16() -> None:
     """Most of the characters at the beginning must be below U+0100."""
     for encoding in ("utf-16-le", "utf-16-be"):
         assert decoded("abЖ".encode(encoding))[0] == "abЖ"
@@ -86,7 +86,7 @@ def test_half_of_the_bytes_make_no_utf16() -> None:
             decoded("aЖ".encode(encoding))
 
 
-def test_byte_order_marks_are_those_of_the_beginning() -> None:
+def test_only_a_leading_byte_order_mark_is_treated_as_one() -> None:
     for kind, text in (
         ("json", '["a\ufeffb c"]'),
         ("md", "a \ufeffdog"),
@@ -99,18 +99,18 @@ def test_byte_order_marks_are_those_of_the_beginning() -> None:
             assert document.to_bytes() == data
 
 
-LINES = """txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok detok norm
+ENDINGS = """txt text lines list src tgt trg source target ref refs reference hyp hyps out output mt sys tok detok norm
 bpe sp spm lc tc lower true clean dedup raw sent snt seg train dev valid test part gz bz2 xz zst"""
 
 
-@pytest.mark.parametrize("suffix", LINES.split())
+@pytest.mark.parametrize("suffix", ENDINGS.split())
 def test_suffixes_of_plain_lines(tmp_path: Path, suffix: str) -> None:
     for name in (f"a.{suffix}", f"a.{suffix.upper()}"):
         (tmp_path / name).write_text("a\n")
         assert documents.choose(None, tmp_path / name, None, None, []) is None
 
 
-def test_an_unknown_suffix_is_answered_with_those_that_are_known(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_suffix_lists_the_known_ones(tmp_path: Path) -> None:
     for name in ("a.pdf", "tmp.AbCdEfGhIj.pdf", "tmp.AbCdEfGhIjK"):
         (tmp_path / name).write_text("a\n")
         with pytest.raises(UsageError) as error:
@@ -137,22 +137,22 @@ def test_an_interrupted_file_counts_nothing(monkeypatch: pytest.MonkeyPatch, err
     assert (progress.done, content(target)) == (0, b"")
 
 
-SECOND = '<xliff version="2.0" srcLang="en" trgLang="de"><file><unit>{}</unit></file></xliff>'
+XLIFF_2 = '<xliff version="2.0" srcLang="en" trgLang="de"><file><unit>{}</unit></file></xliff>'
 
 
 @pytest.mark.parametrize("target", ["", "<target/>", "<target></target>", "<target> </target>"])
 def test_a_segment_with_an_empty_target_gets_its_state(target: str) -> None:
-    text = SECOND.format(f'<segment state="initial"><source>a</source>{target}</segment>')
+    text = XLIFF_2.format(f'<segment state="initial"><source>a</source>{target}</segment>')
     document = FORMATS["xliff"].read(text, ReadOptions(language="de"))
     expected = '<segment state="translated"><source>a</source><target>A</target></segment>'
-    assert filled(document, capitals) == SECOND.format(expected)
+    assert filled(document, capitals) == XLIFF_2.format(expected)
 
 
 @pytest.mark.parametrize(
     ("state", "target", "done"), [("initial", "a", False), ("initial", "b", True), ("final", "a", True)]
 )
 def test_a_copied_target_in_the_initial_state_is_translated(state: str, target: str, done: bool) -> None:
-    text = SECOND.format(f'<segment state="{state}"><source>a</source><target>{target}</target></segment>')
+    text = XLIFF_2.format(f'<segment state="{state}"><source>a</source><target>{target}</target></segment>')
     document = FORMATS["xliff"].read(text, ReadOptions(language="de"))
     assert (filled(document, capitals) == text) == done
 

@@ -95,7 +95,7 @@ def test_damaged_files_are_read_or_refused(kind: str) -> None:
     assert read > 5
 
 
-def test_text_in_the_notation_of_runs_is_refused() -> None:
+def test_control_characters_that_stand_for_tags_are_refused() -> None:
     """While a paragraph is translated, control characters stand for its tags."""
     for character in "\1\2\3":
         with pytest.raises(DataError, match="characters that XML does not allow"):

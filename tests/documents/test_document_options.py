@@ -89,7 +89,7 @@ EMPTY = {"html", "md", "po", "xml", "strings", "properties", "srt"}
 @pytest.mark.parametrize("data", [b"", b"\n", b" \r\n", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_empty_files(kind: str, data: bytes) -> None:
-    """A format that needs a root or a head refuses them; the others return them as they are."""
+    """A format that requires a root element or a header refuses them. The others return them unchanged."""
     if kind in EMPTY:
         document = FORMATS[kind].read(data, ReadOptions(language="de"))
         assert (document.segments, document.to_bytes()) == ([], data)
@@ -107,8 +107,8 @@ def test_zip_files_of_another_kind_are_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "length"), [(1, 99), (9, 10)])
-def test_how_much_text_too_many_moves_a_word_to_the_next_cue(seconds: float, length: int) -> None:
-    """A person reads 17 characters in a second; a cue has two lines. A word in the wrong cue costs less than both."""
+def test_too_much_text_moves_a_word_to_the_next_cue(seconds: float, length: int) -> None:
+    """The limits are 17 characters per second and two lines. A word moves if the excess costs as much as the move."""
     for size, expected in ((21, True), (22, False), (40, False)):
         words = f"{'a' * 10} {'b' * (size - 11)}"
         found = pieces(f"{words} c", [0, 0, 1], ["x", "y"], [seconds, 9], length)
@@ -155,7 +155,7 @@ def test_an_error_is_one_short_line_without_escapes(kind: str, text: str) -> Non
     assert not {"\x1b", "\n"} & set(str(error.value))
 
 
-def test_errors_of_office_files_cut_names_of_elements() -> None:
+def test_errors_of_office_files_cut_long_names_of_elements() -> None:
     for text in (f"<{LONG_NAME}>", f"</{LONG_NAME}>", f"<a></{LONG_NAME}>"):
         with pytest.raises(DataError) as error:
             FORMATS["docx"].read(docx(text), ReadOptions())

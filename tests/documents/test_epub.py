@@ -41,7 +41,7 @@ def epub(**changed: str) -> bytes:
 
 
 @pytest.mark.parametrize("model", [same, silent])
-def test_an_unchanged_text_leaves_every_byte(model: Model) -> None:
+def test_unchanged_text_leaves_every_byte(model: Model) -> None:
     assert translated_file("epub", epub(), model) == epub()
 
 
@@ -82,7 +82,7 @@ def test_damaged_books_are_refused(data: bytes, words: str) -> None:
 
 
 def test_an_encrypted_chapter_is_refused() -> None:
-    """Encrypted fonts are usual, and do not matter."""
+    """Encrypted fonts are common and are accepted."""
     members = {"META-INF/container.xml": CONTAINER, "OEBPS/book.opf": BOOK, "OEBPS/text/one a.xhtml": CHAPTER}
     encryption = '<encryption><CipherData><CipherReference URI="{}"/></CipherData></encryption>'
     fonts = zipped({**members, "META-INF/encryption.xml": encryption.format("OEBPS/a.otf")})
@@ -92,7 +92,7 @@ def test_an_encrypted_chapter_is_refused() -> None:
         translated_file("epub", chapters)
 
 
-def test_the_declared_encoding_of_a_chapter_is_that_of_the_output() -> None:
+def test_the_declared_encoding_of_a_chapter_matches_the_output() -> None:
     chapter = CHAPTER.replace('encoding="utf-8"', 'encoding="iso-8859-1"')
     written = [
         member(translated_file("epub", epub(one=chapter), model), "OEBPS/text/one a.xhtml").split("?>")[0]

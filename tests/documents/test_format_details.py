@@ -1,4 +1,4 @@
-"""Which files have which format, which options go together, and how commands pass their settings to documents."""
+"""Formats by file name, options that exclude each other, and settings that commands pass to documents."""
 
 import gc
 import itertools
@@ -40,7 +40,7 @@ def test_suffixes_of_all_formats() -> None:
     assert FORMATS.keys() - KINDS.keys() == {"xml"}
 
 
-def test_the_beginning_of_a_file_is_four_kilobytes(tmp_path: Path) -> None:
+def test_only_the_first_four_kilobytes_decide_the_format(tmp_path: Path) -> None:
     for name, marker, kind in (("a.XML", b"<resources", "android"), ("a.ts", b"<TS", "qt")):
         for before, found in ((0, kind), (4096 - len(marker), kind), (4097 - len(marker), None)):
             (tmp_path / name).write_bytes(b" " * before + marker + b">")
@@ -158,7 +158,7 @@ def test_the_languages_of_the_model_reach_the_document(monkeypatch: pytest.Monke
     assert out == b'<html lang="de"><p>A'
 
 
-def test_lines_are_counted_from_the_first_of_a_unit(
+def test_lines_are_counted_from_the_first_line_of_a_unit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reports = list[Any]()
@@ -177,7 +177,7 @@ def test_lines_are_counted_from_the_first_of_a_unit(
     capsys.readouterr()
 
 
-def test_garbage_is_collected_again_after_a_damaged_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_garbage_collection_resumes_after_a_damaged_file(monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (b'{"a": "b"}', b"{"):
         try:
             translate("json", data, TranslateOptions(), monkeypatch)
@@ -211,14 +211,14 @@ def test_the_hypothesis_of_a_rank_is_linked_to_its_own_tokens() -> None:
         assert alignment.align(translator, result, "A B", rank) == expected
 
 
-def test_spellings_of_another_length() -> None:
+def test_offsets_between_spellings_of_different_lengths() -> None:
     assert alignment.offsets_in("ab ", "ab") == [0, 1, 2, 3]
     assert alignment.offsets_in("xxab ", "ab") == [0, 0, 0, 1, 2, 2]
     assert alignment.offsets_in("ab cd ", "ab  cd") == [0, 1, 2, 4, 5, 6, 6]
     assert alignment.offsets_in("", "") == [0]
 
 
-def test_alignments_are_asked_for_with_the_other_options() -> None:
+def test_alignments_are_requested_along_with_the_other_options() -> None:
     given = list[SearchOptions]()
 
     def search(chunks: Any, options: SearchOptions) -> Any:

@@ -1,4 +1,4 @@
-"""HTML: the texts that a model sees, the elements that are copied, and broken documents."""
+"""HTML: the segments that a model sees, the elements that are copied, and broken documents."""
 
 import random
 import re
@@ -58,7 +58,7 @@ def content(text: str) -> str:
 
 
 def shown(text: str) -> list[str]:
-    """Return the texts that a model sees. Without translations the document must stay as it is."""
+    """Return the segments that a model sees. Check that the document stays as it is without translations."""
     parts = html.parse(text, Protection())
     assert render(parts) == text
     return texts_of(parts)
@@ -105,7 +105,7 @@ def test_any_characters_are_read_without_loss(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["A & dog &amp;lt;b&amp;gt;", "dogs & cats &amp;amp; c", "<b>a & &amp;eacute;</b>"])
 def test_text_that_looks_like_an_entity_stays_text(text: str) -> None:
-    """Also where the source spells an ampersand by itself."""
+    """This holds even if the source has an ampersand that is not escaped."""
     assert content(translated(html.parse(text))) == content(text)
 
 
@@ -138,7 +138,7 @@ def test_texts_that_the_model_sees(text: str, segments: list[str]) -> None:
     assert texts_of(html.parse(text)) == segments
 
 
-# Elements of the standard: inside lines, separate blocks, and elements whose text is not language.
+# Elements of the HTML standard: inline elements, blocks, and elements whose text is not natural language.
 PHRASES = """
 a abbr area b base bdi bdo cite code data del dfn em embed i img input ins kbd label map mark math meter object output
 param picture progress q ruby rp rt s samp script small span strong sub sup svg textarea time u var wbr
@@ -153,7 +153,7 @@ COPIED = "code iframe kbd math noembed noframes object plaintext pre samp script
 
 
 def test_elements_of_the_standard_separate_texts_or_are_copied() -> None:
-    """html5lib's lists have two elements that the standard has dropped, and lack the newest."""
+    """html5lib's list of void elements has two that the standard has dropped, and lacks wbr."""
     void = voidElements - {"command", "event-source"} | {"wbr"}
     assert void == html.VOID
     raw = cdataElements | rcdataElements - {"noscript"} | {"plaintext"}
@@ -162,7 +162,7 @@ def test_elements_of_the_standard_separate_texts_or_are_copied() -> None:
     for name in [*PHRASES.split(), *blocks]:
         text = f"<p>a<{name}>" + ("" if name in void else f"b</{name.upper()}>") + "c"
         between = "" if name in {*copied, *void} else "b"
-        after = "" if name == "plaintext" else "c"  # nothing ends it
+        after = "" if name == "plaintext" else "c"  # nothing ends plaintext
         apart = name in {*copied, *void} - {"wbr"}
         shown = ["a", between, after] if name in blocks else [f"a{' ' if apart else ''}{between}{after}"]
         assert texts_of(html.parse(text)) == [each for each in shown if each], name
@@ -203,7 +203,7 @@ def test_invisible_characters_inside_words_are_hidden(sign: str) -> None:
 
 def test_invisible_characters_that_a_script_needs_are_kept() -> None:
     assert shown("می\u200cخواهم क्\u200dष") == ["می\u200cخواهم क्\u200dष"]
-    assert shown("ភាសា\u200bខ្មែរ") == ["ភាសា ខ្មែរ"]  # it separates the words
+    assert shown("ភាសា\u200bខ្មែរ") == ["ភាសា ខ្មែរ"]  # the zero-width space separates words
 
 
 @pytest.mark.parametrize(

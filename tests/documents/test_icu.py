@@ -91,11 +91,11 @@ def test_a_message_whose_text_stays_is_kept(text: str) -> None:
         "{n, plural, other {" * 30 + "}}" * 30,
         "{n, plural, other {b}} " * 20,
         "{n, plural, one {a} two {b} few {c} other {d}} " * 6,  # too many sentences
-        "{n, plural, offset:1 other {# of {m, plural, other {# dogs}}}}",  # nothing stands for the number less 1
+        "{n, plural, offset:1 other {# of {m, plural, other {# dogs}}}}",  # nothing can express the number minus 1
         "{n, plural, other {b}}" + "a" * 20_000,
     ],
 )
-def test_other_texts_and_huge_ones_are_no_messages(text: str) -> None:
+def test_invalid_and_huge_texts_are_not_messages(text: str) -> None:
     assert icu.parse(text, text_parts, None, "de") is None
 
 

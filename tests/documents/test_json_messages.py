@@ -1,4 +1,4 @@
-"""JSON: only texts change, in the file's own spelling; plurals get the target language's keys."""
+"""JSON: only text changes, and it keeps the file's spelling. Plurals get the target language's keys."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_plural_keys() -> None:
     assert json.loads(translated(apart, "ja")) == {"dog_one": "A", "x": "Y", "dog_other": "B"}
 
 
-def test_keys_with_escapes_are_no_plurals() -> None:
+def test_keys_with_escapes_are_not_plurals() -> None:
     for key in ("\\u0061", "a\\/b", 'x\\"y', "\\ud83d\\ude00"):
         text = f'{{"{key}_one": "dog", "{key}_other": "dogs"}}'
         assert translated(text, "ru") == text.replace("dog", "DOG").replace("DOGs", "DOGS")

@@ -14,7 +14,7 @@ from nmt_cli.system.errors import DataError, UsageError
 
 
 def shown(text: str, *phrases: str, pattern: str = "", protect: bool = False) -> list[str]:
-    """Return the texts that a model sees. Kept words stay in the translation."""
+    """Return the segments that a model sees. Check that the translation has each kept phrase."""
     protection = ReadOptions(protect, kept=Kept(phrases, pattern)).protection()
     parts = plain_parts(text, protection)
     texts = texts_of(parts)
@@ -34,7 +34,7 @@ def test_whole_words_are_kept() -> None:
     assert shown("see https://cat.org/cat and (cat)", "cat", protect=True) == ["see and"]
 
 
-def test_html_spells_phrases_its_own_way() -> None:
+def test_phrases_are_found_in_the_spelling_of_html() -> None:
     protection = ReadOptions(kept=Kept(("AT&T", "New York"))).protection()
     parts = html.parse("<p>See AT&amp;T in New\nYork</p>", protection)
     assert texts_of(parts) == ["See in"]

@@ -11,15 +11,15 @@ from nmt_cli.documents.placement import Aligned
 @pytest.mark.parametrize(
     ("text", "target", "links", "expected"),
     [
-        # A word of several tokens is one word, also if one of its tokens stands for a tagged word.
+        # A word of several tokens is one word, even if one of its tokens is linked to a tagged word.
         ("the file<b>s</b>", "die Dateien", [(3, 0), (9, 4), (11, 8)], "die <b>Dateien</b>"),
-        # A copied word belongs to the copy that the model looked at.
+        # A repeated word belongs to the occurrence that the model attended to.
         ("<b>a</b> cat sees a dog", "dog cat", [(3, 0), (7, 2)], "<b>dog</b> cat"),
         ("<b>dog</b> is not a dog", "dog ist dog", [(3, 16), (7, 4), (11, 0)], "dog ist <b>dog</b>"),
-        # Punctuation that the source lacks stays where the model looked.
+        # Punctuation that the source lacks belongs to the word that the model attended to.
         ("see <b>dog cat</b>", "x y – z", [(1, 0), (3, 4), (5, 4), (7, 8)], "x <b>y – z</b>"),
         ("<b>see</b> dog cat", "x – z", [(1, 0), (3, 4), (5, 8)], "<b>x</b> – z"),
-        # Text that belongs to no word.
+        # Text that is linked to no word.
         ("dog <img> cat", "Hund !?Katze", [(4, 0), (7, 0), (12, 4)], "Hund !? <img> Katze"),
         ("see<img> <img>", "sehen !?", [(5, 0)], "sehen !?<img> <img>"),
         # Marks inside a word, and beside a word with a bracket.
@@ -35,7 +35,7 @@ from nmt_cli.documents.placement import Aligned
         (",see<img> dog", "see Katzen !? dog", [(3, 5), (10, 0), (17, 5)], "see Katzen<img> !? dog"),
     ],
 )
-def test_links_decide_where_a_mark_stands(text: str, target: str, links: list[tuple[int, int]], expected: str) -> None:
+def test_links_decide_where_a_mark_is_put(text: str, target: str, links: list[tuple[int, int]], expected: str) -> None:
     assert translated(html.parse(text, Protection()), lambda _: Aligned(target, links)) == expected
 
 
@@ -57,7 +57,7 @@ DOGS = linked({"sehen": "see", "Katze": "cat", "Hund": "dog"})
         ("see dog</i> <b></b>big cat", backwards, "cat <b></b>big dog</i> see"),
         # Two words on either side count more than the nearest.
         ("a <img> b c d", linked({"B": "b", "A": "a", "C": "c"}), "<img> B A C"),
-        # An emptied element keeps the spaces of its ends.
+        # An emptied element keeps the spaces at its ends.
         ("see <b><img></b>dog", same, "see <b><img></b>dog"),
         ("see<b><img></b> dog", backwards, "dog see<b><img></b>"),
         ("see <b><img> </b>dog cat", backwards, "cat <b><img> </b>dog see"),
@@ -120,6 +120,6 @@ def test_long_spellings_that_differ_have_a_common_prefix(monkeypatch: pytest.Mon
         ("dog <b>{\\x}cat</i>", "<b>{\\x}cat dog</i>"),
     ],
 )
-def test_tags_of_two_names_are_no_pair(cue: str, expected: str) -> None:
+def test_tags_with_different_names_are_not_a_pair(cue: str, expected: str) -> None:
     data = "1\n00:00:01,000 --> 00:00:02,000\n{}\n"
     assert translated_file("srt", data.format(cue).encode(), backwards).decode() == data.format(expected)

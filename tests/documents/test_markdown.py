@@ -1,4 +1,4 @@
-"""Markdown: code, links and tables stay, text is escaped, and texts that would take too long are refused."""
+"""Markdown: code, links and tables stay, text is escaped, and files that would take too long are refused."""
 
 import re
 from collections import Counter
@@ -73,7 +73,8 @@ def test_code_links_and_tables_stay(text: str) -> None:
     assert shape(repeated) == shape(text)
     turned = shape(translated(markdown.parse(text, Protection()), backwards))
     assert not shape(text) - turned
-    assert {each.split("_")[0] for each in turned - shape(text)} <= {"em", "strong", "s"}  # around separated words
+    # Emphasis is repeated around separated words.
+    assert {each.split("_")[0] for each in turned - shape(text)} <= {"em", "strong", "s"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_texts_that_the_model_sees(text: str, shown: str) -> None:
 
 
 def test_empty_emphasis_is_dropped() -> None:
-    """Its characters would be text. But a link without text is a link."""
+    """Its delimiters would become text. A link without text remains a link."""
     out = translated(markdown.parse("**a** *b* ~~c~~ [d](e)"), lambda _: Aligned("x", [(1, 0)]))
     assert out.split() == ["**x**", "[](e)"]
 
@@ -133,13 +134,13 @@ def test_the_output_of_a_model_is_escaped(output: str) -> None:
 
 @pytest.mark.parametrize("unit", ["[", "![", "[a][", "[*", "[<b>", "[a\n"])
 def test_many_open_brackets_are_refused(unit: str) -> None:
-    """Each would be searched for its partner to the end, which would take minutes."""
+    """The parser would search the rest of the text for the partner of each bracket, which would take minutes."""
     with pytest.raises(DataError, match="too many brackets"):
         markdown.parse(unit * 30_000)
 
 
 def test_steps_count_missing_cells_and_the_length_of_link_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing cell counts 30 steps, a bracket as many as there are characters up to its partner."""
+    """A missing cell counts as 30 steps. A bracket counts as many steps as there are characters up to its partner."""
     monkeypatch.setattr(markdown, "STEPS", 0)
     for text, steps in (
         ("|a|b|c|\n|-|-|-|\n|d|e|f|\n", 0),
@@ -155,7 +156,7 @@ def test_steps_count_missing_cells_and_the_length_of_link_texts(monkeypatch: pyt
 
 
 def test_tables_of_nearly_empty_rows_are_refused() -> None:
-    """The library fills every row to the width of the head: 60,000 cells from 1,800 characters."""
+    """markdown-it fills every row to the width of the table's head: 60,000 cells from 1,800 characters."""
     with pytest.raises(DataError, match="rows with too few cells"):
         markdown.parse(f"{'|a' * 90}|\n{'|-' * 90}|\n" + "|\n" * 700)
 

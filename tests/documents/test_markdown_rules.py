@@ -1,4 +1,4 @@
-"""Markdown's dialects: lines of syntax are copied, the text in and between them is translated."""
+"""Markdown dialects: lines of syntax are copied, and the text in and between them is translated."""
 
 import random
 import re
@@ -15,7 +15,7 @@ FORMULAS = "\\begin{align*}\na &= b \\\\\n\\end{align*}"
 
 
 def shown(text: str) -> str:
-    """Return the texts that a model sees. Without translations the document must stay as it is."""
+    """Return the segments that a model sees. Check that the document stays as it is without translations."""
     parts = markdown.parse(text, Protection())
     assert render(parts) == text
     return "|".join(texts_of(parts))
@@ -53,7 +53,7 @@ def shown(text: str) -> str:
         ("~~~~{tip}\nA dog\n~~~\ncode\n~~~\nb\n~~~~\nc", "A dog|b|c"),
         ("- ```{note}\n  A dog\n\n```\ncode\n```\n", "A dog"),
         ("/// note | A title\nA dog\n///\nb", "A title|A dog|b"),
-        # Indented blocks below a head.
+        # Indented blocks below a header line.
         ('!!! note inline "A title"\n    A dog\n    sees\n\n    more\n\n        code\nb', "A title|A dog sees|more|b"),
         ("??? note\n    A dog\n???+ tip\n    A cat", "A dog|A cat"),
         ('=== "A tab"\n\n    A dog\n\n=== "Two"\n\n    A cat\n', "A tab|A dog|Two|A cat"),
@@ -120,7 +120,7 @@ def test_lines_of_syntax_are_copied_and_their_text_is_translated(text: str, expe
         ("# a dog {#dog}\r\n", "# A DOG {#dog}\r\n"),
         ("a cost of $5 and $10$ $x$", "A COST OF $5 AND $10$ $x$"),
         ("[^1]: a *note*\n    [^1]: b\n", "[^1]: A *NOTE*\n    [^1]: B\n"),
-        ("a\rb\n\nc *d*\n", "A B\n\nC *D*\n"),  # a line feed or not
+        ("a\rb\n\nc *d*\n", "A B\n\nC *D*\n"),  # a lone carriage return
     ],
 )
 def test_translations_replace_the_text(text: str, expected: str) -> None:
@@ -138,8 +138,8 @@ BLOCKS = [
 ENDS = ["\n", "\n", "\n", "\n\n", "\r\n"]
 
 
-def test_random_documents_of_all_blocks_stay_byte_for_byte() -> None:
-    """The model repeats its source. Only the lines of a paragraph are joined, and escapes may change."""
+def test_random_documents_of_all_blocks_change_only_in_white_space() -> None:
+    """The model repeats its source. Lines of a paragraph are joined, so white space and `>` are not compared."""
     for seed in range(700):
         draw = random.Random(seed)
         text = "".join(draw.choice(BLOCKS) + draw.choice(ENDS) for _ in range(draw.randint(1, 15)))

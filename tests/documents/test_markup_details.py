@@ -24,7 +24,7 @@ from nmt_cli.documents.segment import plain_parts
         ("a", "x", "1", "y", False), ("a", ".", "1", " ", False), ("sup", "x", "&lt;1", " ", True),
     ],
 )  # fmt: skip
-def test_notes_are_short_and_stand_on_a_word(name: str, before: str, inner: str, after: str, found: bool) -> None:
+def test_notes_are_short_and_attached_to_a_word(name: str, before: str, inner: str, after: str, found: bool) -> None:
     assert html.is_note(name, before, inner, after) == found
 
 
@@ -58,8 +58,8 @@ def test_texts_of_html(text: str, texts: list[str]) -> None:
     assert out.replace(" ", "") == text.replace("&nbsp;", "").replace(" ", "")
 
 
-def test_end_tags_without_a_beginning() -> None:
-    assert texts_of(html.parse("a </1> b <2> c")) == ["a b <2> c"], "a browser takes the first for a comment"
+def test_end_tags_without_a_start_tag() -> None:
+    assert texts_of(html.parse("a </1> b <2> c")) == ["a b <2> c"], "a browser reads the first as a comment"
     for text in ("<b>a</b></b> c", "a</i></b> <b>c</b></b>", "<b><i>a</b></i></b> c"):
         assert translated(html.parse(text), same) == text
         assert translated(html.parse(text), backwards).count("</b>") == text.count("</b>")
@@ -113,8 +113,8 @@ def test_texts_of_xml(text: str, texts: list[str]) -> None:
     assert translated(parts, same).replace(" ", "") == text.replace(" ", "")
 
 
-def test_all_text_stays_inside_of_the_root() -> None:
-    """Also words of the translation that no word of the source explains."""
+def test_all_text_stays_inside_the_root() -> None:
+    """So do words of the translation that are linked to no word of the source."""
     for outline in (Outline(), Outline(detect=False), Outline(joining=("a",))):
         parts = xml.parse("<?xml version='1.0'?>\n<a>x y</a>\n", outline=outline)
         assert translated(parts, lambda _: Aligned("p q", [(1, 0)])) == "<?xml version='1.0'?>\n<a>p q</a>\n"
@@ -175,7 +175,7 @@ def test_spaces_beside_marks(text: str, model: Model, expected: str) -> None:
 @pytest.mark.parametrize(
     ("text", "pairs", "expected"),
     [
-        # A link is written once, emphasis is repeated; emphasis beside punctuation has no effect.
+        # A link is written once, but emphasis is repeated. Emphasis beside punctuation would have no effect.
         ("[I call](u) him", {"Ich": "I", "ihn": "him", "rufe": "call"}, "[Ich ihn rufe](u)"),
         ("*I call* him", {"Ich": "I", "ihn": "him", "rufe": "call"}, "*Ich* ihn *rufe*"),
         ("*a, dog* x", {",": ",", "Hund": "dog", "y": "x"}, ", *Hund* y"),
@@ -208,7 +208,7 @@ def test_directives_with_text_and_with_code(name: str) -> None:
         assert texts_of(markdown.parse(text)) == (["A dog", "b"] if is_text else ["b"])
 
 
-def test_steps_are_allowed_for_each_character(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_character_allows_more_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(markdown, "FREE_STEPS", 0)
     assert len(texts_of(markdown.parse("[a](b) c\n\n" * 700))) == 700
 
@@ -252,7 +252,7 @@ def test_white_space_around_a_translation_is_dropped() -> None:
         assert translated(html.parse(text), lambda _: Aligned("  Hund ", [(6, 0)])) == expected
 
 
-def test_tags_need_a_partner_of_either_side() -> None:
+def test_only_tags_with_a_partner_are_hidden() -> None:
     for text in ("the </x> dog", "the <x> dog", "<x> <y> </z>a"):
         assert texts_of(plain_parts(text, Protection())) == [text]
     assert texts_of(plain_parts("the <x> dog </x> b", Protection())) == ["the dog b"]
@@ -295,7 +295,7 @@ def test_syntax_of_markdown_and_text_that_resembles_it() -> None:
         assert texts_of(markdown.parse(text)) == seen
 
 
-def test_forbidden_additions_leave_the_words_beside_them() -> None:
+def test_forbidden_additions_are_removed_without_the_words_beside_them() -> None:
     """A placeholder that the source has once may occur once in the translation."""
     protection = Protection()
     output = Aligned("a %s b {x} c", [(1, 0), (4, 0), (6, 0), (10, 0), (12, 2)])

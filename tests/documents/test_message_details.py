@@ -1,4 +1,4 @@
-"""Details of message files: the lines that errors name, the placeholders of each format, and how texts are spelled."""
+"""Details of message files: the lines that errors name, the placeholders of each format, and how text is spelled."""
 
 import re
 
@@ -73,10 +73,10 @@ def test_an_error_names_the_line_and_the_reason(kind: str, text: str, words: str
     with pytest.raises(DataError) as error:
         read(kind, text)
     assert re.search(words, str(error.value)), str(error.value)
-    assert "line" not in re.sub("line [0-9]+ has", "", str(error.value)), "one line"
+    assert "line" not in re.sub("line [0-9]+ has", "", str(error.value)), "the error names a single line"
 
 
-# What a model sees of "a %s :b %1 {0} {0,9} $c %@ %n d".
+# The text that a model sees of "a %s :b %1 {0} {0,9} $c %@ %n d".
 SEEN = {
     "json": "a d",
     "yaml": "a d",
@@ -140,7 +140,7 @@ def test_each_format_has_its_own_placeholders(kind: str) -> None:
         ("stringsdict", "%d &amp; a", capitals, "%d &amp; A"),
     ],
 )
-def test_a_text_is_spelled_as_its_file(kind: str, source: str, model: Model, expected: str) -> None:
+def test_translations_are_spelled_like_their_file(kind: str, source: str, model: Model, expected: str) -> None:
     out = written(kind, around(kind, source), model)
     if kind == "qt":
         assert f"<source>{source}</source>" in out
@@ -161,7 +161,7 @@ RESERVED = "y Y n N yes No on OFF true False null NULL inf nan ~ -1 1.5 0x1 .5 =
 
 
 @pytest.mark.parametrize("word", [*RESERVED, " a", "a ", "a: b", "a:", "a #b", "a, b", "\x07a", "a\x7fb", "-", "a:b"])
-def test_a_translation_to_any_word_is_a_string_of_yaml(word: str) -> None:
+def test_any_translation_remains_a_string_in_yaml(word: str) -> None:
     def model(source: str) -> str:
         return source
 
@@ -176,7 +176,9 @@ def test_a_translation_to_any_word_is_a_string_of_yaml(word: str) -> None:
         assert isinstance(found, str)
         assert found.rstrip("\n") == word.rstrip("\n"), out
         if word in ("y", "N", "on"):
-            assert f'"{word}"' in out or f"'{word}'" in out or text[3] in "|>", "other readers take it for a boolean"
+            assert f'"{word}"' in out or f"'{word}'" in out or text[3] in "|>", (
+                "other readers would read it as a boolean"
+            )
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_yaml_changes_nothing_but_the_text(text: str, expected: str) -> None:
     assert written("yaml", text) == expected
 
 
-def test_a_message_without_tags_is_no_html() -> None:
+def test_a_message_without_tags_is_not_html() -> None:
     for kind in ("json", "arb", "strings"):
         assert texts_of(read(kind, around(kind, "a < 5 &lt; b <5")).parts) == ["a 5 &lt; b 5"], kind
     assert texts_of(read("laravel", around("laravel", "see a{0} x")).parts) == ["see a x"]
@@ -227,7 +229,7 @@ def test_strings_of_apple_in_an_old_encoding_and_with_comments() -> None:
 
 
 def test_plurals_of_messages_in_every_format() -> None:
-    """Further categories stand before "other", in the file's notation."""
+    """New categories are inserted before "other", in the file's notation."""
     assert written("json", '{"a": {"one": "x %d", "other": "y %d"}}', language="pl") == (
         '{"a": {"one": "X %d", "few": "Y %d","many": "Y %d","other": "Y %d"}}'
     )
@@ -259,7 +261,7 @@ def test_plurals_of_messages_in_every_format() -> None:
 
 
 @pytest.mark.parametrize("name", ["source", "oldsource", "comment", "oldcomment", "extracomment", "translatorcomment"])
-def test_a_translation_of_qt_stands_after_its_notes(name: str) -> None:
+def test_a_translation_in_qt_follows_its_notes(name: str) -> None:
     notes = "<location/><source>a dog</source>" + ("" if name == "source" else f"<{name}>b</{name}>")
     text = f"<TS><message>{notes}<userdata/></message></TS>"
     new = '<translation type="unfinished">A DOG</translation>'
@@ -316,7 +318,7 @@ def test_inline_elements_of_xliff(source: str, expected: str) -> None:
     ],
 )
 def test_codes_of_xliff_are_pairs(begin: str, end: str) -> None:
-    """Both follow the word between them."""
+    """Both codes follow the words between them."""
     source = f"<source>dog <m/> {begin}cat{end}</source>"
     out = written("xliff", XLIFF.format("", "", source), linked({"Katze": "cat", "Hund": "dog"}))
     assert f"{begin}Katze{end} Hund" in out
@@ -325,7 +327,7 @@ def test_codes_of_xliff_are_pairs(begin: str, end: str) -> None:
     assert f">{begin}Katze jetzt große{end}</target>" in written("xliff", XLIFF.format("", "", source), model)
 
 
-def test_elements_around_a_unit_of_xliff_decide() -> None:
+def test_elements_around_a_unit_of_xliff_affect_it() -> None:
     source = "<source>a\nb</source>"
     assert "A\nB</target>" in written("xliff", XLIFF.format(' xml:space="preserve"', "", source))
     assert "A B</target>" in written("xliff", XLIFF.format(' xml:space="preserve"', ' xml:space="default"', source))
@@ -343,12 +345,12 @@ def test_elements_around_a_unit_of_xliff_decide() -> None:
         '</source>\n <target  state="needs-review-translation" x="1" state-qualifier="mt-suggestion">A</target></'
         in out
     )
-    second = '<xliff version="2.0" srcLang="en" trgLang="de"><file><unit><segment>{}</segment></unit></file></xliff>'
-    out = written("xliff", second.format("<source>a</source>"))
-    assert out == second.format("<source>a</source><target>A</target>").replace(
+    version_2 = '<xliff version="2.0" srcLang="en" trgLang="de"><file><unit><segment>{}</segment></unit></file></xliff>'
+    out = written("xliff", version_2.format("<source>a</source>"))
+    assert out == version_2.format("<source>a</source><target>A</target>").replace(
         "<segment>", '<segment state="translated">'
     )
-    done = second.format('<source>a</source><target state="x">b</target>')
+    done = version_2.format('<source>a</source><target state="x">b</target>')
     assert written("xliff", done) == done
     for empty in ("<source/>", "<source></source>", "<source> \n</source>", "<note>a</note>", ""):
         assert written("xliff", XLIFF.format("", "", empty)) == XLIFF.format("", "", empty)

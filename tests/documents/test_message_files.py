@@ -21,7 +21,7 @@ ROOTS = {
     "resx": "<root>",
     "qt": "<TS>",
 }
-BODIES = {  # what stands before and after the messages
+BODIES = {  # the text before and after the messages
     "json": ("{", "\n}"),
     "arb": ("{", "\n}"),
     "yaml": ("en:\n", ""),
@@ -34,7 +34,7 @@ BODIES = {  # what stands before and after the messages
     "laravel": ("return [", "];"),
 }
 IN_PLACE = [name for name in SAMPLES if name not in ("xliff", "xliff-2", "qt")]
-# Texts that a model sees of each sample, and words that it does not.
+# For each sample: segments that a model sees, and words that it does not see.
 SEEN = {
     "json": (["Hello é world", 'a/b and "c" \\ d', "One dog", "You have no file in", "items", "Quit"], "For menu"),
     "arb": (["Hello", "no dogs of his", "one dog of theirs"], "greeting Ann en"),
@@ -58,7 +58,7 @@ def read(name: str, text: str, language: str = "de") -> Document:
 
 @pytest.mark.parametrize("name", IN_PLACE)
 @pytest.mark.parametrize("model", [same, silent])
-def test_a_file_whose_text_stays_comes_back_byte_for_byte(name: str, model: object) -> None:
+def test_a_file_whose_text_stays_is_unchanged_byte_for_byte(name: str, model: object) -> None:
     for text in (SAMPLES[name], SAMPLES[name].replace("\n", "\r\n")):
         document = read(name, text, language="")
         assert document.segments
@@ -77,7 +77,7 @@ def test_the_model_sees_the_text_and_nothing_else(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_translated_file_can_be_read_again(name: str) -> None:
-    """It holds the same messages, whatever a model answers."""
+    """It has as many different segments as before, or nothing left to translate."""
     for model in (capitals, backwards):
         before = read(name, SAMPLES[name])
         after = read(name, filled(before, model))
@@ -89,7 +89,7 @@ def test_a_translated_file_can_be_read_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_damaged_files_are_read_or_refused(name: str) -> None:
-    """Parts of a file are removed, repeated or replaced. A file that can be read stays byte for byte untranslated."""
+    """Parts of a file are removed, repeated or replaced. A file that can be read stays as it is if not translated."""
     rng, sample, refusals = random.Random(7), SAMPLES[name], list[str]()
     marks = ["{", "}", '"', "<", ">", "&", "'", "\\", "\0", "\n", "\ud7ff", "]]>", "<!--", "- ", ": ", "{n, plural, "]
     for _ in range(100):
@@ -152,7 +152,7 @@ def test_time_grows_with_the_length_of_the_file(name: str) -> None:
     assert is_linear(lambda text: filled(read(name, text), silent), body, sample[:start], after)
 
 
-def test_identifiers_and_paths_are_no_text() -> None:
+def test_identifiers_and_paths_are_not_text() -> None:
     code = ["menu.file_open", "/usr/bin", "#ff0000", "file_name", "btn-2x", "%Y-%m-%d", ":year", "images/a/b.png"]
     text = ["and/or", "Sign-in", "km/h", "Save.", "e.g.", "well-known", "%d files", "he/she/they", "Open", "Node.js"]
     assert [is_code(each) for each in (*code, *text)] == [True] * len(code) + [False] * len(text)

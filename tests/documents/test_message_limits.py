@@ -1,4 +1,4 @@
-"""Bounds of messages with choices and labels, exact to the last one."""
+"""Limits of messages with choices and of labels, tested on both sides."""
 
 from collections import Counter
 
@@ -47,7 +47,7 @@ def test_choices_up_to_each_limit_are_messages() -> None:
         ("{n, plural, one {{m, select, other {# x}}} other {{m, select, other {# y}}}}", "de", None),
     ],
 )
-def test_a_choice_is_rewritten_only_for_other_categories(text: str, language: str, expected: str | None) -> None:
+def test_a_choice_is_rewritten_only_if_its_categories_change(text: str, language: str, expected: str | None) -> None:
     assert icu_written(text, language, same).replace(" ", "") == (expected or text).replace(" ", "")
 
 
@@ -83,13 +83,13 @@ def test_the_number_sign_outside_of_a_plural_is_text() -> None:
         ("_Zoom", "5 <i>ab</i>", "5 <i>_ab</i>"),
     ],
 )
-def test_where_the_mark_of_a_label_stands(label: str, text: str, expected: str) -> None:
+def test_where_the_mark_of_a_label_is_put(label: str, text: str, expected: str) -> None:
     found = accelerators.find(label)
     assert found
     used = Counter[str]()
     assert accelerators.marked(text, found, used) == expected
     assert sum(used.values()) == 1
-    assert used[expected[expected.index("_") + 1].lower()] == 1, "the letter is used for later labels"
+    assert used[expected[expected.index("_") + 1].lower()] == 1, "later labels must know that the letter is used"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_where_the_mark_of_a_label_stands(label: str, text: str, expected: str) 
         ("\\_A", False), ("_a", False), ("&_A", False), ("A _", False), ("_A or _B", False), ("A&B _C", False),
     ],
 )  # fmt: skip
-def test_what_is_a_label(text: str, found: bool) -> None:
+def test_labels_are_recognized(text: str, found: bool) -> None:
     assert bool(accelerators.find(text)) == found
 
 
@@ -130,5 +130,5 @@ def test_kept_phrases_beside_placeholders_and_html() -> None:
         ("menu.file open", False), ("fileName", False),
     ],
 )  # fmt: skip
-def test_values_that_are_no_text(text: str, code: bool) -> None:
+def test_values_that_are_not_text(text: str, code: bool) -> None:
     assert is_code(text) == code

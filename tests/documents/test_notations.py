@@ -1,4 +1,4 @@
-"""The same file in another notation: quotes, prefixes, clocks, tags and spaces. The model sees the same texts."""
+"""The same file in another notation: quotes, prefixes, clocks, tags and spaces. The model sees the same text."""
 
 import re
 
@@ -31,7 +31,7 @@ def changed(data: bytes, change: object) -> bytes:
 
 
 def other_quotes(text: str) -> str:
-    """Put the values of attributes between single quotes, and spaces around the equals signs."""
+    """Put the values of attributes in single quotes."""
     return re.sub(r"(<[^<>?!][^<>]*>)", lambda tag: re.sub(r'"([^"\']*)"', r"'\1'", tag[0]), text)
 
 
@@ -94,7 +94,7 @@ def test_attributes_of_messages_in_every_notation(name: str, space: str) -> None
 
 @pytest.mark.parametrize("clock", ["0:00:01.00", "0:00:01:00", "00:00:01.5", " 0:00:01.00 ", "1000:00:00.0000"])
 def test_clocks_of_ass(clock: str) -> None:
-    """A cue with a clock of another form is translated, too, but belongs to no sentence."""
+    """A cue that does not begin near the end of the first one begins a new sentence."""
     first = line("I came").replace("0:00:02.00", clock)
     second = line("and went").replace("0:00:01.00", clock)
     assert texts_of_file("ass", f"[Events]\n{first}{second}".encode()) == ["I came and went"]

@@ -22,7 +22,7 @@ MORE = (
 
 
 def office(kind: str, inside: str, root: str = "x", types: str = "PartName='/a.xml' ContentType='{}'") -> bytes:
-    """Return an Office Open XML file with one member, and one of no known kind."""
+    """Return an Office Open XML file with one member of this kind and one of unknown kind."""
     override = f"<o:Override {types.format(kind if '/' in kind else f'{_TYPE}{kind}+xml')}/>"
     text = f"<{root} {W} {A} {P} {C} {R} {MORE}>{inside}</{root}>"
     return zipped({"[Content_Types].xml": f"<o:Types>{override}</o:Types>", "a.xml": text, "b.xml": "<a>dog</a>"})
@@ -101,7 +101,7 @@ def test_the_language_of_members_without_text(kind: str, inside: str) -> None:
 
 
 def test_the_region_of_each_language() -> None:
-    """Office programs know no languages without a region."""
+    """Office programs do not recognize a language without a region."""
     regions = {"en": "US", "de": "DE", "zh": "CN", "pt": "PT", "ja": "JP", "sv": "SE", "da": "DK", "cs": "CZ"}
     regions |= {"uk": "UA", "el": "GR", "ko": "KR", "nb": "NO", "et": "EE", "sl": "SI", "he": "IL", "hi": "IN"}
     regions |= {
@@ -142,7 +142,7 @@ def marks(*names: str) -> str:
 @pytest.mark.parametrize(
     ("inside", "texts"),
     [
-        # Breaks end a segment; other marks stand in it, and some of them inside of words.
+        # Breaks end a segment. Other marks are part of it, and some of them may be inside words.
         (
             run("a")
             + marks("br")
@@ -167,7 +167,7 @@ def marks(*names: str) -> str:
         (f"{run('a')}<w:moveFrom>{run('b')}</w:moveFrom>{run('c')}", ["ac"]),
         (run("a <b> &amp; c").replace("<b>", "<!-- x -->"), []),
         (run("   ") + run("5"), []),
-        # The language and marks of the spelling check do not show.
+        # The language and the marks of the spelling check are invisible.
         (
             run("a", '<w:lang w:val="en"/>') + run("b", "<w:noProof/>") + run("c", '<w:lang w:val="en"/><w:noProof/>'),
             ["abc"],
@@ -183,7 +183,7 @@ def test_marks_and_breaks_in_a_paragraph(inside: str, texts: list[str]) -> None:
     assert sorted(elements.findall(out)) == sorted(elements.findall(body(data)))
 
 
-def test_attributes_of_slides_that_do_not_show() -> None:
+def test_invisible_attributes_of_slides_do_not_divide_text() -> None:
     runs = "".join(
         f'<a:r><a:rPr {name}="1"/><a:t>{text}</a:t></a:r>'
         for name, text in zip(("lang", "altLang", "dirty", "err", "noProof", "smtClean", "bmk"), "abcdefg", strict=True)
@@ -205,14 +205,14 @@ def test_phonetic_text_of_cells_is_dropped() -> None:
     )
 
 
-def test_columns_beyond_z_are_not_those_before() -> None:
+def test_columns_beyond_z_are_not_mistaken_for_earlier_ones() -> None:
     cells = {"a": cell("A1", 0) + cell("AA1", 1) + cell("Z1", 2) + cell("BA1", 3) + cell("AB1", 4) + cell("B1", 5)}
     for table, kept in (("A1:A2", [0]), ("AA1:AB9", [1, 4]), ("Z1:AA2", [1, 2]), ("B1:B2", [5])):
         data = workbook(cells, {"one": table}, {"a": relations("../tables/one.xml")}, strings=6)
         assert numbers(data) == [number for number in range(6) if number not in kept]
 
 
-def test_the_format_with_most_characters_is_that_of_other_words() -> None:
+def test_the_format_with_most_characters_is_the_default() -> None:
     source = docx(paragraph(run("I "), run("see a big dog", BOLD), run(" x")))
     out = body(translated_file("docx", source, linked({"Ich": "I", "sehe": "see", "ihn": "x"})))
     assert re.findall(r"(<w:b/>)?(?:</w:rPr>)?<w:t[^>]*>(.*?)</w:t>", out) == [

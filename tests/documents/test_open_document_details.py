@@ -62,7 +62,7 @@ def test_elements_of_open_documents(inside: str, texts: list[str]) -> None:
     assert sorted(elements.findall(out)) == sorted(elements.findall(member(data, "content.xml")))
 
 
-def test_default_styles_alone_get_the_language() -> None:
+def test_only_default_styles_get_the_language() -> None:
     style = '<style:style style:name="x"><style:text-properties fo:language="fr" fo:country="FR"/></style:style>'
     default = '<style:default-style><style:text-properties fo:language="fr" fo:country="FR"/></style:default-style>'
     out = member(translated_file("odt", odf(style + default * 2), same, ReadOptions(language="pt_BR")), "content.xml")

@@ -28,12 +28,12 @@ BODY = f"""<text:tracked-changes><text:p>A deleted text</text:p></text:tracked-c
 
 @pytest.mark.parametrize("kind", ["odt", "odp", "ods"])
 @pytest.mark.parametrize("model", [same, silent])
-def test_an_unchanged_text_leaves_every_byte(kind: str, model: Model) -> None:
+def test_unchanged_text_leaves_every_byte(kind: str, model: Model) -> None:
     assert translated_file(kind, odf(BODY), model) == odf(BODY)
 
 
-def test_texts() -> None:
-    """Fields, results of formulas, deleted text and prompts are not text."""
+def test_the_text_of_a_document_is_translated() -> None:
+    """Fields, results of formulas, deleted text and prompts are not translated."""
     assert texts_of_file("odt", odf(BODY)) == [
         *("A heading", "A note below", "A black dog sleeps in the park.", "See our page, page", "Right", "Next"),
         *("A title", "In a box", "Beside", "A cell", "A comment", "A header", "A name", "A chart"),

@@ -20,7 +20,7 @@ from nmt_cli.system.errors import DataError
 
 
 def test_a_namespace_may_be_declared_after_many_others() -> None:
-    """Word declares thirty."""
+    """Word declares thirty namespaces."""
     others = " ".join(f'xmlns:n{number}="http://example.org/{number}"' for number in range(40))
     own = re.sub(r"\bw:", "z:", W.replace(":w=", ":z=") + f"><w:body>{paragraph(run('A dog'))}</w:body>")
     data = ooxml({"word/document.xml": f"<z:document {others} {own}</z:document>"})
@@ -33,21 +33,21 @@ def test_a_namespace_may_be_declared_after_many_others() -> None:
 @pytest.mark.parametrize(
     ("inside", "texts"),
     [
-        # A field that begins outside of a link and ends inside of it is no whole field.
+        # A field that begins outside an element and ends inside it is not a whole field.
         (field("<", "|", run("a")) + "<w:ins>" + field(">") + "</w:ins>" + run(" b"), ["a b"]),
         (field("<", instruction("REF x"), "|") + "<w:ins>" + field(">", run("a")) + "</w:ins>" + run(" b"), ["a b"]),
-        # An end in another level forgets the fields that are open.
+        # An end at another level discards the open fields.
         (field("<") + "<w:ins>" + field("|", ">") + "</w:ins>" + field(run("a"), ">", run(" b")), ["a b"]),
         # A separator or an end without a beginning.
         (field("|", run("a"), ">", run(" b")), ["a b"]),
         (field(">", run("a"), "|", run(" b")), ["a b"]),
         (field("|", run("a"), "<", run(" b"), ">"), ["a"]),
-        # A section of characters is copied, as a comment is.
+        # A CDATA section is copied, like a comment.
         (run("a ") + run("<![CDATA[dog]]>") + run(" b"), ["a b"]),
         (run("a") + run("") + run("b"), ["ab"]),
     ],
 )
-def test_fields_and_sections_of_characters(inside: str, texts: list[str]) -> None:
+def test_fields_and_cdata_sections(inside: str, texts: list[str]) -> None:
     data = docx(paragraph(inside))
     assert texts_of_file("docx", data) == texts
     out = body(translated_file("docx", data, capitals))
@@ -56,7 +56,7 @@ def test_fields_and_sections_of_characters(inside: str, texts: list[str]) -> Non
 
 
 @pytest.mark.parametrize("properties", ["", "<w:rPr>\n    <w:b/>\n   </w:rPr>\n   "])
-def test_white_space_between_elements_is_no_text(properties: str) -> None:
+def test_white_space_between_elements_is_not_text(properties: str) -> None:
     """Some programs indent their files."""
     first = f"<w:r>\n   {properties}<w:t>bl</w:t>\n  </w:r>"
     second = f"<w:r>\n   {properties}<w:t>ack dog</w:t>\n   <w:tab/>\n   <w:t>cat</w:t>\n  </w:r>"
@@ -130,7 +130,7 @@ def test_spans_without_text_and_files_without_a_manifest() -> None:
     data = odf(f"<text:p>a {span}dog</text:p><text:p>a{span}b</text:p>")
     assert texts_of_file("odt", data)[:2] == ["a dog", "a b"]
     assert member(translated_file("odt", data, capitals), "content.xml").count(span) == 2
-    for span in ("<text:span/>", '<text:span text:style-name="T1"/>'):  # invisible
+    for span in ("<text:span/>", '<text:span text:style-name="T1"/>'):  # without a visible format
         assert texts_of_file("odt", odf(f"<text:p>a{span}b</text:p>"))[0] == "a b"
         assert f"A {span}B" in member(
             translated_file("odt", odf(f"<text:p>a {span}b</text:p>"), capitals), "content.xml"
@@ -172,8 +172,8 @@ def test_the_region_of_every_language() -> None:
     assert [with_region(code.partition("-")[0]) for code in codes] == codes
 
 
-def test_fields_of_a_member_may_differ_from_those_of_the_directory() -> None:
-    """Info-ZIP writes longer times into the header of a member."""
+def test_extra_fields_of_a_member_may_differ_from_those_in_the_directory() -> None:
+    """Info-ZIP writes longer timestamps into the header of a member than into the directory."""
     data = build((info("a.xml", extra=TIMES), b"text"), (info("b", extra=TIMES), b"x"))
     local = struct.pack("<HHBI", 0x5455, 5, 3, 7)
     data = data.replace(TIMES, local, 1)

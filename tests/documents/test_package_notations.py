@@ -114,7 +114,7 @@ def test_line_ends_divide_a_cell(end: str) -> None:
 
 
 @pytest.mark.parametrize("empty", ["<rPr/>", "<rPr></rPr>", "<rPr>\n</rPr>"])
-def test_empty_properties_are_no_format(empty: str) -> None:
+def test_empty_properties_are_not_a_format(empty: str) -> None:
     strings = f"<sst {X}><si><r>{empty}<t>bl</t></r><r><t>ack</t></r></si></sst>"
     out = member(translated_file("xlsx", ooxml({"xl/sharedStrings.xml": strings}), capitals), "xl/sharedStrings.xml")
     assert ">BLACK</t>" in out
@@ -158,7 +158,7 @@ LANGUAGES = "fo:language fo:country fo:script style:rfc-language-tag " + " ".joi
 
 
 @pytest.mark.parametrize("name", [*LANGUAGES.split(), "officeooo:rsid", "loext:x", "xmlns:x"])
-def test_styles_with_only_a_language_do_not_show(name: str) -> None:
+def test_styles_with_only_a_language_are_invisible(name: str) -> None:
     for attribute, shows in ((name, False), ("fo:languages", True), ("style:font-name-asian", True)):
         style = f"""<style:style style:name="S" style:family="text">
 <style:text-properties {attribute}="x"/></style:style>"""

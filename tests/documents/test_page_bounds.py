@@ -11,7 +11,7 @@ from nmt_cli.system.errors import DataError
 @pytest.mark.parametrize(
     ("text", "texts"),
     [
-        # A note looks at the nearest text and ignores the tags between.
+        # The nearest text decides whether this is a note. Tags between are ignored.
         ("<b>x</b> y.<sub>2</sub> z", ["x y.2 z"]),
         ("<b>x.</b><i>y</i><sub>2</sub> z", ["x.y z"]),
         ("x<sup>2</sup><b></b>y", ["x y"]),
@@ -31,7 +31,7 @@ def test_elements_of_xml_are_ignored_by_their_whole_name() -> None:
     assert texts_of(xml.parse(text, None, ("x:a",))) == ["c d"]
 
 
-def test_a_split_inside_of_several_elements_ends_all_of_them() -> None:
+def test_a_split_inside_several_elements_splits_all_of_them() -> None:
     text = "<a>x <b>y <c>z <p>w</p> v</c> u</b> t</a>"
     parts = xml.parse(text, outline=Outline(("p",)))
     assert texts_of(parts) == ["x", "y", "z", "w", "v", "u", "t"]
@@ -60,12 +60,12 @@ def test_long_names_of_members_are_cut_in_errors(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # Code in a cell that reads as the next cell.
+        # Code in a cell, with the same text as the next cell.
         ("| `a` | a |\n|-|-|\n| x | y |", "| `a` | A |\n|-|-|\n| X | Y |"),
         # HTML within lists and quotes.
         ("- a\n\n  <p>dog</p>\n", "- A\n\n  <p>DOG</p>\n"),
         ("> <p>dog</p>\n", "> <p>DOG</p>\n"),
-        # A heading of attributes alone.
+        # A heading that has only attributes.
         ("# {#id}\n\na", "# {#id}\n\nA"),
         # A formula keeps its own line.
         ("\\[a+b\\]\nA dog", "\\[a+b\\]\nA DOG"),
@@ -84,5 +84,5 @@ def test_long_names_of_members_are_cut_in_errors(text: str) -> None:
         ("> - a\n>\n>   !!! note\n>       b\n>\n>   c\n", "> - A\n>\n>   !!! note\n>       B\n>\n>   C\n"),
     ],
 )
-def test_dialects_of_markdown_at_their_ends(text: str, expected: str) -> None:
+def test_edge_cases_of_markdown_dialects(text: str, expected: str) -> None:
     assert translated(markdown.parse(text), capitals) == expected

@@ -36,7 +36,7 @@ def test_the_bounds_of_forms(text: str, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("begin", "end"), [("{%", "%}"), ("<%", "%>"), ("{#", "#}"), ("<?", "?>"), ("{{", "}}"), ("${", "}"), ("#{", "}")]
 )
-def test_statements_have_five_hundred_characters(begin: str, end: str) -> None:
+def test_statements_have_at_most_five_hundred_characters(begin: str, end: str) -> None:
     longest = f"{begin}{'x ' * 250}{end}"
     assert found(f"a {longest} b") == [longest]
     longer = f"{begin}{'x ' * 250}x{end}"
@@ -53,7 +53,7 @@ csharp-format c-sharp-format vue-format perl-brace-format rust-format"""
 
 @pytest.mark.parametrize("flag", FLAGS)
 def test_the_forms_that_flags_share(flag: str) -> None:
-    """Numbered directives, "%%" and braces belong to the languages whose documentation has them."""
+    """Numbered directives, "%%" and braces are placeholders only in languages whose documentation has them."""
     numbered, percent, braces = (flag in names.split() for names in (NUMBERED, PERCENT, BRACES))
     assert (("%2$s" in found("see %2$s now", flag)), "%%" in found("see %% now", flag)) == (
         numbered or flag == "gcc-internal-format" or flag == "gfc-internal-format",
@@ -78,7 +78,7 @@ awk-format tcl-format elisp-format librep-format gcc-internal-format gfc-interna
 
 @pytest.mark.parametrize("flag", SEQUENTIAL.split())
 def test_directives_without_a_number_keep_their_order(flag: str) -> None:
-    """Each of them prints the next argument."""
+    """Each directive prints the next argument."""
     model = linked({"Katze": "cat", "und": "and", "Hund": "dog", "sehen": "see"})
     translation = translated(plain_parts("see %s dog and %d cat", Protection(flags=[flag])), model)
     assert translation.index("%s") < translation.index("%d")
@@ -90,7 +90,7 @@ def test_long_directives_of_php() -> None:
     assert found("a %'x9d %+-0'*8d b", "php-format") == ["%'x9d", "%+-0'*8d"]
 
 
-def test_words_with_a_slash_in_brackets_are_whole() -> None:
+def test_words_with_punctuation_in_brackets_stay_whole() -> None:
     protection = Protection(strict=True)
     for text in ("his(/her) dog", "(s/)he sees", "file(-s) here", "it(')s here"):
         assert texts_of(plain_parts(text, protection)) == [text]

@@ -1,4 +1,4 @@
-"""The documented forms of placeholders: each is hidden as one, and prose is not."""
+"""The documented forms of placeholders: each placeholder is hidden as a whole, and prose is not hidden."""
 
 import random
 import re
@@ -54,7 +54,7 @@ PLAIN = {
 }
 
 
-# By flag: placeholders of such messages, and strings that are text there.
+# For each flag: placeholders of messages with the flag, and strings that are text in these messages.
 FLAGGED = {
     "c-format": (
         ["%s", "%%", "% d", "%1$*2$d", "%'d", "%<PRIu64>", "%wf8d", "%Id", "%m", "{{x}}"],
@@ -180,7 +180,7 @@ def test_placeholders_for_the_next_argument_keep_their_order(text: str) -> None:
 
 @pytest.mark.parametrize("flags", [[], *([flag] for flag in FLAGGED)], ids=str)
 def test_random_messages_keep_each_placeholder_once(flags: list[str]) -> None:
-    """Check it for any order of words and any neighbors of the placeholders."""
+    """This holds for any order of words and any neighbors of the placeholders."""
     draw = random.Random(str(flags))
     forms = [text for texts in PLAIN.values() for text in texts] if not flags else FLAGGED[flags[0]][0]
     words = [

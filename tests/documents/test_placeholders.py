@@ -1,4 +1,4 @@
-"""Placeholders, tags and brackets in protected text: hidden from the model, and each in the output once."""
+"""Placeholders, tags and brackets in protected text: hidden from the model, and each once in the output."""
 
 import pytest
 from fake_models import backwards, linked, same, texts_of, translated
@@ -25,7 +25,7 @@ STRINGS = [
     st.lists(st.sampled_from([*STRINGS, "The dog", "(or a cat)", "50 % off"]), min_size=1, max_size=4), st.booleans()
 )
 @settings(max_examples=200, deadline=None)
-def test_placeholders_are_hidden_and_come_back_once(texts: list[str], strict: bool) -> None:
+def test_placeholders_are_hidden_and_occur_once_in_the_output(texts: list[str], strict: bool) -> None:
     """Other placeholders in the output are removed. Placeholders for the next argument keep their order."""
     text, protection = " ".join(texts), Protection(strict=strict)
     expected = [match[0] for match in PLACEHOLDER.finditer(text)]
@@ -55,7 +55,7 @@ PRINTF = [*(f"%{letter}" for letter in "diouxXeEfFgGaAcCrsSp@"), *(f"%{size}d" f
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        *((f"a{each}b", each) for each in [*PRINTF, "%Lf", "%-+0#'5.2f", "%*d", "%.*f", "%7.12s"]),  # of C
+        *((f"a{each}b", each) for each in [*PRINTF, "%Lf", "%-+0#'5.2f", "%*d", "%.*f", "%7.12s"]),  # directives of C
         ("%% %1$s %2$-5.3lf %(name)s %(a.b)03d %12% %1y %3", "%% %1$s %2$-5.3lf %(name)s %(a.b)03d %12% %1 %3"),
         ("{} {0} {name} {a.b[0-1]!r:>5} {:>5} {!s} { x }", "{} {0} {name} {a.b[0-1]!r:>5} {:>5} {!s}"),
         ("{% if x\n %}a{%endif%} <% x %>", "{% if x\n %} {%endif%} <% x %>"),

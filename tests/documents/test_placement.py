@@ -1,4 +1,4 @@
-"""Marks on translations: tags, images and placeholders stand where their words went."""
+"""Placement of marks: tags, images and placeholders move with their words."""
 
 import re
 
@@ -16,7 +16,7 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
 @pytest.mark.parametrize(
     ("text", "pairs", "expected"),
     [
-        # Elements follow their words, nest, and are repeated where these stand apart.
+        # Elements follow their words, nest, and are repeated if their words are separated.
         ("The <b>tired <i>dog</i></b> is called today", TIRED, "Der <b>müde <i>Hund</i></b> wird heute angerufen"),
         ("Today is <i>called</i> <b>dog</b>", {"Hund": "dog", "gerufen": "called"}, "<b>Hund</b> <i>gerufen</i>"),
         (
@@ -80,12 +80,12 @@ TIRED = {"Der": "The", "müde": "tired", "Hund": "dog", "wird": "is", "heute": "
         ("dog", {"<b>": "dog", "&amp;": "dog"}, "&lt;b&gt; &amp;amp;"),
         ("<img alt='a dog'>", {"'Hund\"": "dog"}, "<img alt='&#x27;Hund\"'>"),
         ("<img alt=dog>", {"'Ein": "dog", '"Hund"': "dog"}, '<img alt="\'Ein &quot;Hund&quot;">'),
-        # Chinese has no spaces between words; an opening quote stands beside the next word.
+        # Words of a script without spaces, and a quotation mark in an attribute.
         ("a <b>dog</b> is", {"\u4e00": "a", "\u72d7": "dog", "\u662f": "is"}, "\u4e00 <b>\u72d7</b> \u662f"),
         ('<img alt="a dog">', {'"Hund"': "dog"}, '<img alt="&quot;Hund&quot;">'),
     ],
 )
-def test_marks_stand_where_their_words_went(text: str, pairs: dict[str, str], expected: str) -> None:
+def test_marks_move_with_their_words(text: str, pairs: dict[str, str], expected: str) -> None:
     assert translated(html.parse(text), linked(pairs)) == expected
 
 
@@ -159,7 +159,7 @@ def german(text: str) -> Aligned:
         ("see the file<sub>n</sub>.", "siehe der Datei<sub>n</sub>."),
         ("the 1<sup>st</sup> file", "der 1<sup>st</sup> Datei"),
         ("see <var>the</var> and", "siehe <var>the</var> und"),
-        # A mark on a part of a word stays on the word, even if another is nearer.
+        # A mark on a part of a word stays on the word, even if another word is nearer.
         ("the file<b>s</b> a and", "der <b>Dateien</b> a und"),
         ("the <b>f</b>iles and", "der <b>Dateien</b> und"),
     ],
@@ -203,5 +203,5 @@ def test_marks_on_words_in_markdown() -> None:
         ('"%s" (by %s) left', {"Fort": "left", "von": "by"}, 'Fort "%s" (von %s)'),
     ],
 )
-def test_placeholders_stand_beside_their_neighbors(text: str, pairs: dict[str, str], expected: str) -> None:
+def test_placeholders_stay_beside_their_neighbors(text: str, pairs: dict[str, str], expected: str) -> None:
     assert translated(plain_parts(text, Protection(strict=True)), linked(pairs)) == expected

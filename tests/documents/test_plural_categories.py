@@ -26,7 +26,7 @@ def test_every_language_with_a_rule_of_gettext_has_categories() -> None:
 
 
 @pytest.mark.parametrize("code", sorted(NAMES))
-def test_the_table_is_that_of_cldr(code: str) -> None:
+def test_the_table_agrees_with_cldr(code: str) -> None:
     babel = pytest.importorskip("babel")
     for ordinal in (False, True):
         try:

@@ -1,4 +1,4 @@
-"""Plural rules of languages against the rules of CLDR, written in another notation; and categories in their order."""
+"""The plural rules agree with those of CLDR, written here in another notation. Categories are in their usual order."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ Rule = Callable[[int], int]
 
 
 def first(*tests: bool) -> int:
-    """Return the number of the first test that holds, or their count."""
+    """Return the index of the first test that holds, or the number of tests if none holds."""
     return next((number for number, holds in enumerate(tests) if holds), len(tests))
 
 
@@ -46,7 +46,7 @@ def test_every_language_has_a_rule_here() -> None:
 
 
 @pytest.mark.parametrize("languages", RULES)
-def test_the_forms_of_all_numbers_to_three_hundred(languages: str) -> None:
+def test_the_forms_of_all_numbers_up_to_three_hundred(languages: str) -> None:
     for language in languages.split():
         field = plurals.field_of(language)
         function = plurals.gettext.c2py(field.partition("plural=")[2].strip(";"))
@@ -55,7 +55,7 @@ def test_the_forms_of_all_numbers_to_three_hundred(languages: str) -> None:
         assert rule == plurals.PluralForms(max(found) + 1, found[1], found.count(found[1]) == 1)
 
 
-# By their first letters, from CLDR's ordinals.xml. All other languages have "other" alone.
+# Languages by the first letters of their categories, from CLDR's ordinals.xml. All others have only "other".
 ORDINALS = {
     "oo": "fil fr ga hu hy lo ms ne ro sv tl vi", "mo": "it kk", "fo": "be tk uk", "omo": "ka sq",
     "otfo": "ca en gd mr", "otmo": "mk", "ofmo": "az", "otfmo": "bn gu hi or", "zotfmo": "cy",

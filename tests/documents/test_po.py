@@ -1,4 +1,4 @@
-"""Gettext catalogs: messages to fill, text that stays byte for byte, and hostile files. msgfmt is the judge."""
+"""Gettext catalogs: messages to fill, text that stays byte for byte, and hostile files. msgfmt must accept results."""
 
 import builtins
 import contextlib
@@ -94,7 +94,9 @@ def test_empty_messages_are_filled_and_marked_fuzzy() -> None:
     assert header.forms[0].text == before[0].forms[0].text
     assert first.forms[0].text == "(now)? %(n)s files Delete\n  <b>Sure</b>?\n"
     assert (old.forms[0].text, done.forms[0].text) == ("old", "fertig")
-    assert [form.text for form in files.forms] == ["eine Datei", "%d files", "%d files"], "a person wrote the first"
+    assert [form.text for form in files.forms] == ["eine Datei", "%d files", "%d files"], (
+        "a person wrote the first form"
+    )
     again = Catalog(PO.replace("#, fuzzy\n", "").replace('""\n\n#, f', '"x"\n\n#, f'), None)
     assert len(again.parts) < len(catalog.parts)
 
@@ -171,7 +173,7 @@ def test_a_plural_form_out_of_order_is_refused(index: str) -> None:
         ('msgid "\\303"\nmsgstr ""', 1),
     ],
 )
-def test_a_file_that_is_no_catalog_is_refused_with_the_line(text: str, line: int) -> None:
+def test_a_file_that_is_not_a_catalog_is_refused_with_the_line(text: str, line: int) -> None:
     with pytest.raises(DataError, match=f"not a message catalog: line {line} has "):
         Catalog(text, None)
 
@@ -256,12 +258,12 @@ def test_lines_are_wrapped_at_spaces_and_never_inside_an_escape() -> None:
     rows = written.split("msgstr ")[1].split("\n")[:-1]
     assert rows[0] == '""'
     assert "".join(row[1:-1] for row in rows) == text
-    assert [len(row) <= 79 for row in rows].count(False) == 1, "a longer word"
+    assert [len(row) <= 79 for row in rows].count(False) == 1, "only the long word exceeds the limit"
     assert all(re.fullmatch(r'"(?:[^"\\]|\\["n\\])*( |\\n|y)?"', row) for row in rows)
 
 
 def random_catalog(seed: int) -> tuple[str, list[str]]:
-    """Return a catalog, and the blocks in it that must stay."""
+    """Return a catalog, and those of its blocks that must stay unchanged."""
     rng = random.Random(seed)
     words = [
         "the",

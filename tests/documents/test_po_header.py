@@ -45,9 +45,9 @@ FILES, ONE = ("%d file", "%d files"), ("One file", "%d files")
     ("language", "one", "number", "forms"),
     [
         ("de", ONE, 2, "10"),
-        ("fr", ONE, 2, "00"),  # the singular is the form of 0, too
+        ("fr", ONE, 2, "00"),  # 0 takes the singular, too
         ("fr", FILES, 2, "10"),
-        ("ru", ONE, 3, "000"),  # 21 has the form of 1
+        ("ru", ONE, 3, "000"),  # 21 takes the form of 1
         ("ru", FILES, 3, "100"),
         ("cs", ONE, 3, "100"),
         ("pl", ONE, 3, "100"),
@@ -127,7 +127,7 @@ def test_plural_forms_written_by_a_person_stay() -> None:
     )
     assert re.findall(r"msgstr\[.*", filled(text)) == ['msgstr[0] "B"', 'msgstr[1] "B"', 'msgstr[2] "x"']
     alone = 'msgid "a"\nmsgid_plural "b"\nmsgstr[0] "x"\n'
-    assert filled(alone) == alone, "the number of forms is not known"
+    assert filled(alone) == alone, "the number of forms is unknown"
 
 
 @pytest.mark.parametrize("new_line", ["\n", "\r\n"])
@@ -139,7 +139,7 @@ def test_open_fields_of_a_template_are_filled(new_line: str) -> None:
     )
     assert filled(TEMPLATE.replace("\n", new_line), "fr") == expected.replace("\n", new_line)
     assert '\n#, fuzzy\nmsgid ""\n' in filled(TEMPLATE.replace("a 1", "PACKAGE VERSION"), "fr"), (
-        "a template's value is left"
+        "a value of the template remains"
     )
     assert '"Language: \\n"' in filled(TEMPLATE, "no code of a language")
     assert "INTEGER" in filled(TEMPLATE, "xx")

@@ -93,7 +93,7 @@ def test_plurals_of_the_target_language() -> None:
 RUSSIAN = ["one", "few", "many", "other"]
 
 
-def test_qt_keeps_what_is_translated() -> None:
+def test_qt_keeps_existing_translations() -> None:
     written = translated("qt", QT).decode()
     assert "<translation>fertig</translation>" in written
     assert '<translation type="unfinished">Entwurf</translation>' in written

@@ -1,4 +1,4 @@
-"""Long texts are cut into several segments, because placing marks takes time for each mark and each word."""
+"""Long text is cut into several segments, because placing each mark takes time that grows with the text."""
 
 import re
 
@@ -34,7 +34,7 @@ def words_linked(text: str) -> Aligned:
         "xxx" + "&amp;a" * 1300,
     ],
 )
-def test_a_long_text_is_several_segments_and_stays_whole(text: str) -> None:
+def test_long_text_becomes_several_segments_and_stays_whole(text: str) -> None:
     parts = html.parse(text, Protection())
     assert render(parts) == text
     for segment in segments_of(parts):
@@ -43,7 +43,7 @@ def test_a_long_text_is_several_segments_and_stays_whole(text: str) -> None:
     assert re.sub(r"\s", "", translated(parts, words_linked)) == re.sub(r"\s", "", text)
 
 
-def test_a_long_text_is_cut_between_sentences() -> None:
+def test_long_text_is_cut_between_sentences() -> None:
     text = "A <b>dog</b> runs. " * 200
     segments = segments_of(html.parse(text))
     assert len(segments) > 2
@@ -51,7 +51,7 @@ def test_a_long_text_is_cut_between_sentences() -> None:
     assert sum(len(segment.elements) for segment in segments) == 200
 
 
-def test_a_long_text_is_not_cut_within_a_number_or_a_name() -> None:
+def test_long_text_is_not_cut_within_a_number_or_a_name() -> None:
     text = "A dog of 3.14 kg runs to nmt.example.org for 1.5 hours. " * 90
     segments = segments_of(html.parse(text))
     assert len(segments) > 2
@@ -69,7 +69,7 @@ ENDS = [".", "!", "?", "\u2026", '."', ".'", ".\u201d", "!\u2019", "?\u00bb", ".
     ],
 )
 def test_a_segment_with_many_marks_ends_with_its_sentence(sentence: str) -> None:
-    """It ends with the sentence that holds its 25th mark: the 13th of 30 sentences, then the 26th."""
+    """Each sentence has two marks, so the 25th mark of a segment is in its 13th sentence."""
     segments = segments_of(html.parse(sentence * 30))
     assert [len(segment.elements) for segment in segments] == [13, 13, 4]
     plain = re.sub("<[^>]*>", "", sentence)

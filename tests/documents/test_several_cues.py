@@ -1,4 +1,4 @@
-"""Sentences over many cues: how many they join, which pauses and speakers end them; and fields of other files."""
+"""Sentences over several cues: how many cues they join, and which pauses and speakers end them. Also encodings."""
 
 import pytest
 from fake_models import capitals, same, silent, texts_of_file, translated_file
@@ -18,7 +18,7 @@ def srt(*cues: tuple[float, float, str]) -> bytes:
 
 
 def joined(*cues: tuple[float, float, str]) -> list[int]:
-    """Return the number of words in each text that the model sees."""
+    """Return the number of words in each segment that the model sees."""
     return [len(text.split()) for text in texts_of_file("srt", srt(*cues))]
 
 
@@ -52,7 +52,7 @@ def test_another_style_or_name_is_another_speaker() -> None:
     assert texts("b", "x") == texts("a", "y") == ["I came, so", "and, well, went"]
 
 
-def test_lines_of_ass_are_broken_again_only_if_they_were() -> None:
+def test_lines_of_ass_are_broken_only_if_the_source_has_line_breaks() -> None:
     fields = "Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text"
     long = "a very long line about a dog that would not fit into forty two columns"
     head = "Dialogue: 0,0:00:01.00,0:00:03.00,Default,,0,0,0,,"
@@ -68,7 +68,7 @@ def test_lines_of_ass_are_broken_again_only_if_they_were() -> None:
     assert texts_of_file("ass", ASS.format(fields, "Dialogue: 0,0:00:01.00,a dog\n").encode()) == []
 
 
-def test_cues_without_a_number_or_a_text() -> None:
+def test_cues_without_a_number_or_text() -> None:
     data = b"00:00:01,000 --> 00:00:02,000\nA dog.\n00:00:02.5 --> 00:00:03,000\n\n7\n"
     data += b"00:00:04,000 --> 00:00:05,000\nA cat.\n8\n"
     assert texts_of_file("srt", data) == ["A dog.", "A cat. 8"]
@@ -97,7 +97,7 @@ def test_the_encoding_of_a_file_is_found_and_kept(data: bytes, language: str, te
     assert (found, encoding.name, encoding.encode(found)) == (text, name, data)
 
 
-def test_characters_that_an_encoding_lacks_make_it_utf8() -> None:
+def test_characters_that_an_encoding_lacks_are_written_in_utf8() -> None:
     _, encoding = decoded("é€".encode("cp1252"), "fr")
     assert encoding.encode("犬") == "犬".encode()
     _, encoding = decoded(b"\xff\xfea\0", "")

@@ -68,7 +68,7 @@ def test_text_after_the_last_link_stays_before_a_mark() -> None:
     assert out == "ein Hund !?<img>"
 
 
-def test_a_percent_sign_before_a_tag_in_capitals_is_no_placeholder() -> None:
+def test_a_percent_sign_before_a_tag_in_capitals_is_not_a_placeholder() -> None:
     for text in ("5%<B>dogs</B>", "5%<b>dogs</b>", "5%<BR>dogs"):
         assert " ".join(texts_of(html.parse(text, Protection()))).endswith("dogs")
 
@@ -89,7 +89,7 @@ def test_xml_elements_that_overlap_keep_their_tags() -> None:
     assert translated(xml.parse(text), same) == text
 
 
-def test_attributes_follow_every_kind_of_markdown() -> None:
+def test_attributes_may_follow_every_kind_of_markdown_element() -> None:
     text = "~~a~~{.x} dog and **b**{.y} *c*{.z} `d`{.w} [e](f){.v} ![g](h){.u}"
     expected = "~~A~~{.x} DOG AND **B**{.y} *C*{.z} `d`{.w} [E](f){.v} ![G](h){.u}"
     assert translated(markdown.parse(text), capitals) == expected
@@ -99,7 +99,7 @@ def test_attributes_follow_every_kind_of_markdown() -> None:
     ("text", "seen"),
     [
         ("````{note}\nA dog\n\n```{tip}\nA cat\n```\n````\nend\n", ["A dog", "A cat", "end"]),
-        # The inner fence is open still when its list item ends; the next one begins code.
+        # The inner fence is still open when its list item ends. The next fence begins code.
         ("````{note}\n- ```{tip}\n  A dog\n\n```\ncode\n```\n````\nend\n", ["A dog", "end"]),
         ("````{note}\nA dog\n````\n\n```{tip}\nA cat\n```\nend\n", ["A dog", "A cat", "end"]),
     ],
@@ -135,7 +135,7 @@ def test_copied_text_is_linked_to_itself(text: str, copied: str, links: list[tup
     assert alignment.align(translator, result, text) == Aligned(copied, links)
 
 
-def test_lines_without_markup_are_no_html(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_without_markup_are_not_html(monkeypatch: pytest.MonkeyPatch) -> None:
     def search(_: Any, chunks: Any, options: SearchOptions) -> Any:
         return map(same, itertools.chain.from_iterable(chunks))
 

@@ -1,4 +1,4 @@
-"""Files of messages with several languages, levels and notes; escapes and attributes that samples do not have."""
+"""Message files with several languages, levels and notes. Also escapes and attributes that the samples lack."""
 
 import json
 from collections import Counter
@@ -32,13 +32,13 @@ def translated(kind: str, text: str, language: str = "de") -> str:
         ("android", "<a>", "</a>", ""),
     ],
 )
-def test_values_may_be_nested_a_hundred_deep(kind: str, open_: str, close: str, leaf: str) -> None:
+def test_values_may_be_nested_a_hundred_levels_deep(kind: str, open_: str, close: str, leaf: str) -> None:
     def text(levels: int) -> str:
         inside = open_ * levels + leaf + close * levels
         around = {"laravel": "<?php return {};", "android": '<resources>{}<string name="a">a dog</string></resources>'}
         return around.get(kind, "{}").replace("{}", inside)
 
-    most = 99 if kind == "android" else 100  # in the outermost element
+    most = 99 if kind == "android" else 100  # the outermost element is one more level
     assert "A DOG" in translated(kind, text(most))
     with pytest.raises(DataError, match=r"line 1 has \w+ nested more than 100 levels deep"):
         translated(kind, text(most + 1))
@@ -47,7 +47,7 @@ def test_values_may_be_nested_a_hundred_deep(kind: str, open_: str, close: str, 
 @pytest.mark.parametrize(
     ("kind", "text", "expected"),
     [
-        # A description is a note beside a text only; "@" begins notes of ARB only.
+        # A description is a note only beside a message. "@" begins a note only in ARB.
         ("json", '{"description": "a dog", "title": "cat"}', '{"description": "A DOG", "title": "CAT"}'),
         ("json", '{"message": "a", "meaning": "n", "x": ["z"]}', '{"message": "A", "meaning": "n", "x": ["Z"]}'),
         ("json", '{"string": "a", "context": ["n"]}', '{"string": "A", "context": ["n"]}'),
@@ -55,18 +55,18 @@ def test_values_may_be_nested_a_hundred_deep(kind: str, open_: str, close: str, 
         ("arb", '{"@a": "dog", "b": {"@@locale": "en"}}', '{"@a": "dog", "b": {"@@locale": "en"}}'),
         ("arb", '{"@@locale": "en", "a": "dog"}', '{"@@locale": "pt_BR", "a": "DOG"}'),
         ("arb", '{"@@locale": "en-US", "a": "dog"}', '{"@@locale": "pt-BR", "a": "DOG"}'),
-        # The language of YAML, as the file spells it. Only a single key at the top is one.
+        # The language of YAML, in the spelling of the file. A key names a language only if it is alone at the top.
         ("yaml", "en_US:\n  a: dog\n", "pt_BR:\n  a: DOG\n"),
         ("yaml", "en:\n  a: dog\n", "pt-BR:\n  a: DOG\n"),
         ("yaml", "'en':\n  a: dog\n", "'en':\n  a: DOG\n"),
         ("yaml", "en:\n  a: dog\n---\nfr:\n  a: dog\n", "en:\n  a: DOG\n---\nfr:\n  a: DOG\n"),
         ("yaml", "en:\n  a: dog\nx: 5\n", "en:\n  a: DOG\nx: 5\n"),
         ("yaml", "a:\n  '@note': {b: dog}\n  '@text': dog\n", "a:\n  '@note': {b: dog}\n  '@text': DOG\n"),
-        # Blocks keep their line ends; those with a number or a comment become strings.
+        # Blocks keep their line ends.
         ("yaml", "a: |\r\n  one\r\n  two\r\nb: x\r\n", "a: |\r\n  ONE\r\n  TWO\r\nb: X\r\n"),
         ("yaml", "a: |+\n  one\n\nb: x\n", "a: |+\n  ONE\n\nb: X\n"),
         ("yaml", "a: >\n  one\n\n  two\nb: x\n", "a: >\n  ONE\n\n  TWO\nb: X\n"),
-        # A number, a mapping or another key beside the categories makes no plural.
+        # A mapping is no plural if it has a number, a mapping or another key beside the categories.
         ("yaml", "a: {one: 5, other: dogs}\n", "a: {one: 5, other: DOGS}\n"),
         ("yaml", "a: {many: dogs, x: cat, other: b}\n", "a: {many: DOGS, x: CAT, other: B}\n"),
         ("yaml", "a: {two: {b: dogs}, other: b}\n", "a: {two: {b: DOGS}, other: B}\n"),
@@ -89,7 +89,7 @@ def test_values_may_be_nested_a_hundred_deep(kind: str, open_: str, close: str, 
             '<trans-unit id="2"><source>cat</source></trans-unit></group></file></xliff>',
             "<target",
         ),
-        # Apple: octal and other escapes, as they were.
+        # Apple: octal and other escapes.
         ("strings", '"a" = "a b\\\\c \\351 \\q";', '"a" = "A B\\\\C É Q";'),
         # .NET: binary values, designer properties and locked strings.
         (
@@ -105,7 +105,7 @@ def test_values_may_be_nested_a_hundred_deep(kind: str, open_: str, close: str, 
         ("laravel", "<?php /* x */ declare(strict_types=1); return array('a' => 'dog',) ; ?>\n", None),
     ],
 )  # fmt: skip
-def test_what_changes_in_each_kind_of_file(kind: str, text: str, expected: str | None) -> None:
+def test_only_messages_change_in_each_kind_of_file(kind: str, text: str, expected: str | None) -> None:
     written = translated(kind, text, "pt-BR")
     if kind == "xliff":
         assert (written.count("<target"), "DOG" in written, "CAT" in written) == (1, True, False)
@@ -146,7 +146,7 @@ def test_attributes_are_set_in_every_form_of_tag() -> None:
 
 
 def test_plurals_that_another_message_divides_stay() -> None:
-    """A category that the target language lacks is removed, unless another message stands before the next category."""
+    """A category that the target language lacks is removed, unless another message is before the next category."""
     text = '{"a_one": "dog", "a_two": "dogs", "x": "y", "a_other": "dogs"}'
     assert json.loads(translated("json", text, "ja")) == {"a_two": "DOGS", "x": "Y", "a_other": "DOGS"}
     assert json.loads(translated("json", text, "")) == {"a_one": "DOG", "a_two": "DOGS", "x": "Y", "a_other": "DOGS"}
@@ -166,7 +166,7 @@ def test_labels_up_to_a_length_have_accelerators() -> None:
 
 
 def test_a_letter_that_no_other_label_uses_is_marked() -> None:
-    """First letters of words are preferred to others; a used letter is taken only if there is no other."""
+    """First letters of words are preferred. A used letter is marked only if there is no unused one."""
     label = accelerators.find("_Quit")
     assert label
     for used, expected in (("", "_Die Daten"), ("d", "D_ie Daten"), ("di", "Di_e Daten"), ("dieatn", "_Die Daten")):

@@ -19,8 +19,8 @@ def office(kinds: dict[str, str], members: dict[str, str]) -> bytes:
     return zipped({"[Content_Types].xml": f"<Types>{overrides}</Types>", **members})
 
 
-def cell(place: str, index: int) -> str:
-    return f'<c r="{place}" t="s"><v>{index}</v></c>'
+def cell(address: str, index: int) -> str:
+    return f'<c r="{address}" t="s"><v>{index}</v></c>'
 
 
 def relations(*targets: str) -> str:
@@ -42,12 +42,12 @@ def workbook(cells: dict[str, str], tables: dict[str, str], links: dict[str, str
 
 
 def numbers(data: bytes) -> list[int]:
-    """Return the numbers of the texts that are translated."""
+    """Return the numbers in the strings that are translated."""
     return [int(text.split()[1]) for text in texts_of_file("xlsx", data)]
 
 
 def test_headers_of_all_tables_in_all_sheets_stay() -> None:
-    """So do equal texts in other cells. All other cells, beside and below the headers, are translated."""
+    """So does equal text in other cells. All other cells, beside and below the headers, are translated."""
     cells = {
         "a": cell("B2", 0)
         + cell("C2", 1)
@@ -74,8 +74,8 @@ def test_headers_of_all_tables_in_all_sheets_stay() -> None:
 
 
 def test_inline_headers_stay_in_their_row() -> None:
-    def inline(place: str, text: str) -> str:
-        return f'<c r="{place}" t="inlineStr"><is><t>text {text}</t></is></c>'
+    def inline(address: str, text: str) -> str:
+        return f'<c r="{address}" t="inlineStr"><is><t>text {text}</t></is></c>'
 
     cells = {"a": inline("A1", "0") + inline("A2", "1"), "b": inline("A1", "2")}
     data = workbook(cells, {"one": "A1:A2"}, {"a": relations("../tables/one.xml")}, strings=0)
@@ -96,7 +96,7 @@ def test_every_member_with_text_is_translated(kind: str, name: str) -> None:
     assert member(out, "word/y.xml") == "<a>dog</a>"
 
 
-def test_the_language_of_settings_and_texts_of_pictures() -> None:
+def test_the_language_of_settings_and_text_of_pictures() -> None:
     settings = f'<w:settings {W}><w:themeFontLang w:val="en-US" w:bidi="he-IL"/></w:settings>'
     layout = f"<p:sldLayout {P} {A}><p:sp><p:ph/><a:p><a:r><a:t>Prompt</a:t></a:r></a:p></p:sp></p:sldLayout>"
     slide = f'<p:sld {P} {A}><p:sp><p:cNvPr id="1" title="A &quot;dog&quot;" name="n" descr=" "/></p:sp></p:sld>'
@@ -136,7 +136,7 @@ def test_cells_and_styles_of_open_documents() -> None:
     assert ">date<" in out
 
 
-def test_an_open_document_with_a_password_is_refused_by_its_manifest() -> None:
+def test_an_open_document_whose_manifest_shows_a_password_is_refused() -> None:
     content = f"<office:document {ODF_NAMES}><text:p>A dog</text:p></office:document>"
     manifest = "<manifest:manifest><manifest:encryption-data/></manifest:manifest>"
     for text, fits in (("<manifest:manifest/>", True), (manifest, False)):
@@ -157,7 +157,7 @@ def book(items: str, members: dict[str, str], folder: str = "") -> bytes:
 
 
 def test_books_with_chapters_in_other_folders() -> None:
-    """Only those that the manifest names; without a target language, the book keeps its own."""
+    """Only chapters that the manifest names are translated. Without a target language, the book keeps its language."""
     item = "<item href='{}' media-type='application/xhtml+xml'/>"
     page = "<html><body><p>{}</p></body></html>"
     members = {"x/a.xhtml": page.format("one"), "c&d.xhtml": page.format("two"), "x/y.xhtml": page.format("three")}

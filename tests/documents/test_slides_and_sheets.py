@@ -55,12 +55,12 @@ SHEETS = {
 
 @pytest.mark.parametrize(("kind", "data"), [("pptx", SLIDES), ("xlsx", ooxml(SHEETS))])
 @pytest.mark.parametrize("model", [same, silent])
-def test_an_unchanged_text_leaves_every_byte(kind: str, data: bytes, model: Model) -> None:
+def test_unchanged_text_leaves_every_byte(kind: str, data: bytes, model: Model) -> None:
     assert translated_file(kind, data, model) == data
 
 
 def test_slides() -> None:
-    """Numbers of slides and the prompts of a layout are not text."""
+    """Slide numbers and the prompts of a layout are not translated."""
     assert texts_of_file("pptx", SLIDES) == [
         *("A shape", "A black dog sleeps, see our page", "First line", "second line", "Slide"),
         *("Our company", "Our aim", "A note", "A chart", "Dogs & cats"),
@@ -102,8 +102,8 @@ def test_sheets() -> None:
     assert "<author>A Person</author>" in member(out, "xl/comments1.xml")
 
 
-def test_the_cells_above_a_table_stay() -> None:
-    """Excel repairs a file whose columns have other names than the cells above them."""
+def test_the_header_cells_of_a_table_stay() -> None:
+    """Excel repairs a file if the column names of a table differ from its header cells."""
     tables = {"xl/tables/table1.xml": TABLE, "xl/worksheets/_rels/sheet1.xml.rels": RELATIONS}
     assert texts_of_file("xlsx", ooxml(SHEETS | tables)) == [
         *("A black dog", "A white cat", "A-12", "in the park", "A comment")

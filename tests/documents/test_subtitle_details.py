@@ -21,7 +21,7 @@ FILES = {
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("new_line", ["\n", "\r\n"])
 @pytest.mark.parametrize("end", ["", "\n", "\n\n\n"])
-def test_new_lines_are_those_of_the_file(kind: str, new_line: str, end: str) -> None:
+def test_line_ends_follow_the_file(kind: str, new_line: str, end: str) -> None:
     text = FILES[kind].format(LONG, "A cat.").rstrip("\n") + end
     out = translated_file(kind, text.replace("\n", new_line).encode(), capitals).decode()
     broken = out.replace(new_line, "\n")
@@ -61,7 +61,7 @@ def count(kind: str, text: str) -> int:
     ],
 )
 def test_clocks(kind: str, first: str, second: str, texts: int) -> None:
-    """A sentence continues after two seconds at most."""
+    """A sentence continues after a pause of at most two seconds."""
     begin = "WEBVTT\n\n" if kind == "vtt" else ""
     assert count(kind, f"{begin}{first}\nI came\n\n{second}\nand went\n") == texts
 
@@ -77,7 +77,7 @@ def test_clocks(kind: str, first: str, second: str, texts: int) -> None:
         ("I came", "and\n- went", 1), ("I came", '- "and"\n- <i>went</i>', 3), ("I came", "♪ and went", 1),
     ],
 )  # fmt: skip
-def test_where_a_sentence_goes_on(first: str, second: str, texts: int) -> None:
+def test_where_a_sentence_continues(first: str, second: str, texts: int) -> None:
     cues = "1\n00:00:01,000 --> 00:00:02,000\n{}\n\n2\n00:00:02,000 --> 00:00:03,000\n{}\n"
     assert count("srt", cues.format(first, second)) == texts
 
@@ -93,13 +93,13 @@ def test_numbers_and_empty_lines_of_subrip() -> None:
 
 
 @pytest.mark.parametrize("text", ["WEBVTTx\n\n00:01.000 --> 00:02.000\na\n", " WEBVTT\n", "webvtt\n", ""])
-def test_other_files_are_no_webvtt(text: str) -> None:
+def test_other_files_are_not_webvtt(text: str) -> None:
     with pytest.raises(DataError, match="does not begin with WEBVTT"):
         translated_file("vtt", text.encode())
 
 
 @pytest.mark.parametrize("head", ["WEBVTT", "WEBVTT - x", "WEBVTT\tx", "\ufeffWEBVTT"])
-def test_heads_of_webvtt(head: str) -> None:
+def test_headers_of_webvtt(head: str) -> None:
     text = f"{head}\n\nNOTE a dog\n\n1\n00:01.000 --> 00:02.000\na &lt;dog&gt; &amp; <b>b</b> c\nX --> y\nz\n"
     assert texts_of_file("vtt", text.encode()) == ["a <dog> & b c"]
     out = translated_file("vtt", text.encode(), capitals).decode()
@@ -168,7 +168,7 @@ def test_tags_of_ass_stay_with_their_words() -> None:
 
 
 def pieces(target: str, origins: list[int], texts: list[str], seconds: list[float], length: int = 42) -> list[str]:
-    """Divide a translation whose words stand for the words of the source with these numbers."""
+    """Divide a translation among cues. `origins` gives the index of the source word for each of its words."""
     starts = [match.start() for match in re.finditer(r"\S+", " ".join(texts))]
     ends = [match.end() for match in re.finditer(r"\S+", target)]
     links = [(end, starts[origin]) for end, origin in zip(ends, origins, strict=True)]
@@ -178,21 +178,21 @@ def pieces(target: str, origins: list[int], texts: list[str], seconds: list[floa
 @pytest.mark.parametrize(
     ("target", "origins", "texts", "seconds", "expected"),
     [
-        # Words go with their source; no cue stays empty.
+        # Words go with their source. A cue stays empty only if there are too few words.
         ("eins zwei drei", [0, 1, 2], ["a", "b c"], [9, 9], ["eins", "zwei drei"]),
         ("eins zwei", [0, 0], ["a", "b"], [9, 9], ["eins", "zwei"]),
         ("eins", [1], ["a", "b"], [9, 9], ["", "eins"]),
         # A cue ends at a pause, even if a word then leaves the cue of its source, but only if that costs little.
         ("eins, zwei drei", [0, 0, 2], ["a b", "c"], [9, 9], ["eins, zwei", "drei"]),
         ("eins zwei, drei vier", [0, 1, 2, 3], ["a b c", "d"], [9, 9], ["eins zwei, drei", "vier"]),
-        # Of two divisions that are equally good, the one at a pause.
+        # Of two divisions that are otherwise equally good, the one at a pause is chosen.
         ("a b c, d", [0, 2, 1, 3], ["p q", "r s"], [9, 9], ["a b c,", "d"]),
         ("a, b c d", [0, 2, 1, 3], ["p q", "r s"], [9, 9], ["a,", "b c d"]),
         ("a b c– d", [0, 2, 1, 3], ["p q", "r s"], [9, 9], ["a b c–", "d"]),
-        # A cue of half a second holds eight characters.
+        # A cue holds 17 characters per second.
         ("einszweidrei vier fünf", [0, 0, 1], ["a", "b"], [0.1, 9], ["einszweidrei", "vier fünf"]),
         ("a bb cccccccccccccccc", [0, 0, 0], ["x", "y"], [0.3, 9], ["a bb", "cccccccccccccccc"]),
-        # Two lines of ten characters.
+        # A cue holds two lines of ten characters.
         ("aaaaaaa bbbbbbb ccccccc ddddddd", [0, 0, 0, 0], ["x", "y"], [9, 9], ["aaaaaaa bbbbbbb", "ccccccc ddddddd"]),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_translation_is_divided_among_cues(
     assert pieces(target, origins, texts, seconds, 10) == expected
 
 
-def test_the_links_of_a_divided_translation_are_those_of_its_cue() -> None:
+def test_the_links_of_a_divided_translation_are_relative_to_its_cue() -> None:
     target = Aligned("eins zwei drei", [(4, 4), (9, 0), (14, 8)])
     one, two = divided(target, ["see me", "now"], [9, 9], 42)
     assert one == Aligned("eins zwei", [(4, 4), (9, 0)])

@@ -1,4 +1,4 @@
-"""Subtitles: sentences over several cues, lines of a limited length, and everything else byte for byte."""
+"""Subtitles: sentences over several cues, lines of a limited length, and everything else unchanged."""
 
 import re
 
@@ -71,14 +71,14 @@ FILES = {"srt": SRT, "vtt": VTT, "ass": ASS}
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
 @pytest.mark.parametrize("new_line", ["\n", "\r\n"])
 @pytest.mark.parametrize("model", [same, silent])
-def test_an_unchanged_text_leaves_every_byte(kind: str, encoding: str, new_line: str, model: Model) -> None:
+def test_unchanged_text_leaves_every_byte(kind: str, encoding: str, new_line: str, model: Model) -> None:
     data = FILES[kind].replace("\n", new_line).encode(encoding)
     assert translated_file(kind, data, model) == data
     data = data.rstrip(new_line.encode(encoding)[-4:]) if encoding.startswith("utf-8") else data
     assert translated_file(kind, data, model) == data
 
 
-def test_a_sentence_over_several_cues_is_one_text() -> None:
+def test_a_sentence_over_several_cues_is_one_segment() -> None:
     assert texts_of_file("srt", SRT.encode()) == [
         "When the old man came down the hill with his dog, he saw that the house was gone.",
         "Where were you?",
@@ -115,7 +115,7 @@ def test_a_file_without_text_stays(data: bytes) -> None:
 def test_where_a_sentence_ends(first: str, second: str, joined: bool) -> None:
     cues = "1\n00:00:01,000 --> 00:00:02,000\n{}\n\n2\n00:00:0{},000 --> 00:00:09,000\n{}\n"
     assert len(texts_of_file("srt", cues.format(first, 2, second).encode())) == 2 - joined
-    assert len(texts_of_file("srt", cues.format(first, 7, second).encode())) == 2, "there is a pause between"
+    assert len(texts_of_file("srt", cues.format(first, 7, second).encode())) == 2, "there is a pause between them"
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -147,7 +147,7 @@ def test_marks_stay_with_their_words() -> None:
 
 
 def cue(seconds: int, *texts: str) -> bytes:
-    """Return cues of some seconds each, one after the other."""
+    """Return consecutive cues of this many seconds each."""
     times = [
         f"00:00:{seconds * index:02d},000 --> 00:00:{seconds * (index + 1):02d},000" for index in range(len(texts))
     ]
@@ -169,7 +169,7 @@ def test_a_sentence_is_divided_where_the_cues_end() -> None:
 
 
 def test_a_short_cue_gets_less_text_than_a_long_one() -> None:
-    """A person could not read the words of the first cue in its time."""
+    """In one second, nobody could read all words that belong to the first cue."""
 
     def model(text: str) -> Aligned:
         target = " ".join(f"{word}xxxxxxxx" for word in text.split())

@@ -1,4 +1,4 @@
-"""Tables of syntax, each entry alone: lines and blocks of Markdown, stops of subtitles, kinds of members, codes."""
+"""Tables of syntax, tested entry by entry: Markdown, punctuation of subtitles, kinds of members, inline codes."""
 
 import re
 
@@ -32,7 +32,7 @@ def test_a_line_of_syntax_is_copied(syntax: str) -> None:
 
 
 @pytest.mark.parametrize("syntax", ["* TOC\n{:toc}", "1. toc\n{: toc}", "- Toc\n{:toc .x}"])
-def test_the_place_of_a_table_of_contents_is_copied(syntax: str) -> None:
+def test_the_marker_of_a_table_of_contents_is_copied(syntax: str) -> None:
     assert texts_of(markdown.parse(f"{syntax}\n\nA cat")) == ["A cat"]
 
 
@@ -79,7 +79,7 @@ def test_listings_are_copied(begin: str, end: str) -> None:
 
 
 @pytest.mark.parametrize("head", ["!!! note", "!!! note inline end", "??? note", "???+ note", "===", "===!", "===+"])
-def test_heads_of_indented_blocks(head: str) -> None:
+def test_headers_of_indented_blocks(head: str) -> None:
     text = f'{head} "a title"\n    A dog\n\nA cat'
     assert texts_of(markdown.parse(text)) == ["a title", "A dog", "A cat"]
     assert translated(markdown.parse(text), same) == text
@@ -90,7 +90,7 @@ def joined(first: str, second: str) -> bool:
     return len(texts_of_file("srt", cues.format(first, second).encode())) == 1
 
 
-def test_every_stop_ends_a_sentence_also_before_a_quote() -> None:
+def test_every_stop_ends_a_sentence_even_before_a_quote() -> None:
     assert joined("I came", "and went")
     for stop in ".!?:;\u3002\uff01\uff1f\u266a\u266b":
         assert not joined(f"I came{stop}", "and went"), stop
@@ -109,11 +109,11 @@ def test_every_dash_begins_a_speech(dash: str) -> None:
     assert not joined("I came", f"{dash}you went")
 
 
-@pytest.mark.parametrize("dash", [">>", ">> ", ">>>", "&gt;&gt;", "&gt;&gt; ", "&gt;&gt;&gt;"])
-def test_every_mark_of_american_captions_begins_a_speech(dash: str) -> None:
-    text = f"1\n00:00:01,000 --> 00:00:02,000\n{dash}I came\n{dash}You went\n"
+@pytest.mark.parametrize("mark", [">>", ">> ", ">>>", "&gt;&gt;", "&gt;&gt; ", "&gt;&gt;&gt;"])
+def test_every_mark_of_american_captions_begins_a_speech(mark: str) -> None:
+    text = f"1\n00:00:01,000 --> 00:00:02,000\n{mark}I came\n{mark}You went\n"
     assert texts_of_file("srt", text.encode()) == ["I came", "You went"]
-    assert not joined("I came", f"{dash}you went")
+    assert not joined("I came", f"{mark}you went")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ drawingml.diagramData drawing spreadsheetml.comments"""
 
 
 @pytest.mark.parametrize("kind", KINDS.split())
-def test_every_kind_of_member_with_text(kind: str) -> None:
+def test_every_kind_of_member_with_text_is_translated(kind: str) -> None:
     inside = paragraph(run("A dog")) + "<a:p><a:r><a:t>A cat</a:t></a:r></a:p>"
     assert texts_of_file("docx", office(kind, inside)) == ["A dog", "A cat"]
     out = member(translated_file("docx", office(kind, inside), capitals), "a.xml")
@@ -169,7 +169,7 @@ NOTES = "description context comment developer_comment placeholders examples exa
 
 
 @pytest.mark.parametrize("key", ["message", "defaultMessage", "string"])
-def test_notes_beside_a_text_of_json(key: str) -> None:
+def test_notes_beside_a_message_of_json_stay(key: str) -> None:
     for note in NOTES:
         text = f'{{"a": {{"{key}": "dog", "{note}": "cat", "x": "y"}}, "{note}": "cat"}}'
         expected = text.replace('"dog"', '"DOG"').replace('"y"', '"Y"')
@@ -188,7 +188,7 @@ def test_codes_of_xliff_are_copied(name: str) -> None:
 
 
 def test_the_lengths_of_segments() -> None:
-    """A sentence ends a segment after a thousand characters; two thousand end it at once."""
+    """From 1,000 characters on, a segment ends with a sentence. From 2,000 characters on, it ends at once."""
     for text, lengths in (
         ("A dog runs. " * 400, [1991, 1991, 815]),
         ("abcdefg " * 600, [2999, 1799]),

@@ -76,7 +76,7 @@ def test_messages_for_zero_stay_in_languages_without_the_category() -> None:
         ('<mrk mtype="seg" mid="1">der Hund</mrk>', True), ("der Hund", True),
     ],
 )  # fmt: skip
-def test_a_target_of_empty_markup_is_translated(target: str, done: bool) -> None:
+def test_a_target_with_only_empty_markup_is_replaced(target: str, done: bool) -> None:
     unit = f'<trans-unit id="1"><source>a dog</source><target>{target}</target></trans-unit>'
     head = '<xliff version="1.2" xmlns="urn:oasis:names:tc:xliff:document:1.2">'
     file = f'{head}<file original="a" source-language="en" datatype="x"><body>{unit}</body></file></xliff>'
@@ -97,7 +97,7 @@ def test_a_target_of_empty_markup_is_translated(target: str, done: bool) -> None
         ("md", '<meta charset="iso-8859-1">\n\ndog\n', '<meta charset="iso-8859-1">\n\nHÜND\n'),
     ],
 )
-def test_a_declared_encoding_is_that_of_the_output(kind: str, before: str, after: str) -> None:
+def test_a_declared_encoding_matches_the_output(kind: str, before: str, after: str) -> None:
     """An unchanged file keeps its declaration."""
     data = before.encode()
     assert translated_file(kind, data, lambda text: Aligned(text.replace("dog", "HÜND"), [])).decode() == after
@@ -145,7 +145,7 @@ def test_text_after_a_tab_is_translated_unless_it_is_a_shortcut(text: str, texts
         ("a &other; b", ["a &other; b"]), ("Fish & chips; AT&T;", ["Fish & chips; AT&T;"]),
     ],
 )  # fmt: skip
-def test_character_references_in_messages_are_characters(text: str, texts: list[str]) -> None:
+def test_character_references_in_messages_are_decoded(text: str, texts: list[str]) -> None:
     for kind, data in {
         "json": json.dumps({"a": text}),
         "po": f'msgid "{text}"\nmsgstr ""\n',
@@ -153,5 +153,5 @@ def test_character_references_in_messages_are_characters(text: str, texts: list[
     }.items():
         assert texts_of_file(kind, data.encode()) == texts, kind
         out = translated_file(kind, data.encode(), same).decode()
-        data = data.replace("&amp;nbsp;", " ")  # in XML, a text is written anew
+        data = data.replace("&amp;nbsp;", " ")  # XML text is written anew, with a plain space
         assert out == data.replace('msgstr ""', f'msgstr "{text}"').replace('msgid "', '#, fuzzy\nmsgid "'), kind

@@ -93,7 +93,7 @@ def translator_to(language: str) -> Any:
 def test_search_options_are_passed_on_and_progress_is_counted(
     monkeypatch: pytest.MonkeyPatch, kind: str, markup: str | None, unit: str
 ) -> None:
-    """Of a file that fails nothing is written, and nothing counts as done."""
+    """If a document fails, nothing of it is written or counted as done. Lines before a failure are."""
     given, fail = list[Any](), False
 
     def search(_: Any, chunks: Any, options: SearchOptions) -> Any:
@@ -168,7 +168,7 @@ def test_the_suffix_decides_the_format() -> None:
                 kind(file, **options)
 
 
-def test_the_beginning_decides_between_formats_with_a_suffix(tmp_path: Path) -> None:
+def test_the_beginning_of_a_file_decides_if_formats_share_a_suffix(tmp_path: Path) -> None:
     for name, text, form in (("a.ts", "<!DOCTYPE TS><TS/>", "qt"), ("a.xml", "<resources/>", "android")):
         (tmp_path / name).write_text(text)
         run = documents.choose(None, tmp_path / name, None, None, [], {})
@@ -195,9 +195,7 @@ def test_the_server_passes_the_target_language() -> None:
     assert written == '<html lang="de">'
 
 
-def test_the_language_of_a_file_is_the_target_that_was_chosen(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_language_of_a_file_is_the_chosen_target(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     directions = [Direction("en", code, f">>{code}<< ") for code in ("de", "fr")]
     monkeypatch.setattr(translator, "directions", directions)
     page = b'<html lang="en"><p>der Hund</p></html>'

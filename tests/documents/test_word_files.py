@@ -63,7 +63,7 @@ def test_nested_paragraphs_take_linear_time() -> None:
 
 
 @pytest.mark.parametrize("model", [same, silent])
-def test_an_unchanged_text_leaves_every_byte(model: Model) -> None:
+def test_unchanged_text_leaves_every_byte(model: Model) -> None:
     data = docx(EVERYTHING, header1=f"{HEAD}<w:hdr {W}>{paragraph(run('A header'))}</w:hdr>")
     assert translated_file("docx", data, model) == data
 
@@ -105,14 +105,14 @@ def test_formats_stay_with_their_words() -> None:
 
 
 def test_all_of_a_link_has_its_format() -> None:
-    """So has "Hunde", whose source is outside the link, because it stands between two words of the link."""
+    """Even "Hunde" has it. Its source is outside the link, but it is between two words of the link."""
     source = docx(paragraph(run("See "), LINK[0], run("our page", BOLD), LINK[1], run(" of dogs.")))
     model = linked({"Unsere": "our", "Hunde": "dogs", "Seite": "page", "sehen.": "See"})
     assert text_of(translated_file("docx", source, model)) == "<a><b>Unsere Hunde Seite</b></a> sehen."
 
 
-def test_runs_that_differ_in_nothing_visible_are_one_text() -> None:
-    """Word divides words where it checks the spelling, and where an author has edited."""
+def test_runs_without_visible_differences_are_joined() -> None:
+    """Word splits words where it checks the spelling, and where an author has edited."""
     runs = [
         run("A bl"),
         '<w:proofErr w:type="spellStart"/>',
@@ -132,7 +132,7 @@ def test_the_language_is_set() -> None:
 
 
 def test_any_prefix_and_encoding() -> None:
-    """Some programs use other prefixes, strict names or UTF-16."""
+    """Some programs use other prefixes, the namespace of strict files, or UTF-16."""
     address = "http://purl.oclc.org/ooxml/wordprocessingml/main"
     text = f'\ufeff<n:document xmlns:n="{address}"><n:body><n:p><n:r><n:t>A dog</n:t></n:r></n:p></n:body></n:document>'
     data = ooxml({"word/document.xml": text.encode("utf-16-le")})

@@ -1,4 +1,4 @@
-"""XLIFF: targets are made where none is, with the state that translation tools expect of a machine."""
+"""XLIFF: missing targets are added, with the state that translation tools expect of machine translation."""
 
 import re
 from xml.parsers import expat
@@ -32,7 +32,7 @@ def test_only_targets_are_added() -> None:
     begun = XLIFF.replace('<target state="needs-translation">Two dogs</target>', "").replace("        \n", "")
     assert _TARGET.sub("", written).replace("        \n", "") == begun
     assert len(_TARGET.findall(written)) == 6
-    assert "\n        <target state=" in written, "a target is indented as its source"
+    assert "\n        <target state=" in written, "a target is indented like its source"
 
 
 def test_inline_elements_follow_their_words() -> None:

@@ -1,4 +1,4 @@
-"""XML: the texts that a model sees. Documents stay well-formed, whatever a model answers."""
+"""XML: the segments that a model sees. Documents stay well-formed, no matter what a model returns."""
 
 import random
 import re
@@ -16,7 +16,7 @@ from nmt_cli.documents.segment import render
 
 
 def shown(text: str, ignored: tuple[str, ...] = (), outline: Outline | None = None) -> list[str]:
-    """Return the texts that a model sees. Without translations the document must stay as it is."""
+    """Return the segments that a model sees. Check that the document stays as it is without translations."""
     parts = xml.parse(text, Protection(), ignored, outline)
     assert render(parts) == text
     return texts_of(parts)
@@ -30,14 +30,14 @@ def test_each_segment_has_the_spelling_of_its_own_source() -> None:
 def check(text: str) -> None:
     """Raise ExpatError if a document is not well-formed."""
     parser = expat.ParserCreate()
-    parser.UseForeignDTD(True)  # references to entities of another file are no errors
+    parser.UseForeignDTD(True)  # references to entities of another file are not errors
     parser.Parse(text, True)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        # Names have no meaning; their case counts.
+        # Element names have no meaning, but they are case-sensitive.
         ("See <title>the <code>dog</code></title> and <pre>a cat</pre><Br/>x", ["See the dog and a cat x"]),
         ("a <link>dog</link> <B>b</B> <b>c</b> <script>d</script>", ["a dog b c d"]),
         ("<kbd>a</kbd> <textarea>b <i>c</i></textarea> d", ["a b c d"]),
@@ -60,7 +60,7 @@ def check(text: str) -> None:
         ("<p><![CDATA[a < b & c]]></p>", ["a < b & c"]),
         ("<p><![CDATA[<h1>A &amp; b</h1><pre>x</pre> c]]></p>", ["A & b", "c"]),
         ("<p>see <b>the <![CDATA[<dog]]></b> now</p>", ["see", "the", "<dog", "now"]),
-        # Broken texts.
+        # Broken markup.
         ("Tom & Jerry <3 a < b", ["Tom & Jerry <3 a < b"]),
         ("a <b>c</d> <e f", ["a c <e f"]),
         ("a <!-- b", ["a"]),
@@ -158,7 +158,7 @@ def document(seed: int) -> str:
 
 
 def noise(text: str) -> Aligned:
-    """Answer with random words and markup, with random links."""
+    """Return random words and markup with random links."""
     draw = random.Random(text)
     words = draw.choices(
         [*text.split(), "<b>", "&amp;", "]]>", "</p>", "<![CDATA[", "&own;", "-->", "\x02"], k=draw.randint(0, 8)
@@ -184,8 +184,8 @@ def test_documents_stay_well_formed_and_keep_all_tags() -> None:
             assert sorted(tags.findall(cdata.sub("", out))) == sorted(tags.findall(cdata.sub("", text))), text
 
 
-def test_a_repeated_text_keeps_every_byte() -> None:
-    """White space may change."""
+def test_repeated_text_changes_only_in_white_space() -> None:
+    """The model repeats its source."""
     for seed in range(300):
         text = document(seed)
         for outline in (Outline(), Outline(detect=False), Outline(lines=True)):

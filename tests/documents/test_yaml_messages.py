@@ -1,4 +1,4 @@
-"""YAML: scalars keep their style where it suits the text. PyYAML reads the same data, but for the texts."""
+"""YAML: scalars keep their style where it suits the text. PyYAML reads the same data, except for the text."""
 
 import pytest
 import yaml
@@ -36,7 +36,7 @@ def test_styles(text: str, expected: str) -> None:
     "word", ["No", "a: b", "# x", "[x", "-", "yes", "5x # y", "x:", "'", '"', "@a", "*b", "{", "\u2028x"]
 )
 def test_a_translation_is_always_the_same_string(word: str) -> None:
-    """Plain scalars get quotes where the text would be something else."""
+    """Plain scalars get quotes where YAML would read the text as something else."""
     for text in ("a: dog\n", "a: [dog, cat]\n", "a: 'dog'\n", 'a: "dog"\n', "a: |\n  dog\n", "a: >-\n  dog\nb: 1\n"):
         written = translated(text, model=linked({f"{word}Q{word}": "dog"}) if "cat" not in text else backwards)
         value = yaml.safe_load(written)["a"]

@@ -1,4 +1,4 @@
-"""Fields of zip members that a rewritten file keeps, and the limits of what is read."""
+"""Fields of zip members that a rewritten file keeps, and the limits of reading."""
 
 import io
 import struct
@@ -12,7 +12,7 @@ from nmt_cli.documents.archive import Archive
 from nmt_cli.system.errors import DataError
 
 LIMIT = 1 << 20
-TIMES = struct.pack("<HHBI", 0x5455, 5, 1, 1_000_000_000)  # an extra field
+TIMES = struct.pack("<HHBI", 0x5455, 5, 1, 1_000_000_000)  # an extra field with a timestamp
 ZIP64 = struct.pack("<HHQQ", 1, 16, 0, 0)
 
 
@@ -89,7 +89,7 @@ def test_the_limits_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["\\a", "a/..", "..", "../..", "a/../b", "a\\..", "D:\\x", "/"])
-def test_names_outside_of_the_file_are_refused(name: str) -> None:
+def test_names_that_lead_outside_are_refused(name: str) -> None:
     with pytest.raises(DataError, match="leads outside"):
         Archive(zipped({"b": "x", name: "x"}), LIMIT)
 

@@ -61,8 +61,8 @@ WAYS = [
 
 
 @pytest.mark.parametrize("number", range(len(SHAPES)))
-def test_every_shape_is_searched_as_by_torch(number: int) -> None:
-    """Alone and in an ensemble of two, in turn."""
+def test_every_shape_gives_the_same_results_as_torch(number: int) -> None:
+    """Single models and ensembles of two take turns."""
     models = [model_of(seed, eos=1.5, vocabulary=77, **SHAPES[number]) for seed in range(2)]
     sources = sources_of(5, 4, vocabulary=39, longest=20)
     prefixes = [[5, 6, 7][: i % 4] for i in range(5)]
@@ -79,7 +79,7 @@ def test_every_shape_is_searched_as_by_torch(number: int) -> None:
 
 
 def test_segments_of_all_options_share_one_search() -> None:
-    """With the same bits as in searches of their own."""
+    """Each result has the same bits as in a search of its own."""
     model = model_of(3, eos=1.5, max_length=64)
     sources, draw = sources_of(40, 3, longest=40), random.Random(1)
     ways = [draw.choice(WAYS) for _ in sources]
@@ -94,7 +94,7 @@ def test_segments_of_all_options_share_one_search() -> None:
 
 @pytest.mark.parametrize("int8", [False, True])
 def test_rows_do_not_see_each_other(int8: bool) -> None:
-    """A sentence has the same hypotheses and scores beside any others, to the last bit."""
+    """The hypotheses and scores of a sentence are the same to the last bit, whichever others are searched with it."""
     model = engine_model(model_of(3, eos=2), int8=int8)
     sources, how, found = sources_of(100, 3, longest=14), options(n_best=2), []
     for order, rows in ((1, 4), (1, 384), (-1, 100)):
@@ -114,8 +114,8 @@ def listing(seed: int, vocabulary: int) -> Shortlist:
 
 @pytest.mark.parametrize("way", [WAYS[0], WAYS[2], WAYS[4], WAYS[6]])
 @pytest.mark.parametrize("shape", [{}, {"decoder_cell": "ssru", "output_bias": True, "norm": "pre"}])
-def test_shortlists_are_followed_as_by_torch(shape: dict[str, Any], way: SearchOptions) -> None:
-    """Hypotheses have listed tokens only; log-probabilities are normalized over these."""
+def test_shortlists_give_the_same_results_as_torch(shape: dict[str, Any], way: SearchOptions) -> None:
+    """Hypotheses have listed tokens only, and log-probabilities are normalized over these tokens."""
     model, shortlist = model_of(2, eos=1.5, vocabulary=150, **shape), listing(5, 150)
     sources, prefixes = sources_of(20, 4, vocabulary=150, longest=12), [[5, 6, 7][: i % 4] for i in range(20)]
     chosen = replace(way, shortlist=shortlist)
@@ -142,8 +142,8 @@ def test_terms_and_prefixes_are_always_listed() -> None:
 
 
 @pytest.mark.parametrize("int8", [False, True])
-def test_shortlists_of_neighbors_do_not_matter(int8: bool) -> None:
-    """A segment has the same bits alone and beside others, with and without shortlists, in slots used again."""
+def test_shortlists_of_other_segments_have_no_effect(int8: bool) -> None:
+    """A result has the same bits alone and beside others, with and without shortlists, and in reused slots."""
     model = engine_model(model_of(3, eos=1.5, vocabulary=500), int8=int8)
     draw, segments, before = random.Random(3), list[Segment](), list[Segment]()
     for ids in sources_of(60, 3, vocabulary=500, longest=14):
@@ -176,12 +176,12 @@ def test_8_bits_are_nearly_float32(shape: dict[str, Any]) -> None:
     assert 0 < (scores[0] - scores[1]).square().mean().sqrt() < 0.1 * scores[0].std()
 
 
-NO_NUMBER = np.array([0x7FFFFFFF], np.uint32).view(np.float32).item()  # with all bits of its payload
+NO_NUMBER = np.array([0x7FFFFFFF], np.uint32).view(np.float32).item()  # a NaN with all bits of its payload set
 
 
 @pytest.mark.parametrize("bad", [float("nan"), NO_NUMBER, float("inf"), -float("inf")])
 def test_numbers_that_are_not_finite_end_the_search(bad: float) -> None:
-    """In any weight where torch's search notices them, too: neither a maximum nor 8 bits hide them."""
+    """This holds for every weight in which torch notices them. Neither a maximum nor 8-bit weights hide them."""
     noticed, sources, how = 0, sources_of(2), options(2, extra_length=3)
     for name in (name for name, _ in model_of(1, norm="pre").named_parameters() if not name.startswith("output.")):
         model = model_of(1, norm="pre")
@@ -200,7 +200,7 @@ def test_numbers_that_are_not_finite_end_the_search(bad: float) -> None:
 
 
 def test_background_segments_let_others_run() -> None:
-    """Beside others they take one call of `run` in four, else every call, and their hypotheses do not change."""
+    """Beside foreground segments they advance in one call of `run` in four, otherwise in all. Results do not change."""
     model = engine_model(model_of(2, eos=0, max_length=200))
     ids, limit = sources_of(1)[0], 24
 
@@ -221,7 +221,7 @@ def test_background_segments_let_others_run() -> None:
 
 
 def test_memory_that_runs_out_halves_the_rows(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    """After a failed allocation, unfinished segments start again with fewer at once; with only one, it is an error."""
+    """After a failed allocation, unfinished segments start again, fewer at once. If one alone fails, it is an error."""
     model, sources = engine_model(model_of(2)), sources_of(60)
     expected = searched([model_of(2)], sources, options(), engine=True)
     init, enter, least = EngineSearch.__init__, EngineSearch.enter, 100
@@ -252,7 +252,7 @@ def limited_search(search: Callable[[WorkerQueue, int], None], rows: int = 8) ->
     return lambda queue: retry.search_within_memory(search, queue, rows)
 
 
-def test_rows_grow_again_after_a_want_of_memory(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_rows_grow_again_after_memory_ran_out(monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
     monkeypatch.setattr(retry, "REDUCED_SEGMENTS", 3)
     failures, rows_of = [8, 4], list[int]()
 
@@ -288,7 +288,7 @@ def test_unfinished_segments_are_searched_again_in_their_order(capfd: Any) -> No
     assert capfd.readouterr().err.count("continuing with 4 hypotheses at once") == 1
 
 
-def test_an_error_other_than_a_want_of_memory_is_not_tried_with_fewer_rows() -> None:
+def test_an_error_other_than_exhausted_memory_is_not_retried_with_fewer_rows() -> None:
     tried = list[int]()
 
     def search(queue: WorkerQueue, rows: int) -> None:
@@ -298,11 +298,11 @@ def test_an_error_other_than_a_want_of_memory_is_not_tried_with_fewer_rows() -> 
 
     with pytest.raises(RuntimeError, match="sizes do not match"):
         search_all(limited_search(search), [Segment([EOS], options(1))])
-    assert tried == [8, 8], "once more, alone"
+    assert tried == [8, 8], "retried once, alone"
 
 
 def test_slots_are_used_again() -> None:
-    """Long, short, wide and narrow segments share pages and buffers of few slots in turn."""
+    """Long, short, wide and narrow segments take turns with the pages and buffers of few slots."""
     model = engine_model(model_of(4, eos=1.2, max_length=128))
     draw = random.Random(2)
     cases = [(draw.randint(1, 100), draw.choice([1, 2, 7, 33, 64])) for _ in range(60)]
@@ -323,7 +323,7 @@ def test_slots_are_used_again() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any]) -> None:
-    """With the name of the tensor that is missing or has another shape, before its address is read."""
+    """A tensor that is missing or has another shape is noticed before its address is read."""
     model, engine = model_of(1, **shape), library.load(SIGNATURES)
     assert engine
     tensors, state = engine_tensors(model)
@@ -338,7 +338,7 @@ def test_weights_that_do_not_fit_their_recipe_are_refused(shape: dict[str, Any])
 
 
 def weights_file(path: Path, header: dict[str, Any] | bytes, numbers: int = 6, size: int | None = None) -> Path:
-    """Write a safetensors file of so many numbers; `size` is the header's size in it."""
+    """Write a safetensors file of this many numbers. `size` replaces the size of the header that the file states."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     data = np.arange(numbers, dtype=np.float32).tobytes()
     path.write_bytes((len(text) if size is None else size).to_bytes(8, "little") + text + data)
@@ -362,8 +362,8 @@ def test_weights_are_read_at_the_offsets_of_the_header(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kept", "zeros"), [([0], [3, 4, 5]), ([5], [0, 1, 2, 3]), ([1, 4], [0, 3]), ([], range(6))])
-def test_memory_is_released_but_for_tensors_that_are_read_in_place(kept: list[int], zeros: Sequence[int]) -> None:
-    """In whole pages. Released pages are read as zeros. Each tensor has one page and a half; they begin at offset 0."""
+def test_memory_is_released_except_for_tensors_that_are_read_in_place(kept: list[int], zeros: Sequence[int]) -> None:
+    """Only whole pages are released, and they read as zeros. Each tensor takes 1.5 pages. The first is at offset 0."""
     memory = mmap.mmap(-1, 9 * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.write(b"\1" * len(memory))
     base, size = ctypes.addressof(ctypes.c_char.from_buffer(memory)), 3 * mmap.PAGESIZE // 2
@@ -376,8 +376,8 @@ def test_memory_is_released_but_for_tensors_that_are_read_in_place(kept: list[in
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-def test_an_opened_model_keeps_its_embeddings_alone(tmp_path: Path, positions: str) -> None:
-    """It keeps the embeddings of tokens and of positions. The engine has packed copies of the other tensors."""
+def test_an_opened_model_keeps_only_its_embeddings(tmp_path: Path, positions: str) -> None:
+    """These are the embeddings of tokens and of positions. The engine has packed copies of the other tensors."""
     changes = "model.d_model=128", "model.d_ff=512", f"model.positions={positions}"
     path = make_model(tmp_path, *changes) / "model.safetensors"
     engine, settings = library.load(SIGNATURES), open_model(path.parent).config.architecture
@@ -409,11 +409,11 @@ def test_a_file_that_is_cut_while_it_is_read_is_refused(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("header", "size", "words"),
     [
-        ({"x": entry(0, 28, 7)}, None, "the offsets or the shape of x are wrong"),  # beyond the file
+        ({"x": entry(0, 28, 7)}, None, "the offsets or the shape of x are wrong"),  # beyond the end of the file
         ({"x": entry(4, 28, 6)}, None, "the offsets or the shape of x are wrong"),
-        ({"x": entry(-4, 4, 2)}, None, "the offsets or the shape of x are wrong"),  # before it
-        ({"x": entry(0, 8, 3)}, None, "the offsets or the shape of x are wrong"),  # fewer than the shape has
-        ({"x": entry(0, 16, 3)}, None, "the offsets or the shape of x are wrong"),  # more
+        ({"x": entry(-4, 4, 2)}, None, "the offsets or the shape of x are wrong"),  # before the data
+        ({"x": entry(0, 8, 3)}, None, "the offsets or the shape of x are wrong"),  # fewer bytes than the shape needs
+        ({"x": entry(0, 16, 3)}, None, "the offsets or the shape of x are wrong"),  # more bytes
         ({"x": entry(0, 24, -2, -3)}, None, "the offsets or the shape of x are wrong"),
         ({"x": entry(0, 12, 6, dtype="BF16")}, None, "has weights that are not F32: x is BF16"),
         ({"x": entry(0, 24, 6, dtype="I32")}, None, "has weights that are not F32: x is I32"),
@@ -451,7 +451,7 @@ def test_an_empty_file_holds_no_weights(tmp_path: Path) -> None:
 
 
 class Library:
-    """The engine with other results of some functions."""
+    """The engine, but some of its functions return the given results."""
 
     def __init__(self, **results: int) -> None:
         self.engine, self.results, self.calls = library.load(SIGNATURES), results, list[str]()
@@ -473,7 +473,7 @@ class Library:
     ],
 )
 def test_an_error_of_the_engine_is_raised_and_memory_is_freed(results: dict[str, int], error: type[Exception]) -> None:
-    """With one class for want of memory and another for numbers that are not finite."""
+    """Numbers that are not finite raise another class of error than exhausted memory."""
     model, fake = model_of(1), Library(**results)
     tensors, state = engine_tensors(model)
 
@@ -491,8 +491,8 @@ def test_an_error_of_the_engine_is_raised_and_memory_is_freed(results: dict[str,
     assert freed == ["model_free", "search_free"][:made]
 
 
-def test_members_of_an_ensemble_may_have_different_longest_lengths() -> None:
-    """The least of them is the limit."""
+def test_members_of_an_ensemble_may_have_different_maximum_lengths() -> None:
+    """The smallest of them is the limit."""
     models = [model_of(seed, eos=0, max_length=length) for seed, length in ((1, 12), (2, 20))]
     for both in (models, models[::-1]):
         assert EngineSearch([engine_model(model) for model in both], 1).longest == 12
@@ -502,8 +502,8 @@ def test_members_of_an_ensemble_may_have_different_longest_lengths() -> None:
 
 
 @pytest.mark.parametrize("engine", [True, False])
-def test_a_source_beyond_the_bound_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So is one with a beam of more hypotheses than are computed at once. The others are searched together."""
+def test_a_source_above_the_token_limit_is_searched_alone(engine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is one whose beam exceeds the number of hypotheses computed at once. The others are searched together."""
     held = list[tuple[int, int]]()  # source tokens and rows in slots, after each round of entering
     monkeypatch.setattr(engine_backend, "MAX_SOURCE_TOKENS", 12)
     monkeypatch.setattr(torch_search, "MAX_SOURCE_TOKENS", 12)
@@ -531,7 +531,7 @@ def test_a_source_beyond_the_bound_is_searched_alone(engine: bool, monkeypatch: 
     for others in (alone, together):
         assert [best.ids for (best,) in others] == [best.ids for (best,) in found]
     assert {tokens for tokens, _ in held if tokens > 12} == {21, 15}
-    assert max(rows for _, rows in held) == 18, "of three short ones"
+    assert max(rows for _, rows in held) == 18, "three short sources with six hypotheses each"
 
     held.clear()  # long searches, which others join later
     searched([model_of(2, eos=0)], [[3, 4, 5, EOS]] * 7, options(beam=1, extra_length=50), engine=engine, rows=600)

@@ -1,4 +1,4 @@
-"""pip compiles the engine for all CPUs of a processor family; opening it chooses the level."""
+"""pip compiles the engine for all CPUs of an architecture. Opening the library chooses the level."""
 
 import ctypes
 import os
@@ -26,7 +26,7 @@ SIGNATURES = {FUNCTION: (ctypes.c_int64, [ctypes.c_void_p])}
 
 @pytest.fixture(scope="session")
 def zig_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Zig's own libraries, compiled once for all builds."""
+    """A cache for Zig's own libraries, so that they are compiled once for all builds."""
     return tmp_path_factory.mktemp("zig")
 
 
@@ -149,7 +149,7 @@ def test_the_library_runs_with_the_glibc_of_the_wheel_tag(own_library: Path) -> 
     assert glibc_of(own_library) <= (2, 17)
 
 
-# Writes its arguments and its input objects to the output, and fails at a flag.
+# A stand-in for the compiler. It writes its input objects and arguments to the output, and fails at one flag.
 STAND_IN = """
 import sys
 words = sys.argv[1:]
@@ -185,7 +185,7 @@ def test_a_library_with_other_flags_is_compiled_once(tmp_path: Path, monkeypatch
 
 
 def test_a_library_of_another_build_is_not_current(tmp_path: Path) -> None:
-    """With fewer levels, other flags or for another processor."""
+    """The other build has fewer levels, other flags or another processor."""
     made, target, levels = tmp_path / "made.so", build.own_target(), list(build.LEVELS[platform.machine()])
     builds = [(target, levels, []), (target, levels[-1:], []), (target, levels, ["-g"]), (f"x{target}", levels, [])]
     for number, arguments in enumerate(builds):
@@ -210,7 +210,7 @@ ARM_MAC, INTEL_MAC = 0x0100000C, 0x01000007  # CPU types in mach-o/loader.h
 
 @pytest.mark.parametrize("machine", build.LEVELS)
 def test_the_choice_of_a_level_compiles_for_macos(machine: str, tmp_path: Path) -> None:
-    """No other source depends on the system."""
+    """dispatch.c is the only source that depends on the system."""
     pytest.importorskip("ziglang")
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", build.target_of(f"{machine}-macos"), *build.FLAGS]
     source = ['-DCOMPILED="base"', '-DSTAMP=""', "-c", build.HERE / "dispatch.c", "-o", tmp_path / "dispatch.o"]
@@ -226,7 +226,7 @@ def test_the_choice_of_a_level_compiles_for_macos(machine: str, tmp_path: Path) 
     ],
 )
 def test_the_engine_compiles_for_macos(tmp_path: Path, name: str, cpu: int, levels: str, tag: str) -> None:
-    """As a dynamic library, with the levels that a Mac may have and no path of the build in it."""
+    """The result is a dynamic library with the levels that a Mac may have and without paths of the build."""
     pytest.importorskip("ziglang")
     made, target = tmp_path / "mac.so", build.target_of(name)
     assert build.build(made, target)
@@ -239,10 +239,10 @@ def test_the_engine_compiles_for_macos(tmp_path: Path, name: str, cpu: int, leve
     assert build.wheel_tag(target) == f"py3-none-{tag}"
 
 
-def test_only_supported_systems_are_built_for() -> None:
+def test_only_supported_systems_have_a_target() -> None:
     assert build.target_of("aarch64") == "aarch64-linux-gnu.2.17"
     assert build.levels_of("aarch64-macos.11.0") == ["i8mm", "dotprod", "base"]
-    assert build.levels_of("x86_64-macos.11.0") == ["avx2", "base"], "no Mac has AMX, or shows AVX-512"
+    assert build.levels_of("x86_64-macos.11.0") == ["avx2", "base"], "no Mac has AMX or reports AVX-512"
     for name in ("riscv64", "aarch64-windows", "x86_64-linux", "macos", ""):
         with pytest.raises(build.CannotBuildError, match="supports x86_64 and aarch64, or either with -macos, not"):
             build.target_of(name)
@@ -301,7 +301,7 @@ def test_env_shows_the_level_or_the_reason_for_none(own_library: Path, monkeypat
 
 @pytest.fixture
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Hatchling's hook with a compiler that notes its calls in `built`, or raises `error`, in another directory."""
+    """The build hook, in a temporary directory. Its compiler records its calls in `built` and raises `error` if set."""
     interface = SimpleNamespace(BuildHookInterface=object)
     for name in ("hatchling", "hatchling.builders", "hatchling.builders.hooks", "hatchling.builders.hooks.plugin"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
@@ -332,7 +332,7 @@ OTHER = "aarch64-macos" if platform.machine() == "x86_64" else "x86_64-macos"
 def test_a_wheel_has_the_library_of_its_target(
     hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, wanted: str
 ) -> None:
-    """That of another system never takes the place of the own one, and is removed afterwards."""
+    """A library for another system never replaces that of this system, and is removed afterwards."""
     if wanted:
         monkeypatch.setenv(build.TARGET, wanted)
     (tmp_path / "libengine.so").write_text("own")
@@ -357,7 +357,7 @@ def test_a_wheel_has_the_library_of_its_target(
 def test_a_wheel_without_the_library_is_pure_or_refused(
     hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, wanted: bool
 ) -> None:
-    """No older library stays. A target that was asked for must be built."""
+    """If the wheel is pure, an older library is removed. A requested target must be built."""
     (tmp_path / "libengine.so").write_text("older")
     hook.error = {"compiler": build.CannotBuildError("x is wrong"), "disk": OSError("no space")}.get(reason)
     if reason == "switch":
@@ -384,7 +384,7 @@ def test_a_wheel_without_the_library_is_pure_or_refused(
         (["--output", "a.so", "--target", "aarch64-linux-gnu"], (Path("a.so"), "aarch64-linux-gnu", [], [])),
     ],
 )
-def test_the_library_is_built_by_hand(monkeypatch: pytest.MonkeyPatch, arguments: list[str], call: Any) -> None:
+def test_the_library_can_be_built_by_hand(monkeypatch: pytest.MonkeyPatch, arguments: list[str], call: Any) -> None:
     calls = list[Any]()
     monkeypatch.setattr(build, "build", lambda *x: calls.append(x))
     monkeypatch.setattr(sys, "argv", ["build.py", *arguments])
@@ -404,7 +404,7 @@ def test_the_first_error_of_the_compiler_is_named(capsys: pytest.CaptureFixture[
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_sdist_builds_a_wheel_that_needs_no_compiler(tmp_path: Path) -> None:
-    """The wheel names its platform, includes the library and no C, and its engine loads without other packages."""
+    """The wheel names its platform, includes the library but no C source, and its engine needs no other packages."""
     wheel, _ = wheel_of(tmp_path)
     assert wheel.name.endswith(f"-py3-none-manylinux_2_17_{platform.machine()}.whl")
     inside = {Path(name).name for name in zipfile.ZipFile(wheel).namelist() if name.startswith("nmt_cli/engine/")}
@@ -434,7 +434,7 @@ def fuzz(path: Path, level: str, sentences: int) -> str:
     return done.stdout
 
 
-def test_random_models_search_random_sentences(own_library: Path) -> None:
+def test_random_models_search_random_sentences_without_a_fault(own_library: Path) -> None:
     level = library.describe(own_library)
     assert f"sentences at level {level}: no fault" in fuzz(own_library, level, 10)
 
@@ -442,7 +442,7 @@ def test_random_models_search_random_sentences(own_library: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_random_models_have_no_undefined_behavior(own_library: Path, tmp_path: Path) -> None:
-    """Random shapes, options and lengths: no undefined behavior and no access behind a buffer, at any level.
+    """Random shapes, options and lengths: no undefined behavior and no access beyond a buffer, at any level.
 
     The checks also change how the compiler arranges and fuses operations, but results stay the same to the last bit.
     """

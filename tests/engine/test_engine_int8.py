@@ -56,7 +56,9 @@ def log_probabilities(search: Search) -> Tensor:
 
 @pytest.mark.parametrize("level", library.LEVELS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_8_bit_products_match_the_arithmetic_of_their_level(shape: dict[str, Any], level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_8_bit_products_match_the_arithmetic_of_their_level(
+    shape: dict[str, Any], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """AVX2 rounds inputs to 7 bits, all other levels to 8 bits."""
     monkeypatch.setenv("NMT_ENGINE", level)
     try:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import accelerate  # noqa: F401
-import torch._dynamo  # noqa: F401  # imported here, because the first optimizer of a process imports it, which takes seconds
+import torch._dynamo  # noqa: F401  # here, because an optimizer would import it, which takes seconds
 
 from nmt_cli.training import checkpoints
 from nmt_cli.training.batches import BatchPlan

@@ -46,7 +46,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, steps: range, factor: float = math.n
     monkeypatch.setattr(LossModel, "forward", forward)
 
 
-@pytest.mark.parametrize("factor", [math.nan, 1e30])  # the norm is NaN, or it is infinite although all gradients are finite
+@pytest.mark.parametrize("factor", [math.nan, 1e30])  # the norm is NaN, or infinite although all gradients are finite
 def test_one_poisoned_step_is_skipped_and_counted(lab: Lab, factor: float) -> None:
     poison(lab.patch, range(7, 8), factor)
     assert lab.train("training.steps=10") == 0

@@ -364,7 +364,9 @@ def test_workers_are_sent_no_more_than_they_have_room_for(monkeypatch: pytest.Mo
         (KeyError("x"), NmtError, "^a worker failed: KeyError: 'x'$"),
     ],
 )
-def test_an_error_in_a_worker_is_raised_and_new_workers_start(error: Exception, kind: type[NmtError], words: str) -> None:
+def test_an_error_in_a_worker_is_raised_and_new_workers_start(
+    error: Exception, kind: type[NmtError], words: str
+) -> None:
     def find(segment: Segment) -> list[int]:
         if segment.ids == [7]:
             raise error

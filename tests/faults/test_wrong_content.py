@@ -198,7 +198,9 @@ def test_a_corpus_with_wrong_manifest_entries_is_refused(
 
 
 @pytest.mark.parametrize("fewer", ["src", "tgt"])
-def test_the_sides_of_a_corpus_must_have_the_same_number_of_sentences(numbers_corpus: Path, tmp_path: Path, fewer: str) -> None:
+def test_the_sides_of_a_corpus_must_have_the_same_number_of_sentences(
+    numbers_corpus: Path, tmp_path: Path, fewer: str
+) -> None:
     """One side lacks the last sentence in both its ids and its offsets."""
     copy = shutil.copytree(numbers_corpus, tmp_path / "corpus")
     ids, offsets = copy / f"train.{fewer}.ids", copy / f"train.{fewer}.offsets"
@@ -261,7 +263,9 @@ def test_a_checkpoint_with_a_wrong_state_costs_one_interval(lab: Lab, file: str,
 
 
 @pytest.mark.parametrize("change", [dict.popitem, lambda t: t.update({name: x[None] for name, x in t.items()})])
-def test_moments_that_do_not_fit_the_weights_are_named(lab: Lab, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+def test_moments_that_do_not_fit_the_weights_are_named(
+    lab: Lab, change: Callable[[dict[str, torch.Tensor]], object]
+) -> None:
     shutil.copytree(lab.reference, lab.run)
     shutil.rmtree(checkpoints.directory_of(lab.run, 30))
     place = checkpoints.directory_of(lab.run, 20)

@@ -156,7 +156,7 @@ def test_the_host_never_waits_for_the_device(device: torch.device, lab: Lab, par
     batch.wait(run.device_module.current_stream())
     if device.type == "cuda":
         torch.cuda.set_sync_debug_mode("error")
-    with HostReads() if device.type == "cpu" else contextlib.nullcontext():  # on CUDA, HostReads would disable compiled code
+    with HostReads() if device.type == "cpu" else contextlib.nullcontext():  # on CUDA it would disable compiled code
         if part == "step":
             _, norm = run.take_step(2, run.step_batch(1))
             ToHost({"norm": norm})

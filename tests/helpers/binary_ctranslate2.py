@@ -23,7 +23,7 @@ def binary_bytes(
     revision: int = 7,
     spec: str = "TransformerSpec",
 ) -> bytes:
-    """Return a file with these arrays. Versions before 4 store the size and the count of the numbers, not their type."""
+    """Return a file with these arrays. Versions before 4 store the size and count of the numbers, not their type."""
     data = struct.pack("<I", version)
     if version >= 2:
         data += name_bytes(spec) + struct.pack("<I", revision)

@@ -159,7 +159,7 @@ class Fuzz:
         return Constraints([[form() for _ in range(draw.randint(1, 3))] for _ in range(count)], begins)
 
     def search_one_model(self) -> int:
-        """Translate some sentences with one or two models of the same random weights; return the number of sentences."""
+        """Translate some sentences with one or two models of the same random weights; return how many."""
         draw, settings = self.draw, self.settings()
         vocabulary = draw.choice([4, 5, 63, 64, 65, draw.randint(4, 1000)])
         tensors, kept, source = self.tensors(settings, vocabulary)

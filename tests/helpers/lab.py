@@ -41,7 +41,7 @@ def held(directory: Path) -> Iterator[int]:
 
 @functools.cache
 def job_server() -> Any:
-    """Start faults/job.py, which imports torch once for all jobs. It ends with this process, because its stdin closes."""
+    """Start faults/job.py, which imports torch once for all jobs. It ends with this process, which holds its stdin."""
     job = Path(__file__).parents[1] / "faults" / "job.py"
     variables = {**os.environ, "PYTHONPATH": str(job.parents[2])}
     return subprocess.Popen(

@@ -21,7 +21,7 @@ EPSILON = 1e-5
 def batch_of(
     pairs: Sequence[Pair], device: torch.device | str = "cpu", key: Sequence[int] = (), numbers: Any = None
 ) -> Batch:
-    """Pack pairs of source and target ids, which should end with EOS. Dropout needs `numbers`, the sentences' numbers."""
+    """Pack pairs of source and target ids, which should end with EOS. Dropout needs the sentences' `numbers`."""
     flat = [np.concatenate([np.asarray(pair[side], np.int64) for pair in pairs]) for side in (0, 1)]
     lengths = [np.array([len(pair[side]) for pair in pairs]) for side in (0, 1)]
     seeds = [token_seeds((*key, side), numbers, lengths[side]) for side in (0, 1) if numbers is not None]

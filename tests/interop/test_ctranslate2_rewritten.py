@@ -160,7 +160,9 @@ def test_a_side_without_layers_is_refused(theirs: Path, rewritten: Any, side: st
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a\nb"), IndexError("a\nb"), ValueError("a\nb")])
-def test_an_error_during_the_conversion_is_one_line(theirs: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_an_error_during_the_conversion_is_one_line(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def fail(*_: Any) -> None:
         raise error
 

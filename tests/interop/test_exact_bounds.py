@@ -269,7 +269,9 @@ def test_lines_of_a_vocabulary_map(tmp_path: Path, text: str, frequent: list[int
     assert (found.targets.tolist(), found.ends.tolist()) == (flat, [0, 0, 0, *[len(flat)] * 3])
 
 
-def test_a_vocabulary_map_may_have_two_vocabularies_and_fill_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vocabulary_map_may_have_two_vocabularies_and_fill_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "vmap.txt"
     file.write_text("a\tx b\n")
     found = vocabulary_map.read_vocabulary_map(file, tokenizer(["<pad>", "<unk>", "</s>", "y", "x"]))
@@ -288,7 +290,7 @@ def test_a_vocabulary_map_may_have_two_vocabularies_and_fill_its_limit(tmp_path:
 def test_a_vocabulary_map_beside_a_model_is_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is ignored if the model has a shortlist in its own format. Advice appears only if both languages are unknown."""
+    """A shortlist in the model's own format is preferred. Advice appears only if both languages are unknown."""
     directory = firefox_directory(tmp_path / "firefox", int8=False)
     if own:
         (directory / "lex.50.50.ende.s2t.bin").write_bytes(lexicon([0, 0, 0, 1], [7]))

@@ -90,9 +90,7 @@ def test_a_package_has_int8_weights_language_codes_and_the_prefix(tmp_path: Path
     assert sorted(path.name for path in out.parent.iterdir()) == ["x.argosmodel"]
 
 
-def test_references_are_tokenized_and_scored(
-    tmp_path: Path, toolkits: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_references_are_tokenized_and_scored(tmp_path: Path, toolkits: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """MarianTokenizer is checked on sources and on normalized targets. BLEU gets the references of compared lines."""
     model = make_model(tmp_path / "m")
     texts = ["", "der Hund", "rot"], ["no", "a\u00a0b", "c"]

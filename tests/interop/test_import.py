@@ -1,4 +1,4 @@
-"""Import Marian models of transformers: random ones, our own exports, and models that must be refused."""
+"""Import Marian models of transformers: random models, our own exports, and models that must be refused."""
 
 import json
 import shutil
@@ -89,7 +89,7 @@ def test_random_marian_agrees_with_transformers(tmp_path):
     assert (ours.recipe.corpus.src, ours.recipe.corpus.tgt) == ("en", "de")
 
 
-def test_two_unigram_models_over_one_vocabulary(tmp_path):
+def test_two_unigram_models_may_share_one_vocabulary(tmp_path):
     source, target = (train_unigram([line.split(" und ")[side] for line in TEXT], 50) for side in (0, 1))
     random_marian(tmp_path / "hf", source, target)
     ours = Tokenizer(load_model(import_model(tmp_path / "hf", tmp_path / "model")).tokenizer_file)
@@ -271,7 +271,7 @@ def test_an_imported_model_is_fine_tuned_and_exported_again(tmp_path, numbers_te
 
 
 def test_imports_are_compared_on_random_known_tokens(tmp_path):
-    """Twelve lines for each side. The other tokenizer may split half of them differently."""
+    """Each side gets twelve lines. The other tokenizer may split six lines differently."""
     (tmp_path / "tokenizer.model").write_bytes(subwords.train(TEXT, 320))
     tokenizer = Tokenizer(tmp_path / "tokenizer.model")
     adapter = Mock(check_tokenizer=Mock(side_effect=LookupError))

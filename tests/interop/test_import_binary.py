@@ -56,7 +56,7 @@ def firefox_directory(to: Path, int8: bool = True, separate: bool = False) -> Pa
 
 
 def test_a_firefox_directory_is_imported_with_its_languages(tmp_path: Path) -> None:
-    """In 8 bits, log-probabilities are near those of the same model in float32, which are Marian's."""
+    """In float32, log-probabilities equal Marian's. In 8 bits, they are near these."""
     pairs = [(line["src"], line["tgt"]) for line in json.loads((DATA / "marian.json").read_text())]
     found = {}
     for name, options in (("float32", {"int8": False}), ("int8", {}), ("separate", {"int8": False, "separate": True})):
@@ -73,7 +73,7 @@ def test_a_firefox_directory_is_imported_with_its_languages(tmp_path: Path) -> N
     assert found["int8"] != pytest.approx(expected, rel=1e-5)
 
 
-def test_8_bit_weights_of_marian_are_those_that_it_rounded() -> None:
+def test_8_bit_weights_are_within_half_a_step_of_the_weights_that_marian_rounded() -> None:
     arrays, (found, eight_bits) = arrays_of(), marian_binary.read_items(DATA / "model.intgemm8.bin")
     rounded = [name for name in arrays if "_W" in name and "_ln_" not in name]
     assert eight_bits
@@ -132,7 +132,7 @@ def pack(directory: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_packed_files_of_mozilla_are_read_as_they_are(suffix: str, tmp_path: Path) -> None:
+def test_packed_files_of_mozilla_need_no_unpacking(suffix: str, tmp_path: Path) -> None:
     plain = firefox_directory(tmp_path / "plain", int8=False, separate=True)
     (plain / "lex.50.50.ende.s2t.bin").write_bytes(lexicon([0, 0, 0, 1], [7]))
     packed = Path(shutil.copytree(plain, tmp_path / "packed"))
@@ -145,7 +145,7 @@ def test_packed_files_of_mozilla_are_read_as_they_are(suffix: str, tmp_path: Pat
         assert first == second, name
 
 
-def test_of_a_file_packed_and_unpacked_the_unpacked_one_is_read(tmp_path: Path) -> None:
+def test_an_unpacked_file_is_preferred_to_its_packed_form(tmp_path: Path) -> None:
     directory = firefox_directory(tmp_path / "firefox")
     for file in [*directory.iterdir()]:
         Path(f"{file}.gz").write_bytes(b"damaged")
@@ -155,7 +155,7 @@ def test_of_a_file_packed_and_unpacked_the_unpacked_one_is_read(tmp_path: Path) 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 @pytest.mark.parametrize("name", [MODEL, "vocab.ende.spm", "lex.50.50.ende.s2t.bin"])
 def test_damaged_packed_files_are_refused(name: str, suffix: str, tmp_path: Path) -> None:
-    """A file that is cut, one that is not packed, and one that unpacks to far more than a model."""
+    """The file is cut, or is not packed, or unpacks to far more bytes than a model has."""
     directory = firefox_directory(tmp_path / "firefox")
     (directory / "lex.50.50.ende.s2t.bin").write_bytes(lexicon([0, 0, 0, 1], [7]))
     pack(directory, suffix)
@@ -168,8 +168,8 @@ def test_damaged_packed_files_are_refused(name: str, suffix: str, tmp_path: Path
         assert not (tmp_path / "model").exists()
 
 
-def test_commands_take_a_firefox_directory_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is imported once, into the cache."""
+def test_commands_accept_a_firefox_directory_as_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is imported once, into the cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     directory = firefox_directory(tmp_path / "firefox")
     (first,) = model_directories([directory])
@@ -246,7 +246,7 @@ def test_sizes_are_checked_before_memory_is_taken(data: bytes, words: str, tmp_p
 
 
 def damaged(data: bytes, draw: random.Random) -> bytes:
-    """Return a file that is cut, or has flipped bits, or a changed number in its headers."""
+    """Return a file that is cut, or has flipped bits, a changed number in its headers, or a changed option."""
     kind = draw.randrange(4)
     if kind == 0:
         return data[: draw.randrange(len(data))]
@@ -264,8 +264,8 @@ def damaged(data: bytes, draw: random.Random) -> bytes:
 
 
 def test_damaged_models_are_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or imported, if the damage is to a weight. Nothing of a refused model stays."""
-    monkeypatch.setattr("nmt_cli.interop.marian_files.find_spec", lambda _: None)  # Marian need not read them
+    """Models with damage to a weight may be imported. Refused models leave no files."""
+    monkeypatch.setattr("nmt_cli.interop.marian_files.find_spec", lambda _: None)  # without a comparison in Marian
     directory, draw, refused = firefox_directory(tmp_path / "firefox"), random.Random(4), 0
     data = (directory / MODEL).read_bytes()
     for number in range(70):
@@ -280,7 +280,7 @@ def test_damaged_models_are_refused_in_one_line(tmp_path: Path, monkeypatch: pyt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["firefox"]
 
 
-def test_an_imported_model_may_be_trained_further(tmp_path: Path) -> None:
+def test_an_imported_model_can_be_trained_further(tmp_path: Path) -> None:
     """Its recurrent layers have gradients, and a step lowers the loss."""
     loaded = load_model(import_model(firefox_directory(tmp_path / "firefox"), tmp_path / "model"))
     model = loaded.model.train()

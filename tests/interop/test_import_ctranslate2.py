@@ -47,12 +47,12 @@ def test_an_import_computes_the_same_as_ctranslate2(tmp_path, options):
     assert settings.depths == options.get("layers", (2, 2))
     assert bool(settings.source_vocabulary) != (options.get("shared", True) and options.get("alike", True))
     assert settings.tied_output == options.get("scaled", True)
-    rounded = options.get("quantization") in ("float16", "bfloat16")  # the encodings, too: they are kept as they are
+    rounded = options.get("quantization") in ("float16", "bfloat16")  # the encodings, too, so they fit no formula
     assert (settings.positions == "learned") == (rounded or "positions" in options)
 
 
 def test_languages_that_the_files_do_not_name_are_options_of_the_import(tmp_path, monkeypatch):
-    """Without them they are src and tgt, and the log has the remedy."""
+    """Without these options, the languages are src and tgt, and the log tells how to set them."""
     monkeypatch.chdir(tmp_path)
     opennmt_model(tmp_path / "model")
     for options, languages in (
@@ -84,7 +84,7 @@ def test_eight_bit_weights_keep_their_integers(tmp_path):
     assert load_model(imported).manifest["proof"].endswith("the engine uses the integers of the file unchanged.")
 
 
-def test_what_our_model_lacks_is_refused_by_name(tmp_path):
+def test_unsupported_features_are_refused_by_name(tmp_path):
     theirs = opennmt_model(tmp_path / "tanh", activation="GELUTanh")
     with pytest.raises(DataError, match=r"model\.bin cannot be imported: .* not support approximate gelu \(tanh\)$"):
         import_model(theirs, tmp_path / "ours")
@@ -137,7 +137,7 @@ def as_version_5(directory):
     file.write_bytes(b"\5" + file.read_bytes()[1:])
 
 
-def test_older_versions_of_the_format(tmp_path):
+def test_an_older_version_of_the_format_gives_the_same_model(tmp_path):
     theirs = opennmt_model(tmp_path / "theirs", "int8")
     new = import_model(theirs, tmp_path / "new")
     as_version_5(theirs)

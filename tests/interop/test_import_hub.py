@@ -102,7 +102,7 @@ def same(a, b):
 
 
 def test_a_downloaded_model_needs_no_network(tmp_path, saved, monkeypatch, capsys):
-    """With a pickle and no safetensors, as in the repositories of OPUS-MT."""
+    """The model has a pickle and no safetensors, like OPUS-MT's repositories."""
     directory, client = shutil.copytree(saved, tmp_path / "hf"), huggingface_hub.snapshot_download
     (directory / "model.safetensors").unlink()
     torch.save(load_tensors(saved / "model.safetensors"), directory / "pytorch_model.bin")
@@ -144,7 +144,7 @@ def test_the_license_of_a_model_card(tmp_path, card, expected):
 
 
 def test_only_the_preferred_weights_are_downloaded(tmp_path, monkeypatch):
-    """Safetensors, else pickles, else files of Marian, without the state of the optimizer."""
+    """Safetensors are preferred to pickles, and pickles to Marian's files. The optimizer's state is left out."""
     for names in (["model.safetensors"], ["pytorch_model.bin"], ["model.npz"], []):
         directory = tmp_path / f"{len(list(tmp_path.iterdir()))}"
         directory.mkdir()

@@ -1,9 +1,9 @@
 """Import model directories of Marian.
 
-tests/data/marian has two models that pymarian 1.12.42 trained, with its scores of references (`score --word-scores`)
-and greedy translations (`decode --beam-size 1`). "post" has 2 + 1 layers, relu and one vocabulary; "pre" has 1 + 2
-layers, swish, an output matrix tied to the target embedding and two vocabularies; "ssru" has 1 + 2 layers, of which two
-are recurrent. Its text is generated, and `convert --gemm-type intgemm8` wrote its model.intgemm8.bin.
+tests/data/marian has three models that pymarian 1.12.42 trained, with its scores of references (`score --word-scores`)
+and greedy translations (`decode --beam-size 1`). "post" has 2 + 1 layers, relu and one vocabulary. "pre" has 1 + 2
+layers, swish, an output matrix tied to the target embedding and two vocabularies. "ssru" has 1 + 2 layers, of which two
+are recurrent. The text of "ssru" is generated, and `convert --gemm-type intgemm8` wrote its model.intgemm8.bin.
 """
 
 import io
@@ -36,13 +36,13 @@ DATA = Path(__file__).parents[1] / "data" / "marian"
 
 @pytest.fixture(scope="module", params=["post", "pre", "ssru"])
 def pair(request, tmp_path_factory):
-    """A directory of Marian and its import."""
+    """A Marian directory and its import."""
     imported = import_model(DATA / request.param, tmp_path_factory.mktemp("imported") / "model")
     return DATA / request.param, load_model(imported)
 
 
 def test_scores_equal_those_of_marian(pair):
-    """Within 1e-4 per token, because Marian prints five decimals. PyTorch and the engine are both tested."""
+    """They agree within 1e-4 per token: Marian prints five decimals. PyTorch and the engine are both tested."""
     directory, ours = pair
     tokenizer, lines = Tokenizer(ours.tokenizer_file), json.loads((directory / "marian.json").read_text())
     texts = [tuple(tokenizer.encode_pair(line["src"], line["tgt"])) for line in lines]
@@ -57,7 +57,7 @@ def test_scores_equal_those_of_marian(pair):
 
 
 def test_greedy_translations_equal_those_of_marian(pair):
-    """Except with pre-norm, where Marian's decoder does not compute what its training and its scorer compute."""
+    """Pre-norm models are the exception, because Marian's decoder computes other results than its own scorer."""
     directory, ours = pair
     lines = json.loads((directory / "marian.json").read_text())
     translator = Translator.of(ours.model, Tokenizer(ours.tokenizer_file), ours.recipe, torch.float32)
@@ -85,7 +85,7 @@ def test_a_model_with_marian_positions_survives_export_and_import(pair, tmp_path
 
 
 def changed(to, options=None, tensors=None, name="post"):
-    """Copy a directory with changed options of its model and additional tensors."""
+    """Copy a directory, changing options of its model and adding tensors."""
     shutil.copytree(DATA / name, to)
     with np.load(to / "model.npz") as archive:
         arrays = dict(archive)
@@ -146,8 +146,8 @@ def test_objects_in_an_archive_are_not_unpickled(tmp_path):
         import_model(directory, tmp_path / "model")
 
 
-def test_yml_vocabularies_with_sentencepiece_models(tmp_path):
-    """As in releases of OPUS-MT: vocab.yml numbers the tokens, source.spm and target.spm split the text."""
+def test_yml_vocabularies_need_sentencepiece_models(tmp_path):
+    """In releases of OPUS-MT, vocab.yml numbers the tokens, and source.spm and target.spm split the text."""
     import sentencepiece
 
     directory = shutil.copytree(DATA / "post", tmp_path / "marian")
@@ -156,7 +156,7 @@ def test_yml_vocabularies_with_sentencepiece_models(tmp_path):
     text = "".join(f"{json.dumps(name, ensure_ascii=False)}: {i}\n" for i, name in enumerate(names))
     (directory / "opus.vocab.yml").write_text(text, "utf-8")
     (directory / "decoder.yml").write_text("models: [/elsewhere/model.npz]\nvocabs: [opus.vocab.yml, opus.vocab.yml]\n")
-    with pytest.raises(MissingError, match=r"source\.spm\. A \.yml vocabulary needs it to split text"):
+    with pytest.raises(MissingError, match=r"source\.spm\. With a \.yml vocabulary, this SentencePiece"):
         import_model(directory, tmp_path / "model")
     (directory / "opus.vocab.yml").write_text(text.replace(": 5\n", ": five\n"), "utf-8")
     with pytest.raises(DataError, match=r"opus\.vocab\.yml must be distinct and below"):
@@ -186,8 +186,8 @@ def test_the_manifest_records_the_comparison_with_marian(pair):
     assert pair[1].manifest["weights"] == {"model.npz": artefact.sha256(pair[0] / "model.npz")}
 
 
-def test_finding_the_model_and_its_vocabularies(tmp_path):
-    """By decoder.yml, or because the directory has no others."""
+def test_the_model_and_its_vocabularies_are_found(tmp_path):
+    """They are those that decoder.yml names, or the only ones in the directory."""
 
     def chosen(*names, decoder=None, name="decoder.yml"):
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
@@ -222,7 +222,7 @@ def test_finding_the_model_and_its_vocabularies(tmp_path):
             chosen("m.npz", decoder=text)
 
 
-def test_directories_of_transformers_and_of_marian(tmp_path):
+def test_directories_of_transformers_and_of_marian_are_told_apart(tmp_path):
     (tmp_path / "model.npz.optimizer.npz").touch()
     assert not marian_files.has_marian_model(tmp_path)
     (tmp_path / "model.npz").touch()
@@ -272,10 +272,10 @@ OPTIONS = {"enc-depth": "2", "dec-depth": "1", "transformer-heads": "4", "transf
         ),
         ({"transformer-ffn-activation": "gelu"}, "transformer-ffn-activation gelu"),
         ({"transformer-decoder-dim-ffn": "48"}, "transformer-decoder-dim-ffn 48"),
-        ({"transformer-preprocess": "n"}, "operations n / an /  before, after and above"),
+        ({"transformer-preprocess": "n"}, r"operations n / an /  \(before sublayers / after"),
         ({"enc-depth": "many"}, "damaged: its option enc-depth is many"),
         ({"transformer-dim-ffn": []}, r"damaged: its option transformer-dim-ffn is \[\]"),
-        ({"transformer-postprocess": "dna"}, "the operations  / na /  before"),
+        ({"transformer-postprocess": "dna"}, r"the operations  / na /  \(before"),
         ({"transformer-ffn-depth": "3"}, "transformer-ffn-depth 3"),
         ({"lemma-dim-emb": "8", "ulr": "true"}, "lemma-dim-emb 8, ulr true"),
         *(({key: "-1"}, f"damaged: its option {key} is -1") for key in OPTIONS),
@@ -292,7 +292,7 @@ def test_supported_and_unsupported_options(options, wrong):
 
 
 def test_tied_matrices():
-    """Each matrix gets one more row, of zeros, from which the decoder of Marian starts."""
+    """Each matrix gets one more row, of zeros, from which Marian's decoder starts."""
     tensors = {name: torch.full((3, 2), float(i)) for i, name in enumerate(("Wemb", "encoder_Wemb", "decoder_Wemb"), 1)}
     tensors |= {"decoder_ff_logit_out_W": torch.full((2, 3), 4.0), "decoder_ff_logit_out_b": torch.full((1, 3), 5.0)}
     used = {"": [2, 3, 3], "-src": [1, 1, 4], "-all": [1, 1, 1], None: [2, 3, 4]}
@@ -363,7 +363,7 @@ def test_marian_is_run_on_tokens(tmp_path, monkeypatch):
         list(adapter.score([([2], [2])]))
 
 
-def test_a_vocabulary_may_have_more_entries_than_a_recipe_has_values() -> None:
+def test_a_vocabulary_may_have_more_entries_than_a_recipe_may_have_values() -> None:
     count = yaml_file.MAX_VALUES + 1
     text = "".join(f"w{number}: {number}\n" for number in range(count)).encode()
     assert len(marian_files.parse_yaml(text, Path("vocab.yml"))) == count

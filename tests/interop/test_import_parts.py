@@ -1,4 +1,4 @@
-"""Models in several files: sizes are added up, hashes are those of each file, and an error names the right one."""
+"""Models in several files: their sizes are added up, each file has its hash, and errors name the right file."""
 
 import shutil
 from pathlib import Path
@@ -28,7 +28,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_sizes_of_parts_are_added_up(tmp_path: Path, saved: Path) -> None:
-    """No part alone has a byte per parameter. The manifest has the hash of each."""
+    """No part alone has a byte per parameter. The manifest has the hash of each part."""
     directory = pickled(saved, tmp_path / "hf", 12)
     import_model(directory, tmp_path / "model")
     weights = artefact.read_json(tmp_path / "model" / "manifest.json")["weights"]

@@ -1,4 +1,4 @@
-"""Values that two readings of a rule tell apart: shares, orders of files, kinds of models, and single numbers."""
+"""Cases in which similar rules give different results: shares, orders of files, kinds of models, single numbers."""
 
 import json
 import shutil
@@ -23,8 +23,8 @@ from nmt_cli.transformer.weights import load_model, load_tensors, save_model
 @pytest.mark.parametrize(
     ("ended", "differing", "kept"), [(49, 1, True), (49, 2, False), (50, 2, True), (1, 1, True), (20, 2, False)]
 )
-def test_the_share_of_differing_lines_is_one_of_those_that_end(ended: int, differing: int, kept: bool) -> None:
-    """Of 80 lines, the others reach the limit."""
+def test_the_share_of_differing_lines_counts_only_lines_that_end(ended: int, differing: int, kept: bool) -> None:
+    """The rest of the 80 lines reach the limit."""
     ours = [[7, EOS] if i < ended else [7] * 9 for i in range(80)]
     segments = [SimpleNamespace(ids=[5, EOS], hypotheses=[SimpleNamespace(ids=ids[:-1])]) for ids in ours]
     theirs = [[8, EOS] if i < differing else [*segment.hypotheses[0].ids, EOS] for i, segment in enumerate(segments)]
@@ -71,7 +71,7 @@ def test_one_token_in_a_thousand_may_differ_by_more(far: list[float], others: li
     assert verification.are_rounding_errors(far + others) == allowed
 
 
-def test_one_number_of_the_start_is_enough_to_refuse_ctranslate2(tmp_path: Path) -> None:
+def test_one_nonzero_number_in_the_start_embedding_prevents_an_export_to_ctranslate2(tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     loaded = load_model(make_model(tmp_path / "m"))
     state = loaded.model.state_dict()
@@ -84,7 +84,7 @@ def test_one_number_of_the_start_is_enough_to_refuse_ctranslate2(tmp_path: Path)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_first_description_of_a_decoder_counts(tmp_path: Path) -> None:
+def test_decoder_yml_is_preferred_to_model_npz_decoder_yml(tmp_path: Path) -> None:
     for name, vocabulary in (("decoder.yml", "first.spm"), ("model.npz.decoder.yml", "second.spm")):
         (tmp_path / name).write_text(f"models: [model.npz]\nvocabs: [{vocabulary}]\n")
         (tmp_path / vocabulary).touch()
@@ -93,7 +93,7 @@ def test_the_first_description_of_a_decoder_counts(tmp_path: Path) -> None:
 
 
 def test_a_model_that_does_not_translate_is_not_listed(tmp_path: Path) -> None:
-    """Such as a parser, also if it is named. A command that is given it reports the error."""
+    """A parser is not listed, even if it is named. A command that opens it reports the error."""
     make_model(tmp_path / "translates")
     parser = Path(shutil.copytree(tmp_path / "translates" / "model", tmp_path / "parser"))
     settings = json.loads((parser / "model.json").read_text())
@@ -106,8 +106,8 @@ def test_a_model_that_does_not_translate_is_not_listed(tmp_path: Path) -> None:
     assert named_and_found([parser]) == ((parser,), ())
 
 
-def test_a_package_that_is_not_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    """The name of a damaged one is given once."""
+def test_a_missing_file_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """The warning about a damaged package names it only once."""
     assert not formats.is_argos_package(tmp_path / "a.argosmodel")
     (tmp_path / "a.argosmodel").touch()
     assert formats.is_argos_package(tmp_path / "a.argosmodel")

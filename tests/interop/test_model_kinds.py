@@ -1,4 +1,4 @@
-"""Models in directories are found and described without their weights, by `nmt models` and `nmt serve`."""
+"""`nmt models` and `nmt serve` find models in directories and describe them without reading their weights."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from nmt_cli.transformer.directory import WEIGHTS
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, a model without readable weights, a multilingual one, a parser, a damaged one, and other things."""
+    """A run, a model with unreadable weights, a multilingual model, a parser, a damaged model, and other things."""
     parent = tmp_path_factory.mktemp("models")
     make_model(parent / "a-run")
     shutil.copytree(parent / "a-run" / "model", parent / "b-model")
@@ -55,8 +55,8 @@ def test_models_are_described_without_their_weights(directory: Path, capsys: pyt
     assert "format '99', not 1" in warning
 
 
-def test_a_tag_is_no_language(tmp_path: Path) -> None:
-    """Lines that a model of back-translated text has not seen begin with no token."""
+def test_a_tag_of_synthetic_text_is_no_language(tmp_path: Path) -> None:
+    """Only back-translated lines of the training text begin with it, not lines to translate."""
     model = make_model(tmp_path)
     lines = ["der Hund geht und die Katze ist rot"] * 50
     (model / "tokenizer.model").write_bytes(spm.train(lines, 320, tags=[">>bt<<"]))
@@ -66,7 +66,7 @@ def test_a_tag_is_no_language(tmp_path: Path) -> None:
     assert find_models(tmp_path)[0].directions == (("en", "de", ""),)
 
 
-def test_models_that_are_named_and_models_in_directories(directory: Path) -> None:
+def test_named_models_are_told_apart_from_models_in_directories(directory: Path) -> None:
     named, found = named_and_found([directory / "a-run", directory, directory / "b-model", Path("nowhere")])
     assert named == (directory / "a-run" / "model", directory / "b-model", Path("nowhere"))
     assert [each.path.name for each in found] == ["a-run", "b-model", "d-several"]
@@ -75,7 +75,7 @@ def test_models_that_are_named_and_models_in_directories(directory: Path) -> Non
     assert named_and_found([directory / "f-empty"]) == ((directory / "f-empty",), ())
 
 
-def test_nmt_models_lists_them(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nmt_models_lists_models(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(*words: str) -> Any:
         return CliRunner().invoke(app, ["models", *words])
 

@@ -26,7 +26,7 @@ MARIAN = (1).to_bytes(8, "little")
 
 
 def test_languages_are_those_of_the_first_binary_model(tmp_path: Path) -> None:
-    """The first by name. Directories, other files, and names without two codes of two letters do not count."""
+    """Files are ordered by name. Directories, other files, and names without two codes of two letters do not count."""
     for name, data in (
         ("a.xxyy.bin", b"other"),
         ("model.alphas.bin", MARIAN),
@@ -63,7 +63,7 @@ def test_an_unpacked_file_may_have_twenty_times_the_size(tmp_path: Path) -> None
 
 
 def test_the_key_in_the_cache_follows_from_names_and_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It covers the files of a directory and of its subdirectory `model`, in any order, but no times and no others."""
+    """It covers the files of a directory and its subdirectory `model` in any order, but no times and no other files."""
     (tmp_path / "model").mkdir()
     first, second = tmp_path / "a", tmp_path / "model" / os.fsdecode(b"\xff")
     for file in (first, second):
@@ -91,10 +91,8 @@ def test_the_key_in_the_cache_follows_from_names_and_content(tmp_path: Path, mon
     assert content_key(copy / "x") != content_key(copy / "y")
 
 
-def test_models_that_are_read_directly_are_imported_from_their_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Other directories are opened as they are; the rest are names on the hub, but never below runs/ or models/."""
+def test_local_models_of_other_toolkits_are_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other directories are opened as they are. Other names are names on the hub, except below runs/ or models/."""
     monkeypatch.chdir(tmp_path)
     for name, data in (("ct2/model.bin", b"\6\0\0\0"), ("firefox/model.xx.bin", MARIAN), ("own/model.json", b"")):
         file = tmp_path / name
@@ -187,7 +185,7 @@ def test_another_process_imports_a_model_with_this_package(
     assert [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()] == ["first", "last"]
 
 
-def test_the_model_of_the_environment_counts_only_without_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nmt_model_is_used_only_if_no_model_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NMT_MODEL", "runs/x")
     assert model_directories([]) == (Path("runs/x"),)
     assert model_directories([Path("runs/y")]) == (Path("runs/y"),)
@@ -211,7 +209,7 @@ def test_licenses_in_the_front_matter_of_a_card(tmp_path: Path, card: str, found
     assert hub.license_of(tmp_path) == found
 
 
-def test_a_failed_download_names_the_models_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_download_names_the_local_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     make_model(tmp_path / "runs" / "mine")
     monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=ValueError(" no name \nand more")))
@@ -223,8 +221,8 @@ def test_a_failed_download_names_the_models_here(tmp_path: Path, monkeypatch: py
     assert "\n" not in str(caught.value)
 
 
-def test_artefacts_that_are_no_models_and_models_of_nmt_0_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A corpus is not listed. Old model directories have a recipe only."""
+def test_models_of_nmt_0_1_are_listed_and_corpora_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Model directories of nmt 0.1 have a recipe but no model.json."""
     model = make_model(tmp_path / "run")
     [described] = find_models(tmp_path)
     manifest = json.loads((model / "manifest.json").read_text())
@@ -244,7 +242,7 @@ def test_artefacts_that_are_no_models_and_models_of_nmt_0_1(tmp_path: Path, caps
 
 
 def test_a_binary_model_of_marian_may_have_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even model.bin, the name of CTranslate2's weights. With a config.json, the file is taken for CTranslate2's."""
+    """It may even be model.bin, like CTranslate2's weights. Beside a config.json, the file counts as CTranslate2's."""
     (tmp_path / "model.bin").write_bytes(MARIAN + bytes(8))
     kinds = zip(importing.FORMATS, ("argos", "marian", "ctranslate2"), strict=True)
     formats_read = [(matches, Mock(side_effect=LookupError(name))) for (matches, _), name in kinds]
@@ -256,6 +254,6 @@ def test_a_binary_model_of_marian_may_have_any_name(tmp_path: Path, monkeypatch:
         import_model(tmp_path, tmp_path / "out")
 
 
-def test_a_recipe_that_cannot_be_names_its_source() -> None:
+def test_the_error_for_an_invalid_recipe_names_its_source() -> None:
     with pytest.raises(DataError, match=r"/there.*num_layers.*\. Such a model cannot be imported$"):
         foreign_recipe({"model": {"num_layers": 0}}, "/there")

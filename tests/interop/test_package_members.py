@@ -66,14 +66,16 @@ def test_weights_are_not_read_for_a_description(tmp_path: Path) -> None:
         ({"p__metadata_dot_json": b"1" * 21}, r"metadata\.json would have 21 bytes"),
     ],
 )
-def test_archives_of_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: Any, reason: str) -> None:
+def test_archives_that_are_no_packages_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: Any, reason: str
+) -> None:
     if "would have" in reason:
         monkeypatch.setattr(artefact, "MAX_JSON_BYTES", 20)
     with pytest.raises(DataError, match=rf"a\.argosmodel is damaged or not an Argos package: .*{reason}"):
         metadata_of(package(tmp_path, **members))
 
 
-def test_sizes_of_members_are_bounded_each_by_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_kind_of_member_has_its_own_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artefact, "MAX_JSON_BYTES", 100)
     monkeypatch.setattr(argos_package, "MAX_MEMBERS", 3)
     for weights, other, fits in ((1000, 100, True), (30_000, 100, False), (1000, 101, False)):
@@ -106,7 +108,7 @@ def test_texts_of_metadata_are_bounded(tmp_path: Path, name: str) -> None:
                 metadata_of(folder)
 
 
-def test_kinds_of_files_and_directories(tmp_path: Path) -> None:
+def test_packages_and_firefox_models_are_recognized_by_their_files(tmp_path: Path) -> None:
     (tmp_path / "a.argosmodel").mkdir()
     assert not is_argos_package(tmp_path / "a.argosmodel")
     folder = tmp_path / "installed"
@@ -134,7 +136,7 @@ def test_kinds_of_files_and_directories(tmp_path: Path) -> None:
 
 
 def test_a_shortlist_over_two_vocabularies(tmp_path: Path) -> None:
-    """Tokens list themselves only if both sides share a vocabulary. The last token and all tokens may be listed."""
+    """Tokens list themselves only if both sides share a vocabulary. A list may contain the last token or all tokens."""
     offsets, entries = [0, 1, 1, 3], [3, 0, 2]
     header = struct.pack("<6Q", MAGIC, 0, 4, 9, len(offsets), len(entries))
     (tmp_path / "lex.bin").write_bytes(header + struct.pack(f"<{len(offsets)}Q{len(entries)}I", *offsets, *entries))

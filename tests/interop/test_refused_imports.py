@@ -1,4 +1,4 @@
-"""Imports of damaged models end with one line on stderr, and leave nothing behind."""
+"""Imports of damaged models end with one line on stderr, and leave no files."""
 
 import json
 import math
@@ -34,13 +34,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def model(whole: Path, tmp_path: Path) -> Path:
-    """A model directory of CTranslate2 to damage."""
+    """A CTranslate2 model directory that a test may damage."""
     return Path(shutil.copytree(whole, tmp_path / "model"))
 
 
 @pytest.fixture
 def firefox(tmp_path: Path) -> Path:
-    """A model directory of Firefox to damage."""
+    """A Firefox model directory that a test may damage."""
     directory = tmp_path / "firefox"
     directory.mkdir()
     with np.load(DATA / "model.npz") as arrays:
@@ -77,8 +77,8 @@ def change_pieces(file: Path, change: Callable[[Any], object]) -> None:
         (lambda pieces: setattr(pieces[9], "piece", ""), "piece must not be empty"),
     ],
 )
-def test_a_tokenizer_that_sentencepiece_refuses(model: Path, change: Any, reason: str) -> None:
-    """Our tokenizer has the tokens of the vocabulary, so it can be read although the file cannot."""
+def test_a_tokenizer_that_sentencepiece_cannot_read_is_refused(model: Path, change: Any, reason: str) -> None:
+    """Our own tokenizer takes its tokens from the vocabulary, so it would be readable although the file is not."""
     change_pieces(model / "sentencepiece.model", change)
     assert reason in refusal(model)
 
@@ -103,21 +103,21 @@ def test_a_token_must_be_utf_8(model: Path, firefox: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"no tab\n", b"\xff\xfe\t\n", b"nothing\tnothing\n"])
 def test_a_damaged_vocabulary_map_leaves_no_model(model: Path, text: bytes) -> None:
-    """CTranslate2 never reads the map: an empty one would crash it."""
+    """CTranslate2 never gets the map, because an empty map would crash it."""
     (model / "vmap.txt").write_bytes(text)
     assert "vmap.txt" in refusal(model)
 
 
 @pytest.mark.parametrize("number", [math.nan, -math.inf, math.inf, -1.0])
-def test_a_number_of_heads_that_is_no_number(model: Path, number: float) -> None:
+def test_an_impossible_number_of_heads_is_refused(model: Path, number: float) -> None:
     binary = read_binary(model / "model.bin")
     variables = {name: binary.values(name) for name in binary.variables}
     written(model / "model.bin", variables | {"decoder/num_heads": np.float32(number)})
     refusal(model)
 
 
-def test_weights_that_overflow(model: Path) -> None:
-    """They are finite, but log-probabilities are not."""
+def test_weights_that_overflow_are_refused(model: Path) -> None:
+    """The weights are finite, but the log-probabilities are not."""
     binary = read_binary(model / "model.bin")
     variables = {name: binary.values(name) for name in binary.variables}
     for name in ("encoder/layer_norm/gamma", "encoder/layer_norm/beta"):
@@ -126,8 +126,8 @@ def test_weights_that_overflow(model: Path) -> None:
     assert "not finite" in refusal(model)
 
 
-def test_biases_that_exclude_every_token(model: Path) -> None:
-    """They are finite, but the search finds no translation at all."""
+def test_biases_that_exclude_every_token_are_refused(model: Path) -> None:
+    """The biases are finite, but the search finds no translation at all."""
     binary = read_binary(model / "model.bin")
     variables = {name: binary.values(name) for name in binary.variables}
     variables["decoder/projection/bias"] = np.full_like(variables["decoder/projection/bias"], -1e10)
@@ -135,7 +135,7 @@ def test_biases_that_exclude_every_token(model: Path) -> None:
     assert "the model's scores are not finite" in refusal(model)
 
 
-def test_a_token_of_ten_million_characters(model: Path) -> None:
+def test_a_token_of_ten_million_characters_is_refused(model: Path) -> None:
     """A tokenizer would take minutes for it."""
     file = model / "shared_vocabulary.json"
     tokens = json.loads(file.read_text())
@@ -151,7 +151,7 @@ def test_a_difference_that_is_not_a_number_is_the_largest() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_a_multiplier_near_zero_gives_no_warning(firefox: Path) -> None:
-    """The weights overflow, and are refused."""
+    """The weights overflow and are refused."""
     file = firefox / FIREFOX
     data = bytearray(file.read_bytes())
     with np.load(DATA / "model.npz") as arrays:
@@ -164,10 +164,10 @@ def test_a_multiplier_near_zero_gives_no_warning(firefox: Path) -> None:
 
 @pytest.mark.usefixtures("imports_here")
 @pytest.mark.parametrize("head", [b"", bytes(8), b"\2" + bytes(40)])
-def test_a_model_of_firefox_is_known_by_its_name(
+def test_a_firefox_model_is_recognized_by_its_name(
     firefox: Path, head: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if its first bytes are damaged, so it is refused as damaged instead of as missing."""
+    """If its first bytes are damaged, the error therefore calls it damaged instead of missing."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = firefox / FIREFOX
     file.write_bytes(head and head + file.read_bytes()[len(head) :])
@@ -176,7 +176,7 @@ def test_a_model_of_firefox_is_known_by_its_name(
         assert f"{file} is damaged or not a model of Marian" in refusal(firefox, command)
 
 
-def test_the_models_are_imported_undamaged(model: Path, firefox: Path, tmp_path: Path) -> None:
+def test_undamaged_models_are_imported(model: Path, firefox: Path, tmp_path: Path) -> None:
     for directory in (model, firefox):
         code, _, stderr = run_nmt("import", "--out", tmp_path / f"{directory.name}-out", directory)
         assert code == 0, stderr

@@ -31,7 +31,7 @@ LINES = "the old fox sees a shy dog\na red man\n"
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Safetensors of a model with more encoder layers than decoder layers."""
+    """A model in safetensors that has more encoder layers than decoder layers."""
     directory = tmp_path_factory.mktemp("saved")
     random_marian(directory, encoder_layers=3, decoder_layers=1)
     return directory
@@ -50,11 +50,11 @@ def pickled(saved: Path, to: Path, parts: int = 1) -> Path:
     files = (
         [f"pytorch_model-{i + 1:05}-of-{parts:05}.bin" for i in range(parts)] if parts > 1 else ["pytorch_model.bin"]
     )
-    places = {name: files[i % parts] for i, name in enumerate(sorted(tensors))}
+    file_of = {name: files[i % parts] for i, name in enumerate(sorted(tensors))}
     for file in files:
-        torch.save({name: tensors[name] for name in places if places[name] == file}, to / file)
+        torch.save({name: tensors[name] for name in file_of if file_of[name] == file}, to / file)
     if parts > 1:
-        index = {"metadata": {"total_size": 1}, "weight_map": places}
+        index = {"metadata": {"total_size": 1}, "weight_map": file_of}
         (to / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     return to
 
@@ -107,7 +107,7 @@ def test_a_damaged_pickle_is_refused(tmp_path, saved):
 
 
 def test_a_decoder_may_start_from_any_token(tmp_path, saved):
-    """Here from </s>. Exports to transformers keep it; CTranslate2 cannot."""
+    """This decoder starts from </s>. Exports to transformers keep that start; CTranslate2 does not support it."""
     directory = shutil.copytree(saved, tmp_path / "hf")
     for name in ("config.json", "generation_config.json"):
         about = json.loads((directory / name).read_text())
@@ -124,7 +124,7 @@ def test_a_decoder_may_start_from_any_token(tmp_path, saved):
 
 
 def test_ids_without_a_token_are_kept(tmp_path, saved, imported):
-    """A vocab.json may lack tokens of the embedding matrix. The others keep their scores."""
+    """vocab.json may lack tokens that have embeddings. The other tokens keep their scores."""
     directory = shutil.copytree(saved, tmp_path / "hf")
     before = Tokenizer(imported.tokenizer_file)
     pair = tuple(before.encode_pair("a red man", "der man"))
@@ -144,8 +144,8 @@ def test_ids_without_a_token_are_kept(tmp_path, saved, imported):
         import_model(directory, tmp_path / "other")
 
 
-def test_the_weights_of_a_directory(tmp_path):
-    """Safetensors if possible, and parts as the index names them, without its directories."""
+def test_safetensors_and_the_parts_that_an_index_names_are_preferred(tmp_path):
+    """Directories in the names of parts are ignored."""
 
     def files(**written):
         directory = tmp_path / f"{len(list(tmp_path.iterdir()))}"

@@ -1,4 +1,4 @@
-"""Damaged models of CTranslate2 and Argos are refused in one line; nothing is written."""
+"""Damaged models of CTranslate2 and Argos are refused with one line, and nothing is written."""
 
 import random
 import shutil
@@ -27,7 +27,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refuses(read, path: Path) -> bool:
-    """Return whether a damaged model is refused, and not read; let any other exception pass."""
+    """Return whether a damaged model is refused in one line, instead of read. Other exceptions fail the test."""
     message = ""
     try:
         read(path)
@@ -64,7 +64,7 @@ def test_damaged_weights_are_refused_or_read(theirs: Path, tmp_path: Path) -> No
     for _ in range(120):
         (directory / "model.bin").write_bytes(damaged(data, draw))
         refused += refuses(lambda path: read_binary(path) and read_ctranslate2(path.parent), directory / "model.bin")
-    assert refused > 60  # the others have changed weights
+    assert refused > 60  # in the other files, only weights have changed
 
 
 def test_damaged_packages_are_refused_or_read(theirs: Path, tmp_path: Path) -> None:
@@ -89,14 +89,14 @@ def entry(name: bytes, shape: list[int], kind: int, size: int) -> bytes:
 START = struct.pack("<IH", 6, 16) + b"TransformerSpec\0" + struct.pack("<I", 7)
 HEADERS = {
     "2^40 numbers": START + struct.pack("<I", 1) + entry(b"a", [1 << 20, 1 << 20], 1, 0),
-    "a size that the shape has not": START + struct.pack("<I", 1) + entry(b"a", [2], 0, 4) + bytes(4),
+    "a size that does not fit the shape": START + struct.pack("<I", 1) + entry(b"a", [2], 0, 4) + bytes(4),
     "4 GB of variables": START + struct.pack("<I", (1 << 32) - 1),
     "200 dimensions": START + struct.pack("<I", 1) + entry(b"a", [1] * 200, 0, 4) + bytes(4),
     "an unknown type": START + struct.pack("<I", 1) + entry(b"a", [], 77, 4) + bytes(4),
     "a name twice": START + struct.pack("<I", 2) + (entry(b"a", [], 1, 1) + b"\1") * 2 + bytes(4),
     "an alias of itself": START + struct.pack("<II", 0, 1) + b"\2\0a\0\2\0a\0",
     "control characters in a name": START + struct.pack("<I", 1) + entry(b"\x1b[2J", [], 1, 1) + bytes(5),
-    "a name without end": START + struct.pack("<IH", 1, 3) + b"abc",
+    "a name without an end": START + struct.pack("<IH", 1, 3) + b"abc",
     "version 9": struct.pack("<I", 9),
     "nothing": b"",
 }
@@ -138,7 +138,7 @@ def test_weights_that_are_not_finite_are_refused(theirs: Path, tmp_path: Path) -
 def test_layers_that_share_their_weights_cannot_fill_the_memory(
     theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small file may use one matrix in a thousand layers. The test's layers are tiny, so it lowers the limit."""
+    """A small file could use one matrix in a thousand layers. These layers are tiny, so the test lowers the limit."""
     monkeypatch.setattr(ctranslate2_files, "MAX_EXPANSION", 1)
     assert not refuses(read_ctranslate2, theirs)
     directory = shutil.copytree(theirs, tmp_path / "model")
@@ -146,7 +146,7 @@ def test_layers_that_share_their_weights_cannot_fill_the_memory(
     layer = [name for name in binary.variables if name.startswith("encoder/layer_0/") and "_scale" not in name]
     aliases = [(name.replace("layer_0", f"layer_{i}"), name) for i in range(2, 400) for name in layer]
     data = (theirs / "model.bin").read_bytes()
-    end = data.rindex(b"decoder/projection/weight\0") - 6  # of the variables; the number of aliases is next
+    end = data.rindex(b"decoder/projection/weight\0") - 6  # end of the variables; the number of aliases follows
     texts = b"".join(struct.pack("<H", len(text) + 1) + text.encode() + b"\0" for pair in aliases for text in pair)
     old = struct.unpack_from("<I", data, end)[0]
     (directory / "model.bin").write_bytes(data[:end] + struct.pack("<I", old + len(aliases)) + data[end + 4 :] + texts)
@@ -163,7 +163,7 @@ def test_a_member_outside_the_package_is_refused(theirs: Path, tmp_path: Path, n
     assert not list(tmp_path.rglob("*escaped*"))
 
 
-def test_bombs_are_refused_or_left_unread(theirs: Path, tmp_path: Path) -> None:
+def test_zip_bombs_are_refused_or_left_unread(theirs: Path, tmp_path: Path) -> None:
     folder = argos_folder(theirs, tmp_path / "translate-en_de-1_0")
     unread = argos_file(folder, tmp_path / "x.argosmodel", **{"translate-en_de-1_0/stanza/bomb": bytes(20_000_000)})
     assert not refuses(read_argos, unread)

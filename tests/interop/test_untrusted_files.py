@@ -63,7 +63,7 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path) -> None:
 def archive(
     place: Path, members: dict[str, bytes], claimed: dict[str, int] | None = None, compress: bool = False
 ) -> Path:
-    """Write an .npz file, with false sizes of members in `claimed`."""
+    """Write an .npz file that claims the sizes in `claimed` for its members."""
     kind = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
     with zipfile.ZipFile(place / "model.npz", "w", kind) as file:
         for name, data in members.items():
@@ -128,7 +128,7 @@ def test_an_archive_of_gigabytes_is_refused(tmp_path: Path) -> None:
     zeros = {f"{i}.npy": array_file("(250000,)", data=bytes(1_000_000)) for i in range(4)}
     weights = np.random.default_rng(1).bytes(1_000_000)
     several = archive(tmp_path, {"w.npy": array_file("(250000,)", data=weights), **zeros}, compress=True)
-    with pytest.raises(DataError, match="is too large or compressed in an unusual way"):  # together
+    with pytest.raises(DataError, match="is too large or compressed in an unusual way"):  # its members together
         read_arrays(several)
     assert [*read_arrays(archive(tmp_path, {"../x.npy": whole, "/y.npy": whole}))] == [
         "../x",

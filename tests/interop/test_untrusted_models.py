@@ -64,7 +64,7 @@ def copied(model: Path, to: Path) -> Path:
     return to
 
 
-# ru_maxrss would include the memory of the parent process.
+# The peak memory in megabytes. ru_maxrss would include the memory of the parent process.
 HIGHEST = """
 def highest():
     [line] = [line for line in open("/proc/self/status") if line.startswith("VmHWM")]
@@ -90,7 +90,7 @@ OPENER = """
 
 
 class Opener:
-    """A process that opens models. It restarts after a model has ended it."""
+    """A process that opens models. It is started again if a model ends it."""
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[str] | None = None
@@ -128,11 +128,11 @@ def opener() -> Iterator[Opener]:
     process.close()
 
 
-def must_be_mild(answer: tuple[str, float, float], what: object) -> None:
+def assert_harmless(answer: tuple[str, float, float], case: object) -> None:
     outcome, seconds, megabytes = answer
-    assert outcome == "works" or outcome.startswith("refused: "), f"{what}: {outcome}"
-    assert seconds < 10, f"{what}: {seconds:.1f} s"
-    assert megabytes < 1024, f"{what}: {megabytes:.0f} MB"
+    assert outcome == "works" or outcome.startswith("refused: "), f"{case}: {outcome}"
+    assert seconds < 10, f"{case}: {seconds:.1f} s"
+    assert megabytes < 1024, f"{case}: {megabytes:.0f} MB"
 
 
 def paths_of(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -157,7 +157,7 @@ READ = {"model", "decoding"}
 
 
 def of_nmt_0_1(model: Path, to: Path) -> Path:
-    """Copy a model without its model.json."""
+    """Copy a model without its model.json, as nmt 0.1 wrote models."""
     copied(model, to)
     manifest = json.loads((to / "manifest.json").read_text())
     del manifest["files"]["model.json"]
@@ -166,28 +166,30 @@ def of_nmt_0_1(model: Path, to: Path) -> Path:
     return to
 
 
-def test_no_value_in_model_json_breaks_or_fills_what_opens_it(model: Path, opener: Opener, tmp_path: Path) -> None:
+def test_no_value_in_model_json_crashes_its_reader_or_fills_memory(model: Path, opener: Opener, tmp_path: Path) -> None:
     values, directory = json.loads((model / "model.json").read_text()), copied(model, tmp_path / "changed")
     for path in paths_of(values):
         for value in EXTREME:
             (directory / "model.json").write_text(json.dumps(changed(values, path, value)))
             seal(directory)
-            must_be_mild(opener.open(directory), (path, value))
+            assert_harmless(opener.open(directory), (path, value))
 
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{", "[" * 100_000, '{"a":' * 100_000, '{"format": 1}', "9" * 5000, '{"src": "\\ud800"}', "\0"]
 )
-def test_a_model_json_that_is_not_one_is_refused(model: Path, opener: Opener, tmp_path: Path, text: str) -> None:
+def test_an_invalid_model_json_is_refused(model: Path, opener: Opener, tmp_path: Path, text: str) -> None:
     directory = copied(model, tmp_path / "changed")
     (directory / "model.json").write_text(text)
     seal(directory)
     answer = opener.open(directory)
-    must_be_mild(answer, text[:20])
+    assert_harmless(answer, text[:20])
     assert answer[0].startswith("refused: ")
 
 
-def test_no_value_in_a_stored_recipe_breaks_or_fills_what_opens_it(model: Path, opener: Opener, tmp_path: Path) -> None:
+def test_no_value_in_a_stored_recipe_crashes_its_reader_or_fills_memory(
+    model: Path, opener: Opener, tmp_path: Path
+) -> None:
     values, draw = yaml.safe_load((model / "recipe.yaml").read_text()), random.Random(1)
     place = of_nmt_0_1(model, tmp_path / "changed")
     for path in paths_of(values):
@@ -197,15 +199,15 @@ def test_no_value_in_a_stored_recipe_breaks_or_fills_what_opens_it(model: Path, 
             text = yaml.safe_dump(changed(values, path, value), sort_keys=False)
             (place / "recipe.yaml").write_text(text)
             seal(place)
-            must_be_mild(opener.open(place), (path, value))
+            assert_harmless(opener.open(place), (path, value))
 
 
-def test_extreme_values_in_a_manifest(model: Path, opener: Opener, tmp_path: Path) -> None:
+def test_extreme_values_in_a_manifest_do_no_harm(model: Path, opener: Opener, tmp_path: Path) -> None:
     manifest, place = json.loads((model / "manifest.json").read_text()), copied(model, tmp_path / "changed")
     for path in paths_of(manifest):
         for value in EXTREME:
             (place / "manifest.json").write_text(json.dumps(changed(manifest, path, value)))
-            must_be_mild(opener.open(place), (path, value))
+            assert_harmless(opener.open(place), (path, value))
 
 
 def texts_of_yaml() -> dict[str, str]:
@@ -233,7 +235,7 @@ def test_expensive_yaml_is_refused(model: Path, opener: Opener, tmp_path: Path, 
     (place / "recipe.yaml").write_text(text)
     seal(place)
     answer = opener.open(place)
-    must_be_mild(answer, text[:20])
+    assert_harmless(answer, text[:20])
     assert answer[0].startswith("refused: ")
 
 
@@ -265,8 +267,8 @@ def test_expensive_yaml_in_marian_options_and_model_cards(tmp_path: Path) -> Non
     assert dict(zip(texts, answers, strict=False)) == dict.fromkeys(texts, "True True True True"), done.stderr[-300:]
 
 
-def test_the_sizes_of_a_model_together_have_one_check(model: Path, tmp_path: Path) -> None:
-    """Positions of a gigabyte in model.json and in a recipe; a language that YAML takes for a number."""
+def test_products_of_sizes_have_the_same_limit_in_model_json_and_in_recipes(model: Path, tmp_path: Path) -> None:
+    """The positions would take a gigabyte. A language that YAML reads as a number stays text. Nesting is limited."""
     text = (model / "recipe.yaml").read_text()
     (tmp_path / "long.yaml").write_text(
         text.replace("max_length: 128", f"max_length: {1 << 20}").replace("d_model: 16", "d_model: 256")

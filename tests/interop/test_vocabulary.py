@@ -12,8 +12,8 @@ pytest.importorskip("transformers")
 from random_marian import SOURCE, vocabulary
 
 
-def test_tokens_in_our_order():
-    """Special tokens first, then the others by id. Ids without a token get a name."""
+def test_tokens_get_our_order():
+    """Special tokens are first, then the others by id. Ids without a token get a name."""
     theirs = {"z": 4, "</s>": 0, "<unk>": 1, "b": 3, "<pad>": 6}
     ours = in_our_order(theirs, 8, Path("v"))
     expected = {"<pad>": 6, "<unk>": 1, "</s>": 0, "<unused 2>": 2, "b": 3, "z": 4, "<unused 5>": 5, "<unused 7>": 7}
@@ -26,8 +26,8 @@ def test_tokens_in_our_order():
             in_our_order({token: i for token, i in theirs.items() if token != name}, 8, Path("v"))
 
 
-def test_the_tokens_of_a_renumbered_model(tmp_path):
-    """They have the given order. Only exact language tags match at the beginning of a text."""
+def test_the_tokens_of_a_renumbered_model_have_the_given_order(tmp_path):
+    """Only exact language tags match at the beginning of a text."""
     (tmp_path / "a.spm").write_bytes(SOURCE)
     names = vocabulary(SOURCE)
     order = ["<pad>", "<unk>", "</s>", ">>deu<<", ">>deu<<x", "x>>deu<<", *names[2:-1][::-1]]

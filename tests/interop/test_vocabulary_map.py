@@ -19,7 +19,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("tiny"))
 
 
-def test_ngrams_list_their_tokens_and_the_empty_one_is_always_there(model: Path, tmp_path: Path) -> None:
+def test_ngrams_list_their_tokens_and_those_of_the_empty_ngram_are_always_listed(model: Path, tmp_path: Path) -> None:
     opened = open_model(model)
     names = opened.tokenizer.tokens(list(range(opened.tokenizer.vocabulary_size)))
     a, b, c, d, e, f = range(300, 306)
@@ -34,7 +34,7 @@ def test_ngrams_list_their_tokens_and_the_empty_one_is_always_there(model: Path,
     assert found == {a: [UNK, EOS, a], b: [UNK, EOS, a, c, d], c: [UNK, EOS, a, f], e: [UNK, EOS, a]}
 
 
-def test_what_is_no_vocabulary_map_is_refused(model: Path, tmp_path: Path) -> None:
+def test_invalid_vocabulary_maps_are_refused(model: Path, tmp_path: Path) -> None:
     file, opened = tmp_path / "vmap.txt", open_model(model)
     for data, words in ((b"no tab\n", "line 1 has no tab"), (b"\xff\t\n", "is not UTF-8"), (b"x\ty\n", "has no token")):
         file.write_bytes(data)

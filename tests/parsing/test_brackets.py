@@ -30,14 +30,14 @@ def counts(gold: int, found: int, matched: int, **more: int) -> Brackets:
         (ATTACHED, GOLD, counts(6, 7, 6)),
         # Parts of speech are no brackets, and do not count. A wrong label costs precision and recall.
         (GOLD.replace("VBD", "NN").replace("PP", "SBAR"), GOLD, counts(6, 6, 5)),
-        # Neither are TOP, punctuation and traces.
+        # TOP, punctuation and traces do not count, either.
         (f"TOP {GOLD} /TOP", GOLD, counts(6, 6, 6)),
         *((f"S {name} NN /{name} /S", "S NN /S", counts(1, 1, 1)) for name in ("-NONE-", ",", ":", "``", "''", ".")),
         ("S VB PRT RP /PRT /S", "S VB ADVP RB /ADVP /S", counts(2, 2, 2)),  # evalb treats them as one label
         # Two brackets of one label on one span match one each: S, NP, NP against S, NP.
         ("S NP NP NN /NP /NP /S", "S NP NN /NP /S", counts(2, 3, 2)),
         ("S NP NP NN /NP /NP /S", "S NP NP NN /NP /NP /S", counts(3, 3, 3)),
-        # Punctuation is removed: its place does not matter, and a phrase of nothing else is no bracket.
+        # Punctuation is removed: its position does not matter, and a phrase of punctuation alone is no bracket.
         ("S `` NP NN /NP '' VP VB /VP : /S", "S NP `` NN '' /NP VP VB /VP : /S", counts(3, 3, 3)),
         ("S NP NN /NP PRN , /PRN VB /S", "S NP NN /NP , VB /S", counts(2, 2, 2)),
         # The gold tree decides which words are punctuation: "," is none here, so NP 0-1 and NP 0-2 differ.
@@ -105,7 +105,9 @@ def test_the_command_scores_against_bracketed_trees(tmp_path: Path, capfd: pytes
         (["a cat"], ["a cat"], "the gold trees have no brackets"),
     ],
 )
-def test_input_that_cannot_be_scored(tmp_path: Path, hypotheses: list[str], gold: list[str], message: str) -> None:
+def test_input_that_cannot_be_scored_is_refused(
+    tmp_path: Path, hypotheses: list[str], gold: list[str], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         evaluate(options_for(tmp_path, hypotheses, gold))
 

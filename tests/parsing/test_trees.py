@@ -86,14 +86,14 @@ def test_anything_but_trees_is_refused(text: str, lines: str, reason: str) -> No
         ("", "", "in the tree: 0, in the sentence: 0"),
     ],
 )
-def test_a_linear_form_that_does_not_fit_the_words(words: str, linear: str, reason: str) -> None:
+def test_a_linear_form_that_does_not_fit_the_words_is_refused(words: str, linear: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         trees.bracketed(words.split(), linear.split())
 
 
 @pytest.mark.parametrize("root", ["", "TOP", "ROOT", "S1"])
 @pytest.mark.parametrize("space", [" ", "", "\n    ", "\t"])
-def test_trees_however_written_come_back(root: str, space: str) -> None:
+def test_trees_are_read_back_from_any_layout(root: str, space: str) -> None:
     odd = "(S.1 (`` *) (PRP$ -NONE-) (# a\u00a0b) (PRT|ADVP (é 1\\/2)) (: /))"
     wanted = sentences("\n".join([odd, *texts.trees(20, 1)]))
     assert wanted[0][0] == ["*", "-NONE-", "a\u00a0b", "1\\/2", "/"]
@@ -113,7 +113,7 @@ def section(train: list[Path], dev: Path | None = None) -> schema.Corpus:
 
 
 def test_all_trees_are_prepared_as_words_and_labels(tmp_path: Path) -> None:
-    # Pairs that cleaning drops from text: repeated, with equal sides, very uneven, in another script.
+    # Pairs that cleaning would drop from ordinary text: repeated, with equal sides, very uneven, in another script.
     odd = ["( (X (NN x)) )"] * 3 + ["(. .)", "( (S (JJ \u4e2d\u6587) (. .)) )"]
     odd.append("(TOP " + "(FRAG " * 30 + "(UH ah)" + ")" * 31)
     first, second = texts.trees(300, 1)[:200], [*texts.trees(300, 1)[200:], *odd]
@@ -170,7 +170,7 @@ def test_broken_files_are_refused_and_nothing_is_written(name: str, data: bytes,
     assert list((tmp_path / "text").iterdir()) == []
 
 
-def test_options_that_trees_do_not_have(tmp_path: Path) -> None:
+def test_settings_that_trees_do_not_support_are_refused(tmp_path: Path) -> None:
     corpus = section([tmp_path / "a.mrg"]).model_copy(update={"train_tgt": ["b.mrg"]})
     with pytest.raises(UsageError, match=r"so corpus\.train_src and train_tgt must be equal"):
         trees.linearize(corpus, tmp_path / "text")

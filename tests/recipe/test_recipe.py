@@ -77,7 +77,7 @@ Expect: pairs=[] parameters=None dev_steps=[] dev_perplexity=[] dev_bleu=[] bleu
 
 
 def test_defaults_never_change() -> None:
-    """Recipes leave settings out."""
+    """Recipes leave settings out, so a changed default would change what they train."""
     sections = [
         section for section in schema.Section.__subclasses__() if section.__module__.startswith("nmt_cli.recipe.")
     ]
@@ -106,7 +106,7 @@ def test_every_setting_has_a_description_and_a_default_in_range() -> None:
         *((f"corpus: {{cleaning: {{max_ratio: {text}}}}}", None) for text in ("null", "~", "", "None")),
         ("expect: {pairs: [1, 2_0]}", [1, 20]),
         ("expect: {dev_steps: 300}", [300]),
-        # at the limit of their combination
+        # combinations at their limits
         ("model: {d_model: 63, positions: learned}", 63),
         ("model: {max_length: 8192, d_model: 8192}", 8192),
         ("averaging: {last: 7}\ntraining: {keep_checkpoints: 7}", 7),
@@ -236,8 +236,8 @@ def test_a_recipe_may_have_a_base(read: Read, tmp_path: Path) -> None:
     assert (upper.training.steps, upper.training.seed) == (7, 9)
     assert "its base mine.yaml has a base itself. Make mine.yaml the base" in error_of(read, "base: mine.yaml")
     (tmp_path / "mid.yaml").write_text("base: low.yaml")
-    says = "its base mid.yaml has a base itself. Make low.yaml the base, and copy the settings of mid.yaml here"
-    assert says in error_of(read, "base: mid.yaml")
+    message = "its base mid.yaml has a base itself. Make low.yaml the base, and copy the settings of mid.yaml here"
+    assert message in error_of(read, "base: mid.yaml")
     (tmp_path / "toy.yaml").write_text("model: {d_ff: 77}")
     assert read("base: toy.yaml").model.d_ff == 77, "found in the package"
     for missing in ("nowhere.yaml", "."):
@@ -310,11 +310,11 @@ def test_named_corpora_have_defaults_that_recipes_override(read: Read) -> None:
 
 
 def test_a_corpus_with_synthetic_text_has_its_own_directory() -> None:
-    """So the recipes of a teacher, of its student and of back-translation can run in turn."""
+    """Therefore, the recipes of a teacher, of its student and of back-translation can run in turn."""
     recipes = [loading.load(Path(name)) for name in ("multi30k", "student", "backtranslate")]
-    places = [each.corpus.directory for each in recipes]
+    directories = [each.corpus.directory for each in recipes]
     names = ["multi30k-en-de", "multi30k-en-de-distilled", "multi30k-en-de-back-translated"]
-    assert places == [Path("data") / name for name in names]
+    assert directories == [Path("data") / name for name in names]
     both = [{"side": side, "model": "m"} for side in ("tgt", "src", "tgt")]
     corpus = loading.from_plain({"corpus": {"name": "mine", "synthetic": both}}, "both").corpus
     assert corpus.directory == Path("data/mine-back-translated-distilled")
@@ -322,8 +322,8 @@ def test_a_corpus_with_synthetic_text_has_its_own_directory() -> None:
 
 def test_defaults_of_each_named_corpus() -> None:
     found = {name: from_plain({"corpus": {"name": name}}, name).corpus for name in NAMED_CORPORA}
-    brought = {name: (each.config, each.rows, each.tokenizer.vocabulary_size) for name, each in found.items()}
-    assert {name: values for name, values in brought.items() if "-en-" in name} == {
+    defaults = {name: (each.config, each.rows, each.tokenizer.vocabulary_size) for name, each in found.items()}
+    assert {name: values for name, values in defaults.items() if "-en-" in name} == {
         "toy-en-de": (None, None, 1000),
         "wmt14-en-de": ("de-en", 4_508_785, 37_000),  # wmt/wmt14 on the hub
         "wmt14-en-fr": ("fr-en", 40_836_715, 32_000),
@@ -442,7 +442,7 @@ def test_settings_that_the_paper_does_not_report() -> None:
 
 
 def test_settings_taken_from_the_model_to_start_from(read: Read, tmp_path: Path) -> None:
-    """Sizes, languages and tokenizer are the model's. Training, and settings in the recipe itself, are not."""
+    """These are sizes, languages and tokenizer, but no training settings. The recipe's own settings have priority."""
     theirs = "model: {d_model: 48, norm: pre}\ntraining: {seed: 7}\ndecoding: {beam: 9}\n"
     stored = read(theirs + "corpus: {name: old, src: fr, tgt: zh, train_src: [a], train_tgt: [b]}")
     (tmp_path / "recipe.yaml").write_bytes(to_yaml(stored))
@@ -453,7 +453,7 @@ def test_settings_taken_from_the_model_to_start_from(read: Read, tmp_path: Path)
         assert found.corpus.tokenizer.file == str(tmp_path / "tokenizer.model")
         assert (found.corpus.train_src, found.training.seed, found.decoding.beam) == ([], 1, 4)
     named = read(f"corpus: {{name: multi30k-de-en}}\ntraining: {{init_from: {tmp_path}}}").corpus
-    assert (named.src, named.tgt, named.rows) == ("de", "en", 29_000), "languages not those of the named corpus"
+    assert (named.src, named.tgt, named.rows) == ("de", "en", 29_000), "the languages are those of the named corpus"
     assert named.tokenizer.file == str(tmp_path / "tokenizer.model")
 
 

@@ -1,4 +1,4 @@
-"""The package's own recipes: each loads, builds, takes a step, and expects the paper's figures."""
+"""The package's recipes: models have the expected size, training takes a step, Table 3 has the published figures."""
 
 import json
 import re
@@ -22,13 +22,13 @@ from nmt_cli.transformer.model import Transformer
 
 ROOT = Path(__file__).parents[2]
 PATHS = [path.relative_to(ROOT) for path in sorted((ROOT / "recipes").rglob("*.yaml"))]
-PATHS.remove(FINETUNE := Path("recipes/finetune.yaml"))  # it takes its sizes from a model
+PATHS.remove(FINETUNE := Path("recipes/finetune.yaml"))  # it takes the sizes of the model that it fine-tunes
 TABLE_3 = [path for path in PATHS if path.parent.name == "table3"]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=str)
 def test_a_recipe_builds_the_parameters_it_expects(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # recipes and their bases are found in the package
+    monkeypatch.chdir(tmp_path)  # in any directory, recipes and their bases are found in the package
     settings = loading.load(path)
     vocabulary = settings.corpus.tokenizer.vocabulary_size
     with torch.device("meta"):
@@ -49,7 +49,7 @@ def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
     changed = {name: set(changes.split()) for name, _, changes in (row.partition(" ") for row in ROWS.split("\n"))}
     table = (ROOT / "recipes" / "README.md").read_text().split("## Table 3")[1]
     rows = {name: (float(x), float(y)) for name, x, y in re.findall(r"(?m)^\| `(.+)` .* (\S+) \| (\S+) \|$", table)}
-    assert len({loading.load(ROOT / path).name for path in PATHS}) == len(PATHS), "two recipes share a run"
+    assert len({loading.load(ROOT / path).name for path in PATHS}) == len(PATHS), "two recipes have the same name"
     for path in TABLE_3:
         settings = loading.load(ROOT / path)
         assert settings.averaging.last == 1
@@ -64,7 +64,7 @@ def test_every_row_of_table_3_is_a_recipe_with_its_figures() -> None:
         assert (expect.dev_steps, expect.bleu, expect.paper_bleu) == ([settings.training.steps], [], None), path
     assert not rows
     assert not changed
-    for name in ("base", "big"):  # averaging is not compared
+    for name in ("base", "big"):  # table_3 ignores averaging
         assert paper.table_3(loading.load(ROOT / "recipes" / f"{name}.yaml")).name == f"table3-{name}"
     assert paper.table_3(loading.from_plain({"model": {"d_ff": 100}}, "test")) is None
 
@@ -83,10 +83,10 @@ def _different() -> list[Path]:
 
 
 @pytest.mark.parametrize("path", _different(), ids=str)
-def test_one_step_of_every_recipe(
+def test_a_recipe_of_each_kind_takes_a_step(
     path: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Trainer, "check_memory", lambda self: None)  # the step is enough
+    monkeypatch.setattr(Trainer, "check_memory", lambda self: None)  # not needed, as the step is small
     small = ["training.tokens_per_step=16", "training.micro_batches=1", "model.num_layers=2"]
     settings = loading.load(ROOT / path, small)
     accelerator = make_accelerator(settings, tmp_path)
@@ -95,7 +95,7 @@ def test_one_step_of_every_recipe(
     batch = run.step_batch(0)
     nll, norm = run.take_step(1, batch)
     assert 0 < norm < float("inf")
-    assert 3 < nll / batch.tgt_tokens < 12  # log of 320 tokens is 5.8, and weights are random
+    assert 3 < nll / batch.tgt_tokens < 12  # with random weights about ln 320 = 5.8, for 320 tokens
     assert not torch.equal(before, run.transformer.embedding.weight)
     if run.metrics is not None:
         run.metrics.file.close()
@@ -139,7 +139,7 @@ def test_recipes_are_listed_shown_and_copied(
     for words in (["show", "toy"], ["copy", "toy", "new.yaml"], []):
         done = CliRunner().invoke(cli.app, ["recipes", *words])
         assert (done.exit_code, "backtranslate        Back-translation: " in done.output) == (0, not words), (
-            "listed once"
+            "only `nmt recipes` alone lists them"
         )
     for taken in (tmp_path / "a-h1.yaml", tmp_path):
         with pytest.raises(OutputError):

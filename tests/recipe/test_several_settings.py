@@ -1,4 +1,4 @@
-"""Checks that involve several settings: each part of a condition counts, and all wrong values are named."""
+"""Checks that involve several settings: each part of a condition counts, and errors name the wrong values."""
 
 from contextlib import nullcontext
 from pathlib import Path
@@ -72,7 +72,7 @@ def test_settings_that_exclude_each_other_are_valid_alone() -> None:
     assert "averaging.last is larger" in refusal(averaging={"last": 5}, training={"keep_checkpoints": 4})
 
 
-def test_five_wrong_values_are_named() -> None:
+def test_at_most_five_wrong_values_are_named() -> None:
     names = ["steps", "warmup_steps", "log_every", "validate_every", "checkpoint_every", "tokens_per_step"]
     five = refusal(training=dict.fromkeys(names[:5], "x"))
     assert [name for name in names if f"training.{name} " in five] == names[:5]
@@ -121,14 +121,14 @@ ENTRY = {"files": ["a.tsv"]}
         ({"model": {"d_model": 63, "positions": "marian"}}, "model.d_model must be even for sinusoidal positions"),
     ],
 )
-def test_sources_stages_and_positions_that_do_not_fit_together(sections: dict[str, Any], says: str) -> None:
+def test_sources_stages_and_positions_must_fit_together(sections: dict[str, Any], says: str) -> None:
     sections = {**sections, "corpus": {"name": "own", **sections.get("corpus", FILES)}}
     assert says in refusal(**sections)
     assert bool(says) == bool(refusal(**sections))
 
 
-def test_weights_of_entries_are_taken_unless_the_training_has_its_own() -> None:
-    """A weight of 0 is a weight."""
+def test_weights_of_sources_are_used_unless_training_has_its_own() -> None:
+    """A weight of 0 counts as a weight."""
     sources = [{**ENTRY, "weight": 0}, ENTRY, {**ENTRY, "weight": 2}]
     sources += [{**ENTRY, "split": split, "weight": 5} for split in ("dev", "test")]
     corpus = {"name": "own", "sources": sources}
@@ -139,7 +139,7 @@ def test_weights_of_entries_are_taken_unless_the_training_has_its_own() -> None:
     assert named.training.weights == [1, 2], "the text of the named corpus is a part, too"
 
 
-def test_texts_of_a_corpus_have_their_own_languages_filters_and_tokens() -> None:
+def test_parts_of_a_corpus_have_their_own_languages_filters_and_tags() -> None:
     filters, synthetic = {"language": True}, [{"model": "m", "src": "fr", "tgt": "de", "tag": "bt"}]
     sources = [
         {**ENTRY, "tag": "a"},
@@ -153,10 +153,10 @@ def test_texts_of_a_corpus_have_their_own_languages_filters_and_tokens() -> None
         corpus = loading.from_plain({"corpus": {**values, **more}}, "test").corpus
         return [(each.src, each.tgt, each.filters.language, each.filters.numbers) for each in corpus.trained]
 
-    texts = [("en", "de", False, True), ("en", "fr", True, False), ("fr", "de", False, True)]
-    assert trained() == texts
-    assert trained(**FILES) == [("en", "de", False, True), *texts]
-    assert trained(real_pairs=False) == texts[2:]
+    parts = [("en", "de", False, True), ("en", "fr", True, False), ("fr", "de", False, True)]
+    assert trained() == parts
+    assert trained(**FILES) == [("en", "de", False, True), *parts]
+    assert trained(real_pairs=False) == parts[2:]
     corpus = loading.from_plain({"corpus": values}, "test").corpus
     assert (corpus.targets, corpus.target_tokens, corpus.tags) == (["de", "fr"], ["de", "fr"], ["de", "fr", "a", "bt"])
     assert corpus.languages == ["en", "de", "fr", "nl"]
@@ -169,8 +169,8 @@ def test_texts_of_a_corpus_have_their_own_languages_filters_and_tokens() -> None
     assert loading.from_plain({}, "test").corpus.targets == ["de"], "of a named corpus"
 
 
-def test_bounds_of_a_yaml_text_are_exact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The number of values, the depth, and the bytes of a file."""
+def test_limits_of_a_yaml_file_are_exact(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The number of values, the nesting depth, and the size of a file are limited."""
     nested = "{a: " * (yaml_file.MAX_DEPTH - 1) + "x" + "}" * (yaml_file.MAX_DEPTH - 1)
     assert yaml_file.parse_mapping(nested.encode(), "here")
     with pytest.raises(UsageError, match="nested 50 or more levels deep"):
@@ -188,7 +188,7 @@ def test_bounds_of_a_yaml_text_are_exact(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(("name", "valid"), [(".", False), ("..", False), ("a/b", False), ("...", True), (".a", True)])
-def test_a_run_is_named_like_a_directory(tmp_path: Path, name: str, valid: bool) -> None:
+def test_the_name_of_a_run_must_be_valid_for_a_directory(tmp_path: Path, name: str, valid: bool) -> None:
     (tmp_path / "x.yaml").write_text(f"name: {name}")
     with nullcontext() if valid else pytest.raises(UsageError, match="name must be the name of a directory"):
         assert loading.load(tmp_path / "x.yaml").name == name

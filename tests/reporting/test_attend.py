@@ -1,4 +1,4 @@
-"""The attention page and the map in the terminal show the weights of the plain reference model."""
+"""The attention page and the map in the terminal show the attention weights of the plain reference."""
 
 import io
 import re
@@ -27,7 +27,7 @@ BLOCKS = {
 
 
 def plain_weights(model, src, tgt):
-    """Return the weights of the plain reference by role, L x H x queries x keys."""
+    """Return the plain reference's attention weights by role, each of shape layers x heads x queries x keys."""
     reference = Reference(model)
     reference.logits([(src, tgt)])
     encoder_layers, decoder_layers = model.settings.depths
@@ -145,7 +145,7 @@ def test_the_default_head_is_the_most_focused_one(model, tmp_path):
     assert page_data(output.read_text())["head"] == sharp[0][role, layer]
 
 
-def test_the_limit_on_weights_is_that_of_a_page(model, tmp_path, monkeypatch):
+def test_the_limit_on_weights_applies_to_the_whole_page(model, tmp_path, monkeypatch):
     output = tmp_path / "a.html"
     attend(["test en 3"], model, output)
     (sentence,) = page_data(output.read_text())["sentences"]
@@ -241,7 +241,7 @@ def _ids(model, src, tgt):
     return spm.Tokenizer(load_model(model).tokenizer_file).encode_pair(src, tgt)
 
 
-def test_a_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> None:
+def test_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> None:
     model = make_run(tmp_path)[0] / "model"
     assert attend(["3.14 3"], model, tmp_path / "a.html") == 0
     data = page_data((tmp_path / "a.html").read_text())
@@ -250,8 +250,8 @@ def test_a_text_without_letters_is_translated_by_the_model(tmp_path: Path) -> No
     assert data["sentences"][0]["translation"] == expected.text != "3.14 3"
 
 
-def test_tokens_of_the_target_are_those_of_its_own_tokenizer(tmp_path: Path) -> None:
-    """Both have the same size, as the model of the test has one embedding."""
+def test_target_tokens_come_from_the_target_tokenizer(tmp_path: Path) -> None:
+    """Both tokenizers have the same vocabulary size, because the test's model has one embedding for both languages."""
     for name, words in (("own.model", "test en it is"), ("own.target.model", "und der test de it")):
         lines = [f"{words} {i} {words[::-1]}" for i in range(60)]
         (tmp_path / name).write_bytes(spm.train(lines, 300))

@@ -21,7 +21,7 @@ from nmt_cli.training.run import NEWER, translations_id
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory):
-    """A run without problems and its corpus; its translations are the references. Tests share both."""
+    """A run without problems, whose translations are the references, and its corpus. Tests share both."""
     run, data = make_run(tmp_path_factory.mktemp("doctor"), "averaging.last=2")
     shutil.copy(data / "test.tgt", run / "test.hyp")
     return run, data
@@ -38,7 +38,7 @@ def record(healthy):
 
 
 def findings(record, settings="", **run):
-    """Return the findings after changes to the recipe and to the files of the run."""
+    """Return the findings after changes to the recipe's settings and to fields of the run."""
     values = reduce(loading.merge, map(loading.override, settings.split()), record.run.settings.model_dump())
     changed = dataclasses.replace(record.run, settings=loading.from_plain(values, "test"), **run)
     return [f"{f.severity}: {f.what}" for f in examine(dataclasses.replace(record, run=changed))]
@@ -65,7 +65,7 @@ def test_bleu_uses_the_tokenizer_of_the_target_language(tmp_path):
     assert gather(run, data, None, references).bleu == scores[0] != scores[1]
 
 
-def test_a_really_trained_run(reference_run, numbers_corpus):
+def test_findings_of_a_real_run_of_30_steps(reference_run, numbers_corpus):
     listed = found(reference_run, numbers_corpus)
     assert listed[1] == "costly: 30 steps (2 epochs) are too few"
     assert listed[2].startswith("costly: a step has 4")
@@ -212,7 +212,7 @@ def test_a_corpus_with_another_tokenizer(healthy, tmp_path):
 
 
 def test_the_evidence_of_a_run(copy, tmp_path):
-    """It has the named hypotheses or the run's, the last step found in any file, and BLEU with the corpus's tokens."""
+    """It has the given hypotheses or the run's, the last step in any file, and BLEU on the corpus's tokens."""
     run, data = copy
     references = read_lines(data / "test.tgt")
     (tmp_path / "other").write_text("".join(f"{line} ( x )\n" for line in references))
@@ -324,7 +324,7 @@ def test_bad_translations(record, says, change):
 
 
 def test_names_may_be_copied(record):
-    """A line of one word, or one whose reference repeats the source."""
+    """A line of one word may equal its source, and so may a line whose reference does."""
     texts = ["Berlin", "two words", "same here"]
     corpus = dataclasses.replace(record.run.corpus)
     changes = {"hypotheses": texts * 3, "references": ["Wien", "two words", "here same"] * 3, "bleu": 50.0}
@@ -398,7 +398,7 @@ def test_missing_or_damaged_files(copy, tmp_path):
 
 
 def test_translations_of_older_versions_stay_valid() -> None:
-    """Settings that they did not have count only if they differ from their defaults."""
+    """Settings that older versions did not have count only if they differ from their defaults."""
     manifest = {"files": {"model.safetensors": {"sha256": "0" * 64}}}
     decoding = schema.Decoding()
     older = {name: value for name, value in decoding.model_dump().items() if name not in NEWER}

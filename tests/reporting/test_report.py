@@ -1,4 +1,4 @@
-"""The report page shows everything about a run, runs no text as code, and loads nothing."""
+"""The report page shows everything about a run, runs no text as code, and loads no other file."""
 
 import base64
 import dataclasses
@@ -63,14 +63,14 @@ def check_harmless(text, scripts=0):
 @pytest.mark.usefixtures("few_samples")
 def test_each_run_uses_the_corpus_it_was_trained_on(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (run, data), (other, its) = make_run(tmp_path / "a"), make_run(tmp_path / "b", "corpus.limit=30")
-    its = its.rename(tmp_path / "elsewhere")
-    for places in ([data, its], [its, data]):
-        page = report(run, [other], tmp_path / "page.html", places).read_text()
+    (run, data), (other, other_data) = make_run(tmp_path / "a"), make_run(tmp_path / "b", "corpus.limit=30")
+    other_data = other_data.rename(tmp_path / "elsewhere")
+    for directories in ([data, other_data], [other_data, data]):
+        page = report(run, [other], tmp_path / "page.html", directories).read_text()
         assert page.count("tok:13a") == 2, "both are scored"
     report(run, [other], tmp_path / "page.html", [data])  # the other corpus is not at its default path
     with pytest.raises(DataError, match="was trained on another corpus"):
-        report(run, [other], tmp_path / "page.html", [its])
+        report(run, [other], tmp_path / "page.html", [other_data])
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def read(path):
 
 
 def shown(page):
-    """Return the lines of text on a page, with bars between cells, without curves and the recipe."""
+    """Return the lines of text on a page, with "|" between table cells, without charts and the whole recipe."""
     page = re.sub(
         r"<style>.*?</style>|<svg.*?</svg>|<details><summary>The whole.*?</details>", " ", page, flags=re.DOTALL
     )
@@ -141,7 +141,7 @@ def test_everything_is_on_the_page_and_no_text_runs_as_code(small, monkeypatch):
         assert artefact.sha256(file) in page.text
     assert sum(tag == "polyline" for tag, _ in page.tags) >= 8
     marks = [attributes for _, attributes in page.tags if attributes.get("class") == "averaged"]
-    assert len(marks) == 2 * 6  # charts
+    assert len(marks) == 2 * 6  # 2 checkpoints in each of 6 charts
     (first, second) = ({"class": "averaged", "x1": x, "x2": x, "y1": "10", "y2": "214"} for x in ("260.0", "468.0"))
     assert marks == [first, second] * 6
     axes = [(at["x1"], at["x2"], at["y1"] == at["y2"]) for _, at in page.tags if at.get("class") == "axis"]
@@ -163,7 +163,7 @@ def test_expected_curves_end_where_the_run_does(tmp_path):
     [(["steps=200"], True), (["steps=201"], False), (["steps=100"], True), (["steps=201", "patience=3"], True)],
 )
 def test_an_unfinished_run_is_not_compared_with_the_expected_scores(tmp_path, changes, band):
-    """Its log ends with step 200. A run ended by early stopping is finished."""
+    """The log ends at step 200. A run that stopped early is finished."""
     run, data = make_run(tmp_path, *(f"training.{each}" for each in changes))
     text = read(report(run, data=[data])).text
     assert ("10 to 20BLEU expected" in text.replace("\n", "")) == band
@@ -200,7 +200,7 @@ def test_two_runs_side_by_side(small, tmp_path):
     page = (tmp_path / "both.html").read_text()
     assert 'class="s0 dashed"' in page
     assert 'class="s1 dashed"' in page  # each run has its color
-    assert 'class="averaged"' not in page  # checkpoints of one run only
+    assert 'class="averaged"' not in page  # only the page of a single run marks averaged checkpoints
     shown = " ".join(re.sub("<[^>]*>", " ", page).split())
     assert ("eins" in shown, "hundert" in shown) == (True, False), "samples are those of the first run"
     assert "small – 16,192 200 2.000 12.50 74.36 ± 8.25 other model.num_layers: 2 -&gt; 1 10,816 204 2.000" in shown
@@ -392,7 +392,7 @@ def test_points_are_placed_on_the_chart():
         ([(5, 3.0)], True, "468.0,112.0 468.0,112.0"),
         ([(0, 3.0)], False, "52.0,112.0 52.0,112.0"),
         ([(0, 0.0), (1, 0.0)], False, "52.0,112.0 468.0,112.0 468.0,112.0"),
-        ([(0, 2.0), (1, 1000.0)], True, "52.0,214.0 468.0,10.0 468.0,10.0"),  # a logarithmic axis does not start at 1
+        ([(0, 2.0), (1, 1000.0)], True, "52.0,214.0 468.0,10.0 468.0,10.0"),  # a logarithmic axis need not start at 1
     ):
         assert line_chart("x", [Line("a", points)], log=log)["curves"][0]["path"] == path
 

@@ -1,4 +1,4 @@
-"""Figures of reports over several records and lines: means, sums and counts are told apart."""
+"""Figures of reports over several records and lines: means, sums and counts are not confused."""
 
 import dataclasses
 from pathlib import Path
@@ -33,7 +33,9 @@ def found(evidence: Evidence, **run: Any) -> list[str]:
         ([17_000, None, 18_000], None),
     ],
 )
-def test_the_mean_of_all_steps_counts(small: tuple[Path, Path], counts: list[int | None], says: str | None) -> None:
+def test_the_target_tokens_of_all_steps_are_averaged(
+    small: tuple[Path, Path], counts: list[int | None], says: str | None
+) -> None:
     steps = [
         {"step": 100 * i, "nll": 1.5, "epoch": 2.0, "tgt_tokens_per_step": count} for i, count in enumerate(counts, 1)
     ]
@@ -42,7 +44,7 @@ def test_the_mean_of_all_steps_counts(small: tuple[Path, Path], counts: list[int
 
 
 def test_skipped_steps_are_counted_since_the_beginning(small: tuple[Path, Path]) -> None:
-    """Each record has the count so far, and a resumed run may repeat some."""
+    """Each record has the count so far. A resumed run may repeat steps, so the highest count is used."""
     steps = [{"step": 50 * i, "nll": 1.5, "epoch": 2.0, "skipped": count} for i, count in enumerate([1, 2, 5, 4], 1)]
     listed = found(gather(*small, None, None), steps=steps, validations=[])
     assert [what for what in listed if "skipped" in what] == ["5 steps were skipped: values were not finite"]
@@ -76,8 +78,8 @@ def test_a_token_without_letters_has_a_name(small: tuple[Path, Path], tmp_path: 
         assert all([*rows, *columns])
 
 
-def test_lines_of_a_chart_have_one_scale() -> None:
-    """The lowest value of one line and the highest of another are the ends."""
+def test_lines_of_a_chart_share_one_scale() -> None:
+    """It begins at the lowest value of one line and ends at the highest value of another."""
     chart = line_chart("x", [Line("a", [(0, 4.0), (10, 6.0)]), Line("b", [(0, 5.0), (10, 8.0)]), Line("c", [(5, 7.0)])])
     assert chart
     paths = [curve["path"].split() for curve in chart["curves"]]

@@ -227,7 +227,7 @@ def test_the_command_writes_the_report_at_the_end(finished: Paths, tiny_recipe_f
         ("0", False, True, True, 143, [10], "prepare train"),
         ("1", False, True, True, 0, [10], "train"),
         ("1", False, True, True, 143, [10], "train"),
-        ("1", False, False, True, 0, [10], "wait wait train"),  # for the first process to prepare the corpus
+        ("1", False, False, True, 0, [10], "wait wait train"),  # waits until the first process has prepared the corpus
         ("0", True, False, True, 0, [], "prepare-dry estimate"),
         ("0", True, True, True, 0, [], "prepare estimate"),
         ("1", True, False, True, 0, [], "estimate"),
@@ -241,7 +241,7 @@ def test_each_stage_runs_in_the_right_process_with_its_arguments(
     text = schema.Corpus(name="raw", train_src=["a"] if has_text else [], train_tgt=["b"])
     data, run = tmp_path / "data", tmp_path / "run"
     options, files = PrepareOptions(workers=3, dry_run=dry_run), object()
-    done, there = list[Any](), [prepared]
+    done, corpus_exists = list[Any](), [prepared]
 
     def stage(name: str, *arguments: Any, answer: Any = None) -> Any:
         def called(*given: Any) -> Any:
@@ -255,16 +255,16 @@ def test_each_stage_runs_in_the_right_process_with_its_arguments(
         assert given[:2] == (text, data)
         assert replace(given[2], dry_run=dry_run) == options
         done.append("prepare-dry" if given[2].dry_run else "prepare")
-        there[0] = True
+        corpus_exists[0] = True
 
     def sleep(seconds: float) -> None:
         done.append("wait")
-        there[0] = len(done) == 2
+        corpus_exists[0] = len(done) == 2
 
     monkeypatch.setattr(reproduce.time, "sleep", sleep)
     monkeypatch.setenv("RANK", rank)
     monkeypatch.setattr(reproduce, "prepare", prepare)
-    monkeypatch.setattr(reproduce.artefact, "present", lambda place: there[0] and place == data)
+    monkeypatch.setattr(reproduce.artefact, "present", lambda place: corpus_exists[0] and place == data)
     monkeypatch.setattr(
         reproduce.checkpoints, "steps_in", lambda place: steps if place == run else pytest.fail("where?")
     )
@@ -331,7 +331,7 @@ def test_translations_are_reused_only_when_complete(
 def test_scores_are_shown_beside_published_ones_and_those_before_fine_tuning(
     tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch, tgt: str, published: str, split: str, metric: str
 ) -> None:
-    """Made-up scores: test and general text are better than before or equal, dev is worse."""
+    """The scores are made up: after fine-tuning, test is better, general is equal, and dev is worse."""
     start = tmp_path / "start"
     files = read_run(*make_run(tmp_path, f"expect.{published}=27.3"))
     files.settings.training.init_from = str(start)
@@ -379,15 +379,15 @@ def test_scores_are_shown_beside_published_ones_and_those_before_fine_tuning(
     ]
     assert "(bleu): bleu of 15\n(paper-bleu): paper-bleu of 15\n" in said
     assert re.search(r"dev perplexity after step 200 +inf\n", said)
-    assert said.count("  source      ") == 4  # every second of 7
+    assert said.count("  source      ") == 4  # every second of 7 lines
     assert "3 of 7" in said
     files.settings.corpus.src = "de"
     show_scores(files, {split: [str(figure)] * 7 for split, figure in after.items()}, score)
-    assert "3 of 7" not in capsys.readouterr().err, "these pronouns are English"
+    assert "3 of 7" not in capsys.readouterr().err, "pronouns are counted only for English sources"
 
 
 def test_each_set_is_compared_with_its_own_expectation(tmp_path: Path, capsys: Captured) -> None:
-    """The expected BLEU is that of the test set. Without one, signatures are those of dev."""
+    """The expected BLEU applies to the test set. Without a test set, the signatures of dev are shown."""
     files = read_run(*make_run(tmp_path, "expect.bleu=[10,20]"))
     figures = {"dev": 5.0, "test": 10.0, "general": 3.0}
 

@@ -1,4 +1,4 @@
-"""COMET runs as a separate program; a stand-in has its command line and its JSON."""
+"""COMET runs as a separate program. These tests use a stand-in with the same command line and JSON output."""
 
 import json
 import sys
@@ -83,7 +83,7 @@ def test_comet_is_scored_compared_and_gated_like_bleu(files: dict[str, Path], tm
 
 
 def test_a_python_runs_unbabel_comets_module(files: dict[str, Path], tmp_path: Path) -> None:
-    """This Python has no such module, and the error tells how to install one."""
+    """The Python of the tests lacks this module, and the error tells how to install it."""
     said = r"failed with code 1: .*No module named 'comet'\)\. Run python .*bin/pip install unbabel-comet"
     for name in ("python", "python3", "python3.11"):
         (tmp_path / name).write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -100,7 +100,7 @@ def test_a_python_runs_unbabel_comets_module(files: dict[str, Path], tmp_path: P
         ("data[options.translations[0]][0]['COMET'] = float('nan')", {}, DataError, "did not score all"),
         ("data[options.translations[0]][0]['COMET'] = float('inf')", {}, DataError, "did not score all"),
         ("raise SystemExit('no model of that name')", {}, DataError, "1: no model of that name. Run COMET by hand"),
-        ("raise SystemExit('said before\\nlast ' + 300 * 'x')", {}, DataError, f"code 1: last {195 * 'x'}\\. Run it"),
+        ("raise SystemExit('said before\\nlast ' + 300 * 'x')", {}, DataError, f"1: last {195 * 'x'}\\. Run COMET"),
         ("raise SystemExit", {}, DataError, r"failed with code 0: \. Run COMET by hand"),  # without an output file
         ("del data[options.translations[0]]", {}, DataError, "wrote unreadable scores .*system0"),
         ("data[options.translations[0]][0]['COMET'] = None", {}, DataError, "wrote unreadable scores"),
@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_run_is_refused(files: dict[str, Path], tmp_path: 
 
 
 def test_the_program_gets_every_option(files: dict[str, Path], tmp_path: Path) -> None:
-    """Sources, references, systems and the name of the model. Relative paths become absolute."""
+    """It gets sources, references, systems and the model's name. Carriage returns in the text become spaces."""
     change = """
 said = [options.sources, options.references, *options.translations]
 data["given"] = {name.rpartition("/")[2]: open(name, newline="").read() for name in said}
@@ -145,4 +145,4 @@ json.dump(data["given"], open(__file__ + ".given", "w"))
     assert given == {**expected, "model": "a/b", "quiet": True, "only": True}
     tagged = write(tmp_path / "tagged", [f">>de<< {line}" for line in files["src"].read_text().splitlines()])
     evaluate(files, file, baseline=files["bad"], source=tagged, intervals=False)
-    assert json.loads(Path(f"{file}.given").read_text())["source"] == given["source"], "without its tokens"
+    assert json.loads(Path(f"{file}.given").read_text())["source"] == given["source"], "without tokens such as >>de<<"

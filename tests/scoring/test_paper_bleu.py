@@ -1,9 +1,10 @@
-"""The paper's BLEU equals the output of the Perl programs of the Moses project (data/moses).
+"""The BLEU of Vaswani et al. (2017) equals the output of the Perl programs of the Moses project (data/moses).
 
 Recorded with mosesdecoder of 2017, before pull request 204. steps.jsonl: [language, made-up line, the line after
 replace-unicode-punctuation.perl, after tokenizer.perl -q -l LANGUAGE, after s{(\\S)-(\\S)}{$1 ##AT##-##AT## $2}g of
 perl -ple]; multi_bleu.jsonl: [hypotheses, references, output of multi-bleu.perl]; real_text.json: lines and SHA-256 of
-each side of wmt14-mini after these steps (the last one for German only), and its multi-bleu.perl against `thin` lines.
+each side of wmt14-mini after these steps (the last one for German only), and the output of multi-bleu.perl
+for their `thin` lines.
 """
 
 import functools
@@ -97,7 +98,7 @@ def test_real_text_gives_the_hashes_and_scores_of_perl_and_the_published_number_
             assert sum(len(line.replace(b" ##AT##-##AT## ", b"-").split()) for line in prepared) == 63_078
             folded = prepare(lines, language, fold_quotes=True)
             assert [sum(len(line.split()) for line in text) for text in (prepared, folded)] == [64_496] * 2
-            assert sum(a != b for a, b in zip(prepared, folded, strict=True)) == 305  # 304 have „, another one ›
+            assert sum(a != b for a, b in zip(prepared, folded, strict=True)) == 305  # 304 lines have „, and one has ›
 
 
 def test_published_scores_need_the_same_metric_case_and_test_set() -> None:
@@ -139,7 +140,7 @@ def test_folded_quotes_match_ascii_ones(written: str) -> None:
         assert scored(*texts, metric="paper-bleu-quotes").score == pytest.approx(100)
 
 
-def test_no_keeps_its_full_stop_by_language() -> None:
+def test_the_language_decides_whether_the_abbreviation_no_keeps_its_full_stop() -> None:
     tokens = [paper.moses_tokenize("No. 5 No. X", language) for language in paper.LANGUAGES]
     assert tokens == ["No. 5 No. X", "No. 5 No . X", "No . 5 No . X"]  # German, English, French
 
@@ -151,7 +152,7 @@ def test_a_line_of_white_space_is_unchanged() -> None:
     assert scored(["a b c d"] * 2, ["a b c d", "\u00a0"]).details["ref_len"] == 5
 
 
-def test_a_baseline_gets_the_same_tokens() -> None:
+def test_a_baseline_is_tokenized_in_the_same_way() -> None:
     lines = ["Er sagt: „Die E-Mail-Adresse ist gut.“"]
     _, compared = score_lines("paper-bleu", lines, [lines], lines, language="de")
     assert (compared["baseline"], compared["score"]) == pytest.approx((100, 100))

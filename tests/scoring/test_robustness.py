@@ -1,4 +1,4 @@
-"""`nmt score --robust`: each kind of damage is scored against the reference that it asks for."""
+"""`nmt score --robust`: translations of each kind of damaged source are scored against a matching reference."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def losses(options: ScoreOptions, translate: Translate) -> dict[str, tuple[float
     return {row["source"]: (round(row["score"], 2), round(row["loss"], 2)) for row in report.robust}
 
 
-def test_a_model_that_keeps_case_and_stops_loses_only_by_typos(options: ScoreOptions) -> None:
+def test_a_model_that_keeps_case_and_full_stops_loses_only_on_typos(options: ScoreOptions) -> None:
     by_damage = losses(options, lambda lines: lines)
     assert by_damage.pop("typos")[1] > 2
     assert by_damage == dict.fromkeys(
@@ -86,14 +86,14 @@ def test_every_score_ignores_case_if_asked_to(options: ScoreOptions) -> None:
 
 
 @pytest.mark.parametrize("intervals", [False, True])
-def test_the_options_are_those_of_every_damage(options: ScoreOptions, intervals: bool) -> None:
+def test_the_options_apply_to_every_kind_of_damage(options: ScoreOptions, intervals: bool) -> None:
     chosen = ScoreOptions(**{**vars(options), "tokenize": "char", "intervals": intervals})
     rows = evaluate(chosen, lambda lines: lines).robust
     assert {row["ci"] is not None for row in rows} == {intervals}
     assert all("|tok:char|" in row["signature"] for row in rows)
 
 
-def test_rows_of_the_markdown_table_have_equally_many_cells(options: ScoreOptions) -> None:
+def test_rows_of_the_markdown_table_have_the_same_number_of_cells(options: ScoreOptions) -> None:
     report = evaluate(ScoreOptions(**{**vars(options), "metrics": ("bleu", "chrf", "ter")}), lambda lines: lines)
     table = report.markdown().partition("Scores with damaged sources**\n\n")[2].partition("\n\n")[0].split("\n")
     assert {line.count("|") for line in table} == {8}
@@ -118,7 +118,7 @@ def test_case_follows_the_rules_of_both_languages(options: ScoreOptions) -> None
     assert (by_damage["UPPER CASE"], by_damage["Title Case"]) == (100, 100)
 
 
-def test_the_languages_are_those_of_a_corpus(tmp_path: Path) -> None:
+def test_a_corpus_determines_the_languages(tmp_path: Path) -> None:
     files = {f"test_{side}": str(texts.write(tmp_path / side, ["ijs iyi"])) for side in ("src", "tgt")}
     corpus = texts.run(texts.own(tmp_path / "in", texts.pairs(90), src="tr", tgt="nl", **files), tmp_path / "data")
     seen = list[str]()

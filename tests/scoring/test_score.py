@@ -80,7 +80,7 @@ def test_scores_of_japanese_suggest_ja_mecab(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """Forty sentences, a source and two systems: one good, one bad."""
+    """Files with forty references, their sources, and the translations of a good and a bad system."""
     reference = [f"Das ist der kurze Satz Nummer {i}, und er endet hier." for i in range(40)]
     bad = ["", "This is sentence 1.", *(line[: 20 + i] for i, line in enumerate(reference[2:]))]
     return {
@@ -119,7 +119,7 @@ def test_options_and_significance_equal_the_sacrebleu_command(files: dict[str, P
     twice: dict[str, Any] = {"metrics": (*names, "bleu"), "references": [reference, good]}
     ours = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", **twice).scores
     assert [(s.signature, round(s.score, 6)) for s in ours] == [(s["signature"], s["score"]) for s in theirs]
-    rows = [(s["confidence_mean"], s["confidence_var"]) for s in theirs]  # its means of chrF and TER are float32
+    rows = [(s["confidence_mean"], s["confidence_var"]) for s in theirs]  # theirs of chrF and TER are float32
     assert [(s.mean, s.ci) for s in ours] == [pytest.approx(row, abs=1e-5) for row in rows]
     plain = evaluate(hypothesis=bad, lowercase=True, tokenize="intl", intervals=False, **twice).scores
     assert [(s.score, s.mean, s.ci) for s in plain] == [(s.score, None, None) for s in ours]
@@ -148,7 +148,7 @@ def test_a_wrong_seed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_intervals_of_a_published_test_set_equal_those_of_sacrebleu(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On lines of newstest2014, with a seed from the user. The signature of the significance test stays the same."""
+    """Lines are from newstest2014, and the user sets a seed. The randomization test's signature has no bootstrap."""
     table = pyarrow.parquet.read_table(corpora / "wmt14-mini" / "de-en" / "test-00000-of-00001.parquet")
     lines = [row["de"] for row in table["translation"].to_pylist()[:600]]
     rng = random.Random(1)
@@ -205,7 +205,7 @@ def test_empty_lines_and_copies_are_counted(tmp_path: Path) -> None:
     assert "4 lines, 2 empty, 1 copied from the source" in report.text()
     tagged = write(tmp_path / "tagged", [">>de<<", ">>de<< b", ">>de<< >>bt<< a b", "d"])
     report = score.evaluate(ScoreOptions(references=(sources,), source=tagged, language="de"), ["", " ", "a b", "c"])
-    assert report.copies == 1, "a translation does not repeat the tokens of its source"
+    assert report.copies == 1, "a copy need not repeat the tokens before its source"
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_score_equal_to_fail_under_passes(files: dict[str, Path], capfd: pytes
         ("bleu", 0.049, 0.9, (30.0, 20.0), 1),
         ("bleu", 0.05, 0.01, (30.0, 20.0), 0),
         ("bleu", 0.01, 0.01, (20.0, 30.0), 0),
-        ("ter", 0.01, 0.01, (30.0, 20.0), 0),  # less is better
+        ("ter", 0.01, 0.01, (30.0, 20.0), 0),  # lower is better
         ("ter", 0.01, 0.01, (20.0, 30.0), 1),
         ("bleu", 0.01, 0.01, (20.0, 20.0), 0),
     ],
@@ -413,7 +413,7 @@ def test_lengths_and_extremes(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("few_samples")
 def test_every_score_uses_the_same_tokenizer_and_case(tmp_path: Path) -> None:
-    """By sacreBLEU's default, a Chinese sentence would be one word and its score 0."""
+    """With sacreBLEU's default tokenizer, a Chinese sentence would be one word and could score 0."""
     lines, ours = (
         ["我们昨天在北京看了一场电影。", "他喜欢早上喝一杯热茶。"],
         ["我们昨天在北京看了两场电影。", "他喜欢早上喝一杯热茶。"],
@@ -539,7 +539,7 @@ def filled(**changes: Any) -> Report:
     return replace(report, **changes)
 
 
-def test_a_report_with_everything_is_this_text_markdown_and_json() -> None:
+def test_a_complete_report_equals_the_recorded_text_markdown_and_json() -> None:
     report = filled()
     assert f"{report.text()}\n" == (DATA / "report.txt").read_text()
     assert f"{report.markdown()}\n" == (DATA / "report.md").read_text()
@@ -587,7 +587,7 @@ def test_every_language_has_its_tokenizer_and_its_metrics(tmp_path: Path) -> Non
 
 
 def test_the_seed_is_in_every_signature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In sacreBLEU's signature of BLEU and in that of the paper's BLEU."""
+    """The signatures of sacreBLEU's BLEU and of the paper's BLEU have it."""
     seeds, make = list[Any](), numpy.random.default_rng
     monkeypatch.setattr(
         "nmt_cli.scoring.significance.np.random.default_rng", lambda seed: seeds.append(seed) or make(seed)

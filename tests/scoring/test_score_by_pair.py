@@ -1,4 +1,4 @@
-"""Scores of each language pair of a corpus with several."""
+"""Scores of each language pair in a corpus with several language pairs."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from nmt_cli.scoring.score import ScoreOptions, evaluate
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    """A corpus of EN-ZH, ZH-EN and again EN-ZH, with test sets of 3, 2 and 1 pairs."""
+    """A corpus of EN-ZH, ZH-EN and again EN-ZH, with test sets of 3, 2 and 1 sentence pairs."""
     some = texts.pairs(306)
     chinese = [(src, "我们昨天看了一场电影" + "好" * (i % 7)) for i, (src, _) in enumerate(some)]
     turned = [(tgt, src) for src, tgt in chinese]
@@ -56,26 +56,26 @@ def test_each_pair_has_its_score_with_the_tokens_of_its_target(corpus: Path, tmp
     assert [(pair["pair"], pair["lines"], len(pair["scores"])) for pair in shown] == [("en-zh", 4, 2), ("zh-en", 2, 2)]
 
 
-def test_chosen_metrics_are_those_of_each_pair(corpus: Path) -> None:
+def test_chosen_metrics_apply_to_each_pair(corpus: Path) -> None:
     references = store.open_corpus(corpus).lines("test")[1]
     report = evaluate(ScoreOptions(corpus=corpus, metrics=("ter",), intervals=False), references)
     assert [[score.metric for score in pair.scores] for pair in report.pairs] == [["ter"], ["ter"]]
 
 
-def test_the_metrics_of_several_pairs_are_those_of_any_language(corpus: Path) -> None:
+def test_several_pairs_have_the_metrics_that_suit_any_language(corpus: Path) -> None:
     references = store.open_corpus(corpus).lines("test")[1]
     report = evaluate(ScoreOptions(corpus=corpus, language="de", intervals=False), references)
     assert [score.metric for score in report.scores] == ["bleu", "chrf"]
 
 
-def test_pairs_are_those_of_the_chosen_set(corpus: Path) -> None:
+def test_pairs_come_from_the_chosen_split(corpus: Path) -> None:
     references = store.open_corpus(corpus).lines("dev")[1]
     report = evaluate(ScoreOptions(corpus=corpus, split="dev", metrics=("chrf",), intervals=False), references)
     assert (len(references), report.pairs) == (2, [])
 
 
 @pytest.mark.parametrize("intervals", [False, True])
-def test_the_options_are_those_of_every_pair(corpus: Path, intervals: bool) -> None:
+def test_the_options_apply_to_every_pair(corpus: Path, intervals: bool) -> None:
     references = store.open_corpus(corpus).lines("test")[1]
     report = evaluate(ScoreOptions(corpus=corpus, tokenize="intl", lowercase=True, intervals=intervals), references)
     assert {score.ci is not None for pair in report.pairs for score in pair.scores} == {intervals}
@@ -84,7 +84,7 @@ def test_the_options_are_those_of_every_pair(corpus: Path, intervals: bool) -> N
     assert all("|case:lc|" in each and "|tok:intl|" in each for each in signatures)
 
 
-def test_comet_is_for_the_whole_set_only(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comet_scores_only_the_whole_set(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     references = store.open_corpus(corpus).lines("test")[1]
     monkeypatch.setattr(comet, "run_comet", lambda *_: Comet({tuple(references): [0.5, 0.7] * 3}, "a/b"))
     report = evaluate(ScoreOptions(corpus=corpus, metrics=("comet", "chrf"), intervals=False), references)

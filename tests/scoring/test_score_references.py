@@ -29,7 +29,7 @@ def write(path: Path, lines: list[str], head: bytes = b"") -> Path:
 
 @pytest.fixture
 def texts(tmp_path: Path) -> dict[str, Any]:
-    """Sixty hypotheses, and two references; the second lacks every fourth line, the first line 9."""
+    """Sixty hypotheses and two references. The first lacks line 10, and the second lacks lines 1, 5, 9 and so on."""
     draw = random.Random(3)
     lines = [" ".join(draw.choices(WORDS, k=draw.choice((4, 9, 17)))) for _ in range(60)]
     spoilt = [[w if draw.random() < 0.7 else draw.choice(WORDS) for w in line.split()] for line in lines]
@@ -93,7 +93,7 @@ def test_flores_tokenizers_equal_sacrebleu(
         assert f"tok:{key}" in found[0][1]
 
 
-def test_a_failed_download_of_a_tokenizer_is_one_line(
+def test_a_failed_download_of_a_tokenizer_is_a_one_line_error(
     texts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:

@@ -12,7 +12,7 @@ REFERENCES = [["Ein Ijs. IX", "x."], ["Other", "y"]]
 
 
 def scored(intervals: bool) -> tuple[list[dict[str, Any]], list[tuple[list[str], list[list[str]], bool]]]:
-    """Return the rows and the calls of a metric that counts letters in capitals, once as BLEU and once as TER."""
+    """Return the rows and the calls of a metric that counts capital letters, once as BLEU and, doubled, as TER."""
     calls = list[tuple[list[str], list[list[str]], bool]]()
 
     def score(hypotheses: list[str], references: list[list[str]], wanted: bool) -> list[Score]:
@@ -74,7 +74,7 @@ def test_typos_are_the_same_in_each_run() -> None:
         return [kind.of_source("hundred words of the same sentence follow each other here") for _ in range(30)]
 
     assert typos() == typos()
-    assert len({*typos()}) > 10, "and other ones in each line"
+    assert len({*typos()}) > 10, "but they differ from line to line"
 
 
 @pytest.mark.parametrize(("loss", "shown"), [(0.126, "0.13"), (-0.004, "0.00"), (-2.5, "-2.50"), (0.0, "0.00")])

@@ -1,4 +1,4 @@
-"""The model and the client that the tests of the server share, and databases of both kinds."""
+"""The model, the client and the databases of both kinds that the tests of the server share."""
 
 import functools
 import importlib
@@ -24,7 +24,7 @@ def shared_classifiers() -> Iterator[None]:
     load = functools.cache(detect.load_classifier)
 
     def shared(languages: Collection[str]) -> Any:
-        importlib.import_module("py3langid.langid")  # some tests hide it
+        importlib.import_module("py3langid.langid")  # some tests hide this module
         return load(frozenset(languages))
 
     with pytest.MonkeyPatch.context() as patch:
@@ -34,7 +34,7 @@ def shared_classifiers() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def client(model: Path) -> Iterator[Any]:
-    """A client of a server with this model, from Starlette, which is optional."""
+    """A client of a server with this model. The import is here because Starlette is optional."""
     from serving import client_of
 
     with client_of(model) as client:

@@ -214,7 +214,7 @@ def test_codes_of_libretranslate_and_scripts_of_chinese(code: str, meant: str) -
     assert match(code, ["zh-Hant", "pt", "zh-Hans", "pt-BR"]) == meant
     assert match("zh", ["de", "zh-Hant"]) == "zh-Hant"
     assert languages.name_of("pb") == "Portuguese (Brazil)"
-    assert languages.base_of("pb") == "pb"  # no suffix of a language's files
+    assert languages.base_of("pb") == "pb"  # pb is not replaced, as a suffix of file names it may mean something else
     assert {languages.name_of(each) for each in ("zt", "zh-Hans", "zh")} == {
         "Chinese (traditional)",
         "Chinese (simplified)",
@@ -258,7 +258,7 @@ def test_detection_does_not_block_other_requests(model: Path) -> None:
 
 
 def test_detection_without_letters_or_with_unknown_languages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two codes for a language, the first is used; of a long text, the beginning."""
+    """If a language has two codes, the first one is used. Of a long text, only the beginning is used."""
     pytest.importorskip("py3langid")
     detector = detect.Detector(["en-GB"], ["en-GB", "en-US", "de"])
     english = "The dog walks across the street and looks at the house."
@@ -333,7 +333,7 @@ def test_a_target_code_matches_within_the_models_of_the_source(target: str) -> N
 
 
 def test_a_model_with_several_target_languages_serves_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token at the beginning of the source selects the language; offsets do not count it."""
+    """A token at the beginning of the source selects the language. Offsets in the source do not include this token."""
     lines = [f">>{code}<< der Hund geht und die Katze ist rot" for code in ("deu", "fra")] * 50
     data = spm.train(lines, 320, tags=[">>deu<<", ">>fra<<"])
     monkeypatch.setattr(tiny_model, "train_tokenizer", lambda: data)
@@ -380,8 +380,8 @@ def test_sentences_keep_what_other_routes_keep(model: Path, options: dict[str, A
         assert answer["sentences"][0]["hypotheses"][0]["alignment"]
 
 
-def test_a_word_file_is_translated_like_by_the_command(client: TestClient, model: Path, tmp_path: Path) -> None:
-    """The limit on texts applies to the characters of its text, not to its size."""
+def test_a_word_file_is_translated_as_by_the_command(client: TestClient, model: Path, tmp_path: Path) -> None:
+    """The character limit applies to the file's text, not to the size of the file."""
     picture = bytes(range(256)) * 400
     data = docx(paragraph(run("rot "), run("und", "<w:b/>")) + paragraph(run("die Katze ist rot")), picture=picture)
     expected = command(model, tmp_path / "a.docx", data)
@@ -426,7 +426,7 @@ def test_a_server_error_is_counted_as_500(model: Path, monkeypatch: pytest.Monke
         assert 'nmt_requests_total{code="500",route="/translate"} 1.0' in client.get("/metrics").text
 
 
-def test_file_translations_expire_after_half_an_hour_or_a_hundred_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_translations_expire_after_half_an_hour_or_a_hundred_newer_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [7.0]
     monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: now[0]))
     shelf = files.FileStore()

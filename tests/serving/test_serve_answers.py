@@ -1,4 +1,4 @@
-"""Headers, methods, log lines and counts that all routes share, and what each request passes on."""
+"""Headers, methods, log lines and counts that all routes share, and the settings that each request passes on."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ def test_an_allowed_page_can_read_the_route(model: Path) -> None:
         assert answer.headers["Access-Control-Expose-Headers"] == "X-NMT-Route"
 
 
-def test_keys_of_the_data_base_decide_about_pages(model: Path, tmp_path: Path) -> None:
+def test_with_keys_in_the_database_a_page_needs_a_key_and_no_allowed_origin(model: Path, tmp_path: Path) -> None:
     database = Database(tmp_path / "a.db")
     key = KeyStore(database).add("a")
     with client_of(
@@ -216,7 +216,7 @@ def test_work_ends_before_the_disconnect_is_reported() -> None:
     asyncio.run(ask())
 
 
-def test_a_text_that_ends_after_its_event_loop_is_no_error() -> None:
+def test_a_text_may_finish_after_its_event_loop_is_closed() -> None:
     async def made() -> Completion:
         return Completion(1)
 
@@ -224,7 +224,7 @@ def test_a_text_that_ends_after_its_event_loop_is_no_error() -> None:
 
 
 def test_a_text_submitted_after_its_request_ended_is_cancelled() -> None:
-    """Another thread submits it while the request is cancelled."""
+    """Another thread submits the text while the request is being cancelled."""
     cancelled = list[str]()
 
     def submit(position: int, unit: str, *_: object) -> Any:
@@ -248,7 +248,7 @@ def test_a_text_submitted_after_its_request_ended_is_cancelled() -> None:
 
 @pytest.mark.parametrize("size", [1, 2000])
 def test_units_are_submitted_with_their_positions(size: int) -> None:
-    """In the event loop, or in a thread if they are long. First units of other texts go before our later ones."""
+    """Short units are submitted in the event loop, long ones in a thread. Positions order units of several texts."""
     given = list[tuple[int, str]]()
 
     def submit(position: int, unit: str, _options: object, done: Any) -> Any:
@@ -286,7 +286,7 @@ def test_long_texts_are_measured_too(client: TestClient) -> None:
     assert count() == before + 1
 
 
-def test_the_case_of_a_text_is_searched_as_the_request_asks(client: TestClient) -> None:
+def test_the_case_option_of_a_request_reaches_the_search(client: TestClient) -> None:
     text = TEXTS[2].upper()
     seen = {case: client.post("/translate", json={"q": text, **PAIR, "case": case}).json() for case in ("auto", "off")}
     assert seen["auto"] != seen["off"]
@@ -294,7 +294,7 @@ def test_the_case_of_a_text_is_searched_as_the_request_asks(client: TestClient) 
     assert answer.json() == {"error": "Invalid request: case must be auto or off"}
 
 
-def test_the_number_of_sentences_is_exact(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_on_sentences_is_exact(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "MAX_SENTENCES", 2)
     assert client.post("/sentences", json={"q": "rot. und.", **PAIR}).status_code == 200
     answer = client.post("/sentences", json={"q": "rot. und. das.", **PAIR})
@@ -322,8 +322,8 @@ def test_a_translation_names_the_language_of_the_model(
 
 
 @pytest.mark.parametrize("status", [400, 500, 503])
-def test_a_document_that_is_refused_ends(model: Path, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """Only a document for which there is no room yet is tried again."""
+def test_a_refused_document_is_not_tried_again(model: Path, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """The server tries a document again only if there was no room for it yet."""
 
     async def refuse(*_: Any) -> bytes:
         raise Refusal(status, "no")
@@ -334,7 +334,7 @@ def test_a_document_that_is_refused_ends(model: Path, monkeypatch: pytest.Monkey
         assert finished(client, upload(client).json())["error_message"] == "no"
 
 
-def test_the_time_of_a_document_begins_when_it_is_translated(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_limit_of_a_document_begins_with_its_translation(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def slow(*_: Any) -> bytes:
         _[0].state.characters = 3
         await asyncio.sleep(0.3)
@@ -364,7 +364,7 @@ def test_a_bug_in_a_document_is_logged(
 
 
 def test_searches_for_keys_are_bounded_and_shared(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that is cancelled does not end the search of another one with the same key."""
+    """A cancelled request does not end the search of another request with the same key."""
     monkeypatch.setattr(service_module, "MAX_SEARCHES", 2)
     database = Database(tmp_path / "a.db")
     found = KeyStore(database)
@@ -409,7 +409,7 @@ def test_loading_passes_its_settings_on_and_warms_each_search(monkeypatch: pytes
 
 @pytest.mark.parametrize(("source", "known"), [("EN", "EN"), ("Auto", "")])
 def test_a_file_is_read_in_its_languages(model: Path, monkeypatch: pytest.MonkeyPatch, source: str, known: str) -> None:
-    """It is read with the same words to keep and placeholders with which its translation is written."""
+    """The file is read, and its translation written, with the same languages, kept words and placeholders."""
     with client_of(model, keep=("Hund",), protect=True) as client:
         own = client.app.state.service  # type: ignore[attr-defined]
         own.detector.detect = lambda _: [("en", 99)]

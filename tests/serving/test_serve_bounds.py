@@ -1,4 +1,4 @@
-"""Exact bounds, defaults and settings: fields, files, the database, models of directories, and the guide's limits."""
+"""Exact bounds, defaults and settings: fields, files, the database, models in directories, and the guide's limits."""
 
 import asyncio
 import contextlib
@@ -156,7 +156,7 @@ def stored(path: str, *directions: tuple[str, str]) -> StoredModel:
     return StoredModel(Path(path), "nmt", tuple(Direction(*each) for each in directions), 0, 0, lambda: Path(path))
 
 
-def test_stored_models_serve_the_pairs_that_are_left(
+def test_stored_models_serve_the_pairs_that_no_other_model_serves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     loaders, loads = list[Any](), list[Any]()
@@ -186,7 +186,7 @@ def test_stored_models_serve_the_pairs_that_are_left(
     assert server._pairs(many[:10]) == ", ".join(f"en-l{number}" for number in range(10))
 
 
-def test_a_field_of_the_most_characters_is_accepted() -> None:
+def test_a_field_with_the_maximum_number_of_characters_is_accepted() -> None:
     for size, fits in ((10_000, True), (10_001, False)):
         for value in ("x" * size, ["x" * 6000, "x" * (size - 6000)]):
             body = json.dumps({"x" * 99: value}).encode()
@@ -211,7 +211,7 @@ def part(name: str, value: str, more: str = "") -> str:
 
 @pytest.mark.parametrize("charset", ["utf-8", "UTF8", "us-ascii", "Utf-8"])
 def test_forms_in_utf_8_are_read(charset: str) -> None:
-    """A text may fill the body; a file in the field of a text is ignored; fields of the query are still read."""
+    """A text may fill the body. A file in a text field is ignored. The fields of the query are read, too."""
     form = part("q", "x" * 1_500_000) + part("b", "3") + part("text", "rot", '; filename="a.txt"') + "--b--\r\n"
     found = read(form.encode(), f"multipart/form-data; boundary=b; charset={charset}")
     assert found.text("q") == "x" * 1_500_000
@@ -256,7 +256,7 @@ def test_files_fill_their_memory_exactly(monkeypatch: pytest.MonkeyPatch) -> Non
         shelf.get(keys[0])
     assert len(shelf.get(keys[1])) == 500
     shelf.put("b.txt", bytes(499))
-    assert len(shelf.get(keys[1])) == 500, "the room of removed files is free"
+    assert len(shelf.get(keys[1])) == 500, "removed files no longer count"
 
 
 def test_a_file_needs_its_languages(model: Path) -> None:
@@ -270,7 +270,7 @@ def test_a_file_needs_its_languages(model: Path) -> None:
 
 
 def test_a_glossary_keeps_its_other_dictionaries(model: Path) -> None:
-    """They keep their order. A glossary without dictionaries is shown by version 3 of the API only."""
+    """Changes to one dictionary keep the others in their order. Only API version 3 shows a glossary without any."""
     pairs = [("en", "de"), ("de", "en"), ("fr", "en"), ("de", "fr")]
     models = [ServedModel(Mock(load=(0, 0)), *pair) for pair in pairs]
     pool = service.ModelPool(models, Mock(), queue=5)
@@ -345,8 +345,8 @@ def test_the_line_of_a_malformed_term_is_named(kind: str, entries: str, line: in
     assert len(glossaries.parse("a\tx\n \t \nb\ty", "tsv").terms) == 2, "a line of white space is no term"
 
 
-def test_keys_are_listed_in_the_order_of_their_making(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Days are those of UTC, wherever the server stands. A limit of 0 lets nothing pass."""
+def test_keys_are_listed_in_the_order_of_their_creation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Days begin at midnight UTC, whatever the server's time zone. A limit of 0 allows nothing."""
     monkeypatch.setenv("TZ", "Pacific/Kiritimati")
     time.tzset()
     try:
@@ -368,7 +368,7 @@ def test_keys_are_listed_in_the_order_of_their_making(monkeypatch: pytest.Monkey
         time.tzset()
 
 
-def test_a_key_without_characters_has_its_limit_shown(model: Path, tmp_path: Path) -> None:
+def test_usage_shows_a_limit_of_zero_characters(model: Path, tmp_path: Path) -> None:
     own = Database(tmp_path / "a.db")
     headers = {"Authorization": f"Bearer {KeyStore(own).add('a', per_day=0)}"}
     with client_of(model, database=own) as client:
@@ -379,7 +379,7 @@ def test_a_key_without_characters_has_its_limit_shown(model: Path, tmp_path: Pat
             }
 
 
-def test_threads_share_a_connection_and_another_has_its_own(tmp_path: Path) -> None:
+def test_threads_share_a_connection_and_another_connection_is_independent(tmp_path: Path) -> None:
     own = Database(tmp_path / "a.db")
     keys = KeyStore(own)
     with ThreadPoolExecutor(8) as threads:
@@ -410,7 +410,7 @@ def test_an_interrupted_transaction_is_undone(tmp_path: Path) -> None:
     KeyStore(own).add("a")
 
 
-def test_places_of_data_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_and_urls_of_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [database.is_url(each) for each in ("postgresql://a", "postgres://a", Path("postgres"), "a.db")] == [
         True,
         True,
@@ -422,7 +422,7 @@ def test_places_of_data_bases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (tmp_path / ":memory:").stat().st_size, "a file of this name"
 
 
-def test_a_waiting_data_base_does_not_outlast_the_deadline(model: Path, tmp_path: Path) -> None:
+def test_a_request_waits_for_the_database_until_its_deadline_at_most(model: Path, tmp_path: Path) -> None:
     """A request that waits too long for the database gets 504; if the database fails later, requests get 503."""
     own = Database(tmp_path / "a.db")
     new = {"name": "a", "source_lang": "EN", "target_lang": "DE", "entries": "a\tb", "entries_format": "tsv"}
@@ -439,7 +439,7 @@ def test_a_waiting_data_base_does_not_outlast_the_deadline(model: Path, tmp_path
         assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
 
 
-def test_suggestions_keep_letters_and_close_their_file(model: Path, tmp_path: Path) -> None:
+def test_suggestions_are_stored_unescaped_and_their_file_is_closed(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "s"
     own = {"q": "über", "s": "犬", "source": "en", "target": "de"}
     with client_of(model, suggestions=path) as client:
@@ -452,7 +452,7 @@ def test_suggestions_keep_letters_and_close_their_file(model: Path, tmp_path: Pa
 
 
 def test_a_process_has_low_priority_and_bounded_memory() -> None:
-    """If it dies while idle, a new one takes its place. It gets the outline and the languages of a request."""
+    """It uses the text format of the request. If it dies while idle, a new process takes its place."""
 
     async def run_all() -> None:
         workers = Workers()
@@ -482,8 +482,8 @@ def test_a_compressed_file_is_unpacked_to_a_limit(monkeypatch: pytest.MonkeyPatc
         TextFormat("docx").document(data)
 
 
-def test_a_language_of_other_models_decides_from_ninety_percent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The classifier gets the beginning of a text. It knows our languages and those not easily mistaken for ours."""
+def test_a_language_without_a_model_is_detected_from_ninety_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The classifier gets the first 2,000 characters. It knows the models' languages and languages unlike them."""
     loads = list[Any]()
 
     class Noted(Classifier):
@@ -539,7 +539,7 @@ def test_the_description_has_its_version_and_parameters() -> None:
         assert (list(error["properties"]), error["required"]) == ([name], [name])
 
 
-def test_a_model_that_was_put_away_once_is_put_away_again() -> None:
+def test_a_model_that_was_unloaded_once_is_unloaded_again() -> None:
     loader = Loader(lambda _: Mock(), idle=0.05)
     model = loader.add(stored("m", ("en", "de")))
 
@@ -554,7 +554,7 @@ def test_a_model_that_was_put_away_once_is_put_away_again() -> None:
     asyncio.run(hold())
 
 
-def test_english_of_a_country_is_preferred_among_routes() -> None:
+def test_a_route_through_a_variant_of_english_is_preferred() -> None:
     pairs = [("de", "es"), ("es", "fr"), ("de", "en-GB"), ("en", "fr")]
     pool = service.ModelPool([ServedModel(Mock(), *pair) for pair in pairs], Mock(), queue=1)
     assert pool.find("de", "fr").name == "de-en_GB-fr"

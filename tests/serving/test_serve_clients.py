@@ -20,7 +20,7 @@ from nmt_cli import Translator
 pytestmark = pytest.mark.clients
 TEXTS = ["der Hund geht.", "rot & und <das>", "die Katze ist\nnicht rot 🙂"]
 
-# A script per client. `texts` and `url` are given; the script must set `translations` to the translations.
+# A script for each client. `texts` and `url` are given, and the script must set `translations`.
 PYTHON = {
     "libretranslatepy==2.1.4": """
 from libretranslatepy import LibreTranslateAPI
@@ -271,7 +271,7 @@ def test_weblates_machinery(model: Path, tmp_path: Path) -> None:
 
 def test_the_javascript_client(address: str, expected: list[str], tmp_path: Path) -> None:
     if not shutil.which("npm"):
-        pytest.skip("npm is not here")
+        pytest.skip("npm is not installed")
     install = ["npm", "install", "libretranslate@1.0.1"]
     if subprocess.run(install, cwd=tmp_path, capture_output=True, check=False).returncode:
         pytest.skip("the package cannot be installed here")

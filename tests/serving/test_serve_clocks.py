@@ -1,4 +1,4 @@
-"""Clocks, exact room and released values of the server, and requests that end early."""
+"""Clocks, exact limits, values that released versions share, and requests that end early."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ from nmt_cli.system.errors import DataError
 
 
 @pytest.mark.parametrize("owner", ["work", "connections"])
-def test_the_log_has_a_warning_a_minute(
+def test_the_log_has_at_most_one_warning_a_minute(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], owner: str
 ) -> None:
     now = 0.0
@@ -72,7 +72,7 @@ def test_a_model_that_failed_is_tried_again_after_a_minute(
 
 
 def test_small_bodies_are_always_read(model: Path) -> None:
-    """Also while large ones take all the memory for them."""
+    """They are read even while large bodies take all the memory for bodies."""
     body = json.dumps({"q": "rot", **PAIR})
     headers = {"Content-Type": "application/json"}
     with service_of(model) as service, TestClient(create_app(service)) as client:
@@ -82,7 +82,7 @@ def test_small_bodies_are_always_read(model: Path) -> None:
         assert service.body_memory.bytes == fields.MAX_BODY_MEMORY
 
 
-def test_a_head_may_have_its_limit_exactly() -> None:
+def test_the_limit_on_the_size_of_a_head_is_exact() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError
 
@@ -97,20 +97,20 @@ def test_a_head_may_have_its_limit_exactly() -> None:
     listening(app, 5, test)
 
 
-def test_files_of_a_released_version_stay_ours(tmp_path: Path) -> None:
+def test_databases_of_a_released_version_stay_valid(tmp_path: Path) -> None:
     """Other values would make the server refuse its database, or let two versions write it at once."""
     with contextlib.closing(Database(tmp_path / "a.db")) as database:
         assert database.read("PRAGMA user_version") == [(len(MIGRATIONS),)]
     assert (tmp_path / "a.db").read_bytes()[68:72] == b"nmt1"
-    released = ["fdb32decb79937f9"]  # append the digest of a new version, and change none
+    released = ["fdb32decb79937f9"]  # append the digest of each new migration, and change no digest
     assert [hashlib.sha256("".join(each.split()).encode()).hexdigest()[:16] for each in MIGRATIONS] == released
     postgres = pytest.importorskip("nmt_cli.serving.postgres_connection", exc_type=Exception)
     assert postgres.LOCKS.to_bytes(4, "big") == b"nmt1"
     assert (sqlite_connection.BUSY_SECONDS, postgres.BUSY_SECONDS, postgres.NETWORK_SECONDS) == (5, 5, 10)
 
 
-def test_only_the_documents_that_must_go_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room, number and age may all be used up exactly."""
+def test_no_more_documents_are_removed_than_necessary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits on size, number and age are exact."""
     now, pair = 10_000.0, ("en", "de")
     monkeypatch.setattr(deepl_documents.time, "monotonic", lambda: now)
     monkeypatch.setattr(deepl_documents, "MAX_BYTES", 10)
@@ -180,8 +180,8 @@ def test_texts_and_entries_may_be_longer_than_other_fields(model: Path) -> None:
         (KeyError(), False),
     ],
 )
-def test_a_process_is_used_again_unless_its_call_ended_early(answer: Any, kept: bool) -> None:
-    """Its answer might be taken for that of the next call."""
+def test_a_process_is_reused_unless_its_call_ended_early(answer: Any, kept: bool) -> None:
+    """Otherwise, its answer could be returned for the next call."""
 
     async def run() -> None:
         workers, process = Workers(), Mock(returncode=None, wait=AsyncMock())
@@ -203,7 +203,7 @@ def test_a_process_is_used_again_unless_its_call_ended_early(answer: Any, kept: 
 
 
 def test_a_document_has_a_copy_of_the_state_of_its_request() -> None:
-    """The log of the request does not count its texts, and its key pays."""
+    """The texts of the document count for the request's key, but not in the request's log line."""
     request = Request({"type": "http", "headers": [], "state": {"key": "a"}})
     copy = deepl_documents._detached(request)
     copy.state.texts = 3

@@ -34,7 +34,7 @@ def service_of(*pairs: str) -> Service:
         (("en-US", "fr"), "eng-fr"), (("de", "en"), "deu-eng"), (("de", "fr"), "deu-eng-fr"),
     ],
 )  # fmt: skip
-def test_models_with_different_codes_of_a_language_are_found(pair: tuple[str, str], route: str) -> None:
+def test_models_with_different_codes_for_a_language_are_found(pair: tuple[str, str], route: str) -> None:
     pool = service_of("en>de", "eng>fr", "en-US>es", "deu>eng").pool
     assert pool.find(*pair).name == route
 
@@ -68,14 +68,14 @@ def test_a_certainly_detected_language_is_not_replaced_by_one_with_a_model() -> 
 
 
 @pytest.mark.parametrize("fmt", ["html", "yaml"])
-def test_a_text_declares_the_shortest_code_of_its_language(fmt: str) -> None:
+def test_a_translation_declares_the_shortest_code_of_its_language(fmt: str) -> None:
     source = {"html": '<html lang="en"><p>a</p></html>', "yaml": "en:\n  a: b c"}[fmt]
     parsed = TextFormat(fmt, language="fra").parse(source)
     written = parsed.translated([Aligned(unit, []) for unit in parsed.units])
     assert written == source.replace('"en"', '"fr"').replace("en:", "fr:")
 
 
-def test_the_file_of_suggestions_can_be_made(tmp_path: Path) -> None:
+def test_a_suggestions_file_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing" / "s"):
         with pytest.raises(UsageError, match="--suggestions must be a file in an existing directory, not "):
             server.serve(ServeOptions(models=(), suggestions=path))
@@ -87,15 +87,15 @@ def test_a_service_closes_its_connections(tmp_path: Path) -> None:
         Service(pool, Metrics(), database=database).close()
         with pytest.raises(StorageError, match="closed"):
             database.read("SELECT 1")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.db"], "the last connection removes the log"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.db"], "the last connection removes the log of SQLite"
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), float("nan")])
-def test_a_timeout_is_a_number_of_seconds(timeout: float) -> None:
+def test_a_timeout_must_be_a_number_of_seconds(timeout: float) -> None:
     with pytest.raises(UsageError, match=r"--timeout must be a number of seconds, not (inf|nan)"):
         server.serve(ServeOptions(models=(), timeout=timeout))
 
 
-def test_models_stay_loaded_for_a_number_of_seconds() -> None:
+def test_the_idle_time_must_be_a_number_of_seconds() -> None:
     with pytest.raises(UsageError, match="--idle must be a number of seconds, not nan"):
         server.serve(ServeOptions(models=(), idle=float("nan")))

@@ -65,14 +65,12 @@ LARGE = GET.replace(b"/health", b"/large") + b"\r\n"
 @pytest.mark.parametrize(
     ("app", "first"),
     [
-        (ok, b"POST /health HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"),  # the first waits since its request began
+        (ok, b"POST /health HTTP/1.1\r\nContent-Length: 9\r\n\r\nx"),  # it waits since its request began
         (begins_late, GET + b"\r\n"),  # since its response ended
         (begins_late, LARGE),  # since it stopped reading
     ],
 )
-def test_the_time_of_waiting_begins_with_the_last_event(
-    monkeypatch: pytest.MonkeyPatch, app: Any, first: bytes
-) -> None:
+def test_the_waiting_time_begins_with_the_last_event(monkeypatch: pytest.MonkeyPatch, app: Any, first: bytes) -> None:
     """The first connection does something after the second is opened, so the second has waited longer and is closed."""
     monkeypatch.setattr(connections, "GRACE_SECONDS", 0.05)
 
@@ -154,7 +152,7 @@ def test_a_client_that_has_read_its_response_may_stay(monkeypatch: pytest.Monkey
     listening(begins_late, 5, test)
 
 
-def refused(monkeypatch: pytest.MonkeyPatch, app: Any, test: Callable[[Place, Listener], Any]) -> None:
+def lingering(monkeypatch: pytest.MonkeyPatch, app: Any, test: Callable[[Place, Listener], Any]) -> None:
     monkeypatch.setattr(connections, "LINGER_SECONDS", 60)
     listening(app, 5, test)
 
@@ -175,7 +173,7 @@ def test_a_refused_client_reads_the_end_and_may_send_little_more(monkeypatch: py
             while listener.count:
                 await asyncio.sleep(0.01)
 
-    refused(monkeypatch, ok, test)
+    lingering(monkeypatch, ok, test)
 
 
 def test_a_refused_client_that_stays_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +192,7 @@ def test_a_refused_client_that_stays_is_closed(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("more", [b"", b"Expect: 100-continue\r\n"])
 def test_a_malformed_body_ends_its_request(monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
-    """The application does not wait for the rest; the client gets one response, and no request to continue."""
+    """The application does not wait for the rest. The client gets one response and no "100 Continue"."""
     seen = list[str]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -214,14 +212,14 @@ def test_a_malformed_body_ends_its_request(monkeypatch: pytest.MonkeyPatch, more
         assert json.loads(body) == {"error": "Invalid HTTP request received."}
         assert seen == ["http.disconnect"]
 
-    refused(monkeypatch, app, test)
+    lingering(monkeypatch, app, test)
 
 
 @pytest.mark.parametrize(
     ("data", "begins"), [(GET + b"\r\nnonsense\r\n\r\n", False), (POST + b"1\r\nx\r\nzz\r\n", True)]
 )
 def test_no_error_is_written_into_an_earlier_response(data: bytes, begins: bool) -> None:
-    """The connection closes without one if a request is being answered, or if its response has begun already."""
+    """The connection closes without an error response if a request is being answered, or if a response has begun."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if begins:
@@ -239,7 +237,7 @@ def test_no_error_is_written_into_an_earlier_response(data: bytes, begins: bool)
 
 
 @pytest.mark.parametrize(("headers", "status"), [(99, 200), (100, 200), (101, 431)])
-def test_the_number_of_headers_is_exact(headers: int, status: int) -> None:
+def test_the_limit_on_the_number_of_headers_is_exact(headers: int, status: int) -> None:
     async def test(place: Place, listener: Listener) -> None:
         lines = b"".join(b"X%d: a\r\n" % number for number in range(headers - 2))
         found = await asyncio.wait_for(
@@ -252,8 +250,8 @@ def test_the_number_of_headers_is_exact(headers: int, status: int) -> None:
     listening(ok, 5, test)
 
 
-def test_trailers_are_no_headers() -> None:
-    """There may be more of them than headers, and none becomes one."""
+def test_trailers_are_not_headers() -> None:
+    """A request may have more trailers than MAX_HEADERS, and no trailer becomes a header."""
     seen = list[Any]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -284,10 +282,10 @@ def test_connections_in_the_backlog_are_served_when_a_server_stops(monkeypatch: 
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM])
-def test_a_lack_of_the_system_is_tried_again(
+def test_accepting_is_tried_again_if_the_system_lacks_resources(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
-    """Clients that have left meanwhile are ignored; any other error is raised, as a bug."""
+    """Clients that have left in the meantime are ignored. Any other error is a bug and is raised."""
     monkeypatch.setattr(connections, "RETRY_SECONDS", 0.01)
 
     async def test(place: Place, listener: Listener) -> None:
@@ -307,7 +305,7 @@ def test_a_lack_of_the_system_is_tried_again(
     assert capsys.readouterr().err.count("cannot accept connections: lack. Raise ulimit -n") == 1
 
 
-def test_the_limit_on_open_files_to_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_the_limit_on_open_files_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = len(list(Path("/dev/fd").iterdir()))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 1 << 20))
     for wanted, needed in ((3000, 3000), (None, 512)):

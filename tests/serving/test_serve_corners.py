@@ -1,4 +1,4 @@
-"""Values that two readings of a rule tell apart: times, counts, roundings, races and what other modules are given."""
+"""Cases in which two readings of a rule would differ: times, counts, roundings, races and calls of other modules."""
 
 import asyncio
 import contextlib
@@ -70,9 +70,7 @@ def test_a_document_in_the_target_language_is_returned_unchanged(client: TestCli
 
 
 @pytest.mark.parametrize(("path", "fields"), [("/translate_file", PAIR), ("/v2/document", {"target_lang": "DE"})])
-def test_required_parts_of_uploads_are_those_that_the_server_needs(
-    client: TestClient, path: str, fields: dict[str, str]
-) -> None:
+def test_an_upload_without_a_required_part_is_refused(client: TestClient, path: str, fields: dict[str, str]) -> None:
     for left in ("", *fields, "file"):
         data = {key: value for key, value in fields.items() if key != left}
         answer = client.post(path, data=data, files=None if left == "file" else {"file": ("a.txt", "rot")})
@@ -164,7 +162,7 @@ def test_confidence_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda kept, key: kept.replace(key, ("en", "de"), parse("c\tz", "tsv")), "c\tz\nb\ty"),
     ],
 )
-def test_a_dictionary_that_is_deleted_or_changed_meanwhile_is_merged_anew(change: Any, merged: str) -> None:
+def test_a_dictionary_that_is_deleted_or_changed_during_a_merge_is_merged_again(change: Any, merged: str) -> None:
     kept, pair, meanwhile = Glossaries(Database()), ("en", "de"), [change]
     key = kept.add("a", {pair: parse("a\tx", "tsv")}).key
 
@@ -180,7 +178,7 @@ def test_a_dictionary_that_is_deleted_or_changed_meanwhile_is_merged_anew(change
 
 
 def test_two_parsed_dictionaries_may_be_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that is used stays, however large."""
+    """The dictionary that is in use stays parsed, however large it is."""
     monkeypatch.setattr(glossaries, "MAX_PARSED_FORMS", 3)
     again = list[str]()
     monkeypatch.setattr(glossaries, "parse", lambda entries, kind: again.append(entries[0]) or parse(entries, kind))
@@ -244,8 +242,8 @@ def test_a_loaded_model_makes_room_before_it_is_released(monkeypatch: pytest.Mon
     asyncio.run(run())
 
 
-def test_a_model_is_put_away_when_its_last_use_is_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A timer that is early waits for the rest of the time only."""
+def test_a_model_is_unloaded_when_its_last_use_is_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A timer that fires early waits only for the remaining time."""
     now, waits = 100.0, list[float]()
     monkeypatch.setattr(on_demand, "_free", lambda: None)
     monkeypatch.setattr(on_demand.time, "monotonic", lambda: now)
@@ -295,7 +293,7 @@ def test_the_address_of_a_server_may_be_in_capitals() -> None:
 
 
 def test_texts_with_empty_lines_have_alternatives(client: TestClient) -> None:
-    """A line without a translation of some rank has its last one there."""
+    """A line with fewer translations repeats its last one."""
     lines = TEXTS[:2]
     each = [client.post("/translate", json={"q": line, **PAIR, "alternatives": 3}).json() for line in lines]
     ranks = [[one["translatedText"], *one["alternatives"]] for one in each]
@@ -315,7 +313,7 @@ def test_texts_with_empty_lines_have_alternatives(client: TestClient) -> None:
     ]
 
 
-def test_one_sentence_is_linked_over_two_models() -> None:
+def test_words_of_one_sentence_are_aligned_across_two_models() -> None:
     route = [Step("de", "en"), Step("en", "fr")]
     [ranks] = translated(route, ["aa bbb"], SearchOptions(n_best=1, alignments=True))
     [word_pairs] = [words_of(each.text, each.links, "aa bbb") for each in ranks]
@@ -323,8 +321,8 @@ def test_one_sentence_is_linked_over_two_models() -> None:
     assert route[1].asked[0][0] == "bbb aa"
 
 
-def test_a_data_base_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When it is opened, and later."""
+def test_a_database_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds when the database is opened, and later."""
     monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS", 0.05)
     path = tmp_path / "a.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -343,7 +341,7 @@ def test_a_data_base_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: 
 
 
 def test_a_process_for_texts_answers_each_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With low priority, without signals, bounded; it ends with the server. Lack of memory refuses a text."""
+    """It has low priority, ignores signals, ends with the server, and refuses text that exceeds its limited memory."""
     seen, output = Mock(), io.StringIO()
     form = {"kind": "text", "outline": {"splitting": [], "joining": [], "detect": True}}
     calls = [{"format": form, "texts": texts, "results": None} for texts in (["a\nb"], ["c"])]
@@ -367,7 +365,7 @@ def test_a_process_for_texts_answers_each_line(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_process_inherits_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its modules are those of this package, then those of the user."""
+    """It imports this package first, and then modules from the user's PYTHONPATH."""
     started = AsyncMock()
     monkeypatch.setattr(work.asyncio, "create_subprocess_exec", started)
     monkeypatch.setenv("SOME_VARIABLE", "x")
@@ -417,7 +415,7 @@ def test_a_server_stops_in_this_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sentences_by_default(model: Path) -> None:
-    """One translation of each, with aligned words even if placeholders are not protected; none of an empty text."""
+    """Each has one translation, with aligned words even if placeholders are not protected. Empty text has none."""
     with client_of(model, protect=False) as client:
         found = client.post("/sentences", json={"q": "rot. %s und", **PAIR}).json()["sentences"]
         assert [(each["source"], len(each["hypotheses"])) for each in found] == [("rot.", 1), ("%s und", 1)]
@@ -431,7 +429,7 @@ def test_sentences_by_default(model: Path) -> None:
 
 
 def test_refused_requests_are_logged_and_counted(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before their host or origin is known, and with the number of texts of each route."""
+    """This includes requests with a foreign host or origin. The log has text counts of accepted requests."""
     with service_of(model) as service, TestClient(create_app(service, access_for("127.0.0.1", [], []))) as client:
         client.base_url = "http://127.0.0.1:5000"
         client.get("/health", headers={"Host": "evil.example"})

@@ -39,7 +39,7 @@ def asked(model: Path, **options: Any) -> Iterator[tuple[Service, TestClient]]:
 
 @contextlib.contextmanager
 def closed(gate: Gate) -> Iterator[None]:
-    """Block the search until the gate is opened, at the latest at the end: closing a Translator waits for it."""
+    """Block the search until the gate is opened. Open it at the end, because closing a Translator waits for it."""
     gate.opened.clear()
     gate.entered.clear()
     try:
@@ -49,7 +49,7 @@ def closed(gate: Gate) -> Iterator[None]:
 
 
 def counts(service: Service) -> tuple[int, tuple[int, int], set[str]]:
-    """Return the pending texts, the waiting segments and those in search, and the last two from /metrics."""
+    """Return the number of pending texts, of waiting and searched segments, and the segments' lines in /metrics."""
     gauges = ("nmt_segments_waiting ", "nmt_slots_in_use ")
     page = service.metrics.page().decode().split("\n")
     return service.pool.texts, service.pool.translators[0].load, {line for line in page if line.startswith(gauges)}
@@ -142,7 +142,7 @@ class Hung:
 
 
 def test_counts_after_a_disconnect_and_a_refusal(model: Path, gate: Gate) -> None:
-    """Each removes its own texts from the count."""
+    """Each request removes only its own texts from the count."""
 
     async def ask(service: Service) -> None:
         first, second = Hung(service, TEXTS), Hung(service, ["rot", "und"])

@@ -1,4 +1,4 @@
-"""The database: it outlives restarts and kills, servers share it, and it has no text of a request."""
+"""The database: it outlives restarts and kills, servers share it, and it stores no text of a request."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ def test_glossaries_outlive_the_server(model: Path, place: str) -> None:
         assert "Baum" in answer["translations"][0]["text"].split()
 
 
-def test_a_key_is_needed_once_there_is_one_and_revoked_ones_are_refused(
+def test_a_key_is_needed_once_a_key_exists_and_revoked_keys_are_refused(
     model: Path, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service_module, "KEY_SECONDS", 0)
@@ -107,7 +107,7 @@ def test_a_revoked_key_is_refused_within_a_second(model: Path, place: str) -> No
 
 
 def test_limits_of_a_key(place: str) -> None:
-    """Minutes and days begin at full ones; a refused request costs nothing."""
+    """Minutes and days are those of the clock. A refused request costs nothing."""
     database = Database(place)
     keys = KeyStore(database)
     found = keys.find(keys.add("a", per_minute=2, per_day=100))
@@ -193,7 +193,7 @@ def test_several_servers_count_together(model: Path, place: str) -> None:
         assert two.get("/v2/glossaries", headers=bearer(key)).json() == {"glossaries": [made]}
 
 
-def test_the_data_base_has_no_text_and_no_key(model: Path, path: Path) -> None:
+def test_the_database_has_no_text_and_no_key(model: Path, path: Path) -> None:
     key = KeyStore(Database(path)).add("a")
     with client_of(model, path) as client:
         for route, fields in (("/translate", {"q": "Geheimnis", **PAIR}), ("/detect", {"q": "Geheimnis"})):
@@ -205,7 +205,7 @@ def test_the_data_base_has_no_text_and_no_key(model: Path, path: Path) -> None:
             assert secret.encode() not in stored
 
 
-def test_a_locked_data_base_is_answered_with_503(
+def test_requests_for_a_locked_database_get_503(
     model: Path, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_SECONDS", 0.05)
@@ -221,7 +221,7 @@ def test_a_locked_data_base_is_answered_with_503(
         assert client.post("/v2/glossaries", json=NEW).status_code == 201
 
 
-def test_the_server_answers_while_it_waits_for_the_data_base(model: Path, path: Path) -> None:
+def test_the_server_answers_while_it_waits_for_the_database(model: Path, path: Path) -> None:
     with client_of(model, path) as client, ThreadPoolExecutor(1) as threads:
         with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -279,7 +279,7 @@ def test_the_schema_is_upgraded_and_a_newer_one_refused(path: Path, monkeypatch:
     assert Database(broken).read("SELECT count(*) FROM keys") == [(0,)], "an upgrade is done in full or not at all"
 
 
-def test_files_that_are_no_data_base_of_ours_are_refused_and_left_alone(path: Path, tmp_path: Path) -> None:
+def test_files_of_other_programs_are_refused_and_left_alone(path: Path, tmp_path: Path) -> None:
     path.write_bytes(b"x" * 5000)
     with pytest.raises(DataError, match="not an SQLite database"):
         Database(path)
@@ -294,7 +294,7 @@ def test_files_that_are_no_data_base_of_ours_are_refused_and_left_alone(path: Pa
             Database(wrong)
 
 
-def test_processes_that_create_a_data_base_at_the_same_time(place: str) -> None:
+def test_processes_may_create_a_database_at_the_same_time(place: str) -> None:
     script = (
         "import sys; from nmt_cli.serving.database import Database\n"
         "from nmt_cli.serving.key_store import KeyStore\n"
@@ -330,10 +330,10 @@ for number in range(10**6):
 """
 
 
-def test_what_was_confirmed_survives_sigkill(place: str) -> None:
+def test_confirmed_changes_survive_sigkill(place: str) -> None:
     """tests/benchmarks/database_kills.py does this 200 times, with a server.
 
-    A process that is killed may have revoked the key of its last line, or removed one glossary after it.
+    A killed process may have revoked the key of its last line, or removed one glossary, without printing it.
     """
     draw = random.Random(3)
     confirmed, last_lines = list[list[str]](), list[list[str]]()
@@ -394,6 +394,7 @@ def test_nmt_keys(path: Path) -> None:
 
 
 def test_a_limit_that_is_not_given_stays(place: str) -> None:
+    """If no limit is given, both are removed."""
     with contextlib.closing(Database(place)) as database:
         keys = KeyStore(database)
         keys.add("limited", per_minute=3, per_day=9)

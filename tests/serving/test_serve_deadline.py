@@ -37,7 +37,7 @@ WORDS = 24_000
 
 
 def in_time(work: Awaitable[Any], seconds: float) -> float:
-    """Cancel work after `seconds`, and return how long it takes to end."""
+    """Cancel work after `seconds`, and return the seconds from its start to its end."""
 
     async def ended() -> float:
         begun = time.monotonic()
@@ -50,7 +50,7 @@ def in_time(work: Awaitable[Any], seconds: float) -> float:
 
 
 async def processes() -> list[int]:
-    """Return the child processes, without those just killed."""
+    """Return the IDs of the child processes, without those just killed."""
     await asyncio.sleep(0.1)
     return [int(child) for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
 
@@ -94,7 +94,7 @@ def test_a_process_survives_a_malformed_text() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 0.05, 0.3])
 def test_a_process_is_killed_with_its_request(seconds: float) -> None:
-    """At any time, including its start."""
+    """This holds at any time, even while the process starts."""
     text = "<b>der</b> Hund " * 400_000
 
     async def give_up(workers: Workers) -> list[int]:
@@ -165,7 +165,7 @@ def test_a_cancelled_loop_stops_at_the_next_item() -> None:
 
 
 def ask_through(app: Callable[..., Awaitable[None]], seconds: float) -> list[dict[str, Any]]:
-    """Return the messages that an application behind a deadline sends."""
+    """Return the messages that an application with a deadline sends."""
     sent = list[dict[str, Any]]()
 
     def refuse(request: Request, status: int, text: str) -> JSONResponse:
@@ -261,7 +261,7 @@ def read(body: bytes, kind: str) -> Fields:
 
 @pytest.mark.parametrize("count", [40, 40_000])
 def test_small_and_large_forms_are_read(count: int) -> None:
-    """A large one is parsed in another thread."""
+    """A large form is parsed in another thread."""
     form = "--b\r\nContent-Disposition: form-data; name=q\r\n\r\n" + "ä" * count + "\r\n--b--\r\n"
     assert read(form.encode(), "multipart/form-data; boundary=b").text("q") == "ä" * count
     assert read(b"q=" + b"%C3%A4" * count, "application/x-www-form-urlencoded").text("q") == "ä" * count

@@ -1,4 +1,4 @@
-"""DeepL's routes."""
+"""DeepL's routes for texts, languages and usage."""
 
 import re
 from pathlib import Path

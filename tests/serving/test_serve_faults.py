@@ -119,12 +119,12 @@ def test_limits_on_texts_and_characters_are_exact(model: Path) -> None:
             file = {"file": ("a.txt", text)}
             assert client.post("/translate_file", data=PAIR, files=file).status_code == status
         page = client.get("/metrics").text.split("\n")
-        assert {"nmt_texts_total 8.0", "nmt_characters_total 30.0"} <= {*page}, "of what was not refused"
+        assert {"nmt_texts_total 8.0", "nmt_characters_total 30.0"} <= {*page}, "refused requests do not count"
         assert client.get("/v2/usage").json()["character_count"] == 30
 
 
 def test_the_limit_on_bodies_is_exact(model: Path) -> None:
-    """12 bytes per character (JSON may escape it as a surrogate pair), 64 per text, and 65,536."""
+    """It is 12 bytes per character (JSON may escape it as a surrogate pair), 64 bytes per text, and 65,536 bytes."""
     body = json.dumps({"q": "rot", **PAIR})
     with client_of(model, limits=Limits(characters=6, texts=2)) as client:
         for size, status in ((65_736, 200), (65_737, 413)):
@@ -210,7 +210,7 @@ def test_pathological_markdown_is_refused(model: Path) -> None:
             refused(answer, 400, "too many brackets")
 
 
-def test_html_of_one_repeated_tag_is_answered(model: Path) -> None:
+def test_html_that_repeats_one_tag_is_returned_unchanged(model: Path) -> None:
     with client_of(model, limits=Limits()) as client:
         for unit in ("<b>", "<b", "</b>", "<!--", "<code>", "&", "<b translate=no>", "%", "{", "<p>"):
             text = (unit * 20_000)[:20_000]
@@ -295,7 +295,7 @@ def test_keys_are_checked_on_every_translation_route(model: Path) -> None:
 
 
 def test_only_these_routes_need_no_key(model: Path) -> None:
-    """The page needs them before it has a key; a file's URL is secret itself."""
+    """The page needs them before it has a key. The URL of a file is itself secret."""
     free = {"/languages", "/health", "/frontend/settings", "/spec", "/download_file/{key}", "/"}
     with client_of(model, keys=[b"one"]) as client:
         for route in ROUTES:
@@ -336,9 +336,9 @@ class Caller(threading.Thread):
         self.answer = self.client.post("/translate", json=self.body)
 
 
-def wait_for(true: Any) -> None:
+def wait_for(condition: Any) -> None:
     for _ in range(6000):
-        if true():
+        if condition():
             return
         threading.Event().wait(0.01)
     raise TimeoutError
@@ -376,7 +376,7 @@ def test_a_translation_is_cancelled_at_its_timeout(model: Path, gate: Gate) -> N
         gate.opened.set()
         translator = service.pool.translators[0]
         wait_for(lambda: translator.load == (0, 0))
-        assert len(gate.entered) < 500, "of 1,000 sentences: what was given up is not searched"
+        assert len(gate.entered) < 500, "of 1,000 sentences: cancelled ones are not searched"
 
 
 def test_a_disconnect_frees_its_slots(model: Path, gate: Gate) -> None:
@@ -415,7 +415,7 @@ def test_a_disconnect_frees_its_slots(model: Path, gate: Gate) -> None:
         assert len(gate.entered) - before < 500, "of 1,000 sentences"
 
 
-def test_the_server_survives_an_error_of_the_model(model: Path, gate: Gate) -> None:
+def test_the_server_survives_errors_during_the_search(model: Path, gate: Gate) -> None:
     gate.opened.set()
     with service_of(model) as service:
         with TestClient(create_app(service)) as client:
@@ -516,7 +516,7 @@ FILE = 'msgid ""\nmsgstr ""\n\nmsgid "rot"\nmsgstr ""\n'
 
 
 def random_request(draw: random.Random, keys: list[str], files: list[str]) -> dict[str, Any]:
-    """Return a random request. `keys` are glossaries, `files` are paths of translated files."""
+    """Return a random request. `keys` are IDs of glossaries, `files` are paths of translated files."""
     texts = [
         "rot",
         "",

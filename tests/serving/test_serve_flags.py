@@ -171,7 +171,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_a_certain_foreign_language_is_refused_by_name(client: TestClient, name: str) -> None:
+def test_text_certainly_in_an_unsupported_language_is_refused_by_name(client: TestClient, name: str) -> None:
     pytest.importorskip("py3langid")
     text, code = FOREIGN[name], name[-3:-1]
     message = f"The text was detected as {name}, which is not supported. If that is wrong, set the source language"
@@ -186,7 +186,7 @@ def test_a_certain_foreign_language_is_refused_by_name(client: TestClient, name:
     assert first["confidence"] >= 90
     assert {each["language"] for each in others} == {"en", "de"}
     assert max(each["confidence"] for each in others) <= 10
-    assert client.post("/translate", json={"q": text, **PAIR}).status_code == 200, "its language is named"
+    assert client.post("/translate", json={"q": text, **PAIR}).status_code == 200, "the request names its language"
 
 
 @pytest.mark.parametrize("text", ["Bonjour", "Un chien", "Привет", "Kahvi", "OK", "Taxi 12"])

@@ -30,7 +30,7 @@ def status(client: TestClient, made: dict[str, str]) -> str:
 
 
 def test_documents_are_translated_one_after_the_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Documents that wait are kept, however old; finished ones make room, the oldest first."""
+    """Waiting documents are kept, however old. Finished documents make room, oldest first."""
     gate, translated = threading.Event(), files.translated
 
     async def slow(request: Request, *arguments: Any) -> bytes:
@@ -54,7 +54,7 @@ def test_documents_are_translated_one_after_the_other(model: Path, monkeypatch: 
         assert [status(client, each) for each in made] == ["404", "done", "done", "done"]
 
 
-def test_documents_expire_some_time_after_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_documents_expire_half_an_hour_after_their_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 10_000.0
     monkeypatch.setattr(deepl_documents.time, "monotonic", lambda: now)
     jobs, pair = Jobs(), ("en", "de")
@@ -70,7 +70,7 @@ def test_documents_expire_some_time_after_their_end(monkeypatch: pytest.MonkeyPa
         jobs.find(kept.id, waiting.key)
 
 
-def test_files_of_documents_use_the_room_up_exactly(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_on_the_size_of_all_documents_is_exact(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def endless(*_: Any) -> bytes:
         await asyncio.Event().wait()
         return b""
@@ -133,7 +133,7 @@ def test_fields_of_an_upload(client: TestClient) -> None:
     assert answer.headers["Content-Disposition"] == 'attachment; filename="translated.txt"'
     for fields in ({"glossary_ids": "x"}, {"output_format": "html2"}, {"source_lang": "fr"}):
         assert upload(client, **fields).status_code == 400
-    assert upload(client, "a.exe", filename="a.md").status_code == 200, "the name in the form is that of the document"
+    assert upload(client, "a.exe", filename="a.md").status_code == 200, "the filename field names the document"
     assert upload(client, "a.md", filename="a.exe").status_code == 400
 
 
@@ -173,7 +173,7 @@ VALUES = {
 @pytest.mark.parametrize(
     "path", ["/translate", "/detect", "/suggest", "/sentences", "/v2/translate", "/v2/glossaries", "/v3/glossaries"]
 )
-def test_required_fields_are_those_that_the_server_needs(model: Path, tmp_path: Path, path: str) -> None:
+def test_the_server_needs_exactly_the_required_fields(model: Path, tmp_path: Path, path: str) -> None:
     described = openapi.specification()["paths"][path]["post"]
     schema = described["requestBody"]["content"]["application/json"]["schema"]
     with service_of(model, suggestions=tmp_path / "x") as service, TestClient(create_app(service)) as client:

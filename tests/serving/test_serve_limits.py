@@ -91,7 +91,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize("kind", ENDLESS)
 def test_endless_heads_are_refused(served: tuple[int, str], kind: str) -> None:
-    """After 64 KB and with little memory, while the server answers others."""
+    """The server refuses them after 64 KB, uses little memory, and still answers other clients."""
     process, address = served
     begin, unit = ENDLESS[kind]
     before = resident(process)
@@ -105,7 +105,7 @@ def test_endless_heads_are_refused(served: tuple[int, str], kind: str) -> None:
                 connection.sendall(unit)
                 sent += len(unit)
         assert resident(process) - before < 16 * PAGES
-        assert sent < 32 * MEGABYTE, "the server takes no more of it"
+        assert sent < 32 * MEGABYTE, "the server reads no more of it"
     assert ask(address, "rot")
 
 
@@ -168,7 +168,7 @@ def test_pipelined_requests_are_answered_in_order(served: tuple[int, str]) -> No
 
 
 def test_malformed_requests_are_not_logged(model: Path) -> None:
-    """The others are. SIGINT ends the server."""
+    """Valid requests are logged. SIGINT ends the server."""
     with server(str(model)) as (process, address):
         for data in (
             b"nonsense\r\n\r\n",
@@ -208,7 +208,7 @@ def few_files(model: Path, files: int, *options: str) -> "Iterator[tuple[subproc
 
 
 def test_idle_connections_do_not_block_others(model: Path) -> None:
-    """A client is served beside 16 that send nothing or half a request; the log has one line about them."""
+    """A client is served beside 16 connections that are idle or in half a request. The log has one line about these."""
     with few_files(model, 40) as (process, address):
         with contextlib.ExitStack() as stack:
             for number in range(16):
@@ -264,7 +264,7 @@ async def ended(reader: asyncio.StreamReader) -> bytes:
 
 
 def test_a_busy_connection_is_never_closed_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one waits until one is free; an idle one is closed for it."""
+    """A new connection waits until a busy one is free. An idle connection is closed to make room."""
     monkeypatch.setattr(connections, "GRACE_SECONDS", 0.05)
 
     async def test(place: tuple[str, int], listener: Listener) -> None:
@@ -284,7 +284,7 @@ def test_a_busy_connection_is_never_closed_for_another(monkeypatch: pytest.Monke
         late = asyncio.ensure_future(fourth[0].readline())
         await asyncio.sleep(0.2)
         assert not waiting.done()
-        assert not late.done(), "three are at work"
+        assert not late.done(), "all three connections are busy"
         assert listener.count == 3
         work.set()
         for reader, _ in busy:
@@ -316,7 +316,7 @@ def test_closed_connections_are_no_longer_counted() -> None:
     listening(app, 20, test)
 
 
-def test_stalled_readers_are_cut_and_slow_readers_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalled_readers_are_disconnected_and_slow_readers_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WRITE_SECONDS", 0.5)
     size = 32 * MEGABYTE
 
@@ -333,7 +333,7 @@ def test_stalled_readers_are_cut_and_slow_readers_are_not(monkeypatch: pytest.Mo
         for _ in range(5):
             await asyncio.sleep(0.2)
             read += len(await reader.readexactly(MEGABYTE))
-        assert listener.count == 1, "the other is gone"
+        assert listener.count == 1, "the stalled connection is closed"
         while data := await reader.read(MEGABYTE):
             read += len(data)
         assert read == size
@@ -341,7 +341,7 @@ def test_stalled_readers_are_cut_and_slow_readers_are_not(monkeypatch: pytest.Mo
     listening(app, 5, test)
 
 
-def test_readers_below_the_lowest_speed_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_below_the_lowest_speed_are_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "WRITE_SECONDS", 0.5)
     monkeypatch.setattr(connections, "WRITE_BYTES", 20 * MEGABYTE)
 

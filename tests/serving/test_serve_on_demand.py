@@ -1,4 +1,4 @@
-"""Models of directories: known by their descriptions, loaded at the first request, and put away."""
+"""Models in directories: known from their descriptions, loaded at the first request, and unloaded."""
 
 import asyncio
 import json
@@ -48,7 +48,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Lab:
-    """An application that serves a directory, with a count of loads, and a gate that they wait for."""
+    """An application that serves a directory. It records the loads of models, which wait for a gate."""
 
     def __init__(self, directory: Path, **options: Any) -> None:
         self.loads = list[str]()
@@ -129,7 +129,7 @@ def test_a_request_that_waits_for_a_model_ends_at_its_deadline(directory: Path) 
         assert request(client).status_code == 504
         assert (lab.pool.texts, lab.by_pair["en", "de"].users) == (0, 0)
         lab.gate.set()
-        wait_until(lambda: lab.loaded == ["en-de"])  # the loading goes on for the next request
+        wait_until(lambda: lab.loaded == ["en-de"])  # loading continues for the next request
 
 
 def test_a_damaged_model_is_named_in_the_log_and_others_are_served(
@@ -141,7 +141,7 @@ def test_a_damaged_model_is_named_in_the_log_and_others_are_served(
             answer = request(client)
             error = "The model for en to de cannot be loaded. The server's log has the reason"
             assert (answer.status_code, answer.json()) == (500, {"error": error})
-        assert lab.loads == ["en-de"], "it is not tried again at each request"
+        assert lab.loads == ["en-de"], "a request soon after a failed load does not load it again"
         assert capsys.readouterr().err.count("cannot be loaded: the weights are damaged") == 1
         assert request(client, "de", "en").status_code == 200
         lab.failing.clear()
@@ -149,7 +149,7 @@ def test_a_damaged_model_is_named_in_the_log_and_others_are_served(
         assert request(client).status_code == 200
 
 
-def test_the_least_recently_used_model_is_put_away_first(directory: Path) -> None:
+def test_the_least_recently_used_model_is_unloaded_first(directory: Path) -> None:
     lab = Lab(directory, memory=2, resident=lambda: len(lab.loaded))
     with lab.pool, TestClient(lab.app) as client:
         request(client, "en", "de")
@@ -161,7 +161,7 @@ def test_the_least_recently_used_model_is_put_away_first(directory: Path) -> Non
         wait_until(lambda: lab.loaded == ["de-en", "en-fr"])
 
 
-def test_a_model_in_use_is_never_put_away(directory: Path) -> None:
+def test_a_model_in_use_is_never_unloaded(directory: Path) -> None:
     lab = Lab(directory, memory=0, resident=lambda: len(lab.loaded), idle=0.01)
 
     async def hold() -> None:
@@ -180,10 +180,10 @@ def test_a_model_in_use_is_never_put_away(directory: Path) -> None:
         asyncio.run(hold())
 
 
-def test_an_idle_model_is_put_away(directory: Path) -> None:
+def test_an_idle_model_is_unloaded(directory: Path) -> None:
     lab = Lab(directory, idle=0.3)
     with lab.pool, TestClient(lab.app) as client:
-        for _ in range(5):  # each request starts the time anew
+        for _ in range(5):  # each request restarts the idle time
             request(client)
             time.sleep(0.1)
         assert lab.loads == ["en-de"]
@@ -192,7 +192,7 @@ def test_an_idle_model_is_put_away(directory: Path) -> None:
         assert lab.loads == ["en-de", "en-de"]
 
 
-def test_a_model_whose_request_ended_while_it_loaded_is_put_away(directory: Path) -> None:
+def test_a_model_whose_request_ended_while_it_loaded_is_unloaded(directory: Path) -> None:
     lab = Lab(directory, idle=1)
     lab.app = create_app(Service(lab.pool, lab.pool.metrics, Limits(5000, 50, 0.2)))
     with lab.pool, TestClient(lab.app) as client:
@@ -220,7 +220,7 @@ def test_a_model_is_not_idle_during_a_long_request(directory: Path) -> None:
 
 @pytest.mark.parametrize("turns", range(4))
 def test_a_request_may_begin_at_any_turn_of_the_event_loop(turns: int, directory: Path) -> None:
-    """Also between the end of the idle time and the turn in which the model would be put away."""
+    """This includes turns between the end of the idle time and the unloading."""
     lab = Lab(directory, idle=0)
     model = lab.by_pair["en", "de"]
 
@@ -240,8 +240,8 @@ def test_a_request_may_begin_at_any_turn_of_the_event_loop(turns: int, directory
         asyncio.run(asyncio.wait_for(hold_twice(), 60))
 
 
-def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
-    """One model fits; every answer is right."""
+def test_random_requests_while_models_are_loaded_and_unloaded(directory: Path) -> None:
+    """Only one model fits into memory, and every answer is right."""
     lab = Lab(directory, memory=1, resident=lambda: len(lab.loaded), idle=0.05)
     with lab.pool, TestClient(lab.app) as client, ThreadPoolExecutor(8) as threads:
         expected = {pair: request(client, *pair).json() for pair in PAIRS}
@@ -252,8 +252,8 @@ def test_requests_at_random_while_models_come_and_go(directory: Path) -> None:
             assert answer.result().json() == expected[pair]
 
 
-def test_models_that_are_put_away_give_their_memory_back(tmp_path: Path) -> None:
-    """Measured in a new process: in this one, memory of other tests could hide 20 MB."""
+def test_unloaded_models_give_their_memory_back(tmp_path: Path) -> None:
+    """Measure a new process. In this one, memory of other tests could hide 20 MB."""
     make_model(
         tmp_path / "a", "model.d_model=256", "model.d_ff=1024", "model.num_heads=4", "model.d_k=64", "model.d_v=64"
     )
@@ -295,7 +295,7 @@ def test_a_closed_pool_closes_the_models_that_are_loaded() -> None:
 
 
 def test_a_directory_is_served(directory: Path, tmp_path: Path) -> None:
-    """Named models are loaded at the start. The server goes on if a model of a directory is bad or vanishes."""
+    """Named models are loaded at the start. The server survives a damaged or vanished model in a directory."""
     models = shutil.copytree(directory, tmp_path / "models")
     (models / "notes.txt").write_text("x")
     shutil.copytree(directory / "1" / "model", models / "broken")

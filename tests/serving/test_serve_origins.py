@@ -63,7 +63,7 @@ def test_local_host_names_are_accepted(client: TestClient, host: str) -> None:
 
 @pytest.mark.parametrize("host", FOREIGN)
 def test_foreign_host_names_are_refused(client: TestClient, host: str) -> None:
-    """DNS rebinding makes a page's own host name lead to this machine."""
+    """DNS rebinding makes the host name of a foreign page resolve to this machine."""
     for method, path in (("GET", "/v2/glossaries"), ("POST", "/translate"), ("GET", "/metrics"), ("GET", "/")):
         answer = client.request(method, path, headers={"Host": host})
         assert answer.status_code == 421
@@ -275,7 +275,7 @@ def test_with_keys_the_key_decides(model: Path) -> None:
     ],
 )
 def test_file_urls_are_absolute_and_use_our_host(model: Path, headers: dict[str, str], base: str) -> None:
-    """LibreTranslate's clients use the URL unchanged. From a local proxy, we take over the scheme only."""
+    """LibreTranslate's clients use the URL unchanged. Of a local proxy's headers, only the scheme is used."""
     with client_of(model, access=LOCAL) as inner:
         app = ProxyHeadersMiddleware(inner.app, trusted_hosts="127.0.0.1")
         client = TestClient(app, base_url="http://127.0.0.1:5000", client=("127.0.0.1", 1))

@@ -1,6 +1,6 @@
 """The database in PostgreSQL: locks, a server that restarts, TLS, and addresses whose password is never shown.
 
-`test_serve_database.py` has the tests of keys and glossaries that both kinds of database pass.
+`test_serve_database.py` has the tests of keys and glossaries that both kinds of database must pass.
 """
 
 import contextlib
@@ -44,8 +44,8 @@ def client_of(model: Path, url: str) -> Any:
             yield client
 
 
-def test_a_server_outlives_a_restart_of_the_data_base(model: Path, postgres: PostgresServer, url: str) -> None:
-    """While it is down, requests that need the database get 503; others are translated."""
+def test_the_server_survives_a_restart_of_the_database(model: Path, postgres: PostgresServer, url: str) -> None:
+    """While the database is down, requests that need it get 503. Other requests are answered."""
     with client_of(model, url) as client:
         made = client.post("/v2/glossaries", json=NEW).json()
         postgres.stop()
@@ -60,7 +60,7 @@ def test_a_server_outlives_a_restart_of_the_data_base(model: Path, postgres: Pos
         postgres.stop()
         postgres.start()
         assert client.post("/v2/glossaries", json=NEW).status_code == 201, (
-            "an idle connection that was lost costs nothing"
+            "no request fails because an idle connection was lost"
         )
 
 
@@ -75,7 +75,7 @@ def test_a_transaction_whose_connection_is_lost_stores_nothing(postgres: Postgre
     assert [(key.name, key.created != "never") for key in KeyStore(database)] == [("a", True)]
 
 
-def test_writers_wait_for_those_of_the_same_part_alone(url: str) -> None:
+def test_writers_wait_only_for_writers_of_the_same_part(url: str) -> None:
     database, other = Database(url), KeyStore(Database(url))
     impatient = Database(url)
     impatient.read("SET statement_timeout = '300ms'")
@@ -91,7 +91,7 @@ def test_writers_wait_for_those_of_the_same_part_alone(url: str) -> None:
     assert [row[1:] for row in other.usage()] == [("a", 1, 7), ("b", 1, 5)]
 
 
-def test_a_writer_gets_the_lock_that_another_gives_back(url: str) -> None:
+def test_a_writer_gets_the_lock_that_another_releases(url: str) -> None:
     first, second = Database(url), Database(url)
     held, release = threading.Event(), threading.Event()
 
@@ -114,7 +114,7 @@ def test_a_writer_gets_the_lock_that_another_gives_back(url: str) -> None:
 
 
 def test_the_lock_of_a_machine_that_vanishes_is_freed(url: str) -> None:
-    """Its connection stays open, but the server ends the transaction."""
+    """The machine's connection stays open, but PostgreSQL ends the transaction."""
     vanished = Database(url)
     assert vanished.read("SHOW statement_timeout") == [("5s",)]
     assert vanished.read("SHOW idle_in_transaction_session_timeout") == [("10s",)]
@@ -180,7 +180,7 @@ def test_wrong_urls_are_refused_without_their_password(wrong: str, message: str)
     assert "cret" not in str(caught.value)
 
 
-def test_addresses() -> None:
+def test_a_url_is_divided_into_its_parts() -> None:
     name, arguments = parse("postgres://u%40x:p%2Fw@db.example.org/a%20b?sslmode=disable")
     assert name == "a b at db.example.org:5432"
     assert (arguments["user"], arguments["password"], arguments["host"]) == ("u@x", "p/w", "db.example.org")
@@ -190,7 +190,7 @@ def test_addresses() -> None:
     assert arguments["ssl_context"] is None
 
 
-def test_a_server_that_refuses_or_is_away(postgres: PostgresServer, url: str) -> None:
+def test_a_server_that_refuses_or_is_unreachable_is_named(postgres: PostgresServer, url: str) -> None:
     wrong = url.replace("p%40ss", "p%40st")
     away = url.replace(f":{postgres.port}/", ":1/")
     for place, message in (
@@ -237,7 +237,7 @@ def test_tls(postgres: PostgresServer, url: str, tmp_path: Path) -> None:
 
 
 def test_a_transaction_waits_for_the_disk_if_it_must(url: str) -> None:
-    """Numbers of parts are reduced modulo 2^31, since PostgreSQL's locks have no larger ones."""
+    """Numbers of parts are reduced modulo 2^31, because PostgreSQL's locks accept no larger numbers."""
     database = Database(url)
     for durable, part, level in ((True, 2**40 + 5, "on"), (False, 3, "off"), (True, 0, "on")):
         with database.transaction(durable=durable, part=part) as connection:
@@ -289,7 +289,7 @@ def test_a_server_without_a_free_connection_is_busy(monkeypatch: pytest.MonkeyPa
     assert str(caught.value) == "cannot open the database n at h:5432: sorry: reset"
 
 
-def test_a_transaction_that_was_undone_leaves_a_connection_that_can_be_lost(postgres: PostgresServer, url: str) -> None:
+def test_after_a_rollback_a_lost_connection_is_opened_again(postgres: PostgresServer, url: str) -> None:
     database = Database(url)
     with pytest.raises(KeyError), database.transaction():
         raise KeyError

@@ -74,7 +74,7 @@ def test_a_second_signal_ends_at_once(model: Path) -> None:
             time.sleep(0.01)
         process.terminate()
         time.sleep(0.2)
-        assert process.poll() is None, "it answers what it has accepted"
+        assert process.poll() is None, "it answers the request that it has accepted"
         process.terminate()
         assert process.wait(30) == 143
         client.join(60)
@@ -237,7 +237,7 @@ def test_without_the_extra_one_line_names_it(model: Path, tmp_path: Path) -> Non
 
 
 def test_memory_does_not_grow(model: Path) -> None:
-    """Between 150 and 600 requests of mixed lengths."""
+    """Compare it after 150 and after 600 requests of mixed lengths."""
     texts = ["rot", LONG[:400], "der Hund geht. rot"]
     with server(str(model)) as (process, address):
         assert process.stderr

@@ -1,4 +1,4 @@
-"""Routes through other languages: which one is chosen, and what passes through it."""
+"""Routes through other languages: their choice, and the texts, tags, terms and options that they pass on."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,7 +55,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             "decoding.split=false",
             seed=seed,
         )
-        for seed, (source, target) in ((5, ("de", "en")), (7, ("en", "fr")))  # seed 5 answers with letters
+        for seed, (source, target) in ((5, ("de", "en")), (7, ("en", "fr")))  # with seed 5, translations have letters
     ]
 
 
@@ -125,7 +125,7 @@ def test_the_page_shows_words_aligned_over_both_steps(client: TestClient) -> Non
             assert {origin for origin, _ in one["alignment"]} <= starts | {len("die Katze "), len("der Hund geht")}
 
 
-def test_a_glossary_binds_the_last_step(client: TestClient) -> None:
+def test_a_glossary_applies_to_the_last_step(client: TestClient) -> None:
     entries = {"name": "x", "source_lang": "de", "target_lang": "fr", "entries_format": "csv", "entries": "Hund,Baum"}
     key = client.post("/v2/glossaries", json=entries).json()["glossary_id"]
     fields = {"text": ["der Hund geht. das Haus", "das Haus"], "source_lang": "DE", "target_lang": "FR"}
@@ -157,7 +157,7 @@ def test_both_steps_are_counted_and_limited(models: list[Path]) -> None:
         assert service.pool.costs.used == 0
 
 
-def test_terms_of_capitals_are_found_in_sentence_case() -> None:
+def test_terms_in_capitals_are_found_in_sentence_case() -> None:
     dog = Term("Hund", ("chien",), any_case=True)
     model = ServedModel(Mock(), "en", "fr", ">>fr<< ")
     found = pivot._terms_of(Terms([dog]), ["DER HUND", "die Katze"], ["THE DOG", "the cat"], model)
@@ -188,7 +188,7 @@ def test_only_the_first_model_corrects_typos(client: TestClient, monkeypatch: py
 
 
 def test_lines_that_a_request_joins_pass_as_one_sentence(client: TestClient, both: list[Translator]) -> None:
-    """DeepL's split_sentences=nonewlines, also on a route."""
+    """DeepL's split_sentences=nonewlines works on a route, too."""
     text = "der Hund\ngeht und\nist rot"
     [[english]] = hypotheses(both[0], text.replace("\n", " "))
     [[french]] = hypotheses(both[1], english)

@@ -29,7 +29,7 @@ from nmt_cli.translation.stored_models import Direction, StoredModel
 
 
 class Step:
-    """A model that puts the words of a text in reverse order. Its second best translation has a sign at the end."""
+    """A model that puts the words of a text in reverse order. Its second-best translation ends with a sign."""
 
     def __init__(self, source: str, target: str, prefix: str = "") -> None:
         self.source, self.target, self.prefix = source, target, prefix
@@ -175,8 +175,8 @@ def test_a_direct_model_is_chosen_before_a_route_to_the_same_language() -> None:
     assert names == ["de-en", "en-pt", "de-pt_BR", "en_GB-fr"]
 
 
-def test_admitted_texts_are_counted_and_given_back() -> None:
-    """A single request may exceed the queue's size; each alternative counts as much as the text."""
+def test_admitted_texts_are_counted_until_their_request_ends() -> None:
+    """A single request may exceed the queue's size. Each alternative costs as much as the text."""
     pool = pool_of("de>en", max_cost=100)
     plain = SearchOptions(n_best=1)
     with pool.admit(["a"] * 5, plain):
@@ -201,8 +201,8 @@ def stored(number: int = 0) -> StoredModel:
     return StoredModel(Path(f"m{number}"), "nmt", (Direction("en", "de"), Direction("en", "fr")), 0, 0, Path)
 
 
-def test_two_models_are_loaded_at_once() -> None:
-    """A third one waits for a free place."""
+def test_at_most_two_models_are_loading_at_once() -> None:
+    """A third model waits until one of them is loaded."""
     now, most, lock = 0, 0, threading.Lock()
 
     def load(_: StoredModel) -> Any:
@@ -257,7 +257,7 @@ def test_a_model_that_cannot_be_loaded_has_its_reason_in_the_log(
     assert (load.call_count, model.users, log.count("\n")) == (1, 0, 1)
 
 
-def test_models_are_put_away_until_the_memory_suffices(
+def test_models_are_unloaded_until_the_memory_suffices(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_demand, "_free", lambda: None)

@@ -1,4 +1,4 @@
-"""Keys, usage and glossaries in the database: names, dates, sums and limits of several of them."""
+"""Keys, usage and glossaries in the database: names, dates, sums and limits of several keys and glossaries."""
 
 import contextlib
 import sqlite3
@@ -30,7 +30,7 @@ def added(keys: KeyStore, name: str, **limits: int) -> ApiKey:
 
 
 @pytest.mark.parametrize("pragma", ["user_version = 1", "application_id = 7"])
-def test_an_empty_data_base_of_another_program_is_refused(tmp_path: Path, pragma: str) -> None:
+def test_an_empty_database_of_another_program_is_refused(tmp_path: Path, pragma: str) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "other.db")) as connection:
         connection.execute(f"PRAGMA {pragma}")
     with pytest.raises(DataError, match=r"other\.db belongs to another program"):
@@ -40,7 +40,7 @@ def test_an_empty_data_base_of_another_program_is_refused(tmp_path: Path, pragma
 
 
 def test_keys_are_on_the_disk_at_once_and_usage_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request does not wait for the disk, but a key is on it before it is shown."""
+    """A request does not wait until usage is on the disk, but a new key is on the disk before it is shown."""
     database = Database(tmp_path / "a.db")
     seen = list[bool]()
     transaction = database.transaction
@@ -94,7 +94,7 @@ def test_characters_of_today_are_those_of_one_key_and_one_day() -> None:
     assert [row[1:] for row in keys.usage()] == [("a", 1, 100), ("b", 2, 11), ("b", 1, 5)]
 
 
-def test_limits_are_those_of_each_key_and_start_again() -> None:
+def test_each_key_has_its_own_limits_and_they_start_again() -> None:
     keys = KeyStore(Database())
     first, second = (added(keys, name, per_minute=1, per_day=10) for name in "ab")
     day = 86400 * 20_000.0
@@ -106,14 +106,14 @@ def test_limits_are_those_of_each_key_and_start_again() -> None:
         exceeded = keys.charge(key, 1, day + 61)
         assert exceeded
         assert exceeded.of_day
-        assert keys.charge(key, 0, day + 61) is None, "no limit is exceeded by no character"
+        assert keys.charge(key, 0, day + 61) is None, "zero characters exceed no limit"
         assert keys.charge(key, 10, day + 86400) is None
 
 
 DICTIONARY = {"source_lang": "en", "target_lang": "de", "entries_format": "tsv"}
 
 
-def test_entries_of_all_dictionaries_of_a_request_are_added(model: Path) -> None:
+def test_entries_of_all_dictionaries_of_a_request_are_added_up(model: Path) -> None:
     with service_of(model, limits=Limits(40, 50)) as service, TestClient(create_app(service)) as client:
         entries = "rot\t" + "x" * 26
         body = {"name": "a", "dictionaries": [{**DICTIONARY, "entries": entries}]}
@@ -166,7 +166,7 @@ def test_a_glossary_is_renamed_extended_and_replaced_in_parts(
 
 
 def test_usage_without_a_limit(model: Path, tmp_path: Path) -> None:
-    """A key's usage is its own of today; without a key, it is that of all texts since the server's start."""
+    """With a key, usage is that of the key today. Without a key, it is that of all texts since the server's start."""
     with contextlib.closing(Database(tmp_path / "a.db")) as database:
         keys = KeyStore(database)
         first, second = keys.add("a"), keys.add("b", per_day=50)

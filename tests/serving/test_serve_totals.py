@@ -45,8 +45,8 @@ def test_translations_of_all_glossaries_are_bounded(monkeypatch: pytest.MonkeyPa
     assert [glossary.name for glossary in kept.all()] == ["second", "third"]
 
 
-def test_the_glossaries_used_last_stay_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of them fit. The one that was used longest ago is parsed again."""
+def test_the_most_recently_used_glossaries_stay_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two glossaries fit. The one that was used longest ago is removed and parsed again."""
     monkeypatch.setattr(glossaries, "MAX_PARSED_FORMS", 4)
     again = list[str]()
 
@@ -65,7 +65,7 @@ def test_the_glossaries_used_last_stay_parsed(monkeypatch: pytest.MonkeyPatch) -
     assert again == ["a", "b", "c", "a", "c"]
 
 
-def test_each_line_waits_and_each_request_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_time_is_measured_per_line_and_search_time_per_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request's search begins with the first segment of any line; a line without segments is not counted."""
     monkeypatch.setattr(metrics, "monotonic", lambda: 30.0)
     lines: Iterator[list[Any]] = (
@@ -76,11 +76,11 @@ def test_each_line_waits_and_each_request_is_searched(monkeypatch: pytest.Monkey
     measured.observe(texts, 10.0)
     measured.observe([], 10.0)
     page = measured.page().decode().split("\n")
-    assert {"nmt_queue_seconds_count 3.0", "nmt_queue_seconds_sum 21.0"} <= {*page}  # 4 + 2 + 15
+    assert {"nmt_queue_seconds_count 3.0", "nmt_queue_seconds_sum 21.0"} <= {*page}  # 4 + 2 + 15 seconds
     assert {"nmt_search_seconds_count 1.0", "nmt_search_seconds_sum 18.0"} <= {*page}
 
 
-def test_the_memory_for_bodies_is_used_up_exactly() -> None:
+def test_the_limit_on_the_memory_for_bodies_is_exact() -> None:
     memory = fields.BodyMemory()
     memory.add(fields.MAX_BODY_MEMORY - 1)
     memory.add(1)
@@ -172,7 +172,7 @@ def test_the_first_model_is_the_pages_default(model: Path, tmp_path: Path) -> No
         assert {side: language["code"] for side, language in sides.items()} == {"source": "en", "target": "de"}
 
 
-def test_no_task_of_a_request_outlives_it() -> None:
+def test_no_task_outlives_its_request() -> None:
     async def receive() -> Any:
         await asyncio.Event().wait()
 

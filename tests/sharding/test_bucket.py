@@ -1,4 +1,4 @@
-"""Jobs in an object store, here the one in memory of fsspec."""
+"""Jobs in an object store, here fsspec's store in memory."""
 
 import errno
 import gzip
@@ -67,7 +67,7 @@ def test_a_missing_file_is_named(files: Any, word: str) -> None:
         (OSError(errno.EACCES, "Forbidden"), OSError, "Forbidden.*memory://corpus/out"),
     ],
 )
-def test_errors_of_a_store_name_its_place(
+def test_errors_of_a_store_name_its_url(
     files: Any, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], message: str
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -79,7 +79,7 @@ def test_errors_of_a_store_name_its_place(
 
 
 def test_two_descriptions_written_at_once_are_found(files: Any) -> None:
-    """A store that cannot prevent it keeps the last one. Sidecars of the other one's units name another job."""
+    """A store that cannot prevent this keeps the last description. Sidecars of the other job's units name that job."""
     one = begin("memory://corpus/out", "memory://corpus/in")
     other = job.Job(one.store, one.files, begin("memory://corpus/2", "memory://corpus/in", model="small").description)
     work(other, "1/2")

@@ -10,7 +10,7 @@ from nmt_cli.system.errors import DataError, MissingError, UsageError
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     for name in ("b.txt", "a/c.txt", "a/d.txt", ".hidden", "a/.git/x", "a/b/e.en"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -32,8 +32,8 @@ def place(tmp_path: Path) -> Path:
         (["b.txt", "b.txt"], ["b.txt"]),
     ],
 )
-def test_files_directories_and_patterns(place: Path, scheme: str, words: list[str], names: list[str]) -> None:
-    found = inputs.find([f"{scheme}{place}/{word}".removesuffix("/.") for word in words])
+def test_files_directories_and_patterns(directory: Path, scheme: str, words: list[str], names: list[str]) -> None:
+    found = inputs.find([f"{scheme}{directory}/{word}".removesuffix("/.") for word in words])
     assert [each.name for each in found] == names
     for each in found:
         with inputs.opened(each) as file:
@@ -42,21 +42,21 @@ def test_files_directories_and_patterns(place: Path, scheme: str, words: list[st
 
 
 @pytest.mark.parametrize("word", ["none", "*.none", "none/x", "file:///none/x", "a/.git"])
-def test_a_word_that_names_no_file_is_refused(place: Path, word: str) -> None:
-    (place / "a/.git/x").unlink()
+def test_a_word_that_names_no_file_is_refused(directory: Path, word: str) -> None:
+    (directory / "a/.git/x").unlink()
     with pytest.raises(MissingError, match="matches no file"):
-        inputs.find([word if "://" in word else str(place / word)])
+        inputs.find([word if "://" in word else str(directory / word)])
 
 
-def test_a_pattern_may_begin_at_the_root(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inputs.glob, "glob", lambda *_, **__: [str(place / "b.txt")])
-    assert [each.name for each in inputs.find(["/*.txt"])] == [str(place / "b.txt")[1:]]
+def test_a_pattern_may_begin_at_the_root(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs.glob, "glob", lambda *_, **__: [str(directory / "b.txt")])
+    assert [each.name for each in inputs.find(["/*.txt"])] == [str(directory / "b.txt")[1:]]
 
 
-def test_a_hidden_file_is_found_by_its_name(place: Path) -> None:
-    assert [each.name for each in inputs.find([str(place / ".hidden")])] == [".hidden"]
-    assert [each.name for each in inputs.find([str(place / "a/.git")])] == ["x"]
-    assert [each.name for each in inputs.find([str(place / "a/.git/*")])] == ["x"]
+def test_a_hidden_file_is_found_by_its_name(directory: Path) -> None:
+    assert [each.name for each in inputs.find([str(directory / ".hidden")])] == [".hidden"]
+    assert [each.name for each in inputs.find([str(directory / "a/.git")])] == ["x"]
+    assert [each.name for each in inputs.find([str(directory / "a/.git/*")])] == ["x"]
 
 
 def test_a_name_with_wildcards_may_be_a_file(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_a_name_with_wildcards_may_be_a_file(tmp_path: Path) -> None:
     assert [each.name for each in inputs.find([str(tmp_path / "a[1].txt")])] == ["a[1].txt"]
 
 
-def test_two_files_need_two_outputs(place: Path) -> None:
-    (place / "c.txt").touch()
+def test_two_files_need_two_outputs(directory: Path) -> None:
+    (directory / "c.txt").touch()
     with pytest.raises(UsageError, match="would have the same output"):
-        inputs.find([str(place / "c.txt"), str(place / "a/c.txt")])
+        inputs.find([str(directory / "c.txt"), str(directory / "a/c.txt")])
 
 
 def test_an_unknown_scheme_is_refused() -> None:

@@ -28,7 +28,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def found(path: Path | str, lines: int | None, **identity: Any) -> Job:
+def begin_job(path: Path | str, lines: int | None, **identity: Any) -> Job:
     return job.begin(str(path), inputs.find([str(Path(path).parent / "text.en")]), identity, lines)
 
 
@@ -89,7 +89,7 @@ def test_names_of_units_have_seven_digits_in_folders_of_a_thousand(tmp_path: Pat
 
 
 def test_states_are_read_from_names(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every folder; files with other names are ignored."""
+    """They are read in every folder. Files with other names are ignored."""
     monkeypatch.setattr(job, "PER_FOLDER", 2)
     some_job = begin(tmp_path / "out", file, lines=5)
     for name in ("000/0000000.json", "000/0000001.failed", "001/0000002.claim", "001/0000003.json", "002/0000004.json"):
@@ -101,7 +101,7 @@ def test_states_are_read_from_names(tmp_path: Path, file: Path, monkeypatch: pyt
     assert (states.done, states.failed, states.claimed) == ({0, 3, 4}, {1}, {2})
 
 
-def test_lines_are_counted_once_from_any_file_on(
+def test_the_lines_of_each_file_are_counted_once_whichever_file_is_first(
     tmp_path: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("b.en", "c.en"):
@@ -157,7 +157,9 @@ def test_a_damaged_plan_is_named(tmp_path: Path, file: Path, text: str, reason: 
         some_job.plan()
 
 
-def test_a_record_may_fill_its_limit(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_on_the_size_of_a_record_is_exact(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(tmp_path / "out", file).plan()
     size = (tmp_path / "out/units/plan.json").stat().st_size
     monkeypatch.setattr(job, "MAX_JSON_BYTES", max(size, (tmp_path / "out/units/job.json").stat().st_size))
@@ -185,9 +187,9 @@ def test_a_sidecar_of_other_lines_is_damaged(tmp_path: Path, file: Path, change:
 def test_a_job_keeps_its_unit_lines_and_compares_the_rest(tmp_path: Path, file: Path) -> None:
     """Values are compared in their JSON form. Each difference is named once, with both values."""
     out = tmp_path / "out"
-    first = found(out, 7, search={"beam": 1, "n": (1, 2)}, model="a")
-    assert found(out, None, search={"beam": 1, "n": (1, 2)}, model="a").digest == first.digest
-    assert found(out, 7, search={"beam": 1, "n": [1, 2]}, model="a").description.unit_lines == 7
+    first = begin_job(out, 7, search={"beam": 1, "n": (1, 2)}, model="a")
+    assert begin_job(out, None, search={"beam": 1, "n": (1, 2)}, model="a").digest == first.digest
+    assert begin_job(out, 7, search={"beam": 1, "n": [1, 2]}, model="a").description.unit_lines == 7
     for identity, differences in (
         ({"search": {"beam": 2, "n": [1, 2]}, "model": "a"}, "search beam was 1, now 2"),
         ({"search": {"n": [1, 2]}, "model": "b"}, "search beam was 1, now None; model was a, now b"),
@@ -195,17 +197,17 @@ def test_a_job_keeps_its_unit_lines_and_compares_the_rest(tmp_path: Path, file: 
         ({"search": {"beam": 1, "n": [1, 2]}, "model": "a", "new": "x" * 99}, f"new was None, now {'x' * 60}"),
     ):
         with pytest.raises(OutputError, match=rf"holds units of another job \({differences}\)\. Choose another --out"):
-            found(out, None, **identity)
-    digests = {found(tmp_path / f"of{lines}", lines).digest for lines in (7, 8)}
+            begin_job(out, None, **identity)
+    digests = {begin_job(tmp_path / f"of{lines}", lines).digest for lines in (7, 8)}
     file.write_bytes(TEXT + b"x")
-    digests.add(found(tmp_path / "changed", 7).digest)
+    digests.add(begin_job(tmp_path / "changed", 7).digest)
     file.write_bytes(TEXT)
-    assert len(digests) == 3, "the digest is that of the whole description"
-    assert found(tmp_path / "second", None).description.unit_lines == 10_000
+    assert len(digests) == 3, "the digest covers the whole description"
+    assert begin_job(tmp_path / "second", None).description.unit_lines == 10_000
     description = json.loads((out / "units/job.json").read_text())
     (out / "units/job.json").write_text(json.dumps(description | {"format": 2}))
     with pytest.raises(OutputError, match=r"another job \(format was 2, now 1\)"):
-        found(out, None, search={"beam": 1, "n": (1, 2)}, model="a")
+        begin_job(out, None, search={"beam": 1, "n": (1, 2)}, model="a")
     with pytest.raises(DataError, match=r"other input files \(format was 2, now 1\)"):
         job.resume(str(out), inputs.find([str(file)]))
 
@@ -227,7 +229,7 @@ def test_input_files_that_differ_are_named(tmp_path: Path, file: Path) -> None:
     assert not [*proof.problems(resumed)]
 
 
-def test_a_job_that_another_worker_describes_meanwhile_is_compared(
+def test_a_description_that_another_worker_writes_meanwhile_is_compared(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = job.Directory.create
@@ -242,8 +244,8 @@ def test_a_job_that_another_worker_describes_meanwhile_is_compared(
         begin(tmp_path / "out", file)
 
 
-def test_outputs_are_apart_from_inputs(tmp_path: Path, file: Path) -> None:
-    """Links are followed. Directories whose names only begin alike are apart, and every input is checked."""
+def test_outputs_and_inputs_must_be_separate(tmp_path: Path, file: Path) -> None:
+    """Links are followed. Directories whose names only begin alike are separate. Every input is checked."""
     (tmp_path / "out.d").mkdir()
     (tmp_path / "out.d" / "x").write_bytes(b"x\n")
     begin(tmp_path / "out", tmp_path / "out.d" / "x")
@@ -272,21 +274,23 @@ def test_leftovers_of_ended_workers_are_removed_by_the_next(tmp_path: Path, file
     assert [*part.parent.iterdir()] == []
 
 
-def test_the_summary_of_a_file_is_that_of_all_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_of_a_file_covers_all_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(units, "BLOCK", 4)
     (tmp_path / "x").write_bytes(b"a\nb\nc\nd\ne")
     assert job.summary(tmp_path / "x") == (artefact.sha256(tmp_path / "x"), 9, 4)
 
 
 def test_units_of_the_default_size(tmp_path: Path) -> None:
-    """10,000 lines, or the line that reaches 16 MiB."""
+    """A unit ends after 10,000 lines, or with the line that reaches 16 MiB."""
     (tmp_path / "a").write_bytes(b"\n" * 10_001)
     (tmp_path / "b").write_bytes((b"x" * ((1 << 20) - 1) + b"\n") * 17)
-    found = job.begin(str(tmp_path / "out"), inputs.find([str(tmp_path / name) for name in "ab"]), {}, None)
-    assert [(unit.lines, unit.bytes >> 20) for unit in found.units] == [(10_000, 0), (1, 0), (16, 16), (1, 1)]
+    begun = job.begin(str(tmp_path / "out"), inputs.find([str(tmp_path / name) for name in "ab"]), {}, None)
+    assert [(unit.lines, unit.bytes >> 20) for unit in begun.units] == [(10_000, 0), (1, 0), (16, 16), (1, 1)]
 
 
-def test_joined_files_are_named_as_a_user_would(tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_files_are_named_as_a_user_would_name_them(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     work(some_job := begin("out", "text.en"))
     for output, places in (

@@ -14,7 +14,7 @@ from nmt_cli.system.errors import OutputError
 
 @pytest.mark.parametrize("links", [True, False])
 def test_one_of_many_creates_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
-    """Also on file systems without hard links, if the workers do not begin in the same moment."""
+    """Without hard links, this holds only if the workers do not begin at the same moment."""
 
     def refuse(*_: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")

@@ -1,4 +1,4 @@
-"""Values that two readings of a rule tell apart: several problems and failures, and the places that messages name."""
+"""Cases in which two readings of a rule would differ: several problems and failures, and the paths in messages."""
 
 import errno
 import gzip
@@ -16,7 +16,7 @@ from nmt_cli.system.errors import DataError, OutputError
 TEXT = b"".join(b"line %d\n" % number for number in range(45))
 
 
-def test_a_file_is_no_place_for_units_whatever_its_name(tmp_path: Path) -> None:
+def test_a_file_is_refused_as_the_directory_of_units_whatever_its_name(tmp_path: Path) -> None:
     (tmp_path / "text.en").write_bytes(b"x\n")
     for name in ("file", "file.d"):
         (tmp_path / name).write_bytes(b"kept")
@@ -26,7 +26,7 @@ def test_a_file_is_no_place_for_units_whatever_its_name(tmp_path: Path) -> None:
 
 
 def test_every_unit_without_a_result_is_listed_in_order(tmp_path: Path) -> None:
-    """Of all files, each with its own reason. The first one ends the joining."""
+    """The list covers all files and gives each unit's reason. Joining stops at the first of these units."""
     for name in ("a.en", "b.en"):
         (tmp_path / name).write_bytes(TEXT)
     some_job = begin(tmp_path / "out", tmp_path / "a.en", tmp_path / "b.en")

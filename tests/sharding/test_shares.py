@@ -1,4 +1,4 @@
-"""Workers step by step, units of every size, the numbers of all schedulers, and stores of other kinds."""
+"""Workers step by step, units of every size, the worker numbers of all schedulers, and stores of other kinds."""
 
 import errno
 import gzip
@@ -94,7 +94,7 @@ def test_each_line_has_one_output_line_if_asked(
     assert (sidecar and sidecar.output_lines) == (None if reason else lines)
 
 
-def test_errors_of_the_disk_name_the_file_and_free_the_unit(tmp_path: Path, file: Path) -> None:
+def test_disk_errors_name_the_file_and_free_the_unit(tmp_path: Path, file: Path) -> None:
     some_job, before = begin(tmp_path / "out", file), descriptors()
 
     def full(*_: Any) -> None:
@@ -140,7 +140,7 @@ def test_a_sidecar_that_disappears_is_made_again(
 def test_units_of_killed_workers_are_done_by_any_other(
     tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, shard: str, order: list[int]
 ) -> None:
-    """Another worker does all of them, after the rest, and each worker begins at another unit."""
+    """Any worker translates all of these units after the others. Each worker begins at a different unit."""
     monkeypatch.setattr(worker_module, "LANES", 1)
     some_job, seen = begin(tmp_path / "out", file, lines=5), list[int]()
     assert all(map(some_job.claim, some_job.units))
@@ -172,7 +172,7 @@ def test_units_that_others_finish_meanwhile_are_not_begun(
 
 
 def test_the_next_unit_begins_when_the_lines_of_one_are_read(tmp_path: Path, file: Path) -> None:
-    """One unit at a time keeps the search threads busy until it has few lines left."""
+    """One unit at a time keeps the search threads busy until few of its lines are left."""
     both, inside = threading.Barrier(2), list[int]()
 
     def translate(source: int, target: int, first: int, all_read: Callable[[], None]) -> None:
@@ -198,7 +198,7 @@ def test_a_unit_that_fails_before_it_is_read_ends_its_turn(tmp_path: Path, file:
 
 
 def test_failed_units_are_left_to_the_next_run_of_their_share(tmp_path: Path, file: Path) -> None:
-    """Other workers neither help with them nor begin them twice."""
+    """Other workers do not translate the failed units, and no unit is translated twice."""
     some_job = begin(tmp_path / "out", file, lines=5)
     some_job.fail(some_job.units[4], Failure("before"))
     seen = list[int]()
@@ -214,7 +214,7 @@ def test_failed_units_are_left_to_the_next_run_of_their_share(tmp_path: Path, fi
 
 
 def test_units_with_long_lines_are_read_as_they_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line has at most five bytes before its end; hashes and sizes are those of the file."""
+    """A cut line has five bytes before its line end. Hashes and sizes are those of the uncut file."""
     draw = random.Random(4)
     monkeypatch.setattr(units, "MAX_UNIT_BYTES", 12)
     monkeypatch.setattr(units, "MAX_LINE_BYTES", 4)
@@ -360,12 +360,12 @@ def test_patterns_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EIO])
 def test_file_systems_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     monkeypatch.setattr(os, "link", Mock(side_effect=OSError(code, os.strerror(code))))
-    place = Directory(tmp_path, "parts")
+    directory = Directory(tmp_path, "parts")
     if code == errno.EIO:
         with pytest.raises(OSError, match=os.strerror(code)):
-            place.create("a", b"1")
+            directory.create("a", b"1")
     else:
-        assert [place.create("a", b"1"), place.create("a", b"2")] == [True, False]
+        assert [directory.create("a", b"1"), directory.create("a", b"2")] == [True, False]
         assert (tmp_path / "a").read_bytes() == b"1"
     assert not [*(tmp_path / "parts").iterdir()]
 
@@ -375,27 +375,27 @@ def test_a_directory_as_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     A folder that cannot be read is an error, because it may have names.
     """
-    place = store_of(str(tmp_path), "some/parts")
-    assert isinstance(place, Directory)
-    place.remove_leftovers()
-    assert place.names("none") == set()
-    place.remove("none")
-    assert place.claim("deep/er/x", b"content")
+    directory = store_of(str(tmp_path), "some/parts")
+    assert isinstance(directory, Directory)
+    directory.remove_leftovers()
+    assert directory.names("none") == set()
+    directory.remove("none")
+    assert directory.claim("deep/er/x", b"content")
     assert (tmp_path / "deep/er/x").read_bytes() == b"content"
-    assert place.names("deep/er") == {"x"}
+    assert directory.names("deep/er") == {"x"}
     with pytest.raises(NotADirectoryError):
-        place.names("deep/er/x")
+        directory.names("deep/er/x")
     steps = list[Any]()
     monkeypatch.setattr(artefact, "sync", lambda path: steps.append((path, (tmp_path / "new/y").exists())))
-    part = place.part()
+    part = directory.part()
     assert part.parent == tmp_path / "some/parts"
     part.write_bytes(b"1")
     steps.clear()
-    place.keep(part, "new/y")
+    directory.keep(part, "new/y")
     assert steps == [(tmp_path, False), (part, False), (tmp_path / "new", True)]
     monkeypatch.setattr(store.artefact, "sync", Mock(side_effect=OSError(errno.EIO, "broken")))
-    for act in (place.replace, place.create):
+    for act in (directory.replace, directory.create):
         with pytest.raises(OSError, match="broken"):
             act("new/z", b"1")
-    assert place.names("new") == {"y"}
-    assert place.names("some/parts") == set()
+    assert directory.names("new") == {"y"}
+    assert directory.names("some/parts") == set()

@@ -27,14 +27,14 @@ from nmt_cli.system.errors import MissingError, StorageError, UsageError
         ("s3:/a", False),
     ],
 )
-def test_urls_are_told_from_paths(text: str, found: bool) -> None:
+def test_urls_are_distinguished_from_paths(text: str, found: bool) -> None:
     assert is_url(text) == found
     if not found:
         assert isinstance(store_of(text, "p"), Directory)
 
 
 class Files:
-    """A file system of fsspec that remembers its calls."""
+    """A bucket on a mocked fsspec file system, which records its calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, protocol: Any = "s3") -> None:
         self.mock = Mock(protocol=protocol)
@@ -42,7 +42,7 @@ class Files:
         self.store = Bucket("s3://bucket/out/")
 
 
-def test_names_in_an_object_store_are_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listings_of_an_object_store_are_never_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     files = Files(monkeypatch)
     files.mock.ls.return_value = ["bucket/out/units/a", "bucket/out/units/b/"]
     files.mock.exists.return_value = True
@@ -61,7 +61,7 @@ def test_names_in_an_object_store_are_read_anew(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("error", [None, NotImplementedError(), TypeError(), ValueError(), FileExistsError()])
-def test_a_store_that_cannot_exclude_replacing_replaces(
+def test_a_claim_is_written_even_if_the_store_cannot_create_exclusively(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     files = Files(monkeypatch)
@@ -88,7 +88,7 @@ def test_a_store_that_cannot_exclude_replacing_replaces(
         (("gs", "gcs"), False),
     ],
 )
-def test_directories_are_made_where_a_store_has_them(
+def test_directories_are_created_only_in_stores_that_have_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: Any, made: bool
 ) -> None:
     files = Files(monkeypatch, protocol)
@@ -128,7 +128,7 @@ def test_errors_of_remote_stores(error: Exception, kind: type[Exception], messag
         raise error
 
 
-def test_errors_while_an_input_is_read_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_while_reading_an_input_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Lost(io.RawIOBase):
         def readable(self) -> bool:
             return True

@@ -22,12 +22,12 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
 TEXT = b"".join(b"line %d\n" % number * (number % 3 + 1) for number in range(1000))
 
 
-def naive(data: bytes, lines: int, most: int) -> list[tuple[int, int]]:
-    """Return the lines and bytes of each unit, line by line."""
+def naive(data: bytes, lines: int, max_bytes: int) -> list[tuple[int, int]]:
+    """Return each unit's line count and size in bytes, found line by line."""
     found, size, count = [], 0, 0
     for line in io.BytesIO(data):
         size, count = size + len(line), count + 1
-        if count == lines or size >= most:
+        if count == lines or size >= max_bytes:
             found.append((count, size))
             size = count = 0
     return [*found, (count, size)] if size else found
@@ -68,8 +68,8 @@ def test_zstandard_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_a_long_line_is_cut_but_its_hash_is_of_all_of_it(tmp_path: Path, scheme: str) -> None:
-    """Lines are cut as `nmt translate` cuts them; memory does not grow with them."""
+def test_a_long_line_is_cut_but_the_hash_covers_all_of_it(tmp_path: Path, scheme: str) -> None:
+    """Lines are cut as `nmt translate` cuts them. Memory use does not grow with their length."""
     hashes = set()
     for end in (b"1", b"2"):
         long = b"x" * (units.MAX_UNIT_BYTES + 2 * MAX_LINE_BYTES) + end

@@ -1,4 +1,4 @@
-"""Workers that are killed, change in number, or fail leave no line untranslated and translate none twice."""
+"""If workers are killed, fail or change in number, the output still has every line exactly once."""
 
 import errno
 import gzip
@@ -38,7 +38,7 @@ def joined(some_job: job.Job, name: str = "text.en") -> bytes:
 
 
 @pytest.mark.parametrize("shards", [["1/1"], ["1/3", "2/3", "3/3"], ["7/9", "2/2"], ["3/3"], ["40/40"]])
-def test_any_workers_translate_every_line_once(tmp_path: Path, file: Path, shards: list[str]) -> None:
+def test_any_set_of_shards_translates_every_line_once(tmp_path: Path, file: Path, shards: list[str]) -> None:
     (tmp_path / "more.gz").write_bytes(gzip.compress(TEXT + b"no line feed"))
     (tmp_path / "empty").touch()
     files = [file, tmp_path / "more.gz", tmp_path / "empty"]
@@ -60,11 +60,11 @@ def test_finished_units_are_not_translated_again(tmp_path: Path, file: Path) -> 
 def test_workers_begin_in_their_shares_and_help_far_from_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is done begins in the middle of the longest run that nobody has begun."""
+    """A worker that has finished its share begins in the middle of the longest run of units that nobody has begun."""
     monkeypatch.setattr(worker, "LANES", 1)
     (tmp_path / "t").write_bytes(b"x\n" * 100)
     some_job = begin(tmp_path / "out", tmp_path / "t", lines=1)
-    assert some_job.claim(some_job.units[60])  # another worker's, which is killed
+    assert some_job.claim(some_job.units[60])  # claimed by another worker, which was killed
     order = list[int]()
 
     def translate(source: int, target: int, first: int, _: object) -> None:
@@ -99,7 +99,7 @@ def test_workers_that_run_together_share_the_work(tmp_path: Path) -> None:
 
 
 def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
-    """SIGKILL at random times, with another number of workers each time."""
+    """Workers get SIGKILL at random times, and their number is random in each round."""
     text = b"".join(b"line %d\n" % number for number in range(2000))
     (tmp_path / "text.en").write_bytes(text)
     draw = random.Random(11)
@@ -193,7 +193,7 @@ def test_other_options_and_other_inputs_are_refused(tmp_path: Path, file: Path) 
 
 
 def test_a_unit_of_another_job_is_refused(tmp_path: Path, file: Path) -> None:
-    """This happens if two jobs begin at once in an object store that cannot prevent it."""
+    """Such a unit appears if two jobs begin at once in an object store without exclusive creation."""
     work(begin(tmp_path / "out", file))
     work(begin(tmp_path / "other", file, model="small"))
     (tmp_path / "other/units/000/0000003.json").replace(tmp_path / "out/units/000/0000003.json")
@@ -202,7 +202,7 @@ def test_a_unit_of_another_job_is_refused(tmp_path: Path, file: Path) -> None:
             work(begin(tmp_path / "out", file), index)
 
 
-def test_an_input_that_changed_in_place_is_found(tmp_path: Path, file: Path) -> None:
+def test_an_input_that_changed_in_place_is_detected(tmp_path: Path, file: Path) -> None:
     work(some_job := begin(tmp_path / "out", file))
     file.write_bytes(TEXT.replace(b"line 17", b"LINE 17"))
     assert [(unit.first, why) for unit, why in proof.problems(some_job)] == [
@@ -260,7 +260,7 @@ def test_a_stopped_worker_releases_its_units(tmp_path: Path, file: Path) -> None
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
-def test_outputs_are_compressed_by_their_names(tmp_path: Path, file: Path, suffix: str) -> None:
+def test_the_suffix_of_an_output_selects_its_compression(tmp_path: Path, file: Path, suffix: str) -> None:
     work(some_job := begin(tmp_path / "out", file))
     name = tmp_path / f"new/joined.de{suffix}"
     assert proof.join(some_job, str(name)) == [str(name)]
@@ -277,14 +277,14 @@ def test_outputs_of_several_files_need_a_directory(tmp_path: Path, file: Path) -
     work(some_job := begin(tmp_path / "out", file, tmp_path / "more"))
     with pytest.raises(UsageError, match="there are 2 outputs"):
         proof.join(some_job, str(file))
-    places = proof.join(some_job, str(tmp_path / "new"))
-    assert places == [str(tmp_path / "new/more"), str(tmp_path / "new/text.en")]
+    paths = proof.join(some_job, str(tmp_path / "new"))
+    assert paths == [str(tmp_path / "new/more"), str(tmp_path / "new/text.en")]
     proof.join(begin(tmp_path / "out", file, tmp_path / "more"), str(tmp_path / "new"))
     work(one := begin(tmp_path / "one", file))
     assert proof.join(one, str(tmp_path / "new")) == [str(tmp_path / "new/text.en")]
 
 
-def test_units_in_a_store_of_fsspec(tmp_path: Path, file: Path) -> None:
+def test_units_in_an_fsspec_store(tmp_path: Path, file: Path) -> None:
     out = f"file://{tmp_path}/out"
     first = begin(out, f"file://{file}")
     work(first, "2/3")

@@ -73,9 +73,9 @@ def test_an_existing_artefact_is_only_replaced_with_overwrite(made: Path) -> Non
     entries = {"steps": 1}
     with staged(made, "thing", entries, overwrite=True) as stage:
         write_file(stage / "new", b"new")
-        entries["pairs"] = 7  # entries added meanwhile are in the manifest too
+        entries["pairs"] = 7  # entries added inside the block are in the manifest too
         assert stage.parent == made.parent, "not on the same file system"
-        assert (made / "a.bin").exists(), "the old artefact went before the new one was complete"
+        assert (made / "a.bin").exists(), "the old artefact was removed before the new one was complete"
     assert (names(made), names(made.parent)) == ([MANIFEST, "new"], ["thing"])
     assert verify(made, "thing")["pairs"] == 7
 
@@ -85,7 +85,7 @@ def test_writing_a_file_creates_its_directory(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "file").read_bytes() == b"bytes"
 
 
-def test_two_processes_that_write_one_artefact_do_not_mix(tmp_path: Path) -> None:
+def test_two_writers_of_one_artefact_do_not_mix_their_files(tmp_path: Path) -> None:
     target = tmp_path / "x"
     with pytest.raises(OutputError, match="another process"), staged(target, "thing", {"who": "slow"}) as stage:  # noqa: PT012
         write_file(stage / "slow", b"1")
@@ -124,7 +124,7 @@ def test_changed_missing_short_and_long_files_are_errors(made: Path, content: bo
     verify(made, "thing", content=False)  # sizes alone do not reveal it
 
 
-def test_a_manifest_of_another_kind_or_format_or_none(made: Path) -> None:
+def test_a_missing_manifest_or_one_of_another_kind_or_format_is_refused(made: Path) -> None:
     with pytest.raises(DataError, match="holds a thing of format 1, not a corpus"):
         verify(made, "corpus")
     (made / MANIFEST).write_text(json.dumps({**read_json(made / MANIFEST), "format": 2}))
@@ -152,7 +152,7 @@ def test_json_may_have_as_many_bytes_as_the_limit(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("existing", [True, False])
-def test_a_file_that_cannot_be_replaced_stays_and_no_other_is_left(
+def test_a_failed_replacement_keeps_the_old_file_and_leaves_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
 ) -> None:
     if existing:
@@ -197,7 +197,7 @@ def test_only_leftovers_of_ended_processes_are_removed(tmp_path: Path, monkeypat
 
 
 def test_directories_that_nmt_did_not_make_are_never_replaced_or_removed(made: Path) -> None:
-    """Neither by reading nor by writing an artefact with the same path, or beside one with a name that nmt uses."""
+    """This holds for reading and writing, at the artefact's path and at the path beside it that nmt uses."""
     aside = made.parent / ".old-thing"
     for manifest in (None, "{}", "[]", json.dumps({"name": "of another tool", "files": {}})):
         aside.mkdir(exist_ok=True)
@@ -257,7 +257,7 @@ def test_a_link_to_an_artefact_stays_and_its_target_is_replaced(made: Path, tmp_
 
 def test_one_process_at_a_time_locks_a_directory(tmp_path: Path) -> None:
     with locked(tmp_path / "run", "the run"):
-        pass  # an earlier process, which the error must not name
+        pass  # an earlier holder, which the error must not name
     with held(tmp_path / "run") as holder:
         with pytest.raises(BusyError, match=rf"the run .*run is in use by host \S+, process {holder}, since"):
             with locked(tmp_path / "run", "the run"):
@@ -287,7 +287,7 @@ def test_free_space_is_measured_at_the_nearest_existing_directory(
     assert asked == [tmp_path] * 2
 
 
-def test_a_file_with_the_path_of_a_directory(tmp_path: Path) -> None:
+def test_a_file_where_a_directory_must_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(OutputError, match=f"cannot create {path}: .*Choose another path"):

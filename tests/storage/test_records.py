@@ -1,4 +1,4 @@
-"""Records of untrusted JSON: each kind of value, the name of the first wrong one, and the manifests of each kind."""
+"""Records from untrusted JSON: every kind of value, the error for the first wrong one, and every kind of manifest."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +39,7 @@ class Outer:
 
 
 def test_right_values_and_defaults() -> None:
-    """Integers are floats, too. null is a value of its own. Unknown keys are ignored."""
+    """An integer is accepted as a float, null is a value of its own, and unknown keys are ignored."""
     assert build(Outer, {"number": 1, "later": 2}) == Outer(1)
     values = {
         "number": -3, "real": 2, "choice": 1, "maybe": None, "inner": {"text": "t", "flag": True},
@@ -86,7 +86,7 @@ def test_the_first_wrong_value_is_named(changes: dict[str, Any], message: str) -
     assert str(caught.value) == f"/x.json is damaged: {message}"
 
 
-def test_what_is_no_object_or_lacks_a_value() -> None:
+def test_a_missing_value_and_a_list_instead_of_an_object_are_refused() -> None:
     with pytest.raises(DataError, match=r"^/x is damaged: number is missing$"):
         from_json(Outer, {}, Path("/x"))
     with pytest.raises(ValueError, match=r"^must be an object, not '\[\]'$"):

@@ -1,4 +1,4 @@
-"""Steps of writing: what is synced, what an error leaves, and files that others put in the way."""
+"""Single steps of writing: syncing, cleaning up after an error, and sparing the files of others."""
 
 import errno
 import fcntl
@@ -20,8 +20,8 @@ def descriptors() -> list[str]:
     return os.listdir("/proc/self/fd")  # noqa: PTH208
 
 
-def test_json_may_fill_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether an object or a list is expected. The other one is refused."""
+def test_json_may_be_exactly_as_large_as_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This holds for objects and for lists. Each reader refuses the other type."""
     file = tmp_path / "x.json"
     for read, right, other, kind in (
         (read_json, '{"a": 1}', "[1, 2]", "object"),
@@ -55,7 +55,9 @@ def test_each_new_directory_is_synced(tmp_path: Path, monkeypatch: pytest.Monkey
         artefact.make_directory(Path("/proc/none/x"))
 
 
-def test_a_new_file_replaces_none_and_an_error_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_file_never_replaces_another_and_an_error_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, before = tmp_path / "x", descriptors()
     artefact.write_file(file, b"1")
     with pytest.raises(FileExistsError):
@@ -90,13 +92,11 @@ def test_a_link_in_the_place_of_the_old_artefact_is_not_followed(tmp_path: Path)
     (tmp_path / ".old-thing" / MANIFEST).mkdir(parents=True)  # a directory in its place
     assert not artefact.present(tmp_path / "thing")
     with staged(tmp_path / "thing", "thing", {}):
-        pass  # a new artefact, which replaces none
+        pass  # a new artefact that replaces no old one
     assert (tmp_path / ".old-thing" / MANIFEST).is_dir()
 
 
-def test_a_directory_has_another_name_while_its_files_are_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_is_renamed_before_its_files_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     monkeypatch.setattr(artefact.shutil, "rmtree", removed := Mock())
     artefact.remove_tree(tmp_path / "a")
@@ -139,10 +139,10 @@ def test_another_process_may_move_the_old_artefact_back_first(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("code", [errno.EEXIST, errno.ENOTEMPTY, errno.EACCES])
-def test_a_commit_is_tried_again_if_a_reader_has_moved_the_old_one_back(
+def test_a_commit_is_retried_if_a_reader_has_moved_the_old_artefact_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """File systems report a directory in the way by two codes. Other errors leave the old artefact."""
+    """File systems report a directory in the way with one of two codes. Other errors leave the old artefact."""
     with staged(tmp_path / "thing", "thing", {"steps": 1}):
         pass
     rename, failed = Path.rename, list[Path]()
@@ -169,7 +169,7 @@ def test_a_commit_is_tried_again_if_a_reader_has_moved_the_old_one_back(
     assert [path.name for path in tmp_path.iterdir()] == ["thing"]
 
 
-def test_a_lock_is_no_link_and_follows_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_file_is_never_a_link_and_follows_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / artefact.LOCK).symlink_to(tmp_path / "precious")
     with pytest.raises(OSError, match="symbolic link"), locked(tmp_path / "a", "the run"):

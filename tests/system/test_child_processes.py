@@ -14,7 +14,7 @@ from nmt_cli.system.child_processes import end_with_parent
 
 
 @pytest.mark.parametrize(("thread_lasts", "macos"), [(True, False), (False, False), (True, True)])
-def test_a_child_ends_with_its_parent_and_not_with_a_thread_that_may_end(
+def test_a_child_ends_with_its_parent_but_outlives_the_thread_that_started_it(
     monkeypatch: pytest.MonkeyPatch, thread_lasts: bool, macos: bool
 ) -> None:
     if macos:

@@ -1,4 +1,4 @@
-"""Messages, tables and progress: on stderr, one line each, without control characters."""
+"""Messages, tables and progress go to stderr, and a message is one short line."""
 
 import sys
 
@@ -19,7 +19,9 @@ def print_everything() -> None:
     console.warn("careful")
 
 
-def test_everything_goes_to_stderr_and_quiet_leaves_warnings(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_goes_to_stderr_and_quiet_keeps_only_warnings(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     print_everything()
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -57,7 +59,7 @@ def test_a_long_log_line_is_cut_at_4000_characters(capsys: Captured) -> None:
     assert capsys.readouterr().err == "x" * 4000 + "\n" + "y" * 3999 + "…\n"
 
 
-def test_counts_have_their_noun() -> None:
+def test_a_count_is_followed_by_its_noun_in_singular_or_plural() -> None:
     counts = {0: "0 pairs", 1: "1 pair", 2: "2 pairs", 1200: "1,200 pairs"}
     assert {count: console.counted(count, "pair") for count in counts} == counts
 

@@ -51,9 +51,9 @@ def test_printable_text_is_one_short_line() -> None:
 
 def test_errors_that_mean_out_of_memory() -> None:
     class OutOfMemoryError(RuntimeError):
-        """Has the name of torch's own class."""
+        """Has the same name as torch's class."""
 
-    short = [MemoryError(), OutOfMemoryError("x"), RuntimeError("[enforce fail] can't allocate memory: you tried")]
-    short += [RuntimeError("CUDA error: out of memory"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
+    no_memory = [MemoryError(), OutOfMemoryError("x"), RuntimeError("[enforce fail] can't allocate memory: you tried")]
+    no_memory += [RuntimeError("CUDA error: out of memory"), RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling")]
     others = [RuntimeError("an illegal memory access was encountered"), ValueError("x"), OSError(12, "No room")]
-    assert [errors.is_out_of_memory(error) for error in [*short, *others]] == [True] * 5 + [False] * 3
+    assert [errors.is_out_of_memory(error) for error in [*no_memory, *others]] == [True] * 5 + [False] * 3

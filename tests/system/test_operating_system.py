@@ -1,4 +1,4 @@
-"""The CPU's features, the limit on memory, and signals that are held back."""
+"""The name and features of the CPU, the memory limit, and blocked signals."""
 
 import ctypes
 import resource
@@ -21,7 +21,7 @@ from nmt_cli.system.child_processes import signals_blocked
         ("", None, set()),
     ],
 )
-def test_names_of_a_cpu_and_its_features(
+def test_the_name_and_features_of_a_cpu(
     monkeypatch: pytest.MonkeyPatch, text: str, model: str | None, features: set[str]
 ) -> None:
     monkeypatch.setattr(operating_system, "_cpuinfo", lambda: text)
@@ -99,8 +99,8 @@ def test_resident_memory_is_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert operating_system.resident_bytes() == 20 * resource.getpagesize()
 
 
-def test_signals_blocked_before_stay_blocked() -> None:
-    """A signal sent meanwhile arrives at the end."""
+def test_signals_blocked_before_the_block_stay_blocked_after_it() -> None:
+    """A signal that is sent inside the block arrives at its end."""
     received = list[int]()
     handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in (10, 12)}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])

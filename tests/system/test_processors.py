@@ -17,7 +17,10 @@ V1 = "9:name=systemd:/\n4:memory:/docker/ab\n1:cpu,cpuacct:/docker/ab\n0::/\n"
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Files], tuple[int, int]]:
-    """Count cores and gigabytes on a machine with 16 cores, 64 GB and these cgroup files. A period is 100000."""
+    """Return a function that counts cores and gigabytes on a machine with 16 cores, 64 GB and the given cgroup files.
+
+    In `cpu.max`, the quota precedes its period of 100000 microseconds.
+    """
     monkeypatch.setattr(processors, "ROOT", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 64 * GB // 4096, "SC_PAGE_SIZE": 4096}.get)
@@ -59,7 +62,7 @@ CG = "sys/fs/cgroup"
         ({"proc/self/cgroup": "3:cpuset,memory2:/x\n2:cpu:/y\n", f"{CG}/cpu/x/cpu.cfs_quota_us": "100000",
           f"{CG}/cpu/x/cpu.cfs_period_us": "100000", f"{CG}/memory/x/memory.limit_in_bytes": f"{GB}",
           f"{CG}/cpu/y/cpu.cfs_quota_us": "500000", f"{CG}/cpu/y/cpu.cfs_period_us": "100000"}, (5, 64)),
-        # files above the mount are no groups, and some values are no limits
+        # files above the mount belong to no group, and some values mean no limit
         ({"proc/self/cgroup": "0::/\n", "sys/fs/cpu.max": "100000 100000", "sys/memory.max": f"{GB}"}, (16, 64)),
         ({"proc/self/cgroup": "0::/\n", f"{CG}/cpu.max": "0 100000\n", f"{CG}/memory.max": "0\n"}, (16, 64)),
         ({"proc/self/cgroup": "0::/\n", f"{CG}/cpu.max": "100000 0\n", f"{CG}/memory.max": "-1\n"}, (16, 64)),
@@ -67,7 +70,7 @@ CG = "sys/fs/cgroup"
         ({"proc/self/cgroup": "0::/\n", f"{CG}/cpu.max": b"\xff 1", f"{CG}/memory.max": b"\xff"}, (16, 64)),
     ],
 )  # fmt: skip
-def test_the_limits_of_a_container(
+def test_cores_and_memory_follow_the_limits_of_a_container(
     machine: Callable[[Files], tuple[int, int]], files: Files, counted: tuple[int, int]
 ) -> None:
     assert machine(files) == counted

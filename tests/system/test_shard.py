@@ -1,4 +1,4 @@
-"""The number of a worker, from the command line and from schedulers."""
+"""A worker's shard, from the command line or from a scheduler's variables."""
 
 import pytest
 
@@ -26,12 +26,14 @@ from nmt_cli.system.shard import Shard, parse
         ("auto/4", {"RANK": "2", "WORLD_SIZE": "3"}, (3, 4)),
     ],
 )  # fmt: skip
-def test_schedulers_number_their_workers(text: str, variables: dict[str, str], shard: tuple[int, int]) -> None:
+def test_a_shard_is_read_from_the_option_or_the_scheduler(
+    text: str, variables: dict[str, str], shard: tuple[int, int]
+) -> None:
     assert parse(text, variables) == shard
 
 
-def test_the_indices_of_an_array_are_all_different() -> None:
-    """Whatever the first number of an array is."""
+def test_each_task_of_an_array_gets_its_own_shard() -> None:
+    """This holds for any first index of the array."""
     found = {parse("auto/5", {"PBS_ARRAY_INDEX": str(number)}).number for number in range(3, 8)}
     assert found == {1, 2, 3, 4, 5}
 
@@ -49,7 +51,7 @@ def test_the_indices_of_an_array_are_all_different() -> None:
         ("auto", {"JOB_COMPLETION_INDEX": "3"}, "the number of tasks N is not. Pass --shard auto/N"),
     ],
 )
-def test_a_wrong_number_is_refused(text: str, variables: dict[str, str], message: str) -> None:
+def test_a_wrong_shard_is_refused(text: str, variables: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse(text, variables)
 

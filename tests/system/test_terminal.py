@@ -1,4 +1,4 @@
-"""Security of outputs: no text reaches a terminal as control characters, and no output follows a planted link."""
+"""Security of outputs: no control character reaches a terminal, and no output follows a planted link."""
 
 import json
 import os

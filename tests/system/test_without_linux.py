@@ -1,4 +1,4 @@
-"""Commands work without the functions of Linux that macOS lacks, in a process that has lost them."""
+"""Commands work without the Linux functions that macOS lacks. The tests remove these functions from a process."""
 
 import os
 from pathlib import Path
@@ -16,8 +16,8 @@ SMALL = ["training.processes=2", "training.steps=4", "training.log_every=1", "tr
          "training.checkpoint_every=4"]  # fmt: skip
 
 
-def test_the_functions_are_really_gone() -> None:
-    """Else the tests below would prove nothing."""
+def test_the_linux_functions_are_really_gone() -> None:
+    """Otherwise the tests below would prove nothing."""
     code = (
         "import ctypes, os; from nmt_cli.system import operating_system as s; from pathlib import Path;"
         "print(hasattr(os, 'sched_getaffinity'), hasattr(ctypes.CDLL(None), 'prctl'), s.START_METHOD,"
@@ -31,7 +31,7 @@ def test_the_functions_are_really_gone() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_corpus_is_prepared_and_a_model_trains_and_translates(lab: Lab, tmp_path: Path) -> None:
-    """Spawned processes prepare the corpus and train the model, with the same bits as forks."""
+    """Spawned processes prepare the corpus and train the model, with the same bits as forked ones."""
     data, source, output = (tmp_path / name for name in ("data", "source", "output"))
     source.write_text("one two three\nfour five\n")
     settings = [word for setting in SMALL for word in ("--set", setting)]
@@ -52,9 +52,9 @@ def test_a_corpus_is_prepared_and_a_model_trains_and_translates(lab: Lab, tmp_pa
     assert lab.same(4)
 
 
-def test_the_most_memory_is_in_bytes_on_both_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_memory_is_in_bytes_on_both_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     linux = operating_system.peak_bytes()
-    monkeypatch.setattr(operating_system, "MACOS", True)  # whose kernel counts bytes
+    monkeypatch.setattr(operating_system, "MACOS", True)  # macOS counts bytes, Linux counts kibibytes
     assert linux // 1100 < operating_system.peak_bytes() <= linux // 1000
 
 

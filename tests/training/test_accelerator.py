@@ -1,4 +1,4 @@
-"""The launcher's configuration and trackers."""
+"""The configuration of `accelerate launch`, and trackers."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ def test_only_the_recipe_configures_accelerate(
 
     monkeypatch.setattr(accelerate, "Accelerator", accelerator)
     monkeypatch.delenv("NMT_PATIENCE_SECONDS", raising=False)
-    monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "1.0")  # only the first process warns of it
+    monkeypatch.setenv("ACCELERATE_GRADIENT_CLIPPING", "1.0")  # only the first process warns about it
     for value in ("false", "0", ""):
         monkeypatch.setenv("ACCELERATE_USE_FSDP", value)
         assert accelerator_module.make_accelerator(schema.Recipe(), tmp_path).gradient_accumulation_steps == 1
@@ -55,7 +55,7 @@ def test_only_the_recipe_configures_accelerate(
         (("NO", "bf16", "1", "none"), "auto", 0),
     ],
 )
-def test_ignored_settings_of_the_launcher_warn(lab: Lab, values: Any, precision: str, warnings: int) -> None:
+def test_ignored_settings_of_the_launcher_cause_warnings(lab: Lab, values: Any, precision: str, warnings: int) -> None:
     names = ("DYNAMO_BACKEND", "MIXED_PRECISION", "GRADIENT_ACCUMULATION_STEPS", "GRADIENT_CLIPPING")
     for name, value in zip(names, values, strict=True):
         lab.patch.setenv(f"ACCELERATE_{name}", value)
@@ -82,7 +82,7 @@ def test_a_configuration_of_accelerate_launch(
     reference_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],  # also captures other processes, unlike that of the fixture `lab`
+    capfd: pytest.CaptureFixture[str],  # also captures other processes, unlike the one in the fixture `lab`
 ) -> None:
     """The launcher runs in this process, and starts nmt in another one."""
     from accelerate.commands import launch
@@ -103,7 +103,7 @@ def test_a_configuration_of_accelerate_launch(
     assert lab.same(10)
 
 
-def test_settings_of_torch_are_made_before_it_is_imported() -> None:
+def test_the_environment_of_torch_is_set_before_its_import() -> None:
     names = ["ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY", "TORCHINDUCTOR_MIX_ORDER_REDUCTION"]
     code = f"import os, sys; os.environ.pop('{names[0]}', 0); os.environ.pop('{names[2]}', 0); import nmt_cli; "
     code += f"print(*map(os.environ.get, {names}), 'torch' in sys.modules)"

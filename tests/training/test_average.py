@@ -23,7 +23,7 @@ from nmt_cli.training.checkpoints import MODEL, State
 from nmt_cli.transformer.model import Transformer
 from nmt_cli.transformer.weights import load_model, save_tensors
 
-VOCABULARY = 320  # of the tokenizer of the corpus
+VOCABULARY = 320  # of the corpus's tokenizer
 
 
 def weights(settings: Recipe, seed: int) -> dict[str, torch.Tensor]:
@@ -60,7 +60,7 @@ def test_the_mean_of_the_last_regular_checkpoints(
     assert result.manifest["checkpoints"] == [artefact.sha256(file) for file in files]
 
 
-def test_another_corpus_is_refused_and_none_is_needed(
+def test_another_corpus_is_refused_and_no_corpus_is_needed(
     run: Path, numbers_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(DataError, match="trained on another corpus"):
@@ -112,7 +112,9 @@ def test_out_may_name_the_runs_own_model(run: Path, tmp_path: Path, monkeypatch:
         assert load_model(run / "model").manifest["steps"] == [20, 30, 40]
 
 
-def test_corpus_facts_come_from_the_newest_checkpoint(run: Path, tiny_recipe: Callable[..., Recipe]) -> None:
+def test_the_facts_about_the_corpus_are_those_of_the_newest_checkpoint(
+    run: Path, tiny_recipe: Callable[..., Recipe]
+) -> None:
     checkpoints.save(run, State(step=50), weights(tiny_recipe(), 50), {}, {"corpus": "c", "seen_tokens": 11, "x": 1})
     about = load_model(average(run, 2, None)[0]).manifest
     assert (about["steps"], about["corpus"], about["seen_tokens"], "x" in about) == ([40, 50], "c", 11, False)
@@ -140,7 +142,7 @@ def test_a_mixture_is_made_again_if_any_of_its_parts_changes(
     monkeypatch.setattr(module, "best_share", lambda end, start, settings, corpus: tried[-1][-1])
 
     def mix(*shares: float, last: int | None = None) -> bool:
-        """Return whether the model is made again."""
+        """Average, and return whether the model was made again."""
         tried.append([*shares])
         settings = tiny_recipe(f"averaging.with_start=[{','.join(map(str, shares))}]", f"training.init_from={start}")
         (directory / "recipe.yaml").write_bytes(loading.to_yaml(settings))
@@ -171,7 +173,7 @@ def test_each_share_of_the_start_is_measured_and_shown(
     reference_run: Path, numbers_corpus: Path, tiny_recipe: Callable[..., Recipe], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """On at most LINES lines of each set, even if the recipe's validations translate none. The start is no mixture."""
+    """At most LINES lines of each set are used, even if the recipe's validations translate none. The start is a reference."""
     settings = tiny_recipe(
         "averaging.with_start=[0,0.5]", "training.validate_bleu=0", f"training.init_from={reference_run}/model"
     )
@@ -209,7 +211,7 @@ def test_each_share_of_the_start_is_measured_and_shown(
         (0, "elsewhere", [40], "no checkpoint is better on dev than the initial model; using the last one"),
     ],
 )
-def test_the_best_checkpoint_or_the_last_with_a_warning(
+def test_the_best_checkpoint_is_used_or_the_last_with_a_warning(
     run: Path, best: int, start: str | None, steps: list[int], warning: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = artefact.read_json(checkpoints.directory_of(run, 40) / checkpoints.STATE)

@@ -35,7 +35,7 @@ def device_array(tensor: torch.Tensor) -> npt.NDArray[np.float64]:
 
 
 def let_searches_end() -> None:
-    """Make each search step return falling scores, back-pointers in order, and random ids; the best is EOS once in LENGTH."""
+    """Make search steps return falling scores, back-pointers in order, and random ids; one best id in LENGTH is EOS."""
     replay: Callable[..., torch.Tensor] = hardware.Replayed.__call__
     rng = np.random.default_rng(1)
 

@@ -1,6 +1,6 @@
 """Train repeatedly on the null GPU while each run's memory runs out at a different allocation.
 
-Memory is not cached, so each tensor is a separate allocation. With --every N, every N-th allocation fails in one run.
+Memory is not cached, so each tensor is a separate allocation. With --every N, only every N-th allocation is tried.
 The script prints JSON with the error, the exit code and the newest step with a complete checkpoint for each run.
 
     ... python out_of_memory.py RECIPE DATA DIRECTORY --every 10

@@ -27,7 +27,7 @@ def prepared(tree: Tree, out: str, *arguments: object) -> dict[str, object]:
 def mirrored(tree: Tree, out: str, name: str, folder: str, *options: object) -> object:
     mirror = CORPORA / folder
     if not (tree.folder / mirror).is_dir():
-        raise Skipped("--corpora names no such folder")
+        raise Skipped("the directory of --corpora has no such corpus")
     return prepared(tree, out, name, "--mirror", mirror, *options)
 
 
@@ -62,7 +62,7 @@ def parse_trees(tree: Tree) -> object:
 
 
 def synthetic(tree: Tree) -> object:
-    """Prepare real pairs and pairs with a target by a model: `recipes/student.yaml` on a little text."""
+    """Prepare real pairs and pairs that a model translated, as `recipes/student.yaml` does, from a little text."""
     recipe = tree.folder / "student.yaml"
     sides = {"train_src": INPUTS / "few", "train_tgt": INPUTS / "few", "dev_src": INPUTS / "pair-sources"}
     sides |= {"dev_tgt": INPUTS / "pairs", "test_src": INPUTS / "pair-sources", "test_tgt": INPUTS / "pairs"}
@@ -82,7 +82,7 @@ CHECKS: dict[str, Callable[[Tree], object]] = {
     "wmt14-en-de": lambda tree: mirrored(
         tree, "wmt", "wmt14-en-de", "wmt14-mini", *settings("corpus.tokenizer.vocabulary_size=4000")
     ),
-    "own text, held out, near-twins dropped": own_text,
+    "own text, held out, near-duplicates dropped": own_text,
     "own text with a tokenizer": lambda tree: prepared(
         tree, "reused", *PAIRS, "--tokenizer", MODEL / "tokenizer.model"
     ),

@@ -1,4 +1,4 @@
-"""Scores with their signatures, exports and imports, and the reports that are JSON."""
+"""Scores with their signatures, exports and imports, and JSON reports."""
 
 import json
 import re
@@ -36,7 +36,7 @@ SCORES: dict[str, list[object]] = {
 
 
 def make_files(tree: Tree) -> None:
-    """Write hypotheses, made from the references, and references."""
+    """Write references, and hypotheses made from them."""
     references = read_lines(tree.folder / TOY / "test.tgt")
     worse = [" ".join(line.split()[: 3 + i % 5]) for i, line in enumerate(references)]
     changed = [" ".join(["Der", *line.split()[1:-1], "nicht", "mehr!"]) for line in references]
@@ -150,7 +150,7 @@ def attention(tree: Tree) -> object:
 def report(tree: Tree) -> object:
     done = tree.nmt("report", INPUTS / "runs/toy", "--data", TOY, "--out", "report.html")
     page = (tree.folder / "report.html").read_text("utf-8")
-    numbers = re.findall(r"(?<![\w.])\d+\.\d+", page)  # whole numbers also stand in styles and sentences
+    numbers = re.findall(r"(?<![\w.])\d+\.\d+", page)  # not whole numbers: styles and sentences contain them, too
     return {"exit code": done.code, "numbers": sorted(set(numbers))}
 
 

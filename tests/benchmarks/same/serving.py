@@ -19,7 +19,7 @@ from same.tree import MODEL, REVERSE_MODEL, Tree
 HEADERS = "content-type", "content-disposition", "retry-after", "allow", "connection", "cache-control"
 HEADERS += "content-security-policy", "x-content-type-options", "referrer-policy"
 HEADERS += "access-control-allow-origin", "access-control-allow-methods", "access-control-allow-headers", "vary"
-# A glossary's name and time, and a file's name, are random.
+# IDs of glossaries, times, names of translated files, and ports differ from run to run.
 RANDOM = (
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
     r"\d{4}-\d\d-\d\dT[\d:.+]+",
@@ -35,7 +35,7 @@ STARTED_IN = 60  # seconds
 
 @dataclass(frozen=True)
 class Request:
-    """A request; `fields` are sent as JSON, as a form or in the query."""
+    """A request; `fields` are sent as JSON, or as a form if `form` is set."""
 
     path: str
     fields: dict[str, object] | None = None
@@ -59,7 +59,7 @@ class Request:
 
 
 def file_form(name: str, content: bytes, **fields: str) -> Request:
-    """Return the request that sends a file to be translated."""
+    """Return a request that uploads a file for translation."""
     parts = [f'Content-Disposition: form-data; name="{key}"\r\n\r\n{value}'.encode() for key, value in fields.items()]
     parts.append(f'Content-Disposition: form-data; name="file"; filename="{name}"\r\n\r\n'.encode() + content)
     body = b"".join(b"--limit\r\n" + part + b"\r\n" for part in parts) + b"--limit--\r\n"
@@ -198,7 +198,7 @@ def server(tree: Tree, *options: object) -> Iterator[int]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "nmt_cli", "serve", *map(str, options), "--port", str(port), "--precision", "fp32"]
-    # The log is a file, because servers that run at once must not wait for the reader of a pipe.
+    # The log is a file: a full pipe that nobody reads would block the server.
     with (tree.folder / "serve.log").open("ab") as log:
         process = subprocess.Popen(command, cwd=tree.folder, env=tree.environment({}), stdout=log, stderr=log)
     try:
@@ -216,7 +216,7 @@ def server(tree: Tree, *options: object) -> Iterator[int]:
 
 
 def answer(request: Request, port: int) -> dict[str, object]:
-    """Send a request. The sentence of a refusal counts as words: it may change."""
+    """Send a request, and return its answer. The message of a refusal counts as words: it may change."""
     status, headers, body = request.send(port)
     text = body.decode(errors="replace").replace(f":{port}", ":(port)")
     for pattern in RANDOM:
@@ -235,7 +235,7 @@ def chosen(headers: dict[str, str]) -> dict[str, str]:
 
 
 def answers(tree: Tree) -> Iterator[tuple[str, object]]:
-    """Send all requests to a server with default options, then follow a glossary and a file through their lives."""
+    """Send all requests to a server with default options, then create and use glossaries, and translate files."""
     with server(tree, MODEL, REVERSE_MODEL) as port:
         for name, request in PLAIN.items():
             yield name, answer(request, port)
@@ -255,7 +255,7 @@ def guarded(tree: Tree) -> Iterator[tuple[str, object]]:
 
 
 def glossary_life(port: int) -> Iterator[tuple[str, object]]:
-    """Create two glossaries, use, show, list and delete them."""
+    """Create glossaries in two formats; use, show, list and delete them."""
     for kind, entries in {"tsv": "dog\tKöter|Hund\nforest\tWalde", "csv": "dog,Köter\nstreet,Gasse,en,de\n"}.items():
         request = glossary(f"my {kind}", entries, entries_format=kind)
         yield f"glossary in {kind}: created", answer(request, port)
@@ -277,7 +277,7 @@ def glossary_life(port: int) -> Iterator[tuple[str, object]]:
 
 
 def file_life(port: int) -> Iterator[tuple[str, object]]:
-    """Send files, and fetch their translations."""
+    """Upload files, and fetch their translations."""
     for name, text in {**DOCUMENTS, "a.txt": BOTH}.items():
         status, _, body = file_form(name, text.encode(), **EN_DE).send(port)
         path = urllib.parse.urlsplit(json.loads(body).get("translatedFileUrl", "")).path

@@ -1,4 +1,4 @@
-"""Weights: trainings of 60 steps, in one and two processes, resumed, fine-tuned; checkpoints that are averaged."""
+"""Weights of runs of 60 steps in one and two processes, of resumed and fine-tuned runs, and of averaged checkpoints."""
 
 import json
 import shutil
@@ -8,11 +8,11 @@ from same import digests
 from same.tree import FEW, INPUTS, MODEL, TOY, Finished, Tree, settings
 
 STEPS = settings("training.steps=60", "training.validate_every=30", "training.validate_bleu=20")
-RESUMABLE = settings("training.cooldown_steps=0")  # the rates of the first steps do not depend on the number of steps
+RESUMABLE = settings("training.cooldown_steps=0")  # so that learning rates do not depend on training.steps
 ONE, TWO = settings("training.processes=1"), settings("training.processes=2")
 OTHER_SHAPE = settings("model.dropout=0.1", "model.norm=post", "model.encoder_layers=1", "model.activation=gelu",
     "model.attention_bias=yes", "training.precision=fp32", "training.micro_batches=3", "training.seed=7")  # fmt: skip
-HALF = "runs/half"  # a training that stops at step 30, made once by the old tree
+HALF = "runs/half"  # a run that stops at step 30; the old tree also makes one for both trees
 
 
 def trained(tree: Tree, run: str, done: Finished) -> dict[str, object]:
@@ -62,7 +62,7 @@ def torchrun(tree: Tree) -> object:
 
 
 def accelerate_launch(tree: Tree) -> object:
-    # With all of these given, accelerate asks for nothing and leaves the script's options alone.
+    # With all of these options, accelerate asks no questions and leaves the options of `nmt train` alone.
     options = "--cpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"
     return launched(tree, "runs/accelerate", "accelerate.commands.launch", *options)
 
@@ -73,7 +73,7 @@ def other_shape(tree: Tree) -> object:
 
 
 def resumed(tree: Tree) -> object:
-    """Stop at step 30, and resume on another number of processes."""
+    """Stop at step 30, and resume with another number of processes."""
     first = train(tree, HALF, *RESUMABLE, *ONE, *settings("training.steps=30"))
     return {"first": first, "whole": train(tree, HALF, *RESUMABLE, *TWO)}
 
@@ -85,13 +85,13 @@ def resumed_from_old(tree: Tree) -> object:
 
 
 def begin_run(inputs: Tree) -> None:
-    """Let the old tree begin the run that both resume."""
+    """Let the old tree begin the run that both trees resume."""
     inputs.must("train", inputs.recipe("toy"), "--data", "data/toy-en-de", "--run-dir", HALF, "-q", *STEPS,
         *RESUMABLE, *ONE, *settings("training.steps=30"))  # fmt: skip
 
 
 def fine_tuned(tree: Tree) -> object:
-    """Play the recipe of fine-tuning: held-out text, a start from the old tree's model, a table of before and after."""
+    """Run the fine-tuning recipe: held-out text, a start from the old tree's model, and a table of before and after."""
     files = {"train_src": TOY / "dev.src", "train_tgt": TOY / "dev.tgt"}
     files |= {"mix_src": INPUTS / "lines", "mix_tgt": INPUTS / "prefixes"}
     changes = [f"corpus.{key}=[{name}]" for key, name in files.items()]
@@ -118,7 +118,7 @@ def averaged(tree: Tree) -> object:
 
 CHECKS: dict[str, Callable[[Tree], object]] = {
     "60 steps, one process": one_process,
-    "its average, and translations by it": own_model,
+    "the average of that run, and its translations": own_model,
     "60 steps, two processes": two_processes,
     "60 steps, torchrun": torchrun,
     "60 steps, accelerate launch": accelerate_launch,

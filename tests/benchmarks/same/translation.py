@@ -6,7 +6,7 @@ from functools import partial
 
 from same.tree import FEW, INPUTS, LINES, MODEL, OTHER_MODEL, PAIRS, PREFIXES, TERMS, Tree
 
-# A row per option. Options that are slow or print much take the short list of lines.
+# Each option's arguments, and whether it gets the short list of lines, because it is slow or prints much.
 OPTIONS: dict[str, tuple[list[object], bool]] = {
     "defaults": ([], False),
     "--beam 1": (["--beam", 1], False),
@@ -50,7 +50,7 @@ def option(tree: Tree, precision: str, arguments: list[object], short: bool) -> 
 
 
 def from_stdin(tree: Tree) -> object:
-    """Translate lines that come over a pipe, the last without a line feed, one of them not UTF-8."""
+    """Translate lines from a pipe: one is not UTF-8, and the last has no line feed."""
     data = b"The dog was tired.\nbroken \xff line\r\nWhy was she tired?"
     loose = tree.nmt("translate", "--model", MODEL, stdin=data)
     return {"loose": loose.result, "strict": tree.nmt("translate", "--model", MODEL, "--strict", stdin=data).code}
@@ -182,7 +182,7 @@ CHECKS |= {
     "$NMT_MODEL": model_from_environment,
     "an HTML page": partial(document, name="page.html"),
     "a Markdown page": partial(document, name="guide.md"),
-    "a gettext catalogue": partial(document, name="messages.po"),
+    "a gettext catalog": partial(document, name="messages.po"),
     "an HTML page, --no-protect --terms": lambda tree: document(tree, "page.html", "--no-protect", "--terms", TERMS),
     "a page as --format text": lambda tree: document(tree, "guide.md", "--format", "text"),
     "from Python": from_python,

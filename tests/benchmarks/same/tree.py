@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-TIMEOUT = 600  # seconds of one command
+TIMEOUT = 600  # seconds per command
 NOT_INHERITED = ("NMT_", "OMP_", "HF_", "ACCELERATE_")  # prefixes of variables that would change results
 
 
@@ -23,7 +23,7 @@ class Finished:
 
     @property
     def result(self) -> dict[str, object]:
-        """The exit code and the lines on stdout; an unexpected failure also shows the last line of stderr."""
+        """The exit code and the lines on stdout; after a failure, also the last line of stderr."""
         result: dict[str, object] = {"exit code": self.code, "stdout": self.stdout.split("\n")}
         if self.code:
             result["stderr"] = self.stderr.strip().split("\n")[-1]
@@ -136,7 +136,7 @@ TERM_LINES = [
 
 
 def write_texts(folder: Path) -> None:
-    """Write 2,000 lines (toy text, shuffled words, pairs of sentences, nasty lines) and the files of options."""
+    """Write 2,000 lines (toy text, shuffled words, pairs of sentences, nasty lines) and the files that options name."""
     toy = [line for split in ("dev", "test") for line in read_lines(folder / f"data/toy-en-de/{split}.src")]
     target = [line for split in ("dev", "test") for line in read_lines(folder / f"data/toy-en-de/{split}.tgt")]
     draw = random.Random(1)

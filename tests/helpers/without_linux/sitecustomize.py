@@ -1,7 +1,7 @@
 """Remove the functions that macOS lacks from this process and its children, and start processes by spawn.
 
-Put this directory and the source tree on PYTHONPATH, and Python imports this module at every start. /proc is hidden from
-all code but psutil, which would use other code on macOS.
+Put this directory and the source tree on PYTHONPATH, and Python imports this module at every start. /proc is hidden
+from all code except psutil, which does not need it on macOS.
 """
 
 import ctypes
