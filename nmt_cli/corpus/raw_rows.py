@@ -36,15 +36,15 @@ class Unparsed:
 class Column(Sequence[Any]):
     """The sources, the targets or the scores of unparsed rows. `len` does not parse them."""
 
-    def __init__(self, table: Unparsed, index: int) -> None:
+    def __init__(self, table: Unparsed, column: int) -> None:
         self.table = table
-        self.index = index  # in `Unparsed.columns`
+        self.column = column  # an index in `Unparsed.columns`
 
     def __len__(self) -> int:
         return self.table.count
 
     def __getitem__(self, key: Any) -> Any:
-        return self.table.columns[self.index][key]
+        return self.table.columns[self.column][key]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.table.columns[self.index])
+        return iter(self.table.columns[self.column])

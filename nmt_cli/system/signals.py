@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from types import FrameType
 
 from nmt_cli.system.errors import INTERRUPTED, TERMINATED
@@ -60,21 +61,29 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt or SystemExit, but not during an import.
-
-    An import could swallow the exception and leave a half-initialized module. During an import before the command's own
-    work, end the process at once. During a later import, raise the exception when the import has ended.
-    """
+    """Raise KeyboardInterrupt or SystemExit. During an import before the command's own work, end the process at once."""
     importing, working = _state(frame)
     if importing and not working:
         leave(CODES[number])
-    if importing:
-        signal.signal(signal.SIGALRM, lambda _, interrupted: _raise_when_possible(number, interrupted))
-        signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
-    elif number == signal.SIGINT:
+    after_imports(frame, lambda: _raise(number))
+
+
+def _raise(number: int) -> None:
+    if number == signal.SIGINT:
         raise KeyboardInterrupt
+    sys.exit(CODES[number])
+
+
+def after_imports(frame: FrameType | None, raise_error: Callable[[], None]) -> None:
+    """Call `raise_error` in a signal handler. During an import, call it later, when the import has ended.
+
+    An import could swallow the exception and leave a half-initialized module. `frame` is the interrupted frame.
+    """
+    if _state(frame)[0]:
+        signal.signal(signal.SIGALRM, lambda _, interrupted: after_imports(interrupted, raise_error))
+        signal.setitimer(signal.ITIMER_REAL, RETRY_SECONDS)
     else:
-        sys.exit(CODES[number])
+        raise_error()
 
 
 def _state(frame: FrameType | None) -> tuple[bool, bool]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from types import FrameType
 
 from nmt_cli.system.errors import INTERRUPTED, TERMINATED
-from nmt_cli.system.signals import ECHO_SECONDS
+from nmt_cli.system.signals import ECHO_SECONDS, after_imports
 
 SIGNALS: dict[int, int] = {signal.SIGTERM: TERMINATED, signal.SIGINT: INTERRUPTED, signal.SIGUSR1: TERMINATED}
 
@@ -61,11 +61,15 @@ class Stop:
         finally:
             self._interruptible = False
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         code = SIGNALS[number]
         if not self.requested:
             self.requested, self.exit_code, self._since = True, code, time.monotonic()
             if self._interruptible:
-                raise Interrupted
+                after_imports(frame, self._interrupt)
         elif time.monotonic() - self._since > ECHO_SECONDS:
             os._exit(code)
+
+    def _interrupt(self) -> None:
+        if self._interruptible:
+            raise Interrupted

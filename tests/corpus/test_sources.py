@@ -70,7 +70,7 @@ USER_FILES_ONLY: list[dict[str, object]] = [
         ("hub:a/b", {}, "requires language codes"),
         ("hub:../../etc", {"src": ["en"], "tgt": ["de"]}, "hub:OWNER/NAME"),
         ("multi30k-en-da", {}, "Known corpora are .*multi30k-en-de"),
-        ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "cannot be combined with files"),
+        ("recipes/toy.yaml", {"src": ["a"], "tgt": ["b"]}, "cannot be combined with the files"),
         (None, {"src": ["a"]}, "Pass both --src FILE and --tgt FILE"),
         (None, {"tgt": ["a"]}, "Pass both --src FILE and --tgt FILE"),
         ("hub:a/b", {"src": ["en"]}, "Pass both --src FILE and --tgt FILE"),

@@ -154,8 +154,8 @@ def test_properties_are_translated() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<w:p><w:r></w:p></w:r>", "no start tag"),
-        ("<w:p>", "no start tag"),
+        ("<w:p><w:r></w:p></w:r>", "out of place"),
+        ("<w:p>", "out of place"),
         ("<w:p", "not well-formed"),
         ("\x01", "characters that XML does not allow"),
         ("<w:p>" * 200 + "</w:p>" * 200, "levels deep"),

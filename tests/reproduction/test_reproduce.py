@@ -171,7 +171,7 @@ def test_without_a_test_set_a_message_tells_how_to_name_one(
     changes = ["corpus.test_src=null", "corpus.test_tgt=null", "training.steps=10", "averaging.last=1"]
     assert Paths(tmp_path / "data", tmp_path / "run").reproduce(loading.load(tiny_recipe_file, changes)) == 0
     said = capsys.readouterr().err
-    assert "no test score. Set corpus.test_src and corpus.test_tgt, or corpus.hold_out" in said
+    assert "no test set to score. Set corpus.test_src and corpus.test_tgt, or corpus.hold_out" in said
     assert "is the mean of 1 checkpoint (step 10)\n" in said
     assert "test BLEU" not in said
     assert not (tmp_path / "run" / "test.hyp").exists()

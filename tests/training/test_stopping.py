@@ -2,6 +2,10 @@
 
 import os
 import signal
+import time
+import weakref
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -34,3 +38,18 @@ def test_a_signal_interrupts_only_interruptible_work() -> None:
             os.kill(os.getpid(), number)
             assert stop.requested
         assert [signal.getsignal(each) for each in SIGNALS] == handlers
+
+
+def test_a_signal_during_a_callback_of_an_import_is_not_lost() -> None:
+    """Python prints and drops exceptions of weak references' callbacks, such as those of the locks of modules."""
+    names = dict[str, Any](os=os, signal=signal)
+    source = "def signal_itself(_):\n    os.kill(os.getpid(), signal.SIGTERM)\n    return None"
+    exec(compile(source, "<frozen importlib._bootstrap>", "exec"), names)
+    with Stop() as stop:
+        with pytest.raises(Interrupted), stop.interruptible():  # noqa: PT012
+            module = ModuleType("temporary")
+            watched = weakref.ref(module, names["signal_itself"])
+            del module
+            assert watched() is None
+            time.sleep(10)
+        assert stop.exit_code == SIGNALS[signal.SIGTERM]
