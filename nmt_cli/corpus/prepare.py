@@ -34,7 +34,7 @@ from nmt_cli.recipe.section import TRAINED
 from nmt_cli.storage import artefact
 from nmt_cli.system import console
 from nmt_cli.system.errors import DataError, OutputError, StorageError
-from nmt_cli.system.processors import usable_cores
+from nmt_cli.system.resources import usable_cores
 from nmt_cli.system.shard import Shard
 
 

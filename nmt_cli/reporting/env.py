@@ -9,7 +9,7 @@ import torch
 from nmt_cli import __version__
 from nmt_cli.engine import library
 from nmt_cli.system.operating_system import cpu_features, cpu_model
-from nmt_cli.system.processors import usable_cores
+from nmt_cli.system.resources import usable_cores
 from nmt_cli.transformer.hardware import choose_device, choose_dtype
 from nmt_cli.translation.backends import MAX_THREADS
 from nmt_cli.translation.engine_backend import best_precision

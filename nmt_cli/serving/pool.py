@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from nmt_cli.corpus.languages import folded, is_same, match
 from nmt_cli.serving.fields import RETRY_SECONDS, Refusal
-from nmt_cli.serving.language_routes import LanguageRoute, ServedModel, routes_of
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.model_routes import LanguageRoute, ServedModel, routes_of
 from nmt_cli.serving.work import SHORT_TEXT, Workers
 from nmt_cli.system.errors import NmtError, UsageError, from_os_error
 from nmt_cli.translation.backends import may_have_gpu

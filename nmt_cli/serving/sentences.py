@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from nmt_cli.serving import pivot
+from nmt_cli.serving import route_runner
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.language_routes import LanguageRoute
+from nmt_cli.serving.model_routes import LanguageRoute
 from nmt_cli.serving.pool import while_connected
 from nmt_cli.serving.service import MAX_ALTERNATIVES, Service
 from nmt_cli.serving.texts import TextFormat
@@ -73,13 +73,13 @@ async def _translate(
         parsed = await pool.workers.map_in_thread(text_format.parse, units)
         marked = [unit for unit, one in zip(units, parsed, strict=True) if one.units != [unit]]
     marked_set = set(marked)
-    results = await pivot.translate(pool, route, [unit for unit in units if unit not in marked_set], options)
+    results = await route_runner.translate(pool, route, [unit for unit in units if unit not in marked_set], options)
     aligned = iter(await pool.workers.map_in_thread(_hypotheses, results))
     texts = iter(await service.translate_on(route, marked, text_format, options) if marked else ())
     return [[Hypothesis(text, []) for text in next(texts)] if unit in marked_set else next(aligned) for unit in units]
 
 
-def _hypotheses(ranks: pivot.Ranks) -> list[Hypothesis]:
+def _hypotheses(ranks: route_runner.Ranks) -> list[Hypothesis]:
     hypotheses = list[Hypothesis]()
     for aligned in ranks:
         pairs = set[tuple[int, int]]()

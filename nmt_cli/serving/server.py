@@ -22,8 +22,8 @@ from nmt_cli.serving.connections import BACKLOG, Listener, Protocol, connection_
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.key_store import KeyStore
 from nmt_cli.serving.keys import read_keys
-from nmt_cli.serving.language_routes import ServedModel, untrained
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.model_routes import ServedModel, untrained
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.origins import access_for, is_loopback
 from nmt_cli.serving.pool import COST_FACTOR, ModelPool, load

@@ -15,15 +15,15 @@ from starlette.requests import Request
 from nmt_cli.corpus.languages import base_of, is_same, match, name_of
 from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import fields as reader
-from nmt_cli.serving import pivot
+from nmt_cli.serving import route_runner
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.detect import SURE, Detector
 from nmt_cli.serving.fields import BodyMemory, Fields, Refusal
 from nmt_cli.serving.glossaries import QUOTA_EXCEEDED, Glossaries
 from nmt_cli.serving.key_store import ApiKey, KeyStore
 from nmt_cli.serving.keys import is_accepted
-from nmt_cli.serving.language_routes import LanguageRoute
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.model_routes import LanguageRoute
 from nmt_cli.serving.pool import ModelPool, while_connected
 from nmt_cli.serving.texts import TextFormat, assemble, units_of
 from nmt_cli.serving.work import SHORT_TEXT
@@ -257,7 +257,7 @@ class Service:
         route = self.route(request, source, target)
         with self.pool.admit(units, options):
             await self.charge(request)
-            translated = await pivot.translate(self.pool, route, units, options)
+            translated = await route_runner.translate(self.pool, route, units, options)
             return await workers.assemble_file(text_format, data, tuple(ranks[0] for ranks in translated))
 
     async def translate_on(
@@ -276,7 +276,7 @@ class Service:
                 units = units_of(text_format, texts)
         except DataError as error:
             raise Refusal(400, f"Invalid request: {error}") from None
-        translated = await pivot.translate(self.pool, route, list(chain.from_iterable(units)), options)
+        translated = await route_runner.translate(self.pool, route, list(chain.from_iterable(units)), options)
         results = _by_rank(units, translated, options.n_best)
         if in_process:
             return cast(list[list[str]], await workers.in_process(text_format, texts, results))
@@ -313,7 +313,7 @@ class Service:
 
 
 def _by_rank(
-    units: Sequence[Sequence[str]], translated: Iterable[pivot.Ranks], count: int
+    units: Sequence[Sequence[str]], translated: Iterable[route_runner.Ranks], count: int
 ) -> list[list[tuple[Aligned, ...]]]:
     """Regroup the translations of units. Item [i][rank] of the result holds those of text i; rank 0 is the best.
 

@@ -28,7 +28,7 @@ from nmt_cli.serving.fields import Refusal
 from nmt_cli.serving.texts import TextFormat
 from nmt_cli.system.console import warn
 from nmt_cli.system.errors import BusyError, DataError, StorageError
-from nmt_cli.system.processors import usable_cores
+from nmt_cli.system.resources import usable_cores
 
 Result = TypeVar("Result")
 SHORT_TEXT = 1000  # characters

@@ -61,7 +61,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _raise_when_possible(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt or SystemExit. During an import before the command's own work, end the process at once."""
+    """Raise KeyboardInterrupt or SystemExit. But during an import before the command's own work, end the process."""
     importing, working = _state(frame)
     if importing and not working:
         leave(CODES[number])

@@ -18,7 +18,7 @@ import torch
 from nmt_cli.corpus.store import BLOCK, Corpus, Lengths
 from nmt_cli.recipe import schema
 from nmt_cli.system.errors import UsageError
-from nmt_cli.system.processors import usable_memory
+from nmt_cli.system.resources import usable_memory
 from nmt_cli.training.mixing import Mixing, Numbers
 from nmt_cli.transformer.model import PAD, Batch, pack, token_seeds, without_eos
 

@@ -22,7 +22,7 @@ from nmt_cli.recipe.text_source import Augment
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import say
 from nmt_cli.system.errors import BusyError, DataError, OutputError, StorageError, UsageError
-from nmt_cli.system.processors import usable_cores
+from nmt_cli.system.resources import usable_cores
 from nmt_cli.training.batches import count_steps
 from nmt_cli.training.collectives import on_all
 from nmt_cli.training.mixing import Mixing

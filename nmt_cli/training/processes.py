@@ -23,7 +23,7 @@ from nmt_cli.system.child_processes import end_with_parent, signals_blocked
 from nmt_cli.system.console import is_quiet, set_quiet
 from nmt_cli.system.errors import StorageError, UsageError
 from nmt_cli.system.operating_system import LOOPBACK, START_METHOD, shared_file
-from nmt_cli.system.processors import usable_cores, usable_memory
+from nmt_cli.system.resources import usable_cores, usable_memory
 from nmt_cli.training.accelerator import INIT_METHOD
 from nmt_cli.training.stopping import SIGNALS
 from nmt_cli.transformer.directory import parameter_count

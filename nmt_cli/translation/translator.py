@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.corpus.tokenizer import Tokenizer, files_of
 from nmt_cli.system.errors import DataError
-from nmt_cli.system.processors import usable_cores
+from nmt_cli.system.resources import usable_cores
 from nmt_cli.transformer.config import ModelConfig, from_recipe
 from nmt_cli.transformer.directory import TOKENIZER, open_model
 from nmt_cli.translation import backends

@@ -80,7 +80,9 @@ def test_a_level_can_be_forced(own_library: Path, monkeypatch: pytest.MonkeyPatc
             assert opened is not None
             assert opened.level == library.describe() == level
         else:
-            with pytest.raises(UsageError, match=f"{level} is not available here. Available levels: {', '.join(supported)}$"):
+            with pytest.raises(
+                UsageError, match=f"{level} is not available here. Available levels: {', '.join(supported)}$"
+            ):
                 library.load(SIGNATURES)
 
 

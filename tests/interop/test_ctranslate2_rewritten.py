@@ -102,7 +102,7 @@ def test_revisions_and_architectures_that_are_read(rewritten: Any) -> None:
         if fits:
             assert read_ctranslate2(directory)
         else:
-            with pytest.raises(DataError, match=f"it is TransformerSpec of revision {revision}, not a supported Transformer enc"):
+            with pytest.raises(DataError, match=f"it is TransformerSpec of revision {revision}, not a supported"):
                 read_ctranslate2(directory)
     with pytest.raises(DataError, match="it is a model of OpenNMT-tf of revision 1, not"):
         read_ctranslate2(rewritten(version=1))

@@ -51,7 +51,7 @@ from nmt_cli.serving.app import create_app
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.key_store import KeyStore
-from nmt_cli.serving.language_routes import ServedModel
+from nmt_cli.serving.model_routes import ServedModel
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.pool import BACKGROUND_SEGMENTS, COST_FACTOR, COST_PER_UNIT
 from nmt_cli.serving.service import Limits

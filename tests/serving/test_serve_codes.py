@@ -13,8 +13,8 @@ from nmt_cli.documents.placement import Aligned
 from nmt_cli.serving import server
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.language_routes import ServedModel
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.model_routes import ServedModel
 from nmt_cli.serving.pool import ModelPool
 from nmt_cli.serving.server import ServeOptions
 from nmt_cli.serving.service import Service

@@ -26,16 +26,26 @@ from test_serve_steps import Step, stored, translated, words_of
 from test_serve_totals import Classifier
 
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving import deepl, detect, glossaries, on_demand, pivot, server, sqlite_connection, text_process, work
+from nmt_cli.serving import (
+    deepl,
+    detect,
+    glossaries,
+    on_demand,
+    server,
+    sqlite_connection,
+    text_process,
+    work,
+)
 from nmt_cli.serving.app import create_app
 from nmt_cli.serving.database import Database
 from nmt_cli.serving.deepl_documents import Job, Jobs
 from nmt_cli.serving.fields import Fields, Refusal
 from nmt_cli.serving.glossaries import Glossaries, parse
 from nmt_cli.serving.key_store import KeyStore
-from nmt_cli.serving.language_routes import ServedModel, routes_of
+from nmt_cli.serving.model_routes import ServedModel, routes_of
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.origins import access_for
+from nmt_cli.serving.route_runner import _join
 from nmt_cli.serving.service import _by_rank
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import BusyError, OutputError, StorageError, UsageError
@@ -302,7 +312,7 @@ def test_texts_with_empty_lines_have_alternatives(client: TestClient) -> None:
     found = client.post("/translate", json={"q": f"\n{lines[0]}\n\n{lines[1]}", **PAIR, "alternatives": 3}).json()
     assert [found["translatedText"], *found["alternatives"]] == expected
     sentences = [[Aligned(each, []) for each in letters] for letters in ("ab", "cde")]
-    joined = [each.text for each in pivot._join([(0, 1), (2, 3)], sentences)]
+    joined = [each.text for each in _join([(0, 1), (2, 3)], sentences)]
     assert joined == ["a c", "b d", "b e"]
     units = [[Aligned(each, []) for each in letters] for letters in ("ab", "c", "def")]
     by_rank = _by_rank([["x"], [], ["y", "z"]], units, 3)

@@ -27,8 +27,8 @@ from texts import ROOT
 from nmt_cli import Translator
 from nmt_cli.interop.model_kinds import find_models
 from nmt_cli.serving.app import create_app
-from nmt_cli.serving.language_routes import ServedModel
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.model_routes import ServedModel
 from nmt_cli.serving.on_demand import Loader, OnDemand
 from nmt_cli.serving.pool import ModelPool, load
 from nmt_cli.serving.service import Limits, Service

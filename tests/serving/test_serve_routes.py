@@ -14,9 +14,10 @@ from starlette.testclient import TestClient
 from nmt_cli import Translator
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving import pivot
+from nmt_cli.serving import route_runner
 from nmt_cli.serving.app import create_app
-from nmt_cli.serving.language_routes import ServedModel, routes_of
+from nmt_cli.serving.model_routes import ServedModel, routes_of
+from nmt_cli.serving.route_runner import _compose, _join, _terms_of
 from nmt_cli.translation.options import SearchOptions
 
 HTML = "<p>der <b>Hund</b> geht %s. Die <i>Katze</i> nicht.</p>"
@@ -105,11 +106,14 @@ def test_links_are_composed() -> None:
     """die Katze schläft -> the cat sleeps -> le chat dort"""
     first = Aligned("the cat sleeps", [(3, 0), (7, 4), (14, 10)])
     second = [Aligned("le chat dort", [(2, 0), (7, 4), (12, 8)]), Aligned("dort le", [(4, 8), (7, 0)])]
-    assert [each.links for each in pivot._compose(first, second)] == [[(2, 0), (7, 4), (12, 10)], [(4, 10), (7, 0)]]
-    assert pivot._compose(Aligned("", []), [Aligned("x", [(1, 5)])]) == [Aligned("x", [(1, 0)])]
-    joined = pivot._join([(2, 8), (9, 12)], [[Aligned("ab", [(2, 1)])], [Aligned("c", [(1, 2)]), Aligned("d", [])]])
+    assert [each.links for each in _compose(first, second)] == [
+        [(2, 0), (7, 4), (12, 10)],
+        [(4, 10), (7, 0)],
+    ]
+    assert _compose(Aligned("", []), [Aligned("x", [(1, 5)])]) == [Aligned("x", [(1, 0)])]
+    joined = _join([(2, 8), (9, 12)], [[Aligned("ab", [(2, 1)])], [Aligned("c", [(1, 2)]), Aligned("d", [])]])
     assert joined == [Aligned("ab c", [(2, 3), (4, 11)]), Aligned("ab d", [(2, 3)])]
-    assert [each.text for each in pivot._join([(0, 1), (1, 2)], [[Aligned("犬", [])], [Aligned("猫", [])]])] == ["犬猫"]
+    assert [each.text for each in _join([(0, 1), (1, 2)], [[Aligned("犬", [])], [Aligned("猫", [])]])] == ["犬猫"]
 
 
 def test_the_page_shows_words_aligned_over_both_steps(client: TestClient) -> None:
@@ -160,9 +164,9 @@ def test_both_steps_are_counted_and_limited(models: list[Path]) -> None:
 def test_terms_in_capitals_are_found_in_sentence_case() -> None:
     dog = Term("Hund", ("chien",), any_case=True)
     model = ServedModel(Mock(), "en", "fr", ">>fr<< ")
-    found = pivot._terms_of(Terms([dog]), ["DER HUND", "die Katze"], ["THE DOG", "the cat"], model)
+    found = _terms_of(Terms([dog]), ["DER HUND", "die Katze"], ["THE DOG", "the cat"], model)
     assert [found.find(text) for text in (">>fr<< The dog", ">>fr<< the cat", "x")] == [[dog], [], []]
-    turkish = pivot._terms_of(Terms([dog]), ["DER HUND"], ["KÖPEK I\u015eIK"], ServedModel(Mock(), "tr", "fr"))
+    turkish = _terms_of(Terms([dog]), ["DER HUND"], ["KÖPEK I\u015eIK"], ServedModel(Mock(), "tr", "fr"))
     assert turkish.find("Köpek ışık") == [dog]
 
 
@@ -173,7 +177,7 @@ def test_only_the_first_model_corrects_typos(client: TestClient, monkeypatch: py
         seen.append(options.spelling)
         return [[Aligned(unit, [])] for unit in units]
 
-    monkeypatch.setattr(pivot, "_step", step)
+    monkeypatch.setattr(route_runner, "_step", step)
     for asked in (None, "auto", "off"):
         more = {"spelling": asked} if asked else {}
         client.post("/translate", json={"q": "der Hund", "source": "de", "target": "fr", **more}).raise_for_status()
@@ -199,6 +203,6 @@ def test_lines_that_a_request_joins_pass_as_one_sentence(client: TestClient, bot
 def test_terms_of_a_sentence_in_capitals_are_found_on_a_route() -> None:
     terms = Terms([Term("der Hund", ("chien",)), Term("Katze", ("chat",))])
     model = ServedModel(Mock(), "en", "fr")
-    found = pivot._terms_of(terms, ["DER HUND GEHT NICHT", "katze"], ["THE DOG", "a cat"], model)
+    found = _terms_of(terms, ["DER HUND GEHT NICHT", "katze"], ["THE DOG", "a cat"], model)
     assert [term.source for term in found.find("the dog")] == ["der Hund"]
     assert found.find("a cat") == []

@@ -16,12 +16,13 @@ import pytest
 pytest.importorskip("starlette")
 from nmt_cli.corpus.terms import Terms
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving import language_routes, on_demand, pivot
+from nmt_cli.serving import model_routes, on_demand, route_runner
 from nmt_cli.serving.fields import Refusal
-from nmt_cli.serving.language_routes import LanguageRoute, ServedModel, routes_of
 from nmt_cli.serving.metrics import Metrics
+from nmt_cli.serving.model_routes import LanguageRoute, ServedModel, routes_of
 from nmt_cli.serving.on_demand import Loader
 from nmt_cli.serving.pool import ModelPool
+from nmt_cli.serving.route_runner import _join, _terms_of
 from nmt_cli.serving.work import Workers
 from nmt_cli.system.errors import DataError
 from nmt_cli.translation.options import SearchOptions
@@ -69,7 +70,7 @@ def translated(route: list[Step], units: list[str], options: SearchOptions) -> l
     async def run() -> list[list[Aligned]]:
         pool: Any = SimpleNamespace(workers=Workers(), translate=translate)
         steps: Any = tuple(route)
-        return await pivot.translate(pool, LanguageRoute(steps), units, options)
+        return await route_runner.translate(pool, LanguageRoute(steps), units, options)
 
     return asyncio.run(run())
 
@@ -108,7 +109,7 @@ def test_one_model_translates_whole_units() -> None:
 def test_sentences_with_the_same_translation_share_their_terms() -> None:
     terms = Terms.parse(["Hund\tdog", "Katze\tcat"])
     sentences = ["der Hund", "Hund Katze", "die Katze", "das Haus"]
-    found = pivot._terms_of(terms, sentences, ["it", "it", "it ", "house"], ServedModel(Mock(), "de", "en", ">>en<< "))
+    found = _terms_of(terms, sentences, ["it", "it", "it ", "house"], ServedModel(Mock(), "de", "en", ">>en<< "))
     assert [term.source for term in found.find(">>en<< it")] == ["Hund", "Katze"]
     assert found.find(">>en<< house") == found.find("it") == []
 
@@ -117,13 +118,13 @@ def test_translations_of_sentences_are_joined_without_empty_ones() -> None:
     spans = [(0, 1), (3, 4), (6, 7)]
 
     def joined(*sentences: str) -> str:
-        [best] = pivot._join(spans, [[Aligned(each, [])] for each in sentences])
+        [best] = _join(spans, [[Aligned(each, [])] for each in sentences])
         return best.text
 
     assert joined("a", " ", "b") == "a b"
     assert joined("", "a", "") == "a"
     assert (joined("犬", "a", "猫"), joined("犬", "", "猫")) == ("犬 a 猫", "犬猫")
-    assert pivot._join([], []) == [Aligned("", [])]
+    assert _join([], []) == [Aligned("", [])]
 
 
 def test_the_token_of_a_language_is_not_part_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +134,7 @@ def test_the_token_of_a_language_is_not_part_of_the_text(monkeypatch: pytest.Mon
         given.append((translation, unit, rank))
         return Aligned("x y z", [(1, 3), (3, 8), (5, 12)])
 
-    monkeypatch.setattr(language_routes, "align", align)
+    monkeypatch.setattr(model_routes, "align", align)
     translator = Mock()
     translation: Any = object()
     model = ServedModel(translator, "en", "de", ">>de<< ")

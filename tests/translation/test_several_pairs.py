@@ -15,7 +15,7 @@ from nmt_cli.documents import translate as documents
 from nmt_cli.interop.model_kinds import find_models
 from nmt_cli.recipe import loading
 from nmt_cli.serving import server
-from nmt_cli.serving.language_routes import ServedModel, untrained
+from nmt_cli.serving.model_routes import ServedModel, untrained
 from nmt_cli.storage import artefact
 from nmt_cli.system.console import Progress
 from nmt_cli.system.errors import DataError, UsageError

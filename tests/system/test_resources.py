@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nmt_cli.corpus.prepare import PrepareOptions
-from nmt_cli.system import processors
-from nmt_cli.system.processors import usable_cores, usable_memory
+from nmt_cli.system import resources
+from nmt_cli.system.resources import usable_cores, usable_memory
 
 Files = dict[str, str | bytes]
 GB = 1 << 30
@@ -21,7 +21,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Files]
 
     In `cpu.max`, the quota precedes its period of 100000 microseconds.
     """
-    monkeypatch.setattr(processors, "ROOT", tmp_path)
+    monkeypatch.setattr(resources, "ROOT", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 64 * GB // 4096, "SC_PAGE_SIZE": 4096}.get)
 

@@ -14,7 +14,7 @@ from nmt_cli.corpus import letter_case
 from nmt_cli.corpus.terms import Term, Terms
 from nmt_cli.corpus.tokenizer import WIDE, normalize, visible
 from nmt_cli.documents.placement import Aligned
-from nmt_cli.serving.language_routes import LanguageRoute, ServedModel
+from nmt_cli.serving.model_routes import LanguageRoute, ServedModel
 from nmt_cli.serving.pool import ModelPool
 from nmt_cli.serving.work import SHORT_TEXT
 from nmt_cli.translation.case import unusual
