@@ -86,7 +86,7 @@ OWNERS = {
     "py3langid": {"serving.detect"},
     "pg8000": {"serving.postgres_connection"},
     "eldc": {"corpus.language_id"},
-    # Translation on a CPU needs NumPy only for sampling, and never torch. Imports under TYPE_CHECKING count, too.
+    # Translation by the engine needs NumPy only for sampling, and never torch. Imports under TYPE_CHECKING count, too.
     "numpy": {
         "corpus",
         "scoring",

@@ -173,7 +173,7 @@ def test_each_share_of_the_start_is_measured_and_shown(
     reference_run: Path, numbers_corpus: Path, tiny_recipe: Callable[..., Recipe], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    """At most LINES lines of each set are used, even if validations translate none. The start is a reference."""
+    """Each set has at most LINES lines, even if validations translate none. The start is only a reference."""
     settings = tiny_recipe(
         "averaging.with_start=[0,0.5]", "training.validate_bleu=0", f"training.init_from={reference_run}/model"
     )

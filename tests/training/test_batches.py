@@ -25,7 +25,7 @@ lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1
 
 
 def corpus_of(sentence_lengths: list[tuple[int, int]]) -> Corpus:
-    """Return a corpus in memory; sentence i has the ids i + 3, ..., and ends with EOS (2)."""
+    """Return a corpus in memory. Sentence i repeats the id i + 3 (target side: i + 103) and ends with EOS (2)."""
     sides = []
     for side in (0, 1):
         sizes = np.array([pair[side] for pair in sentence_lengths])
@@ -49,7 +49,7 @@ def epoch(plan: BatchPlan, number: int) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("weights", [[], [1, 3]])
-def test_large_corpora_are_read_in_blocks_for_the_same_plan(
+def test_reading_a_corpus_in_blocks_does_not_change_the_plan(
     monkeypatch: pytest.MonkeyPatch, weights: list[float]
 ) -> None:
     text = dataclasses.replace(corpus_of(skewed(700)), manifest={"parts": [{"pairs": 200}, {"pairs": 500}]})
@@ -68,7 +68,7 @@ def test_large_corpora_are_read_in_blocks_for_the_same_plan(
 
 
 def test_many_sentences_are_shuffled_in_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each sentence comes once, and its place does not depend on its number."""
+    """Each sentence occurs once, and its position does not depend on its number."""
     monkeypatch.setattr(mixing, "LARGE", 9999)
     monkeypatch.setattr(mixing, "BLOCK", 3000)
     orders = [mixing.shuffled(np.random.Generator(np.random.Philox([seed])), 10_000) for seed in (1, 1, 2)]
@@ -76,7 +76,7 @@ def test_many_sentences_are_shuffled_in_buckets(monkeypatch: pytest.MonkeyPatch)
     assert (orders[0] != orders[2]).any()
     assert (np.sort(orders[0]) == np.arange(10_000)).all()
     neighbors = np.diff(orders[0].astype(int))
-    assert 3000 < np.abs(neighbors).mean() < 3700, "a third of the numbers lies between two random ones"
+    assert 3000 < np.abs(neighbors).mean() < 3700, "the mean distance of two random numbers is a third of their range"
     assert abs(np.corrcoef(orders[0], np.arange(10_000))[0, 1]) < 0.05
 
 
@@ -98,7 +98,7 @@ def test_an_epoch_holds_every_sentence_exactly_once(
 
 
 def test_steps_change_only_where_one_would_be_empty() -> None:
-    """Each of three sentences makes a step, though one is long; where no step is empty, the cost alone decides."""
+    """Three sentences make three steps, although one is long. If no step is empty, the cost alone decides."""
     plan = plan_of(corpus_of([(1, 1), (90, 90), (1, 1)]), 31, 2, 1)
     assert [sum(map(len, step)) for step in epoch(plan, 0)] == [1, 1, 1]
     assert batches.without_empty_parts([0, 0, 0, 3]) == [0, 1, 2, 3]
@@ -187,7 +187,7 @@ def test_the_default_of_memory_tokens_fits_the_memory(
 def test_the_default_of_memory_tokens_on_a_gpu_takes_more_of_its_memory(
     megabytes: int, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same model. A GPU has no upper bound."""
+    """The model is the same as above. On a GPU, the number of tokens has no upper bound."""
     properties = SimpleNamespace(total_memory=megabytes * 1_000_000)
     monkeypatch.setattr(torch.cuda, "get_device_properties", {torch.device("cuda", 1): properties}.__getitem__)
     small = schema.Model(num_layers=3, d_model=256, d_ff=1024, num_heads=4)
@@ -195,7 +195,7 @@ def test_the_default_of_memory_tokens_on_a_gpu_takes_more_of_its_memory(
 
 
 def test_the_order_of_an_epoch_never_changes_between_versions() -> None:
-    """Another version may resume a run."""
+    """Another version of nmt may resume a run."""
     corpus = corpus_of([(3, 3)] * 8)
     orders = {(seed, number): [step[0][0] for step in epoch(plan_of(corpus, 3, 1, seed), number)]
               for seed, number in ((1, 0), (1, 1), (2, 0), (0, 1))}  # fmt: skip
@@ -222,14 +222,14 @@ def test_an_epoch_has_no_more_steps_than_lines_with_text() -> None:
 
 
 class Changing(Corpus):
-    """A corpus with another text in each epoch."""
+    """A corpus whose text changes after the first epoch."""
 
     def in_epoch(self, number: int) -> Corpus:
         return corpus_of([(3, 1), (0, 0), (2, 7), (5, 5)] if number else [(1, 1), (0, 0), (4, 4), (3, 2)])
 
 
 def test_steps_are_cut_sorted_and_counted_by_the_text_of_their_epoch() -> None:
-    """A line joined to an earlier one is empty and in no step."""
+    """A line that was joined to an earlier one is empty and belongs to no step."""
     text = Changing(*vars(corpus_of([(9, 9)] * 4)).values())
     plan = plan_of(text, 100, 2, 1)
     assert plan.steps_per_epoch == 1
@@ -244,7 +244,7 @@ def test_the_tokens_of_both_sides_of_a_step_are_counted() -> None:
     assert [sum(map(len, step)) for step in epoch(plan, 0)] == [20] * 5
 
 
-def test_costs_above_two_bytes_are_summed_exactly() -> None:
+def test_costs_above_16_bits_are_summed_exactly() -> None:
     pairs = [(40_000, 40_000), *[(100, 100)] * 2000]
     plan = plan_of(corpus_of(pairs), 60_000, 1, 1)
     order = plan.mixing.order(0).tolist()
@@ -283,7 +283,7 @@ def test_a_step_has_the_recipes_tokens_of_each_side(tokens: int, micro_batches: 
     plan = plan_of(corpus_of(pairs), tokens, micro_batches, 1)
     src, tgt = (np.array([p[side] for p in pairs]) for side in (0, 1))
     sizes = np.array([[side[[i for m in u for i in m]].sum() for side in (src, tgt)] for u in epoch(plan, 0)])
-    # An epoch has a whole number of steps, so with few steps they are all a little larger or smaller.
+    # An epoch has a whole number of steps. If they are few, all are a little larger or smaller than in the recipe.
     assert sizes.mean(0) == pytest.approx([tokens, tokens], rel=0.1)
     assert sizes.sum(1) == pytest.approx(np.full(len(sizes), sizes.sum(1).mean()), rel=0.1 if tokens > 9999 else 0.25)
 
@@ -301,7 +301,7 @@ def test_batches_are_packed_in_order_with_shifted_targets() -> None:
 
 
 def test_a_model_may_read_sources_without_eos() -> None:
-    """All but empty ones, which consist of EOS."""
+    """EOS is left out of all sources except empty ones, which consist of EOS."""
     plan = plan_of(corpus_of([(3, 2), (1, 4)]), 100, 1, 1, source_eos=False)
     batch = plan.batch(np.array([0, 1]), 0)
     assert batch.src_N.tolist() == [3, 3, 2]

@@ -137,7 +137,7 @@ def test_pruning_keeps_the_checkpoint_just_written_among_newer_damaged_ones(
 def test_metrics_are_on_disk_before_the_checkpoint_that_counts_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A checkpoint stores the state at its start, and waits for the previous one."""
+    """A checkpoint stores the state at the call of `begin`, which waits for the previous checkpoint."""
     done = list[Any]()
     log = SimpleNamespace(size=77, commit=lambda: done.append("metrics"))
     monkeypatch.setattr(checkpoints, "save", lambda run, state, *rest: done.append((state, *rest)))
@@ -156,7 +156,7 @@ def test_metrics_are_on_disk_before_the_checkpoint_that_counts_their_bytes(
     writer.pool.shutdown()
 
 
-def test_only_the_last_checkpoint_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_waits_only_for_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved, go = list[int](), threading.Event()
 
     def save(run: Path, state: State, *rest: Any) -> None:
@@ -175,7 +175,7 @@ def test_only_the_last_checkpoint_is_waited_for(tmp_path: Path, monkeypatch: pyt
     writer.pool.shutdown()
 
 
-def test_a_weight_or_the_shape_of_a_moment_that_is_wrong_is_named() -> None:
+def test_a_missing_moment_or_one_of_a_wrong_shape_is_named() -> None:
     model = torch.nn.Linear(3, 2)
     right = checkpoints.blank_moments(model)
     checkpoints.check_moments(model, right)

@@ -1,4 +1,4 @@
-"""Operations of several processes, without the other processes."""
+"""Operations across processes, tested in one process."""
 
 import errno
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def fails(error: Exception) -> Callable[[], Any]:
 def test_on_main_shares_the_result_or_the_failure_of_the_main_process(
     work: Callable[[], Any], shared: list[Any], raised: type[Exception] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It shares a failure before it raises it. The other processes do not call the function."""
+    """The main process shares a failure before raising it. The other processes do not call the function."""
     sent = list[Any]()
     monkeypatch.setattr(accelerate.utils, "broadcast_object_list", lambda values: sent.append([*values]) or values)
     main, other = (SimpleNamespace(is_main_process=is_main) for is_main in (True, False))

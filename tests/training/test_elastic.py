@@ -1,4 +1,4 @@
-"""Several processes train on the same sentences as one, stop together, and leave no process behind."""
+"""Several processes train on the same sentences as one process, stop together, and leave no process running."""
 
 import json
 import os
@@ -21,17 +21,17 @@ def sentences(directory: Path, step: int) -> list[list[int]]:
 
 
 def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: Lab) -> None:
-    """The same sentences in every step, and the same loss to 1e-5.
+    """Every step has the same sentences, and the same loss to 1e-5.
 
     The learning rate is low, since this small model is chaotic at the recipe's own: another order of float32 sums
-    (`training.memory_tokens=1`) moves the loss by a hundredth within 100 steps, in one process too.
+    (`training.memory_tokens=1`) moves the loss by a hundredth within 100 steps, even in one process.
     """
     changes = ("training.log_every=1", "training.validate_every=100", "training.rate_factor=0.1")
     specs = []
     for name, world, steps in (("alone", 1, 20), ("elastic", 1, 6), ("elastic", 2, 13), ("elastic", 4, 20)):
         ids = tmp_path / f"ids-{name}-{steps}"
         ids.mkdir()
-        parts = "training.micro_batches=" + ("4" if name == "alone" else "1")  # fewer than processes
+        parts = "training.micro_batches=" + ("4" if name == "alone" else "1")  # fewer than there are processes
         settings = [*changes, parts, f"training.steps={steps}"]
         specs.append({"world": world, "name": name, "set": settings, "ids": str(ids)})
     results = lab.jobs(*specs)
@@ -51,7 +51,7 @@ def test_one_two_and_four_processes_train_the_same_model(tmp_path: Path, lab: La
 
 
 def test_a_signal_to_one_process_stops_both_after_the_same_step(lab: Lab) -> None:
-    """The resumed training also skips a step that is not finite on one process."""
+    """The resumed run also skips a step whose gradient is not finite on one process."""
     stopped, resumed = lab.jobs(
         {"world": 2, "kill": ["SIGTERM", 7, 1]}, {"world": 2, "set": ["training.steps=9"], "nan": [8, 1]}
     )

@@ -1,4 +1,4 @@
-"""Training on augmented text: kills change no bit, every process reads the same text, and none is left behind."""
+"""Training on augmented text: kills change no bit, every process reads the same text, and no text is left on disk."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ STEPS = f"training.steps={LAST}"
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, tiny_recipe: Any, numbers_corpus: Path) -> Path:
-    """A run of two epochs and a step, with augmented text. Do not change it: it is shared."""
+    """A run of two epochs and a step on augmented text. Do not change it, because the tests share it."""
     run = tmp_path_factory.mktemp("runs") / "augmented"
     assert train(tiny_recipe(*AUGMENT, STEPS), numbers_corpus, run) == 0
     return run
@@ -45,7 +45,7 @@ def train_augmented(lab: Lab, *changes: str) -> int:
     return lab.train(*AUGMENT, STEPS, *changes)
 
 
-def test_each_epoch_has_other_text_in_as_many_steps(augmented_lab: Lab) -> None:
+def test_each_epoch_has_its_own_text_in_the_same_number_of_steps(augmented_lab: Lab) -> None:
     corpus = open_corpus(augmented_lab.corpus)
     augment = augmented_lab.recipe(*AUGMENT).corpus.augment
     texts = epoch_texts.EpochTexts(
@@ -63,24 +63,24 @@ def test_each_epoch_has_other_text_in_as_many_steps(augmented_lab: Lab) -> None:
                 assert side.ids.tolist() == ids.tolist()
                 assert side.lengths().tolist() == lengths.tolist()
             lines = [i for i in range(len(corpus.src)) if text.src.lengths()[i]]
-            assert len(lines) < len(corpus.src), "joined"
+            assert len(lines) < len(corpus.src), "some lines are joined to others"
             steps = [plan.micro_batches_of(epoch * STEPS_PER_EPOCH + step) for step in range(STEPS_PER_EPOCH)]
             assert sorted(i for step in steps for m in step for i in m.tolist()) == lines, "every line once"
             tokens = [sum(sum(plan.tokens(m, epoch * STEPS_PER_EPOCH)) for m in step) for step in steps]
             assert max(tokens) < 1.5 * min(tokens), "steps are cut by the lengths of the epoch"
             seen.append(text.src.ids.tobytes())
         assert len({*seen, corpus.src.ids.tobytes()}) == 4
-        assert texts.open(3) is corpus, "the loop asks for a batch that no step computes"
+        assert texts.open(3) is corpus, "the training loop asks for one batch more than it has steps"
     assert not augmented_lab.run.exists()
 
 
-def test_without_shares_nothing_changes_and_nothing_is_written(lab: Lab) -> None:
+def test_with_shares_of_zero_nothing_changes_and_nothing_is_written(lab: Lab) -> None:
     before_each_step(lab.patch, lambda *_: (lab.run / epoch_texts.DIRECTORY).exists() and pytest.fail("written"))
     assert lab.train("corpus.augment.typos=0") == 0
     assert lab.same()
 
 
-def test_shares_need_no_new_corpus_but_a_new_run(augmented_lab: Lab, tmp_path: Path) -> None:
+def test_other_shares_need_a_new_run_but_no_new_corpus(augmented_lab: Lab, tmp_path: Path) -> None:
     augmented = augmented_lab.recipe(*AUGMENT).corpus
     prepare(augmented, augmented_lab.corpus, PrepareOptions(workers=1))
     other = prepare(augmented, tmp_path / "other", PrepareOptions(workers=1))
@@ -103,7 +103,7 @@ def test_a_run_killed_seven_times_ends_with_the_same_bits(augmented_lab: Lab, tm
 
 
 @pytest.mark.parametrize("stop", [7, 15, 16])
-def test_a_signal_leaves_no_text_behind_and_the_run_resumes_exactly(augmented_lab: Lab, stop: int) -> None:
+def test_a_signal_leaves_no_text_on_disk_and_the_run_resumes_exactly(augmented_lab: Lab, stop: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         before_each_step(patch, lambda _, now: now == stop and os.kill(os.getpid(), signal.SIGTERM))
         assert train_augmented(augmented_lab) == 143
@@ -113,7 +113,7 @@ def test_a_signal_leaves_no_text_behind_and_the_run_resumes_exactly(augmented_la
 
 
 def test_one_and_three_processes_and_two_machines_train_on_the_same_text(augmented_lab: Lab, tmp_path: Path) -> None:
-    """Each machine has a corpus. The low rate keeps this small model from being chaotic."""
+    """Each machine has a copy of the corpus. The learning rate is low for the reason given in test_elastic.py."""
     changes = [*AUGMENT, "training.log_every=1", "training.rate_factor=0.1", "training.validate_every=100"]
     changes += ["training.steps=18", "training.micro_batches=6"]
     other = shutil.copytree(augmented_lab.corpus, tmp_path / "other")
@@ -166,7 +166,7 @@ def test_too_small_a_disk_is_noticed_at_the_start(augmented_lab: Lab) -> None:
 def test_damaged_text_is_noticed_before_it_is_used(augmented_lab: Lab) -> None:
     """A run that was stopped three times ends like an undisturbed one."""
     for damage in ("flip", "cut", "remove"):
-        # Without the checkpoint of the stop, step 12 is repeated.
+        # Remove the checkpoint that was saved at the stop, so that step 12 is repeated.
         shutil.rmtree(checkpoints.directory_of(augmented_lab.run, 15), ignore_errors=True)
         with pytest.MonkeyPatch.context() as patch:
             ruin_the_second_epoch(patch, augmented_lab.run, damage)
@@ -241,11 +241,11 @@ def test_a_finished_run_writes_no_text(augmented_lab: Lab) -> None:
     assert f"augmenting the text in each epoch: {kinds}\n" in output
 
 
-def test_a_lost_writer_ends_the_others(tmp_path: Path, augmented_lab: Lab) -> None:
+def test_a_lost_writer_process_ends_the_others(tmp_path: Path, augmented_lab: Lab) -> None:
     corpus = open_corpus(augmented_lab.corpus)
     augment = augmented_lab.recipe(*AUGMENT).corpus.augment
-    how = Augmentation(corpus.directory, corpus.identity, augment, ("en", "de"), 1)
-    texts = epoch_texts.EpochTexts(corpus, how, tmp_path / "nobody", False)
+    augmentation = Augmentation(corpus.directory, corpus.identity, augment, ("en", "de"), 1)
+    texts = epoch_texts.EpochTexts(corpus, augmentation, tmp_path / "nobody", False)
     texts.last = 0
     with pytest.raises(StorageError, match="another process of this run does not respond"):
         texts.open(0)

@@ -27,7 +27,7 @@ BIG = schema.Model(d_model=1024, d_ff=4096, num_heads=16)
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def shorter_measurements(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(estimate, "MEASURED_SECONDS", 0.2)
     monkeypatch.chdir(tmp_path)
 
@@ -42,7 +42,9 @@ def flops(model: schema.Model, vocabulary: int, src: np.ndarray, tgt: np.ndarray
 
 @pytest.mark.parametrize(("model", "millions"), [(schema.Model(), 377.9), (BIG, 1284.3)])
 def test_flops_match_the_papers_models(model: schema.Model, millions: float) -> None:
-    """PAPER: 6 x (22.02 M + 22.02 M + V d) for base, and attention's own products, which depend on the length."""
+    """Base model of "Attention Is All You Need": 6 x (22.02 M + 22.02 M + V d), and attention's own products,
+    which depend on the length.
+    """
     one = flops(model, 37_000, lengths(1), lengths(1)) / 1e6
     scores = 6 * model.num_layers * 2 * model.d_model * 3 / 1e6
     assert one - scores == pytest.approx(millions, abs=0.05)
@@ -61,7 +63,7 @@ def test_flops_match_torchs_count(cell: str) -> None:
 
 
 def test_bytes_match_a_count_by_hand() -> None:
-    """For 4 source and 6 target tokens."""
+    """The batch has 4 source and 6 target tokens."""
     model = schema.Model(num_layers=1, d_model=8, d_ff=24, num_heads=2, d_k=5, d_v=3)
     parts = estimate.step_parts(model, 50, lengths(4), lengths(6), 2)
     queries_keys_values_outputs = 4 * (10 + 10 + 6 + 6) + 6 * (10 + 10 + 6 + 6) + (6 * 10 + 4 * 10 + 4 * 6 + 6 * 6)
@@ -73,7 +75,7 @@ def test_bytes_match_a_count_by_hand() -> None:
 
 @pytest.mark.parametrize(("graphs", "first"), [(None, 1), (object(), 3)])
 def test_speed_excludes_the_first_steps(graphs: object, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake clock advances a second per step. Each of the four measured steps has 10 tokens more than the last."""
+    """A fake clock advances a second per step. Each of four measured steps has 10 tokens more than the previous one."""
     monkeypatch.setattr(estimate, "FIRST_STEPS", 3)
     now, taken = [0.0], list[Any]()
 
@@ -100,7 +102,7 @@ def test_the_measured_settings_differ_from_the_recipe_only_where_necessary(
     tiny_recipe: Make, numbers_corpus: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     device: str, prepared: bool, tokens: int, start: str | None,
 ) -> None:  # fmt: skip
-    """On the CPU, each of three processes gets at most 200 tokens; without a corpus, no model to start from is read."""
+    """On the CPU, each of three processes gets at most 200 tokens. Without a corpus, no initial model is read."""
     settings = tiny_recipe("training.tokens_per_step=1600")
     settings.training.init_from = "m"
     accelerator = SimpleNamespace(num_processes=3, device=torch.device(device), is_main_process=False)
@@ -120,7 +122,9 @@ def test_the_measured_settings_differ_from_the_recipe_only_where_necessary(
         estimate.print_estimate(settings, numbers_corpus if prepared else tmp_path / "absent", tmp_path)
 
 
-def test_a_dry_run_without_memory_is_an_error_with_advice(tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_that_runs_out_of_memory_fails_with_advice(
+    tiny_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(estimate, "start_trainer", Mock(side_effect=torch.OutOfMemoryError("x")))
     with pytest.raises(StorageError, match=r"out of memory\. .*training\.memory_tokens=N"):
         estimate.dry_run(tiny_recipe(), Path("numbers"))
@@ -223,7 +227,7 @@ def test_without_a_corpus_a_dry_run_measures_random_sentences(
 @pytest.mark.parametrize(
     ("measured_tokens", "hours", "end"), [(estimate.MEASURED_TOKENS, "0.5", "30 min 00 s"), (200, "0", "0 s")]
 )
-def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
+def test_a_dry_run_measures_the_corpus_and_writes_no_file(
     tiny_recipe: Make,
     numbers_corpus: Path,
     tmp_path: Path,
@@ -233,7 +237,7 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On the CPU a small step is measured in place of a large one; the estimate is scaled to the recipe's tokens."""
+    """On the CPU a small step is measured instead of a large one. The estimate is scaled to the recipe's tokens."""
     monkeypatch.setattr(estimate, "MEASURED_TOKENS", measured_tokens)
     done = list[str]()
     monkeypatch.setattr(estimate, "roofline_rows", lambda *_: done.append("bounds") or [("bound by", "nothing")])
@@ -254,7 +258,9 @@ def test_a_dry_run_measures_the_corpus_and_leaves_nothing(
     assert shown(err, "total FLOPs") == pytest.approx(operations * tokens * 1e8, rel=0.05)
     assert re.search("peak memory per process +1,234 MB", err)
     assert re.search("time excludes +validation, checkpoints  ", err)
-    assert done == ["memory", "bounds"], "the memory of the steps, without that of the measurements"
+    assert done == ["memory", "bounds"], (
+        "memory is read before the rates are measured, so it is that of the steps alone"
+    )
     parameters = shown(err, "parameters")
     assert shown(err, "disk for checkpoints") == round((3 + 3.4) * 12 * parameters / 1e6)
     assert shown(err, "seconds per step") == pytest.approx(tokens / shown(err, "target tokens/s"), rel=0.02)

@@ -1,4 +1,4 @@
-"""Fine-tuning: the settings of the model it starts from, mixed and held-out text, the mixture of the weights."""
+"""Fine-tuning: the initial model's settings, mixed and held-out text, and the mixture of the weights."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ from nmt_cli.translation.translator import Translator
 def test_fine_tuning_from_a_model_and_two_files(
     numbers_text: Path, reference_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for side, code, end in (("src", "en", "one"), ("tgt", "de", "eins")):  # and two is "zwo"
+    for side, code, end in (("src", "en", "one"), ("tgt", "de", "eins")):  # and "zwei" becomes "zwo"
         lines = (numbers_text / f"train.{code}").read_text().replace("zwei", "zwo").split("\n")
         (tmp_path / side).write_text("".join(f"{line} {end}\n" for line in lines[:200]))
     steps = ["steps=40", "tokens_per_step=400", "warmup_steps=20", "rate_factor=0.5", "precision=fp32"]
@@ -41,14 +41,16 @@ def test_fine_tuning_from_a_model_and_two_files(
     assert (settings.corpus.src, settings.corpus.tokenizer.file) == ("en", str(reference_run / "tokenizer.model"))
     data, run = tmp_path / "data", tmp_path / "run"
 
-    def play() -> str:
+    def run_recipe() -> str:
         assert reproduce(settings, settings.corpus, data, run, PrepareOptions(workers=1), evaluate) == 0
         return capsys.readouterr().err
 
-    output, corpus = play(), open_corpus(data)
+    output, corpus = run_recipe(), open_corpus(data)
     assert [len(corpus.lines(split)[0]) for split in ("dev", "test", "general")] == [10, 10, 25]
     assert not {*corpus.lines("dev")[0]} & {*corpus.lines("test")[0]}
-    assert corpus.manifest["pairs"] == 2 * (200 - 20) + 400 - 25  # own pairs twice, and as many general pairs
+    assert (
+        corpus.manifest["pairs"] == 2 * (200 - 20) + 400 - 25
+    )  # own pairs twice and as many general pairs, without those held out
     validations = [record for record in read_records(run / "metrics.jsonl") if "dev_nll" in record]
     assert [record["step"] for record in validations] == [0, 10, 20, 30, 40]
     assert validations[-1]["dev_nll"] < validations[0]["dev_nll"] < 6
@@ -72,7 +74,7 @@ def test_fine_tuning_from_a_model_and_two_files(
     assert bleu[0] < bleu[1]
     settings.expect.bleu = [bleu[1], 100]  # the tuned model reaches it, the start does not
     watched = {path: path.stat().st_mtime_ns for path in [run / "model", *run.rglob("*.hyp"), data]}
-    assert not re.search("4/5 translate|the least expected", play())
+    assert not re.search("4/5 translate|the least expected", run_recipe())
     assert {path: path.stat().st_mtime_ns for path in watched} == watched
 
 

@@ -41,7 +41,7 @@ def fine_tune(model: Path, pairs: list[tuple[str, str]], directory: Path) -> Pat
     return run
 
 
-def test_a_firefox_model(tmp_path: Path) -> None:
+def test_a_firefox_model_is_fine_tuned(tmp_path: Path) -> None:
     firefox = tmp_path / "firefox"
     firefox.mkdir()
     with np.load(DATA / "model.npz") as archive:
@@ -57,7 +57,7 @@ def test_a_firefox_model(tmp_path: Path) -> None:
         assert all(each.text for each in translator.translate([line["src"] for line in lines]))
 
 
-def test_an_argos_package_with_moses_tokens(tmp_path: Path) -> None:
+def test_an_argos_package_with_moses_tokens_is_fine_tuned(tmp_path: Path) -> None:
     pytest.importorskip("sacremoses")
     pytest.importorskip("ctranslate2")
     from opennmt_models import argos_file, argos_folder, opennmt_model

@@ -44,7 +44,7 @@ def test_padding_changes_neither_loss_nor_gradient(count: int, changes: dict[str
 
 
 def test_padding_adds_short_sentences_to_both_sides() -> None:
-    """No added sentence is empty or longer than LONGEST_PADDING, which every model with padded batches can take."""
+    """No added sentence is empty or longer than LONGEST_PADDING, which every model with padded batches accepts."""
     pairs = skewed(400)
     plan = plan_of(corpus_of(pairs), 100, 1, 1)
     for count in [*range(1, 70), 336, 337, 400]:
@@ -76,7 +76,7 @@ class Recording:
         return "pool"
 
 
-STEPS = 12  # enough for three sizes that recur
+STEPS = 12  # so many that three sizes recur
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Pair:
     replayed: Trainer
     captures: list[Recording] = field(default_factory=list)
     pools: list[object] = field(default_factory=list)
-    memory: int = 1000  # captures that fit
+    memory: int = 1000  # the number of captures that fit
     attempts: int = 0
 
     def captured(self, device: torch.device, function: Callable[[], Any], pool: object) -> tuple[Any, Any]:
@@ -121,7 +121,9 @@ def pair(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Pair:
     for run in (runs.plain, runs.replayed):
         run.dtype = run.model.dtype = run.transformer.double().embedding.weight.dtype
     runs.replayed.pads, runs.replayed.graphs = True, StepGraphs(torch.device("cpu"))
-    monkeypatch.setattr(attention, "has_kernel", lambda *rest: True)  # the other form reads lengths on the host
+    monkeypatch.setattr(
+        attention, "has_kernel", lambda *rest: True
+    )  # attention without the kernel reads lengths on the host
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", plain_varlen_attn)
     monkeypatch.setattr(graphs, "captured", runs.captured)
     monkeypatch.setattr(batches, "TOKENS", 32)  # so that there are several sizes, but few
@@ -130,8 +132,9 @@ def pair(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Pair:
 
 
 def test_replayed_steps_equal_computed_steps(pair: Pair) -> None:
-    """Each step has its own batch, learning rate and number of tokens. Of equal sizes, the first step is computed and
-    the second captured."""
+    """Each step has its own batch, learning rate and number of tokens. The first step of a size is computed, and the
+    second is captured.
+    """
     sizes, results = zip(*(pair.step(step) for step in range(1, STEPS + 1)), strict=True)
     for plain, replayed in results:  # read at the end: later replays have not overwritten them
         for a, b in zip(plain, replayed, strict=True):
@@ -215,7 +218,7 @@ def test_steps_are_replayed_if_batches_are_padded_and_memory_suffices(lab: Lab, 
 
 
 @pytest.mark.parametrize(("megabytes", "expected"), [(121, True), (119, False)])
-def test_graphs_need_as_much_free_memory_as_was_used(
+def test_graphs_need_more_free_memory_than_was_used(
     megabytes: int, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 100 << 20)

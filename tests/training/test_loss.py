@@ -1,4 +1,4 @@
-"""The label-smoothed loss and its gradients, compared with torch's own over the vocabulary without PAD."""
+"""The label-smoothed loss and its gradients, compared with torch's cross-entropy over the vocabulary without PAD."""
 
 import pytest
 import torch
@@ -21,17 +21,17 @@ def test_value_and_gradients_equal_torchs_for_all_block_sizes(
     weight[0] *= 1e3  # PAD gets no probability and no gradient
     inputs = (hidden.requires_grad_(), weight.requires_grad_())
 
-    def torchs(smoothing: float) -> Tensor:
+    def torch_loss(smoothing: float) -> Tensor:
         logits = (hidden @ weight.T)[:, 1:]
         return F.cross_entropy(logits, labels - 1, label_smoothing=smoothing, reduction="sum")
 
-    expected = torch.autograd.grad(torchs(smoothing) * 3, inputs)
+    expected = torch.autograd.grad(torch_loss(smoothing) * 3, inputs)
     for rows_of_a_block, rows_of_a_softmax in ((99, 99), (8, 3), (8, 8), (1, 5), (0, 1)):
         monkeypatch.setattr(module, "BLOCK_BYTES", rows_of_a_block * 11 * 8)
         monkeypatch.setattr(module, "ROWS", rows_of_a_softmax)
         loss, nll = smoothed_loss(hidden, weight, labels, smoothing)
-        assert loss.item() == pytest.approx(torchs(smoothing).item(), rel=1e-13)
-        assert nll.item() == pytest.approx(torchs(0.0).item(), rel=1e-13)
+        assert loss.item() == pytest.approx(torch_loss(smoothing).item(), rel=1e-13)
+        assert nll.item() == pytest.approx(torch_loss(0.0).item(), rel=1e-13)
         grads = torch.autograd.grad(loss * 3, inputs)
         assert all(torch.allclose(*pair, rtol=0, atol=1e-12) for pair in zip(grads, expected, strict=True))
         assert not grads[1][0].any()
@@ -88,9 +88,9 @@ def test_the_compiled_form_rounds_once(dtype: torch.dtype) -> None:
     logits = (4 * torch.randn(50, 90, dtype=torch.float64)).to(dtype)
     logits[:, 0] = -torch.inf
     labels, wide = torch.randint(1, 90, (50, 1)), torch.promote_types(dtype, torch.float32)
-    exact, close = torch.log_softmax(logits.double(), 1), 8 * torch.finfo(wide).eps
+    exact, tolerance = torch.log_softmax(logits.double(), 1), 8 * torch.finfo(wide).eps
     grads = exact.exp().scatter_add(1, labels, torch.full((50, 1), -0.9, dtype=torch.float64))
     log_probs, norms = fused_grads_(logits, labels, 0.1, wide)
     assert log_probs.dtype == norms.dtype == wide
-    assert torch.allclose(log_probs.double(), exact.gather(1, labels), rtol=close, atol=close)
-    assert torch.allclose(logits.double(), grads, rtol=torch.finfo(dtype).eps, atol=close)
+    assert torch.allclose(log_probs.double(), exact.gather(1, labels), rtol=tolerance, atol=tolerance)
+    assert torch.allclose(logits.double(), grads, rtol=torch.finfo(dtype).eps, atol=tolerance)

@@ -37,7 +37,7 @@ def two(other: Path, **spec: Any) -> dict[str, Any]:
 
 
 def test_killed_and_restarted_machines_end_with_the_same_bits(lab: Lab, other: Path) -> None:
-    """Each of two machines repeats the same command; three times, one of them is killed at a random step."""
+    """Each of two machines repeats the same command. Three times, one of them is killed at a random step."""
     draw = random.SystemRandom()
     kills = [[draw.randint(first, first + 9), draw.randrange(2)] for first in (1, 11, 21)]  # around each checkpoint
     print(f"killed at {kills}")  # shown when the test fails
@@ -161,5 +161,5 @@ def test_machines_compare_model_and_training_settings_but_no_paths(lab: Lab) -> 
     settings = lab.recipe(f"training.init_from={lab.reference}/model")
     expected = {name: settings.model_dump()[name] for name in ("model", "training")}
     del expected["training"]["init_from"]
-    expected["corpus"] = {"augment": settings.corpus.augment.model_dump()}  # it changes the text in training
+    expected["corpus"] = {"augment": settings.corpus.augment.model_dump()}  # augmentation changes the training text
     assert decisive(settings) == expected

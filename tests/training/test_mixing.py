@@ -36,11 +36,11 @@ def test_without_weights_an_epoch_has_every_sentence_once() -> None:
     for epoch in range(3):
         assert sorted(mixed.order(epoch)) == list(range(320))
         plain = np.random.Generator(np.random.Philox([1, epoch])).permutation(320)
-        assert (mixed.order(epoch) == plain).all(), "as before there were parts"
+        assert (mixed.order(epoch) == plain).all(), "as in a corpus without parts"
 
 
 def test_the_weights_of_entries_are_those_of_the_parts_of_the_corpus() -> None:
-    """Without the real pairs, the synthetic ones are all parts."""
+    """Without the real pairs, only the synthetic entries are parts."""
     for real_pairs, expected in ((True, [1, 3, 1, 2]), (False, [1, 2])):
         synthetic = [{"files": ["a"], "model": "m"}, {"files": ["b"], "model": "m", "weight": 2}]
         sources = [{"files": ["c.tsv"], "weight": 3}, {"files": ["d.tsv"], "split": "dev"}]
@@ -65,12 +65,12 @@ def test_each_part_is_read_in_whole_passes(weights: list[float]) -> None:
     order = np.concatenate([mixed.order(epoch) for epoch in range(40)])
     for sentences in (range(70), range(70, 101)):
         times = np.array([(order == sentence).sum() for sentence in sentences])
-        assert times.max() - times.min() <= 1, "no sentence comes again before all others came"
+        assert times.max() - times.min() <= 1, "no sentence is repeated before all others are used"
         assert times.min() >= 5
 
 
 def test_the_tokens_of_a_part_are_those_of_both_sides() -> None:
-    """Sentences of the second part have three times the tokens on the target side."""
+    """A target sentence of the second part has three times as many tokens as its source."""
     text = corpus([(400, 4), (100, 4)])
     lengths = np.repeat([4, 12], [400, 100])
     offsets = np.append(0, np.cumsum(lengths))
@@ -80,7 +80,7 @@ def test_the_tokens_of_a_part_are_those_of_both_sides() -> None:
 
 
 def test_steps_of_a_mix_are_even_although_its_sentences_differ_in_length() -> None:
-    """An epoch takes a quarter of its tokens from sentences of 2 and of 60 tokens, in random numbers."""
+    """An epoch takes a quarter of its tokens from sentences of 2 and of 60 tokens, whose numbers are random."""
     lengths = np.append(np.full(300, 31), np.tile([2, 60], 150))
     offsets = np.append(0, np.cumsum(lengths))
     side = Side(np.ones(offsets[-1], np.uint16), offsets)
@@ -93,7 +93,9 @@ def test_steps_of_a_mix_are_even_although_its_sentences_differ_in_length() -> No
 
 
 def test_each_pass_has_an_order_of_its_own() -> None:
-    """In every part and stage. Here an epoch takes half of the small parts; the second stage begins with a new pass."""
+    """This holds in every part and stage. Here an epoch takes half of each small part, and the second stage begins with
+    a new pass.
+    """
     weights = [1, 1, 6]
     mixed = mixing([(40, 4), (40, 4), (80, 4)], weights=weights, stages=[{"from_step": 30, "weights": weights}])
     halves = list[frozenset[int]]()
@@ -153,7 +155,7 @@ def test_an_epoch_with_fewer_sentences_than_steps_is_refused() -> None:
         plan_of(text, 10, 1, weights=[0, 1]).micro_batches_of(0)
 
 
-def test_weights_beside_the_sources_are_those_of_the_training() -> None:
+def test_weights_given_with_the_sources_become_training_weights() -> None:
     sources = [{"files": ["a.tsv"], "weight": 2}, {"files": ["dev.tsv"], "split": "dev"}, {"files": ["b.tsv"]}]
     recipe = loading.from_plain({"corpus": {"name": "own", "sources": sources}}, "test")
     assert recipe.training.weights == [2, 1]

@@ -1,4 +1,4 @@
-"""Golden learning rates, and the settings of Adam (section 5.3 of the paper)."""
+"""Golden learning rates, and the settings of Adam (section 5.3 of "Attention Is All You Need")."""
 
 import pytest
 import torch
@@ -20,9 +20,9 @@ GOLDEN = {  # (d_model, step): rate, by hand
 }
 
 
-@pytest.mark.parametrize(("where", "rate"), GOLDEN.items())
-def test_golden_rates(where: tuple[int, int], rate: float) -> None:
-    assert noam_rate(where[1], where[0], PAPER) == pytest.approx(rate, rel=1e-5)
+@pytest.mark.parametrize(("size_and_step", "rate"), GOLDEN.items())
+def test_golden_rates(size_and_step: tuple[int, int], rate: float) -> None:
+    assert noam_rate(size_and_step[1], size_and_step[0], PAPER) == pytest.approx(rate, rel=1e-5)
 
 
 def test_a_cooldown_ends_just_above_zero_and_changes_nothing_before_it() -> None:
@@ -48,7 +48,7 @@ def test_the_optimizer_is_the_papers_adam() -> None:
     assert (PAPER.warmup_steps, PAPER.label_smoothing, PAPER.rate_factor, PAPER.cooldown_steps) == (4000, 0.1, 1.0, 0)
 
 
-def test_pads_row_stays_zero_through_training() -> None:
+def test_the_row_of_pad_stays_zero_through_training() -> None:
     model = random_model(tiny(), 23).float()
     with torch.no_grad():
         model.embedding.weight[0] = 0

@@ -1,4 +1,4 @@
-"""Training on sources with augmentation of their own: kills change no bit, and settings are compared on resume."""
+"""Training on sources with an augmentation each: kills change no bit, and settings are compared on resume."""
 
 import shutil
 from pathlib import Path
@@ -38,7 +38,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory, numbers_text: Path) -> lis
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory, tiny_recipe_file: Path, entries: list[dict[str, Any]]) -> Lab:
-    """A recipe with both sources, its corpus and an undisturbed run. Do not change them: they are shared."""
+    """A recipe with both sources, its corpus and an undisturbed run. Tests share them and must not change them."""
     directory = tmp_path_factory.mktemp("own")
     file = recipe_file(directory / "tiny.yaml", tiny_recipe_file, entries)
     corpus = prepare(loading.load(file).corpus, directory / "data", PrepareOptions(workers=1))
@@ -57,7 +57,7 @@ def text_of(corpus: Corpus, sides: list[Any], first: int, end: int) -> list[list
     return [side.ids[side.offsets[first] : side.offsets[end]].tolist() for side in sides]
 
 
-def test_only_the_source_that_asks_for_it_changes(own_lab: Lab) -> None:
+def test_only_the_source_with_augmentation_changes(own_lab: Lab) -> None:
     corpus, seen = open_corpus(own_lab.corpus), list[bytes]()
     sizes = [int(corpus.manifest[name]) for name in ("source_vocabulary_size", "vocabulary_size")]
 
@@ -94,7 +94,7 @@ def test_one_and_two_processes_train_on_the_same_text(own_lab: Lab, tmp_path: Pa
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
 
 
-def test_settings_need_no_new_corpus_but_a_new_run(
+def test_other_augmentation_needs_a_new_run_but_no_new_corpus(
     own_lab: Lab, tiny_recipe_file: Path, entries: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     shutil.copytree(own_lab.reference, own_lab.run)
@@ -110,7 +110,7 @@ def test_settings_need_no_new_corpus_but_a_new_run(
     assert not loading.differences(decisive(own_lab.recipe()), decisive(same)), "but files may be elsewhere"
 
 
-def test_each_part_of_the_corpus_needs_its_settings(own_lab: Lab, numbers_corpus: Path) -> None:
+def test_each_part_of_the_corpus_needs_its_own_settings(own_lab: Lab, numbers_corpus: Path) -> None:
     with pytest.raises(UsageError, match=r"training\.augment has 2 entries, but the corpus has 1 parts"):
         own_lab.train(data=numbers_corpus)
 

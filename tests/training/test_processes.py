@@ -23,12 +23,12 @@ from nmt_cli.training.metrics_log import read_records
 from nmt_cli.transformer.hardware import choose_device
 
 LAUNCHERS = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
-# As many micro-batches, added in the same order, as in one process.
+# With these settings, forks add the same micro-batches in the same order as one process.
 FORKS = (
     "training.processes=2",
     "training.micro_batches=2",
     "training.memory_tokens=1",
-)  # the same micro-batches as in one process
+)
 
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 2), (64, 3)])
@@ -56,7 +56,7 @@ def test_environment_of_a_fork(tiny_recipe: Callable[..., schema.Recipe], monkey
 
 
 def test_forks_train_the_same_bits_as_one_process_and_leave_no_trace(lab: Lab) -> None:
-    """Three trainings in one process: half with forks, the rest without, and a whole one with forks."""
+    """One process starts three trainings: half a run with forks, the rest of it without, and a whole run with forks."""
 
     def trace() -> tuple[Any, ...]:
         children = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
@@ -98,7 +98,7 @@ def test_the_first_fork_is_as_quiet_as_its_command(
     assert capfd.readouterr().err == ("" if quiet else "working\n")
 
 
-def test_no_time_is_lost_on_other_forks_at_the_end(tiny_recipe: Any) -> None:
+def test_the_command_does_not_wait_for_other_forks_once_the_first_has_finished(tiny_recipe: Any) -> None:
     def work() -> int:
         return signal.pause() or 1 if os.environ["RANK"] == "1" else 7
 
@@ -130,7 +130,7 @@ def deep(depth: int) -> float:
     ],
 )
 def test_the_end_of_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome: Any) -> None:
-    """Also before the processes have connected: none waits for a process that is gone."""
+    """This also holds before the processes have connected. None waits for a process that has ended."""
 
     def run() -> int:
         return processes.in_processes(lab.recipe(*FORKS), lambda: (second if os.environ["RANK"] == "1" else first)())
@@ -148,16 +148,16 @@ def test_the_end_of_one_fork_ends_all(lab: Lab, first: Any, second: Any, outcome
 
 
 def test_a_signal_delivered_to_another_thread_ends_the_forks(lab: Lab) -> None:
-    """The kernel may deliver a signal to any thread, as after `kill -CONT`, and does not wake the main one then."""
+    """The kernel may deliver a signal to any thread, as after `kill -CONT`. It then does not wake the main thread."""
     before = signal.getsignal(signal.SIGTERM)
 
-    def get_it() -> None:
+    def signal_this_thread() -> None:
         while signal.getsignal(signal.SIGTERM) is before:
             time.sleep(0.01)
         time.sleep(0.3)  # the main thread waits for the forks by then
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
-    thread = threading.Thread(target=get_it)
+    thread = threading.Thread(target=signal_this_thread)
     thread.start()
     assert processes.in_processes(lab.recipe(*FORKS), lambda: int(bool(time.sleep(15)))) == 143
     thread.join()
@@ -199,7 +199,11 @@ def test_a_signal_to_the_command_stops_its_forks_after_the_same_step(lab: Lab) -
         (("training.tokens_per_step=1000",), {}, 3),
         (("training.tokens_per_step=10",), {}, 1),
         (("model.d_model=8192", "model.d_ff=32768"), {}, 1),  # its weights fill the memory
-        (("model.d_model=2048", "model.d_ff=16384"), {}, 2),  # two copies with their moments fit into a quarter of it
+        (
+            ("model.d_model=2048", "model.d_ff=16384"),
+            {},
+            2,
+        ),  # two copies with their moments fit into a quarter of the memory
         (("training.processes=3",), {}, 3),
         *((("training.processes=3",), {name: "1"}, 1) for name in LAUNCHERS),
         (("training.tokens_per_step=99999",), {"cores": "64"}, 16),

@@ -1,4 +1,4 @@
-"""Mixes of parts: empty ones, temperature, random order; and augmented text of many epochs and blocks."""
+"""Mixes of parts (empty parts, temperature, random order), and augmented text of many epochs and blocks."""
 
 import contextlib
 import dataclasses
@@ -26,7 +26,7 @@ from nmt_cli.training.mixing import Mixing
 
 
 def test_a_part_without_text_has_no_share() -> None:
-    """As that of an entry whose pairs were all dropped."""
+    """A part has no text if all pairs of its entry were dropped."""
     mixed = mixing([(100, 4), (0, 4), (100, 4)], weights=[1, 5, 1])
     assert mixed.stages[0].shares == (0.5, 0, 0.5)
     assert sorted(mixed.order(0)) == [*range(200)]
@@ -47,7 +47,7 @@ def test_sentences_of_all_parts_are_in_random_order(weights: list[float]) -> Non
     half = mixed.order(0)[:100]
     assert 30 < (half < 100).sum() < 70
     others = [mixed.order(1), Mixing(corpus([(100, 4)] * 2), 10, training(weights=weights, seed=2)).order(0)]
-    assert all(other.tolist() != mixed.order(0).tolist() for other in others), "of another epoch and seed"
+    assert all(other.tolist() != mixed.order(0).tolist() for other in others), "another epoch or seed has another order"
 
 
 def test_weights_of_a_stage_are_checked_at_the_start() -> None:
@@ -68,8 +68,8 @@ def texts_of(prepared: Corpus, directory: Path, writes: bool = True, **shares: f
     return EpochTexts(prepared, how, directory, writes)
 
 
-def test_only_few_epochs_are_on_the_disk(prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There are the open one, the one before, which may still be in use, and the next one, if there is any."""
+def test_at_most_three_epochs_are_on_disk(prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These are the open epoch, the previous one, which may still be in use, and the next one, if any."""
     for module in (augmentation, epoch_texts):
         monkeypatch.setattr(module, "BLOCK", 50)
     directory, written, real = tmp_path / "run" / "augmented" / "x", list[int](), EpochTexts._write
@@ -81,12 +81,12 @@ def test_only_few_epochs_are_on_the_disk(prepared: Corpus, tmp_path: Path, monke
         for epoch in range(2, 7):
             text, again = texts.open(epoch), texts.open(epoch)
             assert again is text
-            assert epoch == 2 or texts.open(epoch - 1) is before, "it stays open"
+            assert epoch == 2 or texts.open(epoch - 1) is before, "the previous epoch stays open"
             before = text
             blocks = [augment_block(texts.augmentation, (epoch, block)) for block in range(2)]
             for number, side in enumerate((text.src, text.tgt)):
                 assert side.ids.tolist() == [i for block in blocks for i in block[number][0].tolist()]
-            texts._thread.submit(int).result()  # the next epoch is written
+            texts._thread.submit(int).result()  # wait until the next epoch is written
             kept = {path.name for path in directory.iterdir() if path.is_dir()}
             assert kept == {f"epoch-{i}" for i in range(max(2, epoch - 1), min(epoch + 2, 7))}
         assert texts.open(7) is prepared
@@ -136,7 +136,7 @@ def test_each_side_is_stored_in_the_bytes_of_its_vocabulary(
 def test_a_run_needs_the_text_from_its_step_to_its_last(
     prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, epochs: tuple[int, int]
 ) -> None:
-    """The target languages come from the corpus, even if the recipe lists other sources."""
+    """The target languages are those of the corpus, even if the recipe lists other sources."""
     monkeypatch.setattr(epoch_texts, "count_steps", lambda *_: 10)
     sources = [{"files": ["a.tsv"]}, {"files": ["b.tsv"], "tgt": "fr"}]
     manifest = {**prepared.manifest, "recipe": {"sources": sources, "tgt": "fi", "later": 1}}
@@ -151,10 +151,12 @@ def test_a_run_needs_the_text_from_its_step_to_its_last(
     assert (made.texts.first, made.texts.last) == epochs
     how = made.texts.augmentation
     assert (how.targets, how.languages, how.seed) == (("fi", "fr"), ("en", "de"), 7)
-    assert made.texts.directory == tmp_path / "augmented" / f"{artefact.HOST}-4", "where the first one writes"
+    assert made.texts.directory == tmp_path / "augmented" / f"{artefact.HOST}-4", (
+        "where the first process of the machine writes"
+    )
 
 
-def test_an_error_that_names_no_file_names_the_directory_of_the_text(
+def test_an_error_without_a_file_name_names_the_directory_of_the_text(
     prepared: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SideWriter, "append", Mock(side_effect=OSError(28, "No space left on device")))
@@ -187,7 +189,7 @@ def test_the_end_of_training_does_not_wait_for_a_whole_epoch(
     assert not (tmp_path / "x").exists()
 
 
-def test_joined_lines_leave_fewer_of_them(prepared: Corpus, tmp_path: Path) -> None:
+def test_the_fewest_lines_of_an_epoch_depend_on_joining(prepared: Corpus, tmp_path: Path) -> None:
     for shares, fewest in (({"joined": 0.5}, 33), ({"upper": 0.5}, 100)):
         values: Any = vars(prepared)
         assert AugmentedCorpus(**values, texts=texts_of(prepared, tmp_path, **shares)).fewest_lines == fewest

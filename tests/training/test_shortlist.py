@@ -1,4 +1,4 @@
-"""`nmt shortlist`: what it learns from parallel text, its file, and searches with it."""
+"""`nmt shortlist`: learning from parallel text, the file, and searches with a shortlist."""
 
 import random
 import shutil
@@ -22,7 +22,7 @@ from nmt_cli.translation.shortlist import FILE, read_shortlist
 from nmt_cli.translation.translator import Translator
 
 ORDER = random.Random(2).sample(range(len(WORDS)), len(WORDS))
-TRANSLATION = {word: WORDS[i] for word, i in zip(WORDS, ORDER, strict=True)}  # of each word, by another one
+TRANSLATION = {word: WORDS[i] for word, i in zip(WORDS, ORDER, strict=True)}  # each word's translation is a random word
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Sentences and their translations, word by word in another order."""
+    """Sentences and their translations, word by word in reverse order."""
     draw, parent = random.Random(1), tmp_path_factory.mktemp("text")
     lines = [draw.choices(WORDS, k=draw.randint(2, 7)) for _ in range(600)]
     for name, sides in (("src", lines), ("tgt", [[TRANSLATION[word] for word in line[::-1]] for line in lines])):
@@ -77,7 +77,7 @@ def test_long_texts_are_sampled_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     assert learning.within_links(pairs[:25]) == pairs[:25]
 
 
-def test_of_a_long_text_few_pairs_are_in_memory(
+def test_only_a_sample_of_a_long_text_is_in_memory(
     model: Path, text: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokenizer = open_model(model).tokenizer
@@ -130,7 +130,7 @@ def test_a_shortlist_of_another_model_or_a_damaged_one_is_refused(
         assert "is damaged" in error(bytes(changed))
 
 
-def test_texts_of_different_lengths_and_missing_ones_are_refused(
+def test_missing_empty_and_unequally_long_files_are_refused(
     model: Path, text: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "short").write_text("der Hund\n")
@@ -161,8 +161,8 @@ def test_the_best_translations_and_the_most_frequent_tokens_are_listed() -> None
     assert (shared.frequent.tolist(), lists[:6]) == ([EOS], [[], [1], [2], [3, 9], [4, 5], [5, 8]])
 
 
-def test_a_word_of_all_sentences_translates_itself_alone() -> None:
-    """The first round finds the translations of token 4 equally likely, 6 and 7. Later ones leave 6 to token 3."""
+def test_a_word_in_all_sentences_is_not_listed_as_a_translation_of_other_words() -> None:
+    """In the first round, 6 and 7 are equally likely translations of token 4. Later rounds leave 6 to token 3."""
     tokenizer: Any = SimpleNamespace(vocabulary_size=8, target=SimpleNamespace(vocabulary_size=9))
     pairs: Any = [(np.array([3, 3 + i], np.int32), np.array([6, 6 + i], np.int32)) for i in (1, 2)]
     found = learning.learn(pairs, tokenizer, best=1, frequent=0)
@@ -170,7 +170,7 @@ def test_a_word_of_all_sentences_translates_itself_alone() -> None:
     assert lists == [[], [], [], [6], [7], [8], [], []]
 
 
-def test_the_line_of_an_error_is_counted_over_all_chunks(
+def test_the_line_number_in_an_error_is_counted_over_all_chunks(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (learning, readers):
@@ -181,10 +181,10 @@ def test_the_line_of_an_error_is_counted_over_all_chunks(
         learn_shortlist(model, tmp_path / "src", tmp_path / "tgt", 1, 1)
 
 
-def test_pairs_up_to_the_longest_are_used(
+def test_pairs_up_to_the_greatest_length_are_used(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those with an empty side or an overlong line are not. The message counts them."""
+    """Pairs with an empty side or a longer line are not used. The message counts the pairs that are used."""
     monkeypatch.setattr(learning, "MOST_TOKENS", 3)
     tokenizer = open_model(model).tokenizer
     word = next(word for word in WORDS if len(tokenizer.encode([word])[0]) == 1)

@@ -13,7 +13,7 @@ from nmt_cli.training.stopping import SIGNALS, Interrupted, Stop
 
 
 def test_a_signal_interrupts_only_interruptible_work() -> None:
-    """A signal before, within and after an interruptible block. A second one that follows at once is an echo."""
+    """Signals arrive before, within and after an interruptible block. A second one that follows at once is ignored."""
     handlers = [signal.getsignal(number) for number in SIGNALS]
     for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)):
         with Stop() as stop:
@@ -29,7 +29,7 @@ def test_a_signal_interrupts_only_interruptible_work() -> None:
         with Stop() as stop:
             with pytest.raises(Interrupted), stop.interruptible():  # noqa: PT012
                 os.kill(os.getpid(), number)
-                pytest.fail("it went on")
+                pytest.fail("the work continued")
             assert (stop.requested, stop.exit_code) == (True, code)
             os.kill(os.getpid(), number)
         with Stop() as stop:

@@ -1,4 +1,4 @@
-"""Errors of torch as a user reads them."""
+"""Errors of torch, as they are shown to users."""
 
 import pytest
 import torch

@@ -65,7 +65,7 @@ def test_a_record_averages_the_loss_since_the_previous_record(lab: Lab) -> None:
         assert line["nll"] == pytest.approx(total / sum(tokens), rel=1e-6)
 
 
-def test_languages_come_from_the_corpus_unless_the_recipe_sets_them(lab: Lab, tmp_path: Path) -> None:
+def test_the_corpus_sets_the_languages_unless_the_recipe_does(lab: Lab, tmp_path: Path) -> None:
     data = prepare(lab.recipe("corpus.src=nl", "corpus.tgt=uk").corpus, tmp_path / "data", PrepareOptions(workers=1))
     assert train(lab.recipe("corpus.tgt=zh", "training.steps=1"), data, lab.run) == 0
     for stored in (stored_recipe(lab.run), load_model(lab.run / "model").recipe):
@@ -227,7 +227,7 @@ def test_a_run_stopped_anywhere_ends_with_the_same_bits(lab: Lab, stops: tuple[i
 
 
 def test_a_run_that_gets_a_signal_in_its_last_step_is_finished(lab: Lab) -> None:
-    """If nothing is left to validate."""
+    """This holds if nothing is left to validate."""
     before_each_step(lab.patch, lambda _, now: now == 3 and os.kill(os.getpid(), signal.SIGTERM))
     lab.patch.setattr(module, "_validate", lambda *_: 0.0)
     assert lab.train("training.steps=3") == 0
@@ -283,7 +283,7 @@ def test_a_validation_prints_and_logs_its_figures(lab: Lab) -> None:
         f"BLEU 31.0, expected 50.0 at step 7. Find the cause with nmt doctor {lab.run}\n"
     )
     module._report(run, scores, 0.0)
-    assert "warning" not in lab.stderr(), "once"
+    assert "warning" not in lab.stderr(), "it warns only once"
 
 
 def test_patience_stops_a_run_and_keeps_the_best_checkpoint(lab: Lab) -> None:
@@ -326,7 +326,7 @@ def test_too_many_skipped_steps_end_a_run(
     unread = [(step, ToHost({"norm": torch.tensor(norm)})) for norm in (*norms, math.nan)]
     module.count_skipped(run, unread, 1)
     assert given_up == ([(sum(norm != 1.0 for norm in norms), step)] if ends else [])
-    assert len(unread) == 1, "the last one may still be computed"
+    assert len(unread) == 1, "the last norm may not be computed yet"
 
 
 def test_a_model_directory_is_refused_as_a_run(lab: Lab) -> None:
@@ -362,7 +362,7 @@ def test_a_model_that_does_not_fit_is_refused(lab: Lab) -> None:
         ("expect.parameters=31233", "the recipe expects 31,233 parameters, but this model has 31,232"),
     ],
 )
-def test_unexpected_numbers_of_pairs_and_parameters_warn(lab: Lab, change: str, warning: str) -> None:
+def test_unexpected_numbers_of_pairs_and_parameters_cause_warnings(lab: Lab, change: str, warning: str) -> None:
     assert lab.train("training.steps=1", "training.validate_bleu=0", change) == 0
     output = lab.stderr()
     assert ("the recipe expects" in output) == bool(warning)
@@ -380,8 +380,10 @@ def test_unexpected_numbers_of_pairs_and_parameters_warn(lab: Lab, change: str, 
     ],
 )
 def test_a_run_worse_than_expected_warns_once(lab: Lab, perplexities: list[float], step: int | None) -> None:
-    coming = iter(perplexities)
-    lab.patch.setattr(module, "validate", lambda *_: {"dev_nll": 3.0, "dev_perplexity": next(coming), "dev_bleu": None})
+    remaining = iter(perplexities)
+    lab.patch.setattr(
+        module, "validate", lambda *_: {"dev_nll": 3.0, "dev_perplexity": next(remaining), "dev_bleu": None}
+    )
     changes = ["training.steps=6", "training.validate_every=2", "expect.dev_steps=[4,5]"]
     assert lab.train(*changes, "expect.dev_perplexity=[20,9]") == 0
     warnings = re.findall(r"warning: step (\d+): dev perplexity .* expected .* nmt doctor", lab.stderr())

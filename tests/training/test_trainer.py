@@ -1,4 +1,4 @@
-"""A step of training: gradients, memory, and the weights it starts from."""
+"""A step of training: gradients, memory, and the initial weights."""
 
 import dataclasses
 import gc
@@ -72,7 +72,7 @@ def difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
 def test_the_gradient_equals_that_of_single_sentences(
     lab: Lab, tokens: int, micro_batches: int, worlds: list[int]
 ) -> None:
-    """Within 1e-10 in float64 for any number of micro-batches and processes, with dropout.
+    """The two agree within 1e-10 in float64 for any number of micro-batches and processes, with dropout.
 
     A process without a micro-batch takes part and adds nothing.
     """
@@ -92,7 +92,7 @@ def test_the_gradient_equals_that_of_single_sentences(
 
 
 def test_the_losses_of_processes_add_up_to_the_loss_of_the_step(lab: Lab) -> None:
-    """Also where a process repeats the sentences of another one, because there are too few."""
+    """This also holds where a process repeats the sentences of another one, because there are too few."""
 
     def total(world: int) -> float:
         runs = [start_trainer(settings, corpus, fake_accelerator(world, rank), Path(), 0) for rank in range(world)]
@@ -106,7 +106,7 @@ def test_the_memory_check_uses_the_longest_sentences_and_changes_nothing(lab: La
     settings, corpus = lab.recipe("training.memory_tokens=200", "training.seed=5"), open_corpus(lab.corpus)
     seen, forward = [], LossModel.forward
     lab.patch.setattr(LossModel, "forward", lambda self, b: seen.append(b) or forward(self, b))
-    torch.rand(3)  # initial weights depend on the recipe's seed alone
+    torch.rand(3)  # must not matter: initial weights depend on the recipe's seed alone
     run = start_trainer(settings, corpus, fake_accelerator(1, 0), tmp_path, 0)
     torch.manual_seed(5)
     untouched = Transformer(settings.model, run.transformer.vocabulary_size).state_dict()
@@ -117,23 +117,23 @@ def test_the_memory_check_uses_the_longest_sentences_and_changes_nothing(lab: La
     assert max(side.integers[1].max() for side in (batch.src, batch.tgt)) == run.plan.longest
     # Where memory allows more, a pass has at most a tenth more tokens than a process's share of a step, or twice
     # that share if the text is augmented.
-    for world, parts, typos, most in ((1, 4, 0, 440), (2, 4, 0, 220), (8, 8, 0, 55), (1, 4, 0.1, 800)):
+    for world, parts, typos, limit in ((1, 4, 0, 440), (2, 4, 0, 220), (8, 8, 0, 55), (1, 4, 0.1, 800)):
         changes = f"training.micro_batches={parts}", f"corpus.augment.typos={typos}"
         settings = lab.recipe("training.memory_tokens=9999", *changes)
         start_trainer(settings, corpus, fake_accelerator(world, 0), tmp_path, 0)
-        assert most - 30 < max(len(seen[-1].src_N), len(seen[-1].tgt_out_N)) <= most
+        assert limit - 30 < max(len(seen[-1].src_N), len(seen[-1].tgt_out_N)) <= limit
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_passes_fit_into_the_memory_on_their_longer_side(lab: Lab, turned: bool) -> None:
+@pytest.mark.parametrize("swapped", [False, True])
+def test_passes_fit_into_the_memory_on_their_longer_side(lab: Lab, swapped: bool) -> None:
     corpus = open_corpus(lab.corpus)
     english_is_longer = len(corpus.src.ids) > len(corpus.tgt.ids)
-    corpus = dataclasses.replace(corpus, src=corpus.tgt, tgt=corpus.src) if turned else corpus
+    corpus = dataclasses.replace(corpus, src=corpus.tgt, tgt=corpus.src) if swapped else corpus
     settings = lab.recipe("training.memory_tokens=120", "training.micro_batches=30")
     run = start_trainer(settings, corpus, fake_accelerator(1, 0), Path(), 0)
     sides = [(len(each.src_N), len(each.tgt_out_N)) for step in range(15) for each in run.step_batch(step).passes]
     assert 110 < max(map(max, sides)) <= 120
-    assert (sum(src for src, _ in sides) > sum(tgt for _, tgt in sides)) == (turned != english_is_longer)
+    assert (sum(src for src, _ in sides) > sum(tgt for _, tgt in sides)) == (swapped != english_is_longer)
 
 
 def test_each_process_has_a_part_of_the_step(lab: Lab) -> None:

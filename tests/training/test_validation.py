@@ -41,7 +41,7 @@ def test_validation_loss_covers_every_target_token(lab: Lab) -> None:
         assert record["dev_bleu"] == corpus_bleu(record["samples"], dev.references[:3])[0]
 
 
-def test_dev_bleu_uses_the_tokens_of_the_target_language(lab: Lab) -> None:
+def test_dev_bleu_uses_the_tokenization_of_the_target_language(lab: Lab) -> None:
     settings = lab.recipe("corpus.tgt=zh", "training.validate_bleu=2")
     lines = ["我们昨天看了两场电影。", "他喜欢喝茶。"]
     translations = [SimpleNamespace(text=text) for text in lines]
@@ -55,7 +55,7 @@ def test_dev_bleu_uses_the_tokens_of_the_target_language(lab: Lab) -> None:
 
 
 def test_each_language_pair_has_its_own_dev_bleu(lab: Lab) -> None:
-    """As many lines of each pair are translated, and scored with the tokens of their target language."""
+    """Each pair has the same number of translated lines, scored with the tokenization of its target language."""
     settings = lab.recipe("training.validate_bleu=5")
     dev = validation.DevSet(open_corpus(lab.corpus), settings)
     dev.lines_by_pair = {("en", "zh"): [1, 2, 3], ("zh", "en"): [0, *range(4, 20)]}
@@ -87,7 +87,7 @@ def test_equally_many_first_lines_of_each_language_pair_are_translated(lab: Lab,
     assert dev.translated(count) == lines
 
 
-def test_sources_of_a_dev_set_end_as_the_model_reads_them(lab: Lab) -> None:
+def test_sources_of_a_dev_set_have_eos_only_if_the_model_reads_it(lab: Lab) -> None:
     model, settings = load_model(lab.reference / "model").model, lab.recipe("training.validate_bleu=0")
     dev = validation.DevSet(open_corpus(lab.corpus), settings)
     losses = []
@@ -132,18 +132,18 @@ def test_tokens_per_second_exclude_validations(lab: Lab) -> None:
     lab.patch.setattr(module, "_validate", lambda *_: 1000.0)
     assert lab.train("training.steps=10", "training.validate_every=5") == 0
     speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
-    assert speeds[0] > 0 > speeds[1], "a thousand seconds are taken off the second five steps"
+    assert speeds[0] > 0 > speeds[1], "a thousand seconds are subtracted from the time of the second five steps"
     lab.run = lab.run.with_name("tuned")
     start = f"training.init_from={lab.reference / 'model'}"
     assert lab.train(start, "training.steps=10", "training.validate_every=10") == 0
     speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
-    assert speeds[0] < 0 < speeds[1], "so is the validation of the start"
+    assert speeds[0] < 0 < speeds[1], "so is the time of the initial model's validation"
     state = dataclasses.replace(checkpoints.read_state(lab.run, 10), unvalidated=True)
     lab.patch.setattr(checkpoints, "read_state", lambda *_: state)
     lab.patch.setattr(module, "_validate", lambda trainer, *_: setattr(trainer.state, "unvalidated", False) or 1000.0)
     assert lab.train(start, "training.steps=20", "training.validate_every=99") == 0
     speeds = [record["tgt_tokens_per_second"] for record in read_records(lab.run / "metrics.jsonl")]
-    assert speeds[-2] < 0 < speeds[-1], "and one that a signal had interrupted"
+    assert speeds[-2] < 0 < speeds[-1], "and the time of a validation that a signal had interrupted"
 
 
 def test_without_a_development_set_nothing_is_validated(lab: Lab, tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def test_blocks_cover_all_sentences_and_are_as_long_as_possible_while_half_full(
         for a, b in itertools.pairwise(bounds):
             for end in {b, min(b + 1, len(src))}:
                 s, t = src[a:end], tgt[a:end]
-                places = (end - a) * (s.max() ** 2 + s.max() * t.max() + t.max() ** 2)
+                cells = (end - a) * (s.max() ** 2 + s.max() * t.max() + t.max() ** 2)
                 assert a < end
-                assert (places <= 2 * (s * s + s * t + t * t).sum()) == (end == b), "not half full, or one more fits"
+                assert (cells <= 2 * (s * s + s * t + t * t).sum()) == (end == b), (
+                    "the block is not half full, or one more sentence fits"
+                )

@@ -21,7 +21,7 @@ from nmt_cli.transformer import model as modelling
     "changes", [{"output_bias": True}, {"norm": "pre", "positions": "learned", "activation": "gelu"}]
 )
 def test_compiled_layers_are_exact(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loss and all gradients, with dropout, equal float64 to 1e-5 for two batches of one compilation."""
+    """The loss and all gradients, with dropout, equal those in float64 to 1e-5. One compilation serves both batches."""
     from torch.nn.attention.varlen import _varlen_attn, _varlen_attn_backward  # takes seconds
 
     model = random_model(tiny(d_model=64, d_ff=96, d_k=16, d_v=16, dropout=0.2, **changes), 100)

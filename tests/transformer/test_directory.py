@@ -27,7 +27,7 @@ from nmt_cli.transformer.directory import models_here, open_model, other_models,
 from nmt_cli.transformer.weights import load_model, load_tensors, load_transformer, save_model, save_tensors
 
 EARLIER = Path(__file__).parents[1] / "data" / "models"
-# By model, lines and their translations by nmt 0.1, in fp32 with extra_length=5 and split=False.
+# For each model, lines and their translations by nmt 0.1, in fp32 with extra_length=5 and split=False.
 TRANSLATIONS = {
     "plain": {
         "The dog sees the red house.": "ererererererererererererererererererer",
@@ -68,7 +68,7 @@ def updated(**changes: Any) -> Callable[[str], str]:
 
 
 @pytest.mark.parametrize("name", TRANSLATIONS)
-def test_an_earlier_model_translates_as_before_and_again_once_it_is_saved_anew(name: str, tmp_path: Path) -> None:
+def test_an_earlier_model_translates_as_before_even_after_it_is_saved_again(name: str, tmp_path: Path) -> None:
     assert not (EARLIER / name / "model.json").exists()
     loaded = load_model(EARLIER / name)
     manifest = {key: loaded.manifest[key] for key in ("steps", "seen_tokens") if key in loaded.manifest}
@@ -113,12 +113,15 @@ def test_a_model_json_that_the_manifest_does_not_list_is_not_read(tmp_path: Path
 def test_a_new_setting_of_a_model_must_enter_the_contract() -> None:
     """If older versions would ignore the setting and compute something else, model.format must be raised as well."""
     sizes = {field.name for field in fields(Architecture)}
-    assert schema.Model.model_fields.keys() - sizes == {"num_layers", "dropout"}  # resolved; for training only
+    assert schema.Model.model_fields.keys() - sizes == {
+        "num_layers",
+        "dropout",
+    }  # num_layers is resolved, dropout is only for training
     assert sizes <= schema.Model.model_fields.keys()
     assert schema.Decoding.model_fields.keys() == {field.name for field in fields(Decoding)}
 
 
-def test_model_json_holds_what_translation_needs_of_the_recipe(tmp_path: Path) -> None:
+def test_model_json_holds_the_settings_that_translation_needs(tmp_path: Path) -> None:
     changes = "model.decoder_layers=1", "decoding.alpha=1", "corpus.cleaning.max_tokens=null", "corpus.src=no"
     loaded = load_model(make_model(tmp_path, *changes))
     values = artefact.read_json(tmp_path / "model" / "model.json")
@@ -131,7 +134,7 @@ def test_model_json_holds_what_translation_needs_of_the_recipe(tmp_path: Path) -
     assert asdict(loaded.config).items() <= values.items()
 
 
-def test_tags_of_a_model_are_no_languages() -> None:
+def test_tags_of_a_model_exclude_languages() -> None:
     sources = [{"files": ["a.tsv"], "tag": "web"}, {"files": ["b.tsv"], "tgt": "fr"}]
     corpus = {"name": "own", "src": "en", "tgt": "de", "sources": sources}
     recipe = loading.from_plain({"name": "own", "corpus": corpus}, "test")
@@ -216,13 +219,15 @@ def test_a_wrong_architecture_in_model_json_is_named(
 
 
 @pytest.mark.parametrize("file", ["model.json", "recipe.yaml"])
-def test_settings_that_are_edited_by_hand_are_damage(model: Path, tmp_path: Path, file: str) -> None:
+def test_settings_edited_by_hand_are_reported_as_damage(model: Path, tmp_path: Path, file: str) -> None:
     directory = edited(model, tmp_path / "model", file, lambda text: text.replace("beam", "Beam"), sign=False)
     with pytest.raises(DataError, match=rf"{file} is damaged or missing"):
         open_model(directory)
 
 
-def test_translation_follows_model_json_and_fine_tuning_wants_both_to_agree(model: Path, tmp_path: Path) -> None:
+def test_translation_follows_model_json_and_fine_tuning_requires_the_recipe_to_agree(
+    model: Path, tmp_path: Path
+) -> None:
     directory = edited(model, tmp_path / "model", "recipe.yaml", lambda text: text.replace("beam: 2", "beam: 9"))
     assert open_model(directory).config.decoding.beam == 2
     with pytest.raises(DataError, match=r"recipe\.yaml does not match the model\.json beside it"):
@@ -265,7 +270,7 @@ def test_settings_that_an_earlier_model_json_lacks_have_their_defaults(model: Pa
     )
 
 
-def test_an_earlier_model_has_its_recipe_and_its_manifest(tmp_path: Path) -> None:
+def test_an_earlier_model_is_read_by_its_recipe_and_manifest(tmp_path: Path) -> None:
     directory = edited(EARLIER / "plain", tmp_path / "plain", "manifest.json", updated(seen_tokens=33), sign=False)
     assert open_model(directory).config.seen_tokens == 33
     wrong = edited(
@@ -275,7 +280,7 @@ def test_an_earlier_model_has_its_recipe_and_its_manifest(tmp_path: Path) -> Non
         open_model(wrong)
 
 
-def test_a_directory_of_another_kind_is_no_checkpoint(model: Path, tmp_path: Path) -> None:
+def test_only_a_checkpoint_is_called_one(model: Path, tmp_path: Path) -> None:
     directory = edited(model, tmp_path / "model", "manifest.json", updated(kind="corpus"), sign=False)
     with pytest.raises(DataError) as caught:
         open_model(directory)
@@ -308,15 +313,15 @@ def test_at_most_eight_models_are_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert other_models() == models_here() + "Use a model from the hub, such as Helsinki-NLP/opus-mt-en-de"
 
 
-def test_a_saved_model_has_its_seen_tokens_and_a_loaded_one_its_dropout(tmp_path: Path) -> None:
+def test_saving_keeps_seen_tokens_and_loading_keeps_dropout(tmp_path: Path) -> None:
     loaded = load_model(make_model(tmp_path, "model.dropout=0.25"))
     assert loaded.model.settings.dropout == loaded.recipe.model.dropout == 0.25
     save_model(tmp_path / "new", loaded.model.state_dict(), loaded.recipe, loaded.tokenizer_file, {"seen_tokens": 21})
     assert open_model(tmp_path / "new").config.seen_tokens == 21
 
 
-def test_tensors_may_be_views_and_do_not_follow_their_file(tmp_path: Path) -> None:
-    """A file that is overwritten in place leaves tensors that were read from it as they are."""
+def test_tensors_may_be_views_and_do_not_change_with_their_file(tmp_path: Path) -> None:
+    """Tensors that were read from a file stay as they are if the file is overwritten in place."""
     tensor = torch.arange(12.0).view(3, 4)
     save_tensors(tmp_path / "w", {"turned": tensor.t()})
     read = load_tensors(tmp_path / "w")["turned"]

@@ -1,4 +1,4 @@
-"""The Transformer against a plain reference and Table 3 of the paper; stored tensor names; devices and dtypes."""
+"""The Transformer (Table 3 of "Attention Is All You Need", and a plain reference), tensor names, devices and dtypes."""
 
 import contextlib
 import hashlib
@@ -54,7 +54,7 @@ VARIANTS = {
 
 
 def logits_of(model: Transformer, pairs: list[Pair], **seeds: Any) -> list[Tensor]:
-    """Return the package's logits of each pair, T x V."""
+    """Return the package's logits for each pair, T x V."""
     batch = batch_of(pairs, **seeds)
     return list(model.logits(model(batch)).split(batch.tgt.lengths_B.tolist()))
 
@@ -67,13 +67,13 @@ def hashed(x: int) -> int:
     return x ^ x >> 16
 
 
-def plain_mask(key: tuple[int, ...], sentence: tuple[int, int], place: int, width: int, probability: float) -> Tensor:
-    """Return the dropout mask of a sentence, given its number and length, computed one token at a time."""
+def plain_mask(key: tuple[int, ...], sentence: tuple[int, int], site: int, width: int, probability: float) -> Tensor:
+    """Compute the dropout mask of a sentence, given its number and length, one token at a time."""
     golden, start = 0x9E3779B9, int(np.random.SeedSequence(key).generate_state(1)[0])
     rows = []
     for position in range(sentence[1]):
         token = hashed(hashed(sentence[0] * golden + start) + position * golden)
-        for _ in range(place + 1):
+        for _ in range(site + 1):
             token = hashed(token + golden)
         pairs = [hashed(token + hashed(i * golden)) for i in range(width // 2)]
         halves = [half for x in pairs for half in (x & 0xFFFF, x >> 16)]  # signed
@@ -108,13 +108,13 @@ def test_dropout_and_every_gradient_are_those_of_the_plain_reference(norm: str, 
     model = random_model(tiny(norm=norm, dropout=0.3, positions="learned", attention_bias=True, **changes), V)
     pairs, numbers, masks = random_pairs(3, V, RAGGED), np.array([70, 3, 1, 2**33, 4, 5]), []
     encoder_layers, decoder_layers = model.settings.depths
-    for side, places in enumerate((1 + 2 * encoder_layers, 1 + 3 * decoder_layers)):
+    for side, sites in enumerate((1 + 2 * encoder_layers, 1 + 3 * decoder_layers)):
         sentences = [(int(n), len(pair[side])) for n, pair in zip(numbers, pairs, strict=True)]
-        masks += [[plain_mask((9, side), s, place, 12, 0.3) for s in sentences] for place in range(places)]
+        masks += [[plain_mask((9, side), s, site, 12, 0.3) for s in sentences] for site in range(sites)]
     drawn = iter(masks)
     reference, labels_N = Reference(model, drawn), batch_of(pairs).tgt_out_N.long()
     expected = reference.logits(pairs)
-    assert next(drawn, None) is None, "fewer dropouts than in the package"
+    assert next(drawn, None) is None, "the reference has fewer dropouts than the package"
     actual = logits_of(model, pairs, key=(9,), numbers=numbers)
     assert difference([x[:, 1:] for x in actual], expected) < 1e-10
     nn.functional.cross_entropy(torch.cat(expected), labels_N - 1, reduction="sum").backward()
@@ -141,7 +141,7 @@ def test_the_drop_rate_is_the_probability(probability: float, width: int, monkey
 
 
 def test_nothing_drops_out_at_a_probability_of_0() -> None:
-    """Probabilities are rounded to multiples of 2^-16, of which 0 is none."""
+    """`dropout_mask` raises a probability of 0 to 2^-16, so the model must not use it then."""
     model = random_model(tiny(dropout=0.0, d_model=64), V)
     pairs = random_pairs(1, V, [(20, 20)] * 60)
     plain, dropped = logits_of(model, pairs), logits_of(model, pairs, key=(9,), numbers=np.arange(60))
@@ -278,8 +278,8 @@ def test_initial_weights_follow_the_released_code() -> None:
             assert (parameter == expected).all(), name
 
 
-def test_an_empty_source_keeps_its_end() -> None:
-    """Where a model does not read the ends of sources."""
+def test_an_empty_source_keeps_its_eos() -> None:
+    """This holds for models that read sources without EOS."""
     ids, lengths = without_eos(np.array([5, 2, 2, 6, 7, 2]), np.array([2, 1, 3]))
     assert (ids.tolist(), lengths.tolist()) == ([5, 2, 6, 7], [1, 1, 2])
     segment = Segment([2], SearchOptions())
@@ -288,7 +288,7 @@ def test_an_empty_source_keeps_its_end() -> None:
 
 
 def test_two_channels_have_marians_positions() -> None:
-    """The wavelength of the only pair is 2 pi, whatever the last one would be."""
+    """The only pair has the wavelength 2 pi of a first pair, not 10000 x 2 pi like a last one."""
     assert torch.equal(sinusoids(9, 2, "marian"), sinusoids(9, 2))
     four = sinusoids(9, 4, "marian")
     assert torch.allclose(four[:, 2], (torch.arange(9) / 10_000).sin())
@@ -300,7 +300,7 @@ def test_states_of_a_recurrent_decoder_are_not_rounded() -> None:
 
 
 def test_scores_of_attention_leave_no_hooks() -> None:
-    """Nor does an error."""
+    """An error leaves none, either."""
     model = random_model(tiny(), V)
     attention_scores(model, [5, 6, 2], [7, 2])
     with pytest.raises(IndexError):
@@ -366,14 +366,14 @@ def test_the_bias_of_logits_is_a_column_and_columns_are_a_multiple_of_eight() ->
 def test_precision_depends_on_the_hardware(
     monkeypatch: pytest.MonkeyPatch, device: str, capability: str, flags: str, bf16: bool
 ) -> None:
-    place = torch.device(device)
+    torch_device = torch.device(device)
     monkeypatch.setattr(Path, "read_text", lambda _: f"flags : sse {flags} ssse3")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation)
-    assert choose_dtype("fp32", place) is torch.float32
-    assert choose_dtype("auto", place) is (torch.bfloat16 if bf16 else torch.float32)
+    assert choose_dtype("fp32", torch_device) is torch.float32
+    assert choose_dtype("auto", torch_device) is (torch.bfloat16 if bf16 else torch.float32)
     with contextlib.nullcontext() if bf16 else pytest.raises(UsageError, match="does not support"):
-        assert choose_dtype("bf16", place) is torch.bfloat16
+        assert choose_dtype("bf16", torch_device) is torch.bfloat16
 
 
 def test_unknown_hardware_has_no_bf16(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,6 @@ def translator(model: Path) -> Iterator[Translator]:
 
 @pytest.fixture
 def echo(model: Path) -> Iterator[Translator]:
-    """A Translator that finds the source again, at a log-probability of -1 for each token."""
+    """A Translator that returns the source, with a log-probability of -1 for each token."""
     with translator_by(model, one_at_a_time(lambda segment: [*segment.prefix, *segment.ids[:-1]])) as one:
         yield one

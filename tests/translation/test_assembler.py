@@ -28,13 +28,13 @@ def test_a_split_line_is_rejoined_unchanged(echo: Translator, monkeypatch: pytes
         ("das Haus geht. „die Katze!“ (steht sie?) “rot.” “und”", 99, 5),
     ):
         monkeypatch.setattr(echo.segmenter, "filter_tokens", limit)
-        (translation,) = echo.translate([source], prefixes=["rot"])  # begins the first one only
+        (translation,) = echo.translate([source], prefixes=["rot"])  # only the first segment has the prefix
         assert len(translation.segments) == count
         assert translation.text == f"rot {source}"
 
 
 def test_a_looping_translation_is_repeated_in_halves(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless its source loops, too. Only the first half has the forced prefix."""
+    """It is not repeated if its source loops, too. Only the first half has the forced prefix."""
     source = "der Hund geht, die Katze steht"
     (ids,) = echo.tokenizer.encode([source])
     for loops_too in (False, True):
@@ -125,7 +125,7 @@ def test_a_constrained_search_without_the_terms_is_discarded(model: Path) -> Non
 
 
 def test_a_segment_with_few_hypotheses_repeats_its_last(model: Path) -> None:
-    """So a line has as many hypotheses as the segment with the most."""
+    """A line therefore has as many hypotheses as its segment with the most."""
 
     def find(segment: Segment) -> list[Hypothesis]:
         count = 1 if segment.position else 3
@@ -141,8 +141,8 @@ def test_a_segment_with_few_hypotheses_repeats_its_last(model: Path) -> None:
     assert [h.text.endswith("die Katze ist rot.") for h in translation.hypotheses] == [True] * 3
 
 
-def test_a_source_stays_where_every_search_fails(model: Path) -> None:
-    """Loops and inventions are searched again in halves. Where a half fails, too, its source is kept."""
+def test_a_source_is_kept_where_every_search_fails(model: Path) -> None:
+    """Loops and hallucinations are searched again in halves. Where a half fails, too, its source is kept."""
     [trouble, *_] = Tokenizer(model / "tokenizer.model").encode(["rot"])[0]
     for bad in ([5] * 30, list(range(5, 335))):
         fails = one_at_a_time(lambda s, bad=bad: bad if trouble in s.ids or len(s.ids) > 9 else [7, 8])
@@ -165,7 +165,7 @@ def test_a_source_stays_where_every_search_fails(model: Path) -> None:
 def test_halves_of_a_word_that_stay_untranslated_are_one_word(
     model: Path, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    """So are pieces of a word that is longer than the model allows. The sentence before it is translated."""
+    """The same holds for pieces of a word that is too long for the model. The sentence before it is translated."""
     word = "qxvzjwqxvzjwyq"
     tokenizer = Tokenizer(model / "tokenizer.model")
     [good], [hund] = tokenizer.encode(["der Hund geht."]), tokenizer.encode(["Hund"])
@@ -181,7 +181,7 @@ def test_halves_of_a_word_that_stay_untranslated_are_one_word(
         assert translator.counts["retried"] > 0
 
 
-def test_parts_that_stay_on_either_side_of_a_translated_part_remain_apart(model: Path) -> None:
+def test_untranslated_parts_on_both_sides_of_a_translated_part_are_not_joined(model: Path) -> None:
     tokenizer = Tokenizer(model / "tokenizer.model")
     [rot], [first], [last] = tokenizer.encode(["rot"]), tokenizer.encode(["Katze"]), tokenizer.encode(["nicht"])
     fails = one_at_a_time(lambda s: [5] * 60 if first[0] in s.ids or last[0] in s.ids else rot)
@@ -193,8 +193,8 @@ def test_parts_that_stay_on_either_side_of_a_translated_part_remain_apart(model:
     assert found.text == f"Katze Katze Katze rot {last_words}"
 
 
-def test_a_text_that_stays_untranslated_is_the_text_as_it_was_given(model: Path) -> None:
-    """With its spaces, letter case, typos and rare characters, but without tokens before it."""
+def test_an_untranslated_text_is_returned_as_it_was_given(model: Path) -> None:
+    """It keeps its spaces, letter case, typos and rare characters, but no white space or byte order mark around it."""
     with translator_by(model, one_at_a_time(lambda _: [5] * 99)) as translator:
         lines = [
             "der  Hund\u00a0geht",
@@ -207,7 +207,7 @@ def test_a_text_that_stays_untranslated_is_the_text_as_it_was_given(model: Path)
         assert next(translator.translate(["  \ufeffder Hund\r"])).text == "der Hund"
 
 
-def test_a_loop_that_has_the_terms_is_no_translation(model: Path) -> None:
+def test_a_loop_is_not_accepted_even_if_it_has_the_terms(model: Path) -> None:
     [word] = Tokenizer(model / "tokenizer.model").encode(["rot"])
     with translator_by(model, one_at_a_time(lambda _: word * 30)) as translator:
         [found] = translator.translate(["der Hund"], terms=Terms.parse(["Hund\trot"]))
@@ -229,7 +229,7 @@ def test_the_command_counts_and_marks_untranslated_lines(model: Path, capsys: py
     assert "1 sentences or parts of them stay untranslated" in capsys.readouterr().err
 
 
-def test_an_error_while_a_segment_is_inspected_fails_its_text_alone(
+def test_an_error_while_a_segment_is_inspected_fails_only_its_text(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(ids: list[int]) -> bool:
@@ -253,7 +253,7 @@ def test_a_loop_stays_untranslated_if_the_search_with_terms_fails_too(model: Pat
         assert (found.text, found.untranslated, translator.counts["untranslated"]) == ("der Hund", True, 1)
 
 
-def test_the_tokens_of_a_forced_prefix_are_no_excess(echo: Translator) -> None:
+def test_the_tokens_of_a_forced_prefix_do_not_make_a_translation_too_long(echo: Translator) -> None:
     prefix = " ".join(WORDS[i * 7 % 15] + " " + WORDS[i * 4 % 15] for i in range(30))
     [found] = echo.translate(["der Hund geht auf"], prefixes=[prefix], extra_length=500)
     assert found.text == f"{prefix} der Hund geht auf"
@@ -261,7 +261,7 @@ def test_the_tokens_of_a_forced_prefix_are_no_excess(echo: Translator) -> None:
 
 
 def test_a_translation_is_too_long_by_its_characters(model: Path) -> None:
-    """It has failed if it has four times as many characters as its source, plus 20, and as many more tokens."""
+    """It has failed if it has 4 times the characters of its source plus 20, and 4 times its tokens plus 10."""
     tokenizer = Tokenizer(model / "tokenizer.model")
     pieces = tokenizer.tokens(list(range(tokenizer.vocabulary_size)))
     letters = [i for i, piece in enumerate(pieces) if len(piece) == 1 and piece.isalpha()]
@@ -273,8 +273,8 @@ def test_a_translation_is_too_long_by_its_characters(model: Path) -> None:
         assert found.untranslated == failed
 
 
-def test_a_half_is_searched_for_the_terms_of_its_own(model: Path) -> None:
-    """Terms whose phrase is in the other half need not be in its translation."""
+def test_a_half_must_have_only_its_own_terms(model: Path) -> None:
+    """Its translation need not have the terms whose phrases are in the other half."""
     [word] = Tokenizer(model / "tokenizer.model").encode(["Baum"])
     with translator_by(model, one_at_a_time(lambda s: [5] * 40 if not s.depth else s.ids[:-1] + word)) as translator:
         line = "der Hund geht und die Katze ist nicht rot"

@@ -1,4 +1,4 @@
-"""The choice of a backend, by precision, level and hardware, and its imports."""
+"""The choice of a backend by precision, engine level and hardware, and the modules that a backend imports."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ LINES = [f"{a} {b}, {c} {a}" for a in WORDS[:6] for b in WORDS[3:9] for c in WOR
 
 @pytest.fixture(scope="module")
 def levels() -> list[str]:
-    """Return the levels that run on this CPU."""
+    """Return the engine's levels that run on this CPU."""
     with pytest.MonkeyPatch.context() as patch:
         runs = []
         for level in library.LEVELS:
@@ -52,7 +52,7 @@ def translations(model: Path, precision: str = "fp32") -> list[Any]:
 def test_every_level_gives_the_same_translations(
     model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In float32, the same as torch's; without fused multiply-add, rounding changes a few."""
+    """In float32, these are also torch's. Without fused multiply-add, rounding changes one translation at most."""
     found = {}
     for level in [*levels, "off"]:
         monkeypatch.setenv("NMT_ENGINE", level)
@@ -65,8 +65,10 @@ def test_every_level_gives_the_same_translations(
             assert [h.score for h in a.hypotheses] == pytest.approx([h.score for h in b.hypotheses], abs=1e-4)
 
 
-def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` takes the faster precision of each level."""
+def test_auto_chooses_8_bits_where_they_are_fast(
+    model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` chooses the faster precision of each level."""
     opened, real, made = [open_model(model)], engine_backend.Model, list[bool]()
 
     def recorded(*arguments: Any, int8: bool) -> Any:
@@ -85,7 +87,7 @@ def test_8_bits_where_they_are_fast(model: Path, levels: list[str], monkeypatch:
 
 
 def test_8_bits_are_chosen_by_the_level() -> None:
-    """Also for other CPUs than this one. Without the engine, torch computes in float32."""
+    """This includes levels that this CPU lacks. Without the engine, torch computes in float32."""
     chosen = {level: engine_backend.best_precision(level) for level in (*library.LEVELS, "none: NMT_ENGINE=off")}
     assert chosen.pop("none: NMT_ENGINE=off") == "fp32"
     base = chosen.pop("base")
@@ -96,7 +98,7 @@ def test_8_bits_are_chosen_by_the_level() -> None:
 def test_a_model_in_memory_is_computed_in_float32_by_one_thread(
     model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For any type of its own numbers, and where 8 bits are faster."""
+    """This holds for weights of any dtype, even where 8 bits are faster."""
     monkeypatch.setattr(engine_backend, "FAST_INT8", levels)
     loaded = load_model(model).model
     segments = [Segment([5, 6, 7, EOS], options(n_best=2)) for _ in range(3)]
@@ -134,7 +136,7 @@ def test_a_thread_for_each_core_but_at_most_16(model: Path) -> None:
     ("workers", "cores", "count"), [(None, 1, 0), (None, 3, 2), (1, 3, 0), (2, 3, 1), (9, 3, 2), (None, 64, 7)]
 )
 def test_a_helper_for_each_core_but_one(model: Path, workers: int | None, cores: int, count: int) -> None:
-    """Or for each of the given threads but one, if they are fewer; at most 7. No more threads than cores compute."""
+    """If fewer threads are given, they count instead of the cores. There are at most 7 helpers."""
 
     def helpers() -> set[threading.Thread]:
         return {thread for thread in threading.enumerate() if thread.name.startswith("helper ")}
@@ -188,7 +190,7 @@ def test_an_unavailable_precision_is_a_usage_error(model: Path, monkeypatch: pyt
 def test_a_gpu_is_looked_for_only_where_there_may_be_one(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without files of a driver torch is not imported to find out."""
+    """Without the files of a driver, torch is not imported to look for a GPU."""
     asked = []
     monkeypatch.setattr(torch_backend, "has_gpu", lambda: asked.append(1) or True)
     monkeypatch.setattr(torch_backend, "on_gpus", lambda models, precision, workers: (precision, workers))
@@ -217,7 +219,7 @@ def test_a_gpu_is_looked_for_only_where_there_may_be_one(
 @pytest.mark.parametrize(
     ("used", "launched", "forks"), [(False, False, True), (True, False, False), (False, True, False)]
 )
-def test_forks_are_not_made_of_a_process_that_uses_cuda(
+def test_a_process_that_uses_cuda_is_not_forked(
     model: Path, monkeypatch: pytest.MonkeyPatch, used: bool, launched: bool, forks: bool
 ) -> None:
     """Otherwise each GPU gets a fork, except in a launched job, where each process has a GPU already."""
@@ -256,7 +258,7 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
     assert searched == (["forks"] if forks else [device, device, "here"])
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     run(NO_QUEUE)
-    assert searched[-1] == ("forks" if forks else "here"), "started ones continue"
+    assert searched[-1] == ("forks" if forks else "here"), "processes that have started continue"
     backend.close()
     assert searched[-1] == "closed"
     with pytest.raises(UsageError, match="int8 is for CPUs"):
@@ -269,7 +271,7 @@ def test_forks_are_not_made_of_a_process_that_uses_cuda(
 
 
 def test_a_gpu_without_free_memory_is_named() -> None:
-    for error, told in (
+    for error, error_type in (
         (torch.OutOfMemoryError("CUDA out of memory"), StorageError),
         (MemoryError(), StorageError),
         (RuntimeError("a wrong shape"), RuntimeError),
@@ -277,12 +279,12 @@ def test_a_gpu_without_free_memory_is_named() -> None:
         with pytest.raises((StorageError, RuntimeError)) as caught:
             with torch_backend._out_of_memory_named(torch.device("cuda", 1)):
                 raise error
-        assert type(caught.value) is told
-        assert told is RuntimeError or "cuda:1 has too little free memory" in str(caught.value)
+        assert type(caught.value) is error_type
+        assert error_type is RuntimeError or "cuda:1 has too little free memory" in str(caught.value)
 
 
 def test_a_translation_on_a_cpu_imports_neither_torch_nor_numpy(model: Path, tmp_path: Path) -> None:
-    """Their imports take longer than a translation. Only samples need NumPy, for random numbers."""
+    """Their imports take longer than a translation. Only sampling needs NumPy, for random numbers."""
     heavy = ("torch", "numpy", "datasets", "safetensors", "pyarrow", "accelerate", "sacrebleu", "transformers")
     (tmp_path / "in").write_text("der Hund\n\nrot und blau\n")
     (tmp_path / "tgt").write_text("der Hund\n\nrot und blau\n")
@@ -310,7 +312,7 @@ sys.exit(str(found))
 
 
 def test_without_the_engine_no_compiler_of_torch_is_imported(model: Path) -> None:
-    """It takes as long as torch."""
+    """Importing the compiler takes as long as importing torch."""
     heavy = ("torch._dynamo", "torch._inductor", "sympy", "accelerate", "pyarrow", "sacrebleu")
     code = (
         "import sys, nmt_cli\nlight = 'torch' not in sys.modules\n"
@@ -321,7 +323,7 @@ def test_without_the_engine_no_compiler_of_torch_is_imported(model: Path) -> Non
 
 
 def test_models_of_older_releases_translate(model: Path, tmp_path: Path) -> None:
-    """Their manifests have ranges of activations, which 8 bits no longer need."""
+    """Their manifests have ranges of activations, which translation in 8 bits no longer needs."""
     manifest = shutil.copytree(model, tmp_path / "old") / "manifest.json"
     entries = json.loads(manifest.read_text())
     for ranges in ({"output": 3.0, "encoder.0.feed_forward.inner": 1.5}, {}, None):

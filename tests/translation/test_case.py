@@ -1,4 +1,4 @@
-"""Text in capitals, in title case and with words in capitals is searched in sentence case and written in its own."""
+"""Text in capitals or title case, or with words in capitals, is searched in sentence case and written in its own."""
 
 import random
 import unicodedata
@@ -51,7 +51,7 @@ def echoed(segment: Segment, translator: Translator) -> list[Hypothesis]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with a tokenizer that knows the words of the right answers."""
+    """A model with a tokenizer that knows the words of the answers."""
     texts = [text for _, _, searched, _, _ in ALL_ANSWERS for text in searched]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_model, "train_tokenizer", lambda: spm.train(texts * 20, 1600, tags=[">>deu<<"]))
@@ -94,7 +94,7 @@ def test_off_searches_and_writes_text_as_it_is(echo: Translator) -> None:
 
 
 def test_the_model_chooses_by_the_likelihood_of_a_token(model: Path) -> None:
-    """A translation that loops loses, however likely."""
+    """A translation that loops is never chosen, however likely it is."""
     likely = {"Hot water": (-1.0, "water"), "HOT WATER": (-2.0, "HOT")}
     with translator_by(model, one_by_one(lambda segment: found(segment))) as translator:
 
@@ -113,7 +113,7 @@ def test_the_model_chooses_by_the_likelihood_of_a_token(model: Path) -> None:
         likely["HOT WATER"] = (-5.0, "HOT")
         assert translated(translator, "en>de", "HOT WATER").text == "HOT", "although a loop is likelier"
         likely.update({"The old dog": (-1.0, "water"), "The Old Dog": (-0.9, "HOT")})
-        assert translated(translator, "en>de", "The Old Dog").text == "HOT", "a title needs no lead"
+        assert translated(translator, "en>de", "The Old Dog").text == "HOT", "a title need not be likelier by a margin"
         likely["Hot water"] = (-1.0, "water")
         del likely["HOT WATER"]  # it must not be searched
         for options in ({"prefixes": ["W"]}, {"sampling": Sampling()}):
@@ -130,7 +130,9 @@ def test_a_forced_prefix_stays_as_it_was_given(echo: Translator) -> None:
     street = "DER HUND LÄUFT ÜBER DIE STRASSE"  # searched as "Straße", which has a letter less
     assert translated(echo, "de>de", street, prefixes=["DIE STRASSE"]).text == f"DIE STRASSE {street}"
     title = translated(echo, "en>de", "The Old Woman Runs Home Now", prefixes=["THE DOG"])
-    assert echo.tokenizer.decode([title.segments[0].prefix]) == ["THE DOG"], "of a text in another style"
+    assert echo.tokenizer.decode([title.segments[0].prefix]) == ["THE DOG"], (
+        "the text has another style than the prefix"
+    )
 
 
 def with_head(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -141,7 +143,7 @@ def with_head(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def test_a_forced_prefix_is_only_at_the_beginning(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if a text has several segments, and the model begins each translation with a token of its own."""
+    """This also holds for texts of several segments, and for models that begin translations with a certain token."""
     with_head(echo, monkeypatch)
     monkeypatch.setattr(echo.segmenter, "seen_tokens", 8)
     line = "THE DOG RUNS. THE OLD DOG RUNS THROUGH THE GRASS."
@@ -151,10 +153,10 @@ def test_a_forced_prefix_is_only_at_the_beginning(echo: Translator, monkeypatch:
 
 
 @pytest.mark.parametrize("head", [False, True])
-def test_a_word_in_capitals_stays_so_in_every_kind_of_model(
+def test_a_word_stays_in_capitals_in_every_kind_of_model(
     echo: Translator, monkeypatch: pytest.MonkeyPatch, head: bool
 ) -> None:
-    """A token for the target language moves the source by one, and a model's first token moves its translation."""
+    """A token for the target language shifts source positions by one. A model's first token shifts target positions."""
     text = "I am COMPLETELY sure."
     plain = translated(echo, "en>de", text, alignments=True)
     assert (plain.text, plain.case) == (text, "words")
@@ -177,7 +179,7 @@ def test_a_tag_does_not_select_the_rules_of_case(echo: Translator) -> None:
 
 
 def test_terms_are_found_in_text_of_any_case(echo: Translator) -> None:
-    """A phrase in the case of the glossary keeps it, and its forms, too. Others are compared without case."""
+    """A phrase in the glossary's case keeps this case, and so do its forms. Others are compared without case."""
     terms = Terms.parse(["dog\tdog", "OLD\told", "iPhone\tiPhone", "water\tHund"])
     found = translated(echo, "en>de", "THE OLD DOG AND THE iPhone", terms=terms)
     assert searched(found, echo) == ["The OLD dog and the iPhone"]
@@ -195,7 +197,7 @@ def test_alignments_and_offsets_are_those_of_the_given_text(echo: Translator) ->
         assert all(source == target or target.startswith("STRA") for source, target in words)
 
 
-def test_every_hypothesis_and_every_sample_is_written_in_the_case(echo: Translator) -> None:
+def test_every_hypothesis_and_every_sample_is_written_in_the_case_of_the_source(echo: Translator) -> None:
     line = "THE DOG RUNS THROUGH THE GRASS"
     for options in ({"n_best": 3}, {"n_best": 2, "sampling": Sampling()}):
         assert {each.text for each in translated(echo, "en>de", line, **options).hypotheses} == {line}
@@ -231,7 +233,9 @@ def test_documents_keep_tags_in_capitals(echo: Translator) -> None:
 def test_a_request_may_leave_the_case_as_it_is(model: Path, echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     with client_of(model) as client:
         [served] = client.app.state.service.pool.models  # type: ignore[attr-defined]
-        monkeypatch.setattr(served.translator.segmenter, "caser", seen := Seen(served.translator.tokenizer, "en", "de"))
+        monkeypatch.setattr(
+            served.translator.segmenter, "caser", seen := CountingCaser(served.translator.tokenizer, "en", "de")
+        )
         for fields, count in (({}, 1), ({"case": "off"}, 1), ({"case": "auto"}, 2)):
             request = {"q": "THE DOG RUNS HOME", "source": "en", "target": "de", **fields}
             assert client.post("/translate", json=request).status_code == 200
@@ -240,7 +244,7 @@ def test_a_request_may_leave_the_case_as_it_is(model: Path, echo: Translator, mo
         assert wrong.status_code == 400
 
 
-class Seen(Caser):
+class CountingCaser(Caser):
     """Counts its calls."""
 
     count = 0
@@ -256,8 +260,8 @@ def test_a_parser_reads_capitals_as_they_are(tmp_path: Path) -> None:
         assert translator.resolved(SearchOptions(case="auto")).case == "off"
 
 
-def damaged(draw: random.Random) -> str:
-    """Return a random line in any case: words of the right answers with other text and signs between them."""
+def random_line(draw: random.Random) -> str:
+    """Return a random line in any case, with words of the given texts, other text and signs."""
     words = [word for _, given, _, _, _ in draw.sample(ALL_ANSWERS, 3) for word in given.split()]
     words += draw.choices(["{NAME}", "%s", "ß", "ŉ", "ǆ", "İ", "ı", "ͅ", "ﬁ", "😀", "x" * 30, "A.", "'", "-", "ΐ"], k=2)
     words = draw.sample(words, draw.randint(1, len(words)))
@@ -268,7 +272,7 @@ def damaged(draw: random.Random) -> str:
 def test_no_line_loses_or_gains_a_letter(echo: Translator) -> None:
     """Whatever the case of a line, its translation by a model that returns its input has the same letters."""
     draw = random.Random(7)
-    lines = [damaged(draw) for _ in range(300)]
+    lines = [random_line(draw) for _ in range(300)]
     for languages in ("en>de", "tr>tr", "el>el", "nl>en", "de>de"):
         echo.segmenter.caser = Caser(echo.tokenizer, *languages.split(">"))
         found = list(echo.translate(lines))
@@ -284,14 +288,14 @@ def folded(text: str) -> str:
     return letters.replace(">>deu<<", "")
 
 
-def test_parts_of_different_case_are_no_split_line(echo: Translator) -> None:
+def test_parts_of_different_case_do_not_count_as_a_split_line(echo: Translator) -> None:
     echo.counts.clear()
     found = translated(echo, "en>de", "THE DOG RUNS HOME. The old woman laughs.")
     assert (len(found.segments), echo.counts["split"], echo.counts["cut"]) == (2, 0, 0)
 
 
 def test_a_split_text_is_not_searched_in_two_cases(echo: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model compares whole texts only. As given, a text is cut at the model's longest length, too."""
+    """Only whole texts are compared. A text in its given case is cut at the model's greatest length, too."""
     monkeypatch.setattr(echo.segmenter, "seen_tokens", 3)
     SEARCHED.clear()
     assert translated(echo, "en>de", "HOT! WATER!").text == "HOT! WATER!"
@@ -308,8 +312,10 @@ def test_a_split_text_is_not_searched_in_two_cases(echo: Translator, monkeypatch
 
 
 @pytest.mark.parametrize("head", [False, True])
-def test_a_source_that_stays_is_aligned_with_itself(model: Path, monkeypatch: pytest.MonkeyPatch, head: bool) -> None:
-    """Without its language token. Its letter case is that of its own language."""
+def test_an_untranslated_source_is_aligned_with_itself(
+    model: Path, monkeypatch: pytest.MonkeyPatch, head: bool
+) -> None:
+    """It loses its language token, and its letter case follows the rules of its own language."""
     with translator_by(model, one_by_one(lambda segment: looped(segment))) as translator:
 
         def looped(segment: Segment) -> list[Hypothesis]:

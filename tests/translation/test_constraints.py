@@ -1,4 +1,4 @@
-"""Search with constraints compared with brute force, and the engine with torch."""
+"""Search with constraints is compared with brute force, and the engine with torch."""
 
 import itertools
 import math
@@ -33,19 +33,19 @@ V = 77
 Forms = list[list[list[int]]]
 
 
-def says(ids: list[int], terms: Forms, begins: bytes) -> bool:
-    """Return whether tokens have a form of each term, followed by a new word."""
+def has_terms(ids: list[int], terms: Forms, begins: bytes) -> bool:
+    """Return whether the tokens have a form of each term, followed by a token that begins a word or by EOS."""
     closed = [*ids, EOS]
 
     def has(form: list[int]) -> bool:
-        places = range(len(ids) - len(form) + 1)
-        return any(closed[i : i + len(form)] == form and begins[closed[i + len(form)]] for i in places)
+        positions = range(len(ids) - len(form) + 1)
+        return any(closed[i : i + len(form)] == form and begins[closed[i + len(form)]] for i in positions)
 
     return all(any(map(has, forms)) for forms in terms)
 
 
 def random_terms(draw: random.Random, vocabulary: int = V) -> tuple[Forms, bytes]:
-    """Return terms whose forms share tokens, and the tokens that begin words."""
+    """Return terms whose forms share tokens, and for each token, whether it begins a word."""
     begins = bytes([1, 0, 1, *(draw.random() < 0.6 for _ in range(vocabulary - 3))])
     few = [draw.randint(3, vocabulary - 1) for _ in range(3)]
     starts = [token for token in range(3, vocabulary) if begins[token]] or few
@@ -63,7 +63,7 @@ def searched(models: list[Transformer], segments: list[Segment], *, engine: bool
 
 
 def test_states_know_the_terms_that_are_met() -> None:
-    """For random sequences and random forms, as a plain search for each form finds them."""
+    """For random sequences and forms, these are the terms that a plain search for each form finds."""
     draw, hits, some = random.Random(1), 0, 0
     for _ in range(1000):
         terms, begins = random_terms(draw, 6)
@@ -82,7 +82,7 @@ def test_states_know_the_terms_that_are_met() -> None:
         some += any(begun) and not all(begun)
         closed = constraints.after(state, EOS)
         met = closed.met == (1 << len(terms)) - 1
-        assert met == says(ids, terms, begins)
+        assert met == has_terms(ids, terms, begins)
         assert max(counts) <= sum(constraints.sizes)
         assert not met or (counts[-1] == sum(constraints.sizes) and not constraints.wanted(closed))
         hits += met
@@ -106,7 +106,7 @@ def test_banks_survive_in_turn() -> None:
 
 
 def test_a_full_width_search_finds_all_sequences_with_the_terms() -> None:
-    """Ranked by score; none where no sequence has them."""
+    """They are ranked by score. Where no sequence has the terms, there is no hypothesis."""
     length = 4
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
     for seed in (*range(19), 59):
@@ -116,13 +116,13 @@ def test_a_full_width_search_finds_all_sequences_with_the_terms() -> None:
             [[draw.randint(3, 4) for _ in range(draw.randint(1, 2))] for _ in range(2)] for _ in range(1 + seed % 2)
         ]
         model, source = model_of(seed, vocabulary=5), sources_of(1, seed, vocabulary=5, longest=3)[0]
-        how = options(beam=128, extra_length=length - len(source), n_best=100)
+        settings = options(beam=128, extra_length=length - len(source), n_best=100)
         forced = score_targets([model], DOUBLE, [(source, [*s, EOS]) for s in sequences])
-        scores = [math.fsum(values) / ((5 + len(values)) / 6) ** how.alpha for values in forced]
+        scores = [math.fsum(values) / ((5 + len(values)) / 6) ** settings.alpha for values in forced]
         ranked = sorted(zip(scores, sequences, strict=True), reverse=True)
-        wanted = [(score, s) for score, s in ranked if says(s, terms, begins)]
+        wanted = [(score, s) for score, s in ranked if has_terms(s, terms, begins)]
         for engine, tolerance in ((False, 1e-10), (True, 1e-4)):
-            segment = Segment(source, how, constraints=Constraints(terms, begins))
+            segment = Segment(source, settings, constraints=Constraints(terms, begins))
             (hypotheses,) = searched([model], [segment], engine=engine)
             assert [h.ids for h in hypotheses] == [s for _, s in wanted]
             assert [h.score for h in hypotheses] == pytest.approx([score for score, _ in wanted], abs=tolerance)
@@ -131,17 +131,19 @@ def test_a_full_width_search_finds_all_sequences_with_the_terms() -> None:
 
 @pytest.mark.parametrize("shape", SHAPES[:4])
 @pytest.mark.parametrize(("members", "best", "extra"), [(1, 1, 14), (2, 3, 14), (2, 1, 1)])
-def test_the_engine_finds_what_torch_finds(shape: dict[str, object], members: int, best: int, extra: int) -> None:
-    """Every hypothesis has the terms, also with prefixes, ensembles and alignments; or none where they have no room."""
+def test_the_engine_and_torch_find_the_same_hypotheses(
+    shape: dict[str, object], members: int, best: int, extra: int
+) -> None:
+    """Every hypothesis has the terms, also with prefixes, ensembles and alignments. Some terms have no room."""
     draw, none = random.Random(members), 0
     models = [model_of(seed, eos=1.5, vocabulary=V, **shape) for seed in range(members)]
-    how = options(beam=16, extra_length=extra, n_best=best, alignments=True)
+    settings = options(beam=16, extra_length=extra, n_best=best, alignments=True)
     count = 6 if extra > 1 else 12
     cases = [(source, *random_terms(draw)) for source in sources_of(count, 4, vocabulary=39, longest=20)]
     found = []
     for engine in (True, False):
         segments = [
-            Segment(source, how, [5, 6, 7][: i % 4], (i,), constraints=Constraints(terms, begins))
+            Segment(source, settings, [5, 6, 7][: i % 4], (i,), constraints=Constraints(terms, begins))
             for i, (source, terms, begins) in enumerate(cases)
         ]
         found.append(searched(models, segments, engine=engine))
@@ -149,18 +151,18 @@ def test_the_engine_finds_what_torch_finds(shape: dict[str, object], members: in
     ours, theirs = ([[(h.ids, h.source_positions) for h in each] for each in results] for results in found)
     assert ours == theirs
     for hypotheses, (_, terms, begins) in zip(found[0], cases, strict=True):
-        assert all(says(h.ids, terms, begins) for h in hypotheses)
+        assert all(has_terms(h.ids, terms, begins) for h in hypotheses)
         none += not hypotheses
     assert none == 0 if extra > 1 else none > 0
 
 
 def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
-    """One after the other in one slot, sentences have the same hypotheses as in slots of their own."""
-    draw, model, how = random.Random(5), model_of(2, eos=1.5, vocabulary=V), options(8, extra_length=6)
+    """Sentences that use one slot one after the other have the same hypotheses as in slots of their own."""
+    draw, model, settings = random.Random(5), model_of(2, eos=1.5, vocabulary=V), options(8, extra_length=6)
     cases = [(source, Constraints(*random_terms(draw))) for source in sources_of(4, 5, vocabulary=V)]
     found = []
     for rows in (8, 384):
-        segments = [Segment(source, how, constraints=constraints) for source, constraints in cases]
+        segments = [Segment(source, settings, constraints=constraints) for source, constraints in cases]
         search_all(by_torch([model], rows=rows), segments)
         found.append([[h.ids for h in segment.hypotheses] for segment in segments])
     assert found[0] == found[1]
@@ -168,7 +170,7 @@ def test_a_slot_forgets_the_terms_of_the_sentence_before() -> None:
 
 
 def test_hypotheses_without_the_terms_do_not_prolong_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If they did, two searches would take 16 and 18 steps in the place of 15 and 13."""
+    """If they did, two searches would take 16 and 18 steps instead of 15 and 13."""
     model, step, run, taken = model_of(2, eos=6, vocabulary=V), Slots.step, EngineSearch.run, list[int]()
     monkeypatch.setattr(Slots, "step", lambda slots: taken.append(1) or step(slots))
     monkeypatch.setattr(EngineSearch, "run", lambda search, steps: taken.extend(search.segments) or run(search, steps))
@@ -186,13 +188,13 @@ def test_hypotheses_without_the_terms_do_not_prolong_a_search(monkeypatch: pytes
 
 
 def test_constrained_and_other_sentences_share_a_search() -> None:
-    """With the same bits as alone."""
+    """Each has the same bits as alone."""
     draw, model = random.Random(3), model_of(3, eos=1.5, vocabulary=V, max_length=64)
-    plain, how = options(), options(beam=12)
+    plain, settings = options(), options(beam=12)
     segments = []
     for i, source in enumerate(sources_of(40, 3, vocabulary=V, longest=30)):
         constraints = Constraints(*random_terms(draw)) if i % 2 else None
-        segments.append(Segment(source, how if i % 2 else plain, constraints=constraints))
+        segments.append(Segment(source, settings if i % 2 else plain, constraints=constraints))
     together = searched([model], segments, engine=True)
     for segment, expected in zip(segments, together, strict=True):
         assert searched([model], [segment], engine=True) == [expected]
@@ -202,7 +204,7 @@ def test_constrained_and_other_sentences_share_a_search() -> None:
     ("sizes", "width"), [([1], 8), ([7], 8), ([3, 5], 12), ([11], 12), ([12], 16), ([63], 64), ([70], 64)]
 )
 def test_a_beam_has_room_for_every_bank(sizes: list[int], width: int) -> None:
-    """One for each number of tokens from 0 on, rounded up to a multiple of four, from 8 to 64."""
+    """There is a bank for each number of tokens from 0 on. The beam is the next multiple of four, from 8 to 64."""
     assert Constraints([[[5] * size] for size in sizes], bytes(9)).width == width
 
 
@@ -211,8 +213,9 @@ def spelled(*forms: list[int], any_case: bool = False) -> Term:
 
 
 def test_terms_are_spelled_within_bounds() -> None:
-    """At most 64 terms, and 1,024 tokens of all forms together. Forms with unknown tokens are left out, and terms
-    without forms."""
+    """At most 64 terms are used, with 1,024 tokens in all their forms together. Forms with unknown tokens and terms
+    without forms are left out.
+    """
     tokenizer: Any = SimpleNamespace(
         encode=lambda texts: [[int(each) for each in text.split()] for text in texts],
         tokens=lambda ids: ["\u2581" if i == 4 else str(i) for i in ids],
@@ -235,7 +238,7 @@ def test_terms_are_spelled_within_bounds() -> None:
     assert sizes(spelled(half, more, [5]), spelled([5])) == [512]
 
 
-def test_a_wide_word_has_no_space_within_a_line() -> None:
+def test_a_form_with_a_wide_character_first_has_no_space_before_it() -> None:
     tokenizer: Any = SimpleNamespace(
         encode=lambda texts: [[4, 9] for _ in texts],
         tokens=lambda ids: ["\u2581" if i == 4 else str(i) for i in ids],
@@ -248,11 +251,11 @@ def test_a_wide_word_has_no_space_within_a_line() -> None:
 
 
 def test_the_longest_way_through_shared_tokens_counts() -> None:
-    """Whatever the order of the forms of a term."""
+    """The order of a term's forms does not matter."""
     for forms in ([[5, 6, 7], [5, 8]], [[5, 8], [5, 6, 7]]):
         constraints = Constraints([forms], bytes([1] * 9))
         state, found = START, []
         for token in (5, 6, 7):
             state = constraints.after(state, token)
             found.append(constraints.progress(state))
-        assert found == [2, 2, 3]  # one more token, 8, would meet it
+        assert found == [2, 2, 3]  # after 5, one more token, 8, would meet the term

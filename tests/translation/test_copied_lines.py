@@ -95,8 +95,8 @@ def test_a_forced_prefix_or_a_term_is_searched(translator: Translator, tmp_path:
     assert free.text == "3.14"
     file = tmp_path / "terms.tsv"
     file.write_text("24/7\tHund\n")
-    [said, other] = translator.translate(["24/7", "24/8"], terms=Terms.read(file))
-    assert said.copy is None
+    [with_term, other] = translator.translate(["24/7", "24/8"], terms=Terms.read(file))
+    assert with_term.copy is None
     assert other.text == "24/8"
 
 
@@ -118,17 +118,17 @@ def test_a_model_may_translate_digits(translator: Translator, tmp_path: Path) ->
 @pytest.fixture(scope="module")
 def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that expects the token of the target language before each source."""
-    place = tmp_path_factory.mktemp("multilingual")
+    folder = tmp_path_factory.mktemp("multilingual")
     lines = [f">>{code}<< der Hund geht und die Katze ist rot" for code in ("deu", "fra")] * 50
-    (place / "tokenizer.model").write_bytes(spm.train(lines, 320, tags=[">>deu<<", ">>fra<<"]))
-    loaded = load_model(make_model(place / "first", "corpus.tgt=mul"))
+    (folder / "tokenizer.model").write_bytes(spm.train(lines, 320, tags=[">>deu<<", ">>fra<<"]))
+    loaded = load_model(make_model(folder / "first", "corpus.tgt=mul"))
     settings, state = loaded.recipe, loaded.model.state_dict()
     state["embedding.weight"] = state["embedding.weight"][:320]
-    save_model(place / "model", state, settings, place / "tokenizer.model", {"steps": [1]})
-    return place / "model"
+    save_model(folder / "model", state, settings, folder / "tokenizer.model", {"steps": [1]})
+    return folder / "model"
 
 
-def test_the_token_of_a_target_language_is_no_letter_and_is_not_copied(multilingual: Path) -> None:
+def test_the_token_of_a_target_language_does_not_count_as_a_letter_and_is_not_copied(multilingual: Path) -> None:
     with Translator(multilingual, precision="fp32", workers=1) as translator:
         lines = [">>deu<< 3.14", ">>deu<<3.14", ">>deu<< der Hund", ">>xyz<< 3.14", "3.14", ">>5", ">>fra<<"]
         found = list(translator.translate(lines))
@@ -151,7 +151,7 @@ def test_the_target_language_is_an_option(multilingual: Path) -> None:
             list(translator.translate(lines, target=">>spa<<"))
         words = [[pair.split("-") for pair in alignment_of(line, translator).split()] for line in (typed[0], asked[0])]
         moved = {(str(max(int(src) - 1, 0)), tgt) for src, tgt in words[0]}
-        assert set(map(tuple, words[1])) == moved, "the token is no word"
+        assert set(map(tuple, words[1])) == moved, "the token does not count as a word"
         assert (asked[1].copy, alignment_of(asked[1], translator)) == (Copy("3 4", 0), "0-0 1-1")
         with pytest.raises(UsageError, match=r"^the model does not translate to 'es', only to deu, fra$"):
             list(translator.translate(lines, target="es"))
@@ -163,8 +163,8 @@ def alignment_of(translation: Translation, translator: Translator) -> str:
 
 
 def test_the_server_copies_too(model: Path, multilingual: Path) -> None:
-    for place, target in ((model, "de"), (multilingual, "fr")):
-        with client_of(place) as client:
+    for folder, target in ((model, "de"), (multilingual, "fr")):
+        with client_of(folder) as client:
             pair = {**PAIR, "target": target}
             answer = client.post("/translate", json={"q": ["3.14\n\n12:30", "  --- "], **pair})
             assert answer.json()["translatedText"] == ["3.14\n\n12:30", "---"]
@@ -176,7 +176,7 @@ def test_the_server_copies_too(model: Path, multilingual: Path) -> None:
 
 
 def test_a_sentence_without_letters_is_searched_with_its_neighbor(model: Path) -> None:
-    """No part of a long line is without a letter."""
+    """Every part of a long line has a letter."""
     tokenizer = spm.Tokenizer(model / "tokenizer.model")
     line = "12. der Hund geht! 3.14? die Katze ist rot. 17! 18! das Haus. 5!"
     parts = [tokenizer.decode([ids[:-1]])[0] for ids in split_line(tokenizer, line, 5, 100)]
@@ -185,7 +185,7 @@ def test_a_sentence_without_letters_is_searched_with_its_neighbor(model: Path) -
 
 
 def test_the_directions_of_a_model_are_its_target_languages(multilingual: Path) -> None:
-    """Each with the text that selects it. Tags are no languages, and a model without languages has one pair."""
+    """Each has the text that selects it. Tags are not languages, and a model without languages has one pair."""
     opened = open_model(multilingual)
     found = directions_of(opened.config, opened.tokenizer)
     assert found == ((opened.config.src, "deu", ">>deu<< "), (opened.config.src, "fra", ">>fra<< "))

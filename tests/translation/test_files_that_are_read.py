@@ -1,4 +1,4 @@
-"""Outputs never replace files that a command reads, keep their permissions, and directories are refused by name."""
+"""Outputs keep their permissions and never replace files that a command reads. Directories are refused by name."""
 
 import os
 import stat
@@ -54,7 +54,7 @@ def test_outputs_do_not_replace_a_glossary_or_kept_words(model: Path, tmp_path: 
     assert words.read_text() == "Hund\tdog\n"
 
 
-def test_a_directory_is_named(options: TranslateOptions, tmp_path: Path) -> None:
+def test_a_directory_in_place_of_an_input_file_is_named(options: TranslateOptions, tmp_path: Path) -> None:
     for changes in ({"input": tmp_path}, {"prefix": tmp_path}, {"score_pairs": tmp_path}):
         with pytest.raises(UsageError, match=f"^{tmp_path} is a directory\\. Name a file in it"):
             translate(replace(options, **changes))
@@ -69,7 +69,7 @@ def test_a_private_output_stays_private(options: TranslateOptions, tmp_path: Pat
 
 
 @pytest.mark.parametrize(("rank", "works"), [("", True), ("0", True), ("x", True), ("1", False)])
-def test_the_rank_of_a_launcher(
+def test_only_the_first_process_of_a_launcher_translates(
     options: TranslateOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, works: bool
 ) -> None:
     monkeypatch.setenv("RANK", rank)

@@ -55,7 +55,7 @@ def test_invalid_bytes_are_reported_or_refused(translator: Translator, capsys: p
             run(translator, data, strict=True)
 
 
-def test_the_lines_of_a_file_are_counted_without_reading_on() -> None:
+def test_counting_the_lines_of_a_file_does_not_move_its_offset() -> None:
     for data, count in ((b"", 0), (b"a\n", 1), (b"a\n\nb", 3), (b"x\n" * (1 << 20), 1 << 20)):
         descriptor = memory_file(b"before\n" + data)
         os.lseek(descriptor, len(b"before\n"), os.SEEK_SET)
@@ -68,7 +68,7 @@ def test_the_lines_of_a_file_are_counted_without_reading_on() -> None:
     os.close(into)
 
 
-def test_a_huge_line_is_never_held_whole() -> None:
+def test_a_huge_line_is_never_in_memory_as_a_whole() -> None:
     sizes, counts = [1, 50 * MAX_LINE_BYTES, 1, MAX_LINE_BYTES, MAX_LINE_BYTES + 1], Counter[str]()
     lines = read_lines(memory_file(b"\n".join(b"x" * size for size in sizes)), counts)
     tracemalloc.start()
@@ -98,7 +98,7 @@ def test_lines_are_the_same_however_they_arrive(data: bytes, size: int) -> None:
 
 
 def test_a_line_is_answered_before_the_next_one_is_sent(translator: Translator) -> None:
-    """A co-process that writes one line and waits gets its answer, a hundred times."""
+    """A hundred times, a process writes one line and waits for its translation."""
     (to_us, from_them), (to_them, from_us) = os.pipe(), os.pipe()
 
     def serve() -> None:
@@ -120,7 +120,7 @@ def test_a_line_is_answered_before_the_next_one_is_sent(translator: Translator) 
 
 @pytest.mark.parametrize("first", ["der Hund", "der Hund geht. die Katze ist rot. das Haus steht."])
 def test_lines_are_not_read_far_ahead(model: Path, monkeypatch: pytest.MonkeyPatch, first: str) -> None:
-    """Also not if the first line has several segments, which do not wait for the lines after it."""
+    """This also holds if the first line has several segments, which do not wait for the lines after it."""
     monkeypatch.setattr(lines_module, "CHUNK_CHARACTERS", 100)
     monkeypatch.setattr(module, "READ_AHEAD", 40)
     read, enough = list[int](), threading.Event()
@@ -148,7 +148,7 @@ def test_lines_are_not_read_far_ahead(model: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_lines_that_have_arrived_are_translated_while_others_are_awaited(echo: Translator) -> None:
-    """The iterator that reads may itself wait for translations. The thread that translates sleeps meanwhile."""
+    """The iterator of lines may itself wait for translations, while the thread that translates sleeps."""
     given, answered = list[str](), threading.Semaphore(0)
 
     def chunks() -> Iterator[list[str]]:
@@ -165,7 +165,7 @@ def test_lines_that_have_arrived_are_translated_while_others_are_awaited(echo: T
 
 
 def test_lines_before_one_that_fails_are_written(model: Path) -> None:
-    """Even if all of them end in the same step of the search."""
+    """This holds even if all lines end in the same step of the search."""
 
     def search(queue: WorkerQueue) -> None:
         while taken := queue.take(10, 100, 100):
@@ -182,7 +182,7 @@ def test_lines_before_one_that_fails_are_written(model: Path) -> None:
 
 
 def test_chunks_are_bounded_by_lines_too() -> None:
-    """A line feed counts as a character: many empty lines are not one chunk."""
+    """A line feed counts as a character, so many empty lines do not become one chunk."""
     for chunks in (
         lines_module.chunks_of([""] * 150_000),
         lines_module.read_chunks(memory_file(b"\n" * 150_000), Counter()),

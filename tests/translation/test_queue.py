@@ -1,4 +1,4 @@
-"""The queue of segments: their order, how workers share them, errors, and the end. Searches are made up."""
+"""The queue of segments: their order, how workers share them, errors, and `close`. All searches are fakes."""
 
 import math
 import threading
@@ -20,7 +20,7 @@ ONE = options(1)
 
 
 class Work:
-    """A queue with made-up searches: each finishes `room` segments at once when the gate is open."""
+    """A queue with fake searches. Each finishes `room` segments at once when the gate is open."""
 
     def __init__(
         self,
@@ -30,9 +30,9 @@ class Work:
         background_limit: int | None = None,
     ) -> None:
         self.gate, self.taken, self.done = threading.Event(), list[Segment](), list[Segment]()
-        self.fails: Callable[[Segment], bool] = lambda _: False  # a search with one of these raises `error`
+        self.fails: Callable[[Segment], bool] = lambda _: False  # a search that holds such a segment raises `error`
         self.error: type[BaseException] = ZeroDivisionError
-        self.held = [0] * threads  # by each worker
+        self.held = [0] * threads  # by each worker, when it last took a segment
         self.positions = list[list[int]]()  # of the segments that a worker held, whenever it took one
         searches = [self.search(number, room) for number in range(threads)]
         self.queue = SegmentQueue(searches, done or self.done.append, background_limit)
@@ -59,19 +59,19 @@ class Work:
         return run
 
     def submit(self, length: int) -> list[Segment]:
-        """Submit a text of so many segments."""
+        """Submit a text of `length` segments."""
         text = [Segment([5], ONE, position=position) for position in range(length)]
         self.queue.submit(text)
         return text
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
-        for _ in range(3000):  # what has changed may not be told
+        for _ in range(3000):  # the condition may change without a notification
             if self.queue.wait_for(condition, 0.01):
                 return
         pytest.fail("the condition does not hold in time")
 
     def finish_all(self) -> None:
-        """Open the gate and wait until all is done."""
+        """Open the gate and wait until all segments are done."""
         self.gate.set()
         self.wait_for(lambda: not self.queue.unfinished)
 
@@ -85,13 +85,13 @@ def running() -> set[threading.Thread]:
 
 
 def test_a_short_text_does_not_wait_for_a_long_one() -> None:
-    """It is next after those that came before it; nothing is lost or done twice."""
+    """It is searched right after the first segments of earlier texts. No segment is lost or searched twice."""
     work, before = Work(), time.monotonic()
     long, short, other = work.submit(500), work.submit(1), work.submit(1)
     work.finish()
     assert work.taken == [long[0], *short, *other, *long[1:]]
     assert work.done == work.taken
-    assert not any(segment.background for segment in work.done), "without a limit none lets others run first"
+    assert not any(segment.background for segment in work.done), "without a limit, no segment lets others run first"
     started = [before, *(segment.started for segment in work.taken), time.monotonic()]
     assert started == sorted(started)
 
@@ -108,7 +108,7 @@ def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones(
             work.submit(1)
 
     numbers, work = count(), Work(room=room, done=submit_one, background_limit=limit)
-    with work.queue.changed:  # so that nothing is taken before all are there
+    with work.queue.changed:  # so that nothing is taken before all texts are submitted
         long = work.submit(4)
         work.submit(1)
         work.submit(1)
@@ -116,11 +116,14 @@ def test_a_long_text_does_not_wait_for_the_end_of_many_short_ones(
     assert [work.taken.index(segment) for segment in long] == expected
 
 
-def test_a_long_text_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker holds at most so many background segments, none beside a first one; none is lost."""
+def test_a_long_text_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker holds at most `background_limit` background segments, and none beside the first segment of a text.
+
+    No segment is lost.
+    """
     monkeypatch.setattr(module, "BUSY_SECONDS", 1e9)
     work = Work(threads=2, room=100, background_limit=3)
-    with work.queue.changed:  # before the second text arrives, the first may have more
+    with work.queue.changed:  # both at once, because the first text alone may have more room
         long, other = work.submit(30), work.submit(30)
     work.wait_for(lambda: work.queue.searching >= 2)
     short = [segment for _ in range(20) for segment in work.submit(1)]
@@ -150,7 +153,7 @@ def test_a_long_text_has_more_room_while_no_other_arrives(monkeypatch: pytest.Mo
 
 
 def test_the_last_segments_of_a_long_text_make_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where none of them waits any more."""
+    """This also holds once none of them waits any more."""
     monkeypatch.setattr(module, "BUSY_SECONDS", 1e9)
     work = Work(room=100, background_limit=2, done=lambda segment: segment.position == 0 and work.gate.clear())
     work.gate.set()
@@ -160,7 +163,7 @@ def test_the_last_segments_of_a_long_text_make_room_for_another(monkeypatch: pyt
     work.submit(6)
     work.positions.clear()
     work.gate.set()
-    work.wait_for(lambda: len(work.positions) >= 3)  # the first one closes the gate behind it
+    work.wait_for(lambda: len(work.positions) >= 3)  # the first segment closes the gate when it is done
     work.finish()
     assert work.positions == [[0], [1], [1, 2], [3], [3, 4], [5]]
 
@@ -185,10 +188,10 @@ def test_cancelled_segments_are_done_without_a_search() -> None:
     assert set(work.done) == {*first, *text, *last}
 
 
-def test_a_waiting_thread_learns_of_cancelled_segments() -> None:
-    """Nothing else may happen after it, and a wait has no limit."""
+def test_a_waiting_thread_is_notified_of_cancelled_segments() -> None:
+    """Later, nothing else may wake the thread, and its wait may have no time limit."""
     work = Work()
-    with work.queue.changed:  # so that nothing is taken before this waits
+    with work.queue.changed:  # so that nothing is taken before this thread waits
         for segment in work.submit(3):
             segment.cancelled = True
         while work.queue.unfinished:
@@ -211,7 +214,7 @@ def test_close_ends_the_threads() -> None:
 
 
 def test_a_worker_may_close_its_queue() -> None:
-    """As a function does that is called with a result: it cannot wait for threads that may wait for it."""
+    """A function that is called with a result may do so. It cannot wait for threads that may wait for it."""
     before, work = running(), Work(threads=2, done=lambda _: work.queue.close())
     work.submit(2)
     work.wait_for(lambda: len(work.taken) == 2)
@@ -223,8 +226,8 @@ def test_a_worker_may_close_its_queue() -> None:
     assert not running() & threads
 
 
-def test_an_error_belongs_to_the_segment_that_raises_it_again_alone() -> None:
-    """Those searched beside it have their results, and the worker goes on."""
+def test_only_a_segment_that_fails_again_when_searched_alone_gets_the_error() -> None:
+    """Segments searched beside it have their results, and the worker continues."""
     work = Work(room=10)
     work.fails = lambda segment: segment.position == 3
     text = work.submit(10)
@@ -256,7 +259,7 @@ def test_a_search_that_always_fails_ends_no_thread() -> None:
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
 def test_an_error_frees_the_memory_of_its_search(error: type[BaseException]) -> None:
-    """Before the segment is searched again, which may need that memory, and while the error is kept."""
+    """The memory is free before the segment is searched again, which may need it, and while the error is kept."""
     memory, alive = list[weakref.ref[object]](), list[list[bool]]()
 
     def search(queue: WorkerQueue) -> None:
@@ -278,7 +281,7 @@ def test_an_error_frees_the_memory_of_its_search(error: type[BaseException]) -> 
 
 
 def test_a_segment_cancelled_during_a_search_is_not_searched_again() -> None:
-    """Nor is anything after `close`, which ends a search after its step."""
+    """After `close`, which ends a search after its current step, nothing is searched again."""
     work = Work(room=2)
     text = work.submit(2)
     work.wait_for(lambda: len(work.taken) == 2)
@@ -330,8 +333,11 @@ def test_close_gives_every_unfinished_segment_an_error() -> None:
     assert all(isinstance(segment.error, UsageError) for segment in text if segment not in work.taken)
 
 
-def test_a_search_takes_the_segments_that_have_room() -> None:
-    """In `rows` and `tokens`, until `batch` tokens are reached; one without segments takes the next in any case."""
+def test_a_search_takes_the_segments_that_it_has_room_for() -> None:
+    """It takes segments within `rows` and `tokens`, until `batch` tokens are reached.
+
+    A search that holds no segment takes the next one in any case.
+    """
     sizes = [(4, 9), (1, 3), (2, 3), (2, 3), (1, 3), (1, 30), (1, 1)]  # beams and tokens
     segments = [Segment([5] * tokens, options(beam)) for beam, tokens in sizes]
     taken = list[list[int]]()
@@ -353,8 +359,8 @@ def test_a_search_takes_the_segments_that_have_room() -> None:
     assert taken == [[0], [1], [2, 3], [], [4, 5, 6]]
 
 
-def test_a_search_of_equal_options_takes_them_in_turn() -> None:
-    """Every segment is searched once, in order, beside those with the same options only."""
+def test_a_search_that_needs_equal_options_takes_all_segments_in_turn() -> None:
+    """Every segment is searched once, in order, and only beside segments with the same options."""
     chosen = [options(beam) for beam in (1, 2, 2, 1, 3)] * 3
     segments, together = [Segment([5], each) for each in chosen], list[list[Segment]]()
 
@@ -373,8 +379,8 @@ def test_a_search_of_equal_options_takes_them_in_turn() -> None:
     assert all(len({segment.options for segment in each}) == 1 for each in together)
 
 
-def test_a_long_text_that_comes_alone_has_all_the_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a text that arrives beside a long one announces others."""
+def test_a_long_text_that_arrives_alone_has_all_the_room_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room is kept for others only once another text arrives beside a long one."""
     monkeypatch.setattr(module, "BUSY_SECONDS", 1e9)
     work = Work(room=100, background_limit=2)
     work.submit(60)
@@ -383,7 +389,7 @@ def test_a_long_text_that_comes_alone_has_all_the_room_at_once(monkeypatch: pyte
 
 
 def test_constrained_and_other_segments_are_not_taken_together() -> None:
-    """Where a search needs segments of one kind; their options may be equal."""
+    """This holds for searches that need segments of one kind, even if the options are equal."""
     terms = Constraints([[[5]]], bytes(9))
     segments = [Segment([5], ONE, constraints=terms if i % 4 > 1 else None) for i in range(12)]
     together, done = list[list[int]](), list[Segment]()
@@ -401,8 +407,8 @@ def test_constrained_and_other_segments_are_not_taken_together() -> None:
     assert max(map(len, together)) > 1
 
 
-def test_every_segment_of_a_search_that_begins_again_is_searched_alone_after_an_error() -> None:
-    """Also those that it had not taken again. The narrowest of them decides how few rows suffice."""
+def test_after_an_error_every_segment_of_a_restarted_search_is_searched_alone() -> None:
+    """This includes segments that it had not taken again. The narrowest beam decides how few rows suffice."""
     narrowest, alone = list[int](), list[int]()
 
     def search(queue: WorkerQueue) -> None:
@@ -425,7 +431,7 @@ def test_every_segment_of_a_search_that_begins_again_is_searched_alone_after_an_
     assert (narrowest, alone) == ([2, 2], [0, 1, 2])
 
 
-def test_a_search_that_fails_before_it_takes_a_segment_fails_for_each() -> None:
+def test_a_search_that_fails_before_it_takes_a_segment_fails_every_segment() -> None:
     def search(_: WorkerQueue) -> None:
         raise ZeroDivisionError
 
@@ -439,7 +445,7 @@ def test_a_search_that_fails_before_it_takes_a_segment_fails_for_each() -> None:
 
 
 def test_a_background_segment_is_taken_as_soon_as_it_is_due() -> None:
-    """Beside a first one: when exactly 64 others have been taken."""
+    """Beside the first segment of a text, it is due when exactly 64 others have been taken."""
     found = list[list[int]]()
 
     def search(queue: WorkerQueue) -> None:
@@ -465,7 +471,7 @@ def test_a_background_segment_is_taken_as_soon_as_it_is_due() -> None:
     ],
 )
 def test_rows_tokens_and_the_batch_are_counted(room: tuple[int, int, int], count: int) -> None:
-    """In hypotheses, and in source tokens. A batch is complete once it has so many."""
+    """A row is a hypothesis, and tokens are source tokens. A batch is complete once it has that many tokens."""
     taken, done = list[int](), list[Segment]()
 
     def search(queue: WorkerQueue) -> None:

@@ -1,7 +1,7 @@
-"""Search compared with brute force, with a plain search without caches, alone and beside others, and with scores.
+"""Search is compared with brute force, with a plain search without caches, with other batches, and with forced scores.
 
-Models are random. torch searches in float64 unless a test says otherwise: then equal means equal. The engine searches
-with the same weights in float32: then the same hypotheses, and scores within rounding.
+Models are random. torch searches in float64 unless a test chooses another dtype, so its results must be equal. The
+engine searches with the same weights in float32, so its hypotheses must be the same, and its scores within rounding.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ def test_a_cancelled_segment_leaves_the_search(engine: bool) -> None:
 
 
 def test_the_engine_is_installed() -> None:
-    """Without it the tests of both searches would test torch alone."""
+    """Without the engine, the tests of both searches would test torch alone."""
     assert library.describe() != "none"
     assert library.load(SIGNATURES)
 
@@ -112,11 +112,12 @@ def plain_beam(model: Transformer, source: list[int], how: SearchOptions) -> tup
     return finished, position + 1
 
 
-SEARCHES = [(False, 1e-10), (True, 1e-4)]  # by the engine or torch, and how far its scores may be off
+# Whether the engine searches (otherwise torch), and the tolerance of its scores.
+SEARCHES = [(False, 1e-10), (True, 1e-4)]
 
 
-def test_full_width_beam_search_is_brute_force() -> None:
-    """For 40 random models a full-width search finds the n best of all sequences."""
+def test_full_width_beam_search_equals_brute_force() -> None:
+    """For each of 40 random models, a full-width search finds the n best of all sequences."""
     length, best = 4, 5
     sequences = [list(s) for n in range(length) for s in itertools.product([1, 3, 4], repeat=n)]
     for seed in range(40):
@@ -138,7 +139,7 @@ def test_full_width_beam_search_is_brute_force() -> None:
     ("beam", "n_best", "alpha", "eos"),
     [(1, 1, 4.0, 2), (4, 1, 0.6, 2), (3, 1, 0.0, 2), (5, 1, 1.5, 2), (5, 1, 4.0, 4), (4, 4, 0.6, 2), (5, 2, 1.5, 4)],
 )
-def test_beam_search_is_the_plain_search(beam: int, n_best: int, alpha: float, eos: float) -> None:
+def test_beam_search_equals_the_plain_search(beam: int, n_best: int, alpha: float, eos: float) -> None:
     how = options(beam=beam, alpha=alpha, extra_length=5, n_best=n_best)
     for seed, changes in enumerate([{}, {"norm": "pre"}, {"positions": "learned"}]):
         model, sources = model_of(seed, eos=eos, **changes), sources_of(4, seed)
@@ -176,8 +177,8 @@ def test_search_stops_when_nothing_can_win_soon(
 
 
 @pytest.mark.parametrize(("dtype", "tolerance", "ties"), [(DOUBLE, 1e-10, 0), (torch.float32, 1e-4, 1)])
-def test_a_sentence_is_translated_alike_beside_any_others(dtype: torch.dtype, tolerance: float, ties: int) -> None:
-    """In small and large batches and in any order; in float32, rounding may decide one tie differently."""
+def test_a_sentence_has_the_same_translation_in_any_batch(dtype: torch.dtype, tolerance: float, ties: int) -> None:
+    """Batches are small or large, and in any order. In float32, rounding may decide one tie differently."""
     model, sources = model_of(3, dtype=dtype, eos=2), sources_of(50, 3, longest=14)
     how = options(extra_length=8)
     alone = searched([model], sources, how, dtype, rows=4)
@@ -190,8 +191,8 @@ def test_a_sentence_is_translated_alike_beside_any_others(dtype: torch.dtype, to
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
-def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) -> None:
-    """For 40 steps in which hypotheses continue each other at random and often take over cache entries."""
+def test_cached_steps_equal_the_whole_model(dtype: torch.dtype, tolerance: float) -> None:
+    """In each of 40 steps, hypotheses continue each other at random, and often take over cache entries."""
     model, width = model_of(1, dtype=dtype, d_k=6, d_v=10, max_length=64), 3
     sources, generator = sources_of(2, 1), torch.Generator().manual_seed(2)
     decoder = DecoderCache([model], dtype, width)
@@ -217,7 +218,7 @@ def test_cached_steps_are_the_whole_model(dtype: torch.dtype, tolerance: float) 
 
 @torch.inference_mode()
 def test_a_cache_does_not_grow_with_forgotten_hypotheses() -> None:
-    """Hypotheses with a common ancestor share one entry for each of its positions; an empty slot needs none."""
+    """Hypotheses with a common ancestor share one entry for each of its positions. An empty slot needs none."""
     width, batch = 4, batch_of([([3, EOS], [EOS])])
     decoder = DecoderCache([model_of(1, max_length=64)], DOUBLE, width)
     decoder.resize([], 2)
@@ -302,7 +303,7 @@ def test_a_step_reads_the_device_once_and_can_be_captured(device: str, beam: int
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_where_steps_are_captured_their_size_changes_seldom(captured: bool) -> None:
+def test_the_size_of_captured_steps_changes_seldom(captured: bool) -> None:
     slots = Slots([model_of(1)], DOUBLE, options(4), constrained=False, rows=1024)
     slots.cache.captured, sizes = captured, []
     for count in (8, 5, 4, 3, 2, 4, 5):
@@ -341,8 +342,8 @@ def test_replayed_steps_give_the_same_hypotheses(
 
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize(("engine", "tolerance"), [(False, 1e-10), (True, 1e-4)])
-def test_a_score_is_the_forced_score(members: int, engine: bool, tolerance: float) -> None:
-    """Forced scoring gives the same numbers; an ensemble averages probabilities."""
+def test_scores_equal_forced_scores(members: int, engine: bool, tolerance: float) -> None:
+    """Forced scoring gives the same numbers. An ensemble averages probabilities."""
     models, sources = [model_of(seed) for seed in range(members)], sources_of(15, 5)
     how = options(beam=4, extra_length=6, n_best=3)
     for source, hypotheses in zip(sources, searched(models, sources, how, engine=engine, rows=32), strict=True):
@@ -367,7 +368,7 @@ def test_an_ensemble_stops_at_the_length_of_its_shortest_model(engine: bool) -> 
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_scores_do_not_read_the_end_of_a_source_that_the_model_does_not_read(engine: bool) -> None:
+def test_scoring_leaves_out_the_eos_of_a_source_if_the_model_does(engine: bool) -> None:
     model, sources = model_of(3, source_eos=False), [[EOS], *sources_of(9, 5)]
     found = searched([model], sources, options(extra_length=6), engine=engine)
     forced = score_targets(
@@ -458,21 +459,21 @@ def test_tokens_are_drawn_as_often_as_they_are_probable() -> None:
 
 
 def test_top_k_may_exceed_the_vocabulary() -> None:
-    """And top_p may be 0, which leaves the best token."""
+    """top_p may be 0, which leaves only the best token."""
     scores, points = torch.tensor([[1.0, 2.0, 0.5, -1.0]] * 50), torch.arange(50)[:, None] / 50
     for two in ((Sampling(top_k=9), Sampling()), (Sampling(top_p=0.0), Sampling(top_k=1))):
         assert torch.equal(*(candidates._draw(scores, sampling, points)[1] for sampling in two))
 
 
 def test_an_ensembles_probabilities_are_not_rounded() -> None:
-    """Scores of fewer bits are widened before they are averaged; scores that are not finite give NaN."""
+    """Scores of fewer bits are widened before they are averaged. Scores that are not finite give NaN."""
     logits = [torch.randn(4, 2 * BLOCK, generator=torch.Generator().manual_seed(seed)).bfloat16() for seed in (1, 2)]
     alive, none = torch.tensor([[0.0, -1.0], [-0.5, -2.0]]), torch.zeros(0, dtype=torch.int64)
     best = candidates.best_continuations(logits, alive, none, None, torch.zeros(2, 1))
     mean = torch.stack([torch.softmax(each.double(), -1) for each in logits]).mean(0).log()
-    sums, places = (mean + alive.view(4, 1)).view(2, -1).topk(4, 1)
+    sums, indices = (mean + alive.view(4, 1)).view(2, -1).topk(4, 1)
     assert torch.allclose(best[0], sums, rtol=0, atol=1e-5)
-    assert torch.equal(best[1] * 2 * BLOCK + best[2], places.double())
+    assert torch.equal(best[1] * 2 * BLOCK + best[2], indices.double())
     logits[1][3, 7] = torch.nan
     assert candidates.best_continuations(logits, alive, none, None, torch.zeros(2, 1))[0, 1].isnan().any()
 
@@ -491,7 +492,7 @@ def test_scores_that_are_not_finite_end_the_search(constrained: bool) -> None:
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_neighbors_with_other_options_are_searched_by_their_own(engine: bool) -> None:
+def test_neighbors_with_other_options_are_searched_with_their_own(engine: bool) -> None:
     model = model_of(3, eos=2)
     ways = [options(2, extra_length=4, n_best=2), options(5, 1.5, 9), options(2, extra_length=4, alignments=True)]
     segments = [Segment(ids, ways[i % 5 % 3]) for i, ids in enumerate(sources_of(15, 5))]
@@ -505,7 +506,7 @@ def test_neighbors_with_other_options_are_searched_by_their_own(engine: bool) ->
 
 
 @pytest.mark.parametrize("engine", [False, True])
-def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
+def test_a_translation_ends_with_a_prefix_that_leaves_no_room(engine: bool) -> None:
     """At the longest length, EOS takes the place of the prefix's next token."""
     model = model_of(2, max_length=8)
     for length in (6, 7, 9):
@@ -516,10 +517,10 @@ def test_a_prefix_that_leaves_no_room_ends_with_it(engine: bool) -> None:
         assert [h.ids for h in segment.hypotheses] == [([6, 7, 8] * 3)[: min(length, 8) - 1]]
 
 
-def test_a_repeated_search_forgets_its_hypotheses(
+def test_a_repeated_search_forgets_earlier_hypotheses(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Memory runs out within a sentence; the search is repeated with fewer rows, at last as many as the beam."""
+    """Memory runs out within a sentence. The search is repeated with ever fewer rows, down to the beam."""
     model, step, tried = model_of(3, eos=2), DecoderCache.step, list[int]()
     sources, how = sources_of(6, 3), options(beam=4, extra_length=9, n_best=4)
     expected = searched([model], sources, how)
@@ -533,7 +534,7 @@ def test_a_repeated_search_forgets_its_hypotheses(
     monkeypatch.setattr(DecoderCache, "step", limited)
     monkeypatch.setattr(torch_search, "rows_at_once", lambda _: 16)
     for most in (8, 0):
-        left = Hypothesis([9], 0.0, 0.0, [0.0])  # left by the failed search, and better than any
+        left = Hypothesis([9], 0.0, 0.0, [0.0])  # left by the failed search, and better than any other
         segments = [Segment(ids, how, hypotheses=[left]) for ids in sources]
         with pytest.raises(StorageError) if not most else contextlib.nullcontext():
             search_all(partial(torch_search.search, [model], DOUBLE), segments)
@@ -561,13 +562,13 @@ def test_preparing_a_model_for_search_does_not_change_it() -> None:
 
 
 @pytest.mark.parametrize(("slots", "width", "blocks"), [(1, 1, 1), (5, 1, 4), (1, 4, 1), (3, 4, 2), (5, 3, 4)])
-def test_the_best_by_blocks_are_the_best(slots: int, width: int, blocks: int) -> None:
+def test_the_best_found_by_blocks_are_the_best_of_all(slots: int, width: int, blocks: int) -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(slots * width, blocks * BLOCK, generator=generator, dtype=DOUBLE)
     base = torch.randn(slots * width, 1, generator=generator, dtype=DOUBLE)
     largest = scores.view(slots * width, blocks, BLOCK).amax(-1)
     for most in (1, 2 * width, BLOCK):
         sums, parents, ids = candidates._top(scores, largest, base, width, most)
-        wanted, places = (scores + base).view(slots, -1).topk(most, 1)
+        wanted, indices = (scores + base).view(slots, -1).topk(most, 1)
         assert torch.equal(sums, wanted)
-        assert torch.equal(parents * (blocks * BLOCK) + ids, places)
+        assert torch.equal(parents * (blocks * BLOCK) + ids, indices)

@@ -1,4 +1,4 @@
-"""Segments of long lines, and halves of failed ones."""
+"""Segments of long lines, and halves of segments that failed."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ from nmt_cli.translation.segmenter import halves, looping, sentences_of, split_l
 
 
 def characters() -> Any:
-    """Return a tokenizer with one token for each character except spaces, and a language."""
+    """Return a tokenizer with a token for each language code, and one for each character except spaces."""
 
     def encode(texts: list[str]) -> list[list[str]]:
         return [re.findall(r">>\w+<<|\S", text) for text in texts]
@@ -31,7 +31,7 @@ def characters() -> Any:
 
 
 def cut(line: str, seen: int, limit: int, terms: Terms | None = None) -> list[str]:
-    """Return the characters of a line's sources, and check their ends."""
+    """Split a line into sources, check their ends and lengths, and return their characters."""
     sources = split_line(characters(), line, seen, limit, terms)
     assert all(ids[-1] == EOS and len(ids) <= limit for ids in sources)
     return ["".join(ids[:-1]) for ids in sources]
@@ -46,10 +46,10 @@ def test_splitting_loses_nothing_and_keeps_the_limit(translator: Translator) -> 
         assert "".join(translator.tokenizer.decode([ids[:-1] for ids in parts])).replace(" ", "") == "".join(text)
 
 
-def test_a_line_is_split_where_it_is_longer_than_those_of_training(
+def test_a_line_that_is_longer_than_those_of_training_is_split(
     echo: Translator, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their 99.9th percentile is in model.json; a single sentence is cut only beyond the limit of the filter."""
+    """The 99.9th percentile of training is in model.json. A single sentence is cut only beyond the filter's limit."""
     assert echo.segmenter.seen_tokens == echo.segmenter.filter_tokens == echo.max_length == 128
     assert Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=40")).segmenter.seen_tokens == 40
 
@@ -138,7 +138,7 @@ def test_lines_are_cut_at_every_mark_that_ends_a_sentence_or_a_clause() -> None:
         assert len(cut("ab cd. ef gh", 1, 99, Terms.parse([f"{phrase}\tx"]))) == pieces, "not within a phrase"
 
 
-def test_pieces_are_as_long_as_there_is_room() -> None:
+def test_pieces_are_as_long_as_the_limit_allows() -> None:
     """Each source also needs room for EOS and its language token."""
     assert cut("a, b, c, d, e, f", 1, 5) == ["a,b,", "c,d,", "e,f"]
     assert cut("a, b, c, d, e, f", 1, 6) == ["a,b,", "c,d,", "e,f"]
@@ -170,7 +170,7 @@ def test_sentences_are_found_with_their_positions() -> None:
 
 
 @pytest.mark.parametrize("sign", ["\u00ad", "\u2060", "\u200b", "\ufeff"])
-def test_invisible_characters_cut_no_word(echo: Translator, sign: str) -> None:
+def test_invisible_characters_do_not_cut_a_word(echo: Translator, sign: str) -> None:
     lines = [f"the d{sign}og", f"ไ{sign}ก"]
     [seen, thai] = [translation.segments[0].ids for translation in echo.translate(lines)]
     assert seen == echo.tokenizer.encode(["the dog"])[0] + [EOS]

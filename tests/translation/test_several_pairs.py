@@ -46,7 +46,7 @@ def pairs_of(**changes: Any) -> list[list[str]]:
 def test_the_pairs_of_a_model_are_those_of_its_training_text() -> None:
     ours, french = {"files": ["a.tsv"]}, {"files": ["b.tsv"], "tgt": "fr"}
     assert pairs_of(sources=[ours, french, {"files": ["c.tsv"]}]) == [["en", "de"], ["en", "fr"]]
-    assert pairs_of(sources=[ours, {**french, "split": "dev"}]) == [["en", "de"]], "a dev set trains nothing"
+    assert pairs_of(sources=[ours, {**french, "split": "dev"}]) == [["en", "de"]], "a dev set is not training text"
     assert pairs_of(sources=[ours, {"files": ["b.tsv"], "src": "nl"}]) == [["en", "de"], ["nl", "de"]]
     synthetic = {"files": ["x"], "model": "m", "src": "fr", "tgt": "en"}
     assert pairs_of(sources=[ours], synthetic=[synthetic]) == [["en", "de"], ["fr", "en"]]
@@ -123,7 +123,7 @@ def test_pairs_without_training_text_are_offered_only_if_asked_for(several: Path
 
 
 def test_without_a_choice_the_language_of_the_model_is_the_target(several: Path, tmp_path: Path) -> None:
-    """A line, a pair to score and a file get its token, unless they begin with a token of a language themselves."""
+    """A line, a pair to score and a file get the token of that language unless they begin with a language token."""
     lines = ["der Hund geht", "3 4", "die Katze ist rot und der Hund geht " * 9]
     with Translator(several, precision="fp32", workers=1) as translator:
         chosen, plain = (list(translator.translate(lines, target=code, alignments=True)) for code in ("de", ""))
@@ -146,7 +146,7 @@ def shown(one: Translation, translator: Translator) -> Any:
     return json.loads(row)
 
 
-def test_a_tag_before_a_line_names_no_language(several: Path, tmp_path: Path) -> None:
+def test_a_tag_before_a_line_selects_no_language(several: Path, tmp_path: Path) -> None:
     values = {**artefact.read_json(several / "model.json"), "tags": ["fr"], "pairs": [["en", "de"], ["de", "en"]]}
     rewrite(several, tmp_path / "tagged", values)
     with Translator(tmp_path / "tagged", precision="fp32", workers=1) as translator:

@@ -1,4 +1,4 @@
-"""Case of phrases and emphasized words, tokens of shortlists, and searches again with less memory."""
+"""The case of phrases and emphasized words, the tokens of shortlists, and searches repeated with less memory."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,9 @@ def test_phrases_keep_their_case_the_longest_first(monkeypatch: pytest.MonkeyPat
     kept = frozenset(("New York", "New York City", "iPhone", "a-b c"))
     upper = Case(UPPER, "en", "de", kept)
     assert upper.written("in New York City, New York and „iPhone“") == "IN New York City, New York AND „iPhone“"
-    assert upper.written("a New Yorker xNew York") == "A NEW YORKER XNEW YORK", "parts of longer words are others"
+    assert upper.written("a New Yorker xNew York") == "A NEW YORKER XNEW YORK", (
+        "parts of longer words are not the phrase"
+    )
     assert Case(TITLE, "en", "de", frozenset(("dog",))).written("the „dog“, dog-house") == "The „dog“, Dog-House"
     assert Case(TITLE, "en", "tr", kept).written("iyi a-b c iPhone") == "İyi a-b c iPhone"
     assert Case(UPPER, "en", "de", frozenset(("iPhone",))).written("iPhone-hülle iPhones") == "iPhone-HÜLLE IPHONES"
@@ -56,7 +58,7 @@ def tokens(shortlist: Shortlist, ids: list[int], prefix: Sequence[int] = (), con
 
 
 def test_tokens_of_a_segment_are_those_of_its_source_prefix_and_terms() -> None:
-    shortlist = Shortlist([7], [1, 1, 3, 3, 5], [4, 5, 6, 8, 7])  # lists of the sources 0 to 4
+    shortlist = Shortlist([7], [1, 1, 3, 3, 5], [4, 5, 6, 8, 7])  # lists of the source tokens 0 to 4
     assert tokens(shortlist, [EOS]) == sorted({EOS, 5, 6, 7})
     assert tokens(shortlist, [0, 4, 4, 3]) == [EOS, 4, 7, 8]
     terms = SimpleNamespace(tokens=[0, 12, 9])
@@ -64,7 +66,7 @@ def test_tokens_of_a_segment_are_those_of_its_source_prefix_and_terms() -> None:
 
 
 class Queue:
-    """A queue of segments with a beam, and the number of segments that a search may take."""
+    """Stands in for a worker's queue, with its narrowest beam and the number of segments that a search may take."""
 
     def __init__(self) -> None:
         self.allowance = math.inf
@@ -113,7 +115,7 @@ def test_one_sentence_without_room_and_other_errors_end_the_search() -> None:
 
 
 def tokenizer_of(*known: str, target: Any = None) -> Any:
-    """Return a tokenizer with one token for each known word, the number after a colon, or one for each letter."""
+    """Return a tokenizer with one token per known word, or the number after its colon, and one per letter of others."""
     sizes = {word: int(size or 1) for word, _, size in (each.partition(":") for each in known)}
     tokenizer = SimpleNamespace(encode=lambda texts: [[0] * sizes.get(text, len(text)) for text in texts])
     tokenizer.target = target or tokenizer
@@ -138,7 +140,7 @@ def tokenizer_of(*known: str, target: Any = None) -> Any:
         ("en", ["vi"], "THE KING HENRY VI RUNS", "The king henry VI runs"),
         ("sv", ["vi"], "HENRY VI OCH HUNDEN", "Henry vi och hunden"),
         ("en", ["mix"], "A MIX OF WATER AND AIR", "A mix of water and air"),
-        ("en", [], "A MIX OF WATER AND AIR", "A MIX of water and air"),  # 1009, unless it is a word
+        ("en", [], "A MIX OF WATER AND AIR", "A MIX of water and air"),  # the Roman numeral 1009, unless it is a word
         ("en", ["NGOS"], "THE NGOS AND THE FRDP HELP", "The NGOS and the FRDP help"),
         ("en", [], "The WATER Runs Home Today Now", "The WATER runs home today now"),
         ("en", [], "The Dog And The Water Home in", None),
@@ -163,7 +165,7 @@ def test_the_usual_form_of_words(language: str, known: list[str], text: str, exp
 
 
 def test_forms_of_terms_keep_their_case() -> None:
-    """In the translation. The phrases themselves keep it in the source."""
+    """They keep it in the translation, and the phrases keep theirs in the source."""
     caser, text = Caser(tokenizer_of(), "en", "de"), "THE dog AND THE BIG CAT"
     [part] = caser.parts(text, sentences_of(text), Terms.parse(["dog\teBay|iTunes", "cat\tKatze", "big\tgroß\tany"]))
     assert part.case
@@ -174,7 +176,7 @@ def test_forms_of_terms_keep_their_case() -> None:
 
 
 def test_a_prefix_is_converted_by_the_tokenizer_of_the_translation() -> None:
-    """As a whole or not at all."""
+    """It is converted as a whole or not at all."""
     caser = Caser(tokenizer_of("wasser", target=tokenizer_of("Wasser")), "en", "de")
     assert caser.prefix("DAS WASSER IST KALT") == "Das Wasser Ist Kalt"
     for same in ("DAS WASSER IST KALT. Der Hund.", "Das Wasser", "", "DAS Wasser IST KALT", "iPhone"):

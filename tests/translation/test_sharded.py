@@ -1,4 +1,4 @@
-"""Units of many workers give the bytes of one `nmt translate`, for every option for lines."""
+"""Units of many workers give the same bytes as one `nmt translate`, with every option for lines."""
 
 import contextlib
 import json
@@ -61,7 +61,7 @@ def sharded_output(file: Path, options: TranslateOptions, shards: Sequence[tuple
         (SearchOptions(terms=Terms.parse(["Hund\tKatze"])), "jsonl"),
     ],
 )
-def test_units_are_the_bytes_of_one_command(
+def test_units_give_the_bytes_of_one_command(
     model: Path, file: Path, search: SearchOptions, form: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = TranslateOptions(models=(model,), search=search, format=form, workers=1)
@@ -70,7 +70,7 @@ def test_units_are_the_bytes_of_one_command(
     assert len(plain) > len(DATA) // 4
     capsys.readouterr()
     assert sharded_output(file, options, [(2, 3), (1, 2)]) == plain
-    assert "tokens/s" not in capsys.readouterr().err, "a unit is no command"
+    assert "tokens/s" not in capsys.readouterr().err, "a unit prints no summary, unlike a command"
 
 
 def test_lines_with_markup_are_translated_in_units(model: Path, file: Path) -> None:
@@ -129,7 +129,7 @@ def test_another_model_is_refused(model: Path, file: Path, tmp_path: Path) -> No
 def test_scores_that_are_not_finite_fail_their_unit(
     model: Path, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The unit of such a line is reported, the others are there, and the next run tries it again."""
+    """The unit of such a line is reported, the other units are translated, and the next run tries it again."""
 
     def found(segment: Segment) -> list[int]:
         if len(segment.ids) > 20:
@@ -183,14 +183,14 @@ def test_other_values_of_an_option_are_refused(
         begin(file, replace(options, search=SearchOptions(**second)))
 
 
-def test_a_job_knows_every_option_of_the_search(model: Path, file: Path) -> None:
+def test_a_job_stores_every_option_of_the_search(model: Path, file: Path) -> None:
     begin(file, TranslateOptions(models=(model,), workers=1))
     stored = json.loads((file.parent / "out/units/job.json").read_text())
     assert set(stored["identity"]["search"]) == {field.name for field in fields(SearchOptions)}
 
 
 def test_every_model_of_an_ensemble_and_each_shortlist_counts(model: Path, file: Path, tmp_path: Path) -> None:
-    """A job is refused with another one. Its Translator is closed then."""
+    """A job is refused with another model or shortlist, and its Translator is closed."""
     other = make_model(tmp_path / "other", seed=2)
     begin(file, TranslateOptions(models=(model, model), workers=1))
     closed = list[int]()
@@ -211,7 +211,7 @@ def test_every_model_of_an_ensemble_and_each_shortlist_counts(model: Path, file:
 
 
 def test_workers_on_other_processors_may_help(model: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If they compute with the same precision."""
+    """They must compute with the same precision."""
     options = TranslateOptions(models=(model,), precision="fp32", workers=1)
     begin(file, options)
     files, three = inputs.find([str(file)]), replace(options, workers=3)
@@ -225,21 +225,21 @@ def test_workers_on_other_processors_may_help(model: Path, file: Path, monkeypat
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_recipe_counts_where_there_is_no_model_json(model: Path, file: Path, tmp_path: Path, earlier: bool) -> None:
-    """As in models of nmt 0.1. Their recipe holds what others have in model.json."""
+    """Models of nmt 0.1 have none. Their recipe holds the settings that other models have in model.json."""
     source = Path(__file__).parents[1] / "data/models/plain" if earlier else model
-    places = [Path(shutil.copytree(source, tmp_path / name)) for name in ("one", "two")]
-    recipe, manifest = places[1] / "recipe.yaml", places[1] / "manifest.json"
+    directories = [Path(shutil.copytree(source, tmp_path / name)) for name in ("one", "two")]
+    recipe, manifest = directories[1] / "recipe.yaml", directories[1] / "manifest.json"
     recipe.write_text(recipe.read_text() + "# a comment\n")
     entries = json.loads(manifest.read_text())
     entries["files"]["recipe.yaml"] = {"bytes": recipe.stat().st_size, "sha256": artefact.sha256(recipe)}
     manifest.write_text(json.dumps(entries))
-    begin(file, TranslateOptions(models=(places[0],), workers=1))
+    begin(file, TranslateOptions(models=(directories[0],), workers=1))
     with pytest.raises(OutputError, match="model was") if earlier else contextlib.nullcontext():
-        begin(file, TranslateOptions(models=(places[1],), workers=1))
+        begin(file, TranslateOptions(models=(directories[1],), workers=1))
 
 
 @pytest.mark.parametrize("rank", [0, 1, 3])
-def test_a_task_of_datatrove_is_one_worker_of_all(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+def test_a_task_of_datatrove_is_one_shard(monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
     datatrove_step = pytest.importorskip("nmt_cli.translation.datatrove_step")
     seen = list[Any]()
 

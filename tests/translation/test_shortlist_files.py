@@ -1,4 +1,4 @@
-"""Which files of shortlists are refused."""
+"""Files of shortlists that are accepted or refused."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from nmt_cli.transformer.directory import open_model
 from nmt_cli.translation.shortlist import FILE, Shortlist, read_shortlist
 
 V = 340  # tokens
-LISTS = [1, *[2] * (V - 1)]  # ends of the lists of two tokens
+LISTS = [1, *[2] * (V - 1)]  # ends of the lists; only the first two have a token, one each
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ LISTS = [1, *[2] * (V - 1)]  # ends of the lists of two tokens
         *(([5], LISTS, [5, 6], bytes(count), False) for count in (1, 3, 4)),
     ],
 )
-def test_a_shortlist_has_lists_for_all_source_tokens_of_tokens_in_the_vocabulary(
+def test_a_shortlist_needs_a_list_for_each_source_token_and_tokens_of_the_vocabulary(
     model: Path, tmp_path: Path, frequent: list[int], ends: list[int], targets: list[int], more: bytes, works: bool
 ) -> None:
     opened = open_model(model)

@@ -33,7 +33,7 @@ def spelling() -> Spelling:
 
 @pytest.fixture(scope="module")
 def spelled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
-    """A model with words, which repeats its source."""
+    """A model with a file of words, which repeats its source."""
     directory = make_model(tmp_path_factory.mktemp("spelled"))
     (directory / "tokenizer.words").write_bytes(words.to_bytes(Counter({word.lower(): 50 for word in WORDS})))
     echo = one_at_a_time(lambda segment: [*segment.prefix, *segment.ids[:-1]])
@@ -74,7 +74,7 @@ def test_changes_are_returned(spelling: Spelling) -> None:
     assert spelling.corrected("the dog") == ("the dog", {})
 
 
-def test_the_phrases_of_a_glossary_stay(spelling: Spelling) -> None:
+def test_the_phrases_of_a_glossary_are_not_corrected(spelling: Spelling) -> None:
     terms = Terms([Term("teh dgo", ("x",)), Term("yuong", ("y",))])
     assert spelling.corrected("teh dgo yuong teh", terms) == ("teh dgo yuong the", {"teh": "the"})
 
@@ -87,7 +87,7 @@ def test_only_the_most_common_letters_are_tried() -> None:
     assert set(spelling.alphabet) == {"x", *letters[6:69]}
 
 
-def test_no_words_and_no_letters() -> None:
+def test_without_words_nothing_is_corrected() -> None:
     assert Spelling(Counter()).corrected("teh dog") == ("teh dog", {})
 
 
@@ -100,7 +100,7 @@ def test_a_model_with_words_corrects_and_one_without_does_not(spelled: Translato
     assert [each.text for each in echo.translate(texts)] == texts
 
 
-def test_capitals_with_typos(spelled: Translator) -> None:
+def test_typos_in_capitals_are_corrected(spelled: Translator) -> None:
     [found] = spelled.translate(["DER HUDN GEHT NICHT"])
     assert (found.case, found.corrections) == ("upper", {"hudn": "hund"})
     assert found.text == "DER HUND GEHT NICHT"
@@ -113,7 +113,7 @@ def test_jsonl_lists_corrections(spelled: Translator) -> None:
     assert spelled.counts["corrected"] == 1
 
 
-def test_pairs_are_scored_as_they_are(spelled: Translator) -> None:
+def test_pairs_are_scored_without_corrections(spelled: Translator) -> None:
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spelled, "score_ids", lambda ids: [seen.append(pair) or [0.0] * len(pair[1]) for pair in ids])
@@ -122,7 +122,7 @@ def test_pairs_are_scored_as_they_are(spelled: Translator) -> None:
     assert spelled.tokenizer.decode([src[:-1]]) == ["der hudn"]
 
 
-def test_models_keep_the_words(tmp_path: Path) -> None:
+def test_a_saved_model_keeps_the_words(tmp_path: Path) -> None:
     directory = make_model(tmp_path / "a")
     (tmp_path / "a/tokenizer.words").write_bytes(b"hund\t12\n")
     loaded = load_model(directory)
@@ -135,7 +135,7 @@ def test_models_keep_the_words(tmp_path: Path) -> None:
     assert Tokenizer(tmp_path / "b/tokenizer.model").vocabulary_size == loaded.config.vocabulary_size
 
 
-def test_a_large_text_asks_for_more_frequent_words() -> None:
+def test_a_large_text_requires_more_frequent_words() -> None:
     counts = Counter({"the": 10_000_000, "young": 19, "younger": 20})
     spelling = Spelling(counts)
     assert sum(counts.values()) // 500_000 == 20
@@ -148,8 +148,8 @@ def test_the_most_frequent_word_wins_and_then_the_last_of_the_alphabet() -> None
     assert Spelling(Counter({"catt": 11, "cutt": 10})).corrected("ctt")[0] == "catt"
 
 
-def test_a_typo_moves_no_link(tmp_path: Path) -> None:
-    """Also in a text so long that its characters are not compared."""
+def test_a_typo_does_not_move_the_links_of_an_alignment(tmp_path: Path) -> None:
+    """This also holds for a text so long that its characters are not compared."""
 
     def find(segment: Segment) -> list[Hypothesis]:
         ids = segment.ids[:-1]
@@ -170,7 +170,7 @@ def test_a_typo_moves_no_link(tmp_path: Path) -> None:
     assert set(numbers[0]) == set(range(500))
 
 
-def test_words_in_capitals_stay_loud_after_a_correction(spelling: Spelling) -> None:
+def test_words_stay_in_capitals_after_a_correction(spelling: Spelling) -> None:
     case = Case("words", "en", "de", capitals=frozenset({"yuong", "Yuong", "it"}))
     part, changes = spelling.part(Part("it is yuong", case), None)
     assert part == Part("it is young", replace(case, capitals=frozenset({"young", "Yuong", "it"})))

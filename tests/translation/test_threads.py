@@ -1,4 +1,4 @@
-"""One Translator and many threads: equal translations, errors, cancellation and the end. On a CPU, by the engine."""
+"""One Translator and many threads: equal translations, errors, cancellation and `close`, with the engine on a CPU."""
 
 import contextlib
 import gc
@@ -63,7 +63,7 @@ def load(threads: int) -> Iterator[None]:
 
 
 def test_the_same_command_gives_the_same_translations(model: Path) -> None:
-    """150 lines by two threads in 8 bits, four times under load, while others translate."""
+    """Two threads translate 150 lines in 8 bits, four times under load and beside other texts."""
     lines = [*lines_of(149), LONG[:300]]
     with Translator(model, precision="int8", workers=2) as two, load(3):
         expected = [each.hypotheses for each in two.translate(lines, n_best=2)]
@@ -176,7 +176,7 @@ def test_a_result_may_be_awaited_with_a_timeout(model: Path, gate: Gate) -> None
     assert pending.result(0) == expected, "also after the Translator is closed"
 
 
-def test_the_load_is_what_waits_and_what_is_searched(model: Path, gate: Gate) -> None:
+def test_the_load_counts_waiting_and_searched_segments(model: Path, gate: Gate) -> None:
     with Translator(model, workers=1) as translator:
         assert translator.load == (0, 0)
         pending = [translator.submit("der Hund")]
@@ -209,7 +209,7 @@ def test_segments_are_queued_by_their_positions_in_the_larger_text(
 
 
 def test_an_error_while_joining_belongs_to_its_text(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first error is raised; other texts have their translations."""
+    """Its first error is raised. Other texts have their translations."""
     join = assembler.join
 
     def failing(tokenizer: Any, parts: Any, options: Any) -> Any:
@@ -236,7 +236,7 @@ def test_the_backend_is_closed_with_its_translator(model: Path, monkeypatch: pyt
         queues.append(translator.queue)
         assert not closed
     translator.close()
-    assert closed == [True], "after its queue, whose searches may still use the backend"
+    assert closed == [True], "it closes after its queue, whose searches may still use it"
     translator = Translator(model)
     queues.append(translator.queue)
     del translator
@@ -259,13 +259,13 @@ def test_a_cancelled_text_is_not_searched(model: Path, gate: Gate) -> None:
         results = translator.translate(lines_of(3000))
         next(results)
         before = len(gate.entered)
-        results.close()  # before the call has given all its translations
+        results.close()  # before the call has returned all its translations
         translator.queue.wait_for(lambda: not translator.queue.unfinished, 60)
         assert len(gate.entered) - before < 1000
 
 
 def test_close_raises_one_error_in_all_waiting_calls(model: Path, gate: Gate) -> None:
-    """And in later calls."""
+    """Later calls raise it, too."""
     before, errors, silent = searching(), list[Exception](), threading.Event()
     translator = Translator(model, workers=2)
     assert searching() == before, "the first text starts the threads"
@@ -344,8 +344,8 @@ def test_the_rest_of_a_failed_text_is_not_searched(model: Path, gate: Gate) -> N
         assert len(gate.entered) < len(pending.drafts[0]) / 2
 
 
-def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The texts searched beside it have the same translations as alone; `done` is called once for each."""
+def test_a_text_that_fails_does_not_harm_others(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts searched beside it have the same translations as alone, and `done` is called once for each."""
     texts = lines_of(30, seed=3)
     with Translator(model, precision="fp32", workers=1) as alone:
         expected = [each.hypotheses for each in alone.translate(texts)]
@@ -369,7 +369,7 @@ def test_a_text_that_fails_harms_no_other(model: Path, monkeypatch: pytest.Monke
 
 
 def test_done_is_called_once_whatever_happens(model: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """Also for cancelled, empty and closed texts, and although it raises an error each time."""
+    """This includes cancelled, empty and closed texts, although `done` raises an error each time."""
     told = list[Pending]()
 
     def tell(pending: Pending) -> None:
@@ -406,8 +406,10 @@ def test_counts_are_right_with_many_threads(model: Path) -> None:
         assert translator.counts["tokens"] >= tokens
 
 
-def test_a_forgotten_translator_ends_its_threads(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also with an unfinished iterator and an unfinished text."""
+def test_the_threads_of_a_translator_end_once_nothing_refers_to_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This also holds with an unfinished iterator and an unfinished text."""
     monkeypatch.setattr(lines_module, "CHUNK_CHARACTERS", 10_000)
     before = searching()
 
@@ -447,7 +449,7 @@ def test_a_line_that_is_not_text_is_a_type_error(model: Path) -> None:
 
 @pytest.mark.parametrize("line", ["12", "rot"])
 def test_lines_are_read_no_faster_than_translations_are_taken(echo: Translator, line: str) -> None:
-    """Both with and without a search. Otherwise a slow reader of a pipe would fill the memory with a long file."""
+    """This holds with and without a search. Otherwise, with a slow reader, a long file would fill the memory."""
     all_read = threading.Event()
 
     def chunks() -> Iterator[list[str]]:

@@ -1,4 +1,4 @@
-"""The translate command: models, files, prefixes, scores, contradictory options."""
+"""The translate command: models, files, prefixes, scores and contradictory options."""
 
 import gzip
 import json
@@ -93,9 +93,11 @@ def test_prefixes_begin_their_lines(translator: Translator, tmp_path: Path, caps
     with pytest.raises(DataError, match=r"more prefixes than lines \(2\)"):
         run(translator, b"rot\nrot\n", prefix=prefixes)
     with pytest.raises(DataError, match=r"more prefixes than lines \(1\)"):
-        run(translator, b"rot\n", prefix=prefixes)  # of which the next is empty
+        run(translator, b"rot\n", prefix=prefixes)  # the next prefix is empty
     prefixes.write_bytes(b"rot\xc2\xa0 und\n\xff\n")
-    assert run(translator, b"der Hund\nrot\n", prefix=prefixes).startswith(b"rot und"), "as the model sees a line"
+    assert run(translator, b"der Hund\nrot\n", prefix=prefixes).startswith(b"rot und"), (
+        "white space is cleaned as in lines"
+    )
     with pytest.raises(DataError, match="prefix 2 is not UTF-8"):
         run(translator, b"der Hund\nrot\n", prefix=prefixes, strict=True)
 
@@ -118,7 +120,9 @@ def test_the_model_is_the_named_or_the_newest_one(
     assert choose_models([Path("a"), Path("b")]) == (Path("a"), Path("b"))
 
 
-def test_a_command_searches_as_its_options_say(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_options_of_a_command_reach_its_backend(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     choose, asked = backends.choose, list[Any]()
 
     def noted(models: Any, precision: str, workers: int | None, cores: int) -> Backend:
@@ -137,7 +141,7 @@ def test_a_command_searches_as_its_options_say(model: Path, tmp_path: Path, monk
     assert (tmp_path / "out").read_bytes().count(b"\n") == 2
 
 
-def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None:
+def test_an_output_file_appears_only_once_it_is_complete(model: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(b"der Hund\n\nrot")
     options = TranslateOptions(tmp_path / "in", tmp_path / "new" / "out", (model,), precision="fp32")
     assert translate(options) == 0
@@ -159,7 +163,7 @@ def test_a_file_appears_when_it_is_complete(model: Path, tmp_path: Path) -> None
     (tmp_path / "in.gz").write_bytes(gzip.compress(b"der Hund\n"))
     with pytest.raises(DataError, match="the input is not plain text, it looks like gzip"):
         translate(replace(options, input=tmp_path / "in.gz"))
-    assert not list(tmp_path.glob("new/*.part")), "that would hold nothing"
+    assert not list(tmp_path.glob("new/*.part")), "an empty .part file remains"
     with pytest.raises(OutputError, match="new is a directory"):
         translate(replace(options, output=tmp_path / "new"))
 
@@ -194,8 +198,8 @@ def test_contradictions_are_refused_before_a_model_is_loaded(tmp_path: Path, mon
     assert translate(TranslateOptions(input=Path("absent"))) == 0
 
 
-def test_a_part_that_became_a_link_is_not_the_output(model: Path, tmp_path: Path) -> None:
-    """Even if it points to the file that was written."""
+def test_a_part_file_replaced_by_a_link_does_not_become_the_output(model: Path, tmp_path: Path) -> None:
+    """This holds even if the link points to the file that was written."""
     (tmp_path / "in").write_bytes(b"der Hund\n")
 
     def linked(*_: object) -> None:
@@ -246,8 +250,8 @@ def test_standard_output_may_be_named(model: Path, tmp_path: Path, capfd: pytest
             translate(TranslateOptions(tmp_path / "in", None, (model,)))
 
 
-def test_lines_of_a_part_have_the_numbers_of_the_whole(translator: Translator) -> None:
-    """In messages and in jsonl. Only the first line of all is checked for other kinds of files."""
+def test_lines_of_a_unit_have_their_numbers_in_the_whole_file(translator: Translator) -> None:
+    """This holds in messages and in jsonl. Only the first line of the whole file is checked for other file formats."""
 
     def translated(data: bytes, **options: Any) -> list[int]:
         source, target = memory_file(data), memory_file()

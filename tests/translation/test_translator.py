@@ -47,8 +47,8 @@ def test_blank_lines_stay_blank_without_a_search(model: Path) -> None:
             run(nothing, b"rot\n")
 
 
-def test_options_reach_the_search_and_none_is_the_models(model: Path) -> None:
-    """An alpha of 0 is a choice, not the model's; n hypotheses take a beam of n; samples take none."""
+def test_options_reach_the_search_and_default_to_those_of_the_model(model: Path) -> None:
+    """An alpha of 0 is not replaced by the model's. n hypotheses need a beam of n, and samples need none."""
     seen = list[Segment]()
 
     def find(segment: Segment) -> list[Hypothesis]:
@@ -79,7 +79,7 @@ def test_options_reach_the_search_and_none_is_the_models(model: Path) -> None:
 
 
 def test_an_error_of_the_reader_reaches_the_caller(translator: Translator) -> None:
-    """And no other: the Translator works on."""
+    """It reaches no other call, and the Translator can still be used."""
     for error in (MemoryError, ValueError):
 
         def lines(error: type[Exception] = error) -> Iterator[str]:
@@ -125,7 +125,7 @@ def test_samples_do_not_depend_on_other_lines_threads_or_earlier_samples(
     (twice,) = translator.translate(["der Hund geht auf. der Hund geht auf."], sampling=Sampling())
     (source, first), (again, second) = parts_of(twice)
     assert source == again
-    assert first != second  # nor is the same source elsewhere in its line
+    assert first != second  # so has the same source elsewhere in its line
 
 
 def test_sampling_options_out_of_range_are_refused() -> None:
@@ -133,7 +133,7 @@ def test_sampling_options_out_of_range_are_refused() -> None:
     for wrong in (*nonsense, {"seed": -1}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
             Sampling(**wrong)
-    assert (Sampling(1e-9, 0, 0.0, 0).seed, Sampling(top_p=1.0).top_p) == (0, 1.0), "the bounds are sense"
+    assert (Sampling(1e-9, 0, 0.0, 0).seed, Sampling(top_p=1.0).top_p) == (0, 1.0), "the bounds themselves are allowed"
 
 
 def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_an_ensemble_needs_one_tokenizer(model: Path, tmp_path: Path) -> None:
 
 
 def test_a_model_directory_is_complete(model: Path, tmp_path: Path) -> None:
-    """Weights, recipe and both tokenizers; a newer model replaces an older one."""
+    """It has weights, recipe and both tokenizers. A newer model replaces an older one."""
     loaded, tokenizer, start = load_model(model), tmp_path / "tokenizer.model", datetime.now(UTC).replace(microsecond=0)
     shutil.copy(model / "tokenizer.model", tokenizer)
     target_file(tokenizer).write_bytes(train_tokenizer(seed=6))
@@ -176,19 +176,19 @@ def test_a_model_directory_is_complete(model: Path, tmp_path: Path) -> None:
         save_tensors(tmp_path / "absent" / "w", tensors)
 
 
-def test_an_ensemble_reads_the_ends_of_sources_or_does_not(model: Path, tmp_path: Path) -> None:
+def test_models_of_which_only_some_read_source_eos_make_no_ensemble(model: Path, tmp_path: Path) -> None:
     other = make_model(tmp_path, "model.source_eos=false")
     with pytest.raises(DataError, match="only some of the models expect </s> after a source"):
         Translator([model, other])
 
 
-def test_a_filter_beyond_the_models_length_is_no_limit(tmp_path: Path) -> None:
+def test_a_filter_beyond_the_models_length_has_no_effect(tmp_path: Path) -> None:
     with Translator(make_model(tmp_path, "corpus.cleaning.max_tokens=4000")) as translator:
         segmenter = translator.segmenter
         assert (segmenter.max_length, segmenter.filter_tokens, segmenter.seen_tokens) == (128, 128, 128)
 
 
-def test_a_shortlist_is_used_if_asked_and_by_one_model_alone(model: Path, tmp_path: Path) -> None:
+def test_a_shortlist_is_used_only_on_request_and_by_a_single_model(model: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(model, tmp_path / "own"))
     data = Shortlist([5], [0] * 340, []).to_bytes(own / "tokenizer.model")
     (own / "shortlist.bin").write_bytes(data)
@@ -202,7 +202,7 @@ def test_a_shortlist_is_used_if_asked_and_by_one_model_alone(model: Path, tmp_pa
 def test_all_pairs_are_scored_or_their_error_is_raised(
     echo: Translator, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In chunks; an error ends the wait for the others."""
+    """Pairs are scored in chunks. An error ends the wait for the others."""
     monkeypatch.setattr(module, "SCORE_LINES", 2)
     pairs = [("rot", "rot " * count) for count in (1, 4, 2, 5, 3)]
     sizes = [len(echo.tokenizer.encode([target])[0]) + 1 for _, target in pairs]
@@ -233,7 +233,7 @@ def test_all_pairs_are_scored_or_their_error_is_raised(
 
 
 def test_a_model_may_begin_every_translation_with_a_token(tmp_path: Path) -> None:
-    """Each is found and scored after it, and its score is not counted."""
+    """Each translation is found and scored after this token, whose own score is not counted."""
     plain = make_model(tmp_path / "plain")
     begun = make_model(tmp_path / "begun", "decoding.target_prefix=\u2581der")
     with Translator(plain, precision="fp32") as one, Translator(begun, precision="fp32") as other:
@@ -254,7 +254,7 @@ def test_missing_terms_are_counted_one_by_one(echo: Translator) -> None:
     assert echo.counts["unsaid"] == 3
 
 
-def test_a_hypothesis_beyond_the_last_is_the_last(echo: Translator) -> None:
+def test_a_rank_beyond_the_last_gives_the_last_hypothesis(echo: Translator) -> None:
     [found] = echo.translate(["rot"], n_best=2)
     [one] = found.hypotheses[:1]
     alone = replace(found, hypotheses=[one])
@@ -262,7 +262,7 @@ def test_a_hypothesis_beyond_the_last_is_the_last(echo: Translator) -> None:
     assert found.at(1) is found.hypotheses[1]
 
 
-def test_a_thousand_hypotheses_are_the_most(model: Path) -> None:
+def test_a_beam_has_room_for_all_hypotheses(model: Path) -> None:
     with Translator(model) as translator:
         assert translator.resolved(SearchOptions(n_best=1000)).beam == 1000
         assert translator.resolved(SearchOptions(n_best=1000, sampling=Sampling())).beam == 1

@@ -33,7 +33,7 @@ def test_a_line_is_written_whole_to_a_pipe_that_takes_parts(monkeypatch: pytest.
 
 
 def test_lines_are_written_together_in_blocks_of_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pipe takes PIPE_BUF bytes whole. Only a longer line is in a block that a pipe may take in parts."""
+    """A pipe takes up to PIPE_BUF bytes at once. Only a block with a longer line may be taken in parts."""
     blocks = list[bytes]()
 
     def write(_: int, data: memoryview) -> int:
@@ -74,8 +74,8 @@ def test_json_lines_and_n_best_lists_add_up(translator: Translator) -> None:
     (found,) = translator.translate(["die Katze ist rot"], **how)
     alignments = [h["alignment"] for h in record["hypotheses"]]
     assert alignments == [alignment(translator.tokenizer, found.parts(rank)) for rank in range(9)]
-    assert len(set(alignments)) > 1, "each is of its own hypothesis"
-    (wider,) = translator.translate(["der Hund"], n_best=5)  # than the recipe's beam
+    assert len(set(alignments)) > 1, "each alignment is that of its own hypothesis"
+    (wider,) = translator.translate(["der Hund"], n_best=5)  # wider than the recipe's beam
     assert len({tuple(h.ids) for h in wider.hypotheses}) == 5
     for options in ({"beam": 1}, {"beam": 0}, {"alpha": -1}, {"n_best": 0}):
         with pytest.raises(UsageError, match=next(iter(options))):
@@ -94,7 +94,7 @@ def test_text_is_written_unchanged_and_counted(echo: Translator, capsys: pytest.
 
 
 def test_messages_count_losses_and_repetitions(capsys: pytest.CaptureFixture[str]) -> None:
-    """Losses are warnings, which a quiet command prints, too; counts of 0 are not printed."""
+    """Losses are warnings, which even a quiet command prints. Counts of 0 are not printed."""
     expected = [
         ("nmt: warning: 1,001 lines are not UTF-8 (first: line 2,007)", "invalid"),
         (f"nmt: warning: 1,002 lines were over {MAX_LINE_BYTES:,} bytes and were cut", "huge"),
@@ -115,7 +115,7 @@ def test_messages_count_losses_and_repetitions(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
-def test_alignments_are_of_the_sharpest_attention(translator: Translator, model: Path) -> None:
+def test_alignments_follow_the_sharpest_attention(translator: Translator, model: Path) -> None:
     out = run(translator, b"der Hund sieht die Katze\n\n", split=False, alignments=True).decode().split("\n")
     ((ids,),) = [parts_of(t) for t in translator.translate(["der Hund sieht die Katze"], split=False)]
     weights_LHTS = torch.softmax(attention_scores(load_model(model).model, *ids)["cross"], -1)
@@ -137,7 +137,7 @@ def test_a_language_token_that_each_segment_repeats_is_word_0() -> None:
     parts = [([0, 1, EOS], hypothesis), ([0, 2, EOS], hypothesis)]
     assert alignment(source, parts) == "0-0 0-2 1-1 2-3"
     parts.append(([0, 1, EOS], hypothesis))
-    assert alignment(source, parts) == "0-0 0-2 0-4 1-1 2-3 3-5", "each after all before it"
+    assert alignment(source, parts) == "0-0 0-2 0-4 1-1 2-3 3-5", "words are counted over all segments"
 
 
 def test_alignments_of_several_segments_count_words_of_several_tokens() -> None:
